@@ -1,0 +1,3 @@
+"""What Lisa's programs share: keys, messages, scripts, protocol and settings."""
+
+__all__: list[str] = []

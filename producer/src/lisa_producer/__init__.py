@@ -1,0 +1,3 @@
+"""Send messages now which become readable at their due time."""
+
+__all__: list[str] = []
