@@ -1,0 +1,36 @@
+# Everything is made inside the project: .tools holds uv where PATH has none, .venv the rest.
+# Needed beforehand: make and Python 3.11 or later, with its venv module.
+
+PYTHON ?= python3
+# A uv that is too old refuses this project (see required-version in pyproject.toml).
+UV := $(shell uv tree --frozen --offline --depth 0 >/dev/null 2>&1 && echo uv || echo .tools/bin/uv)
+RUN := $(UV) run --no-sync
+
+.PHONY: help test check format clean
+.DEFAULT_GOAL := help
+
+help: ## list these targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+test: .venv/synced ## run every test; PYTEST="-k ack" narrows it
+	$(RUN) pytest $(PYTEST)
+
+check: .venv/synced ## lint, formatting, types
+	$(RUN) ruff check
+	$(RUN) ruff format --check
+	$(RUN) mypy
+
+format: .venv/synced ## format, and mend what ruff can mend by itself
+	$(RUN) ruff format
+	$(RUN) ruff check --fix
+
+clean: ## remove what was made here
+	rm -rf .venv .tools dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+.venv/synced: pyproject.toml uv.lock $(wildcard */pyproject.toml) | $(filter .tools/%,$(UV))
+	$(UV) sync --locked --all-packages --all-extras
+	@touch $@
+
+.tools/bin/uv:
+	$(PYTHON) -m venv .tools
+	.tools/bin/pip install --quiet 'uv>=0.13'

@@ -1,0 +1,65 @@
+"""Fixtures for all tests: a real server, clients, and a key prefix which no other test has."""
+
+import itertools
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+import redis.asyncio
+from support import Server, remove_keys
+from support.engines import chosen, own_binary, running
+from support.reporting import pytest_report_header, pytest_terminal_summary
+
+__all__ = ["pytest_report_header", "pytest_terminal_summary"]
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the server of this run is. It is shared, perhaps not ours: keep to your prefix."""
+    with running(chosen(), tmp_path_factory.mktemp("server")) as url:
+        yield url
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[redis.Redis]:
+    """A plain client: RESP2, bytes."""
+    with redis.Redis.from_url(redis_url, protocol=2, socket_timeout=10) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def async_client(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
+    """The asyncio twin of `client`."""
+    connected = redis.asyncio.Redis.from_url(redis_url, protocol=2, socket_timeout=10)
+    async with connected:
+        yield connected
+
+
+@pytest.fixture
+def prefix(client: redis.Redis) -> Iterator[str]:
+    """A key prefix of the test's own; what it wrote there is removed afterwards."""
+    own = f"t{secrets.token_hex(4)}"
+    yield own
+    remove_keys(client, own)
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Start servers of the test's own, to kill and restart: `own_server(appendonly="yes")`.
+
+    Options are those of redis.conf, with underscores for hyphens.
+    """
+    servers: list[Server] = []
+    numbers = itertools.count(1)
+
+    def start(**options: str) -> Server:
+        config = {name.replace("_", "-"): value for name, value in options.items()}
+        server = Server(own_binary(), tmp_path / f"server-{next(numbers)}", config=config)
+        servers.append(server)
+        return server.start()
+
+    yield start
+    for server in servers:
+        server.close()

