@@ -1,0 +1,117 @@
+"""The asyncio shell: drives flows over `redis.asyncio.Redis`. `lisa_common.connection` is its blocking twin."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import redis.asyncio
+import redis.exceptions
+from redis.asyncio.retry import Retry
+
+from lisa_common.call import Call, Flow
+from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
+from lisa_common.server import NO_RETRY, RECONNECT, client_options, lisa_error, results_of, unreachable
+
+__all__ = ["AsyncConnection"]
+
+T = TypeVar("T")
+
+
+class AsyncConnection:
+    """A pool of connections to one server, for the tasks of one event loop. Promises what `Connection` promises."""
+
+    def __init__(self, url: str, *, name: str = "lisa", timeout_s: float = 10.0) -> None:
+        options = client_options(url, name=name, timeout_s=timeout_s)
+        self.url: str = options.pop("url")
+        try:
+            self.client = redis.asyncio.Redis.from_url(self.url, retry=Retry(NO_RETRY, 0), **options)
+        except ValueError as error:
+            raise unreachable(error, url) from None
+        self.client.response_callbacks.clear()
+        self._suspect = True
+
+    async def run(self, flow: Flow[T], *, patience_s: float = 0.0) -> T:
+        """Drives a flow to its result."""
+        deadline = time.monotonic() + patience_s
+        try:
+            step = next(flow)
+            while True:
+                calls = (step,) if isinstance(step, Call) else step
+                try:
+                    results = await self._patiently(calls, deadline)
+                except LisaError as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(results[0] if isinstance(step, Call) else results)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    async def call(self, call: Call[T], *, patience_s: float = 0.0) -> T:
+        """Makes one call."""
+        result: T = (await self._patiently((call,), time.monotonic() + patience_s))[0]
+        return result
+
+    async def _patiently(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
+        failures = 0
+        while True:
+            try:
+                return await self.execute(calls)
+            except (Unreachable, Refused, OutcomeUnknown) as error:
+                failures += 1
+                delay = RECONNECT.compute(failures)
+                unsafe = isinstance(error, OutcomeUnknown) and not all(c.repeatable for c in calls)
+                if unsafe or time.monotonic() + delay > deadline:
+                    raise
+                await asyncio.sleep(delay)
+
+    async def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Makes calls in one round trip and reads their replies; loads scripts that the server does not have."""
+        if self._suspect:
+            await self._attempt(self.client.ping(), unreachable_url=self.url)
+            self._suspect = False
+        replies = await self._attempt(self._send(calls))
+        results, again = results_of(calls, replies)
+        if again:
+            for script in {call.script for call in calls if call.script}:
+                await self._attempt(self.client.script_load(script.text))
+            second = await self._attempt(self._send([calls[p] for p in again]))
+            for position, reply in zip(again, second, strict=True):
+                replies[position] = reply
+            results, again = results_of(calls, replies)
+            if again:
+                raise lisa_error(replies[again[0]])
+        return results
+
+    async def _send(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        if len(calls) == 1:
+            try:
+                return [await self.client.execute_command(*calls[0].args)]
+            except redis.exceptions.NoScriptError as error:
+                return [error]
+        async with self.client.pipeline(transaction=False) as pipe:
+            for call in calls:
+                pipe.execute_command(*call.args)
+            return list(await pipe.execute(raise_on_error=False))
+
+    async def _attempt(self, ask: Awaitable[T], unreachable_url: str | None = None) -> T:
+        try:
+            return await ask
+        except (redis.exceptions.RedisError, OSError) as error:
+            found = unreachable(error, unreachable_url) if unreachable_url else lisa_error(error)
+            self._suspect = self._suspect or isinstance(found, OutcomeUnknown | Unreachable)
+            raise found from error
+
+    async def close(self) -> None:
+        """Closes all connections of the pool."""
+        await self.client.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

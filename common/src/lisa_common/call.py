@@ -1,0 +1,59 @@
+"""What the core hands to its shells: calls to make, and flows that ask for them.
+
+The core does no I/O. A `Call` is one command or script and the function that reads its reply. A `Flow` is a generator
+that yields calls, one or a pipeline of several, and is sent their results; `lisa_common.connection` and
+`lisa_common.aio` drive flows over a blocking and an asyncio client.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from lisa_common.keys import TopicKeys
+from lisa_common.scripts import Arg, Script, load
+
+__all__ = ["Call", "Flow", "command", "script"]
+
+T = TypeVar("T")
+
+
+def _as_is(reply: Any) -> Any:
+    return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One Redis command and how to read its reply.
+
+    `repeatable` says that doing it twice is as good as doing it once: shells that retry do so without it only when the
+    call was certainly not carried out.
+    """
+
+    args: tuple[Arg, ...]
+    decode: Callable[[Any], T] = _as_is
+    script: Script | None = None
+    repeatable: bool = True
+
+
+Flow = Generator[Call[Any] | Sequence[Call[Any]], Any, T]
+
+
+def command(*args: Arg, decode: Callable[[Any], T] = _as_is, repeatable: bool = True) -> Call[T]:
+    """A plain command."""
+    return Call(args, decode, None, repeatable)
+
+
+def script(
+    name: str,
+    keys: TopicKeys,
+    rows: Sequence[Sequence[Arg]] = (),
+    /,
+    *,
+    decode: Callable[[Any], T] = _as_is,
+    repeatable: bool = True,
+    **args: Arg,
+) -> Call[T]:
+    """A script with the keys, arguments and rows that its header declares."""
+    found = load(name)
+    bound = found.bind(keys, rows, **args)
+    return Call(("EVALSHA", found.sha, *bound), decode, found, repeatable)

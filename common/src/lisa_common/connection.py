@@ -1,0 +1,122 @@
+"""The blocking shell: drives flows over `redis.Redis`. `lisa_common.aio` is its asyncio twin."""
+
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import redis
+import redis.exceptions
+from redis.retry import Retry
+
+from lisa_common.call import Call, Flow
+from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
+from lisa_common.server import NO_RETRY, RECONNECT, client_options, lisa_error, results_of, unreachable
+
+__all__ = ["Connection"]
+
+T = TypeVar("T")
+
+
+class Connection:
+    """A pool of connections to one server, safe to share among threads.
+
+    Errors are those of `lisa_common.errors`. With patience, what the server has certainly not done, or what is as good
+    done twice, is tried again for so many seconds, with growing delays; then the last error is raised.
+    """
+
+    def __init__(self, url: str, *, name: str = "lisa", timeout_s: float = 10.0) -> None:
+        options = client_options(url, name=name, timeout_s=timeout_s)
+        self.url: str = options.pop("url")
+        try:
+            self.client = redis.Redis.from_url(self.url, retry=Retry(NO_RETRY, 0), **options)
+        except ValueError as error:
+            raise unreachable(error, url) from None
+        self.client.response_callbacks.clear()
+        # A connection that may be broken is tried with a PING first, so that a request which finds no server is known
+        # not to have been carried out.
+        self._suspect = True
+
+    def run(self, flow: Flow[T], *, patience_s: float = 0.0) -> T:
+        """Drives a flow to its result."""
+        deadline = time.monotonic() + patience_s
+        try:
+            step = next(flow)
+            while True:
+                calls = (step,) if isinstance(step, Call) else step
+                try:
+                    results = self._patiently(calls, deadline)
+                except LisaError as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(results[0] if isinstance(step, Call) else results)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def call(self, call: Call[T], *, patience_s: float = 0.0) -> T:
+        """Makes one call."""
+        result: T = self._patiently((call,), time.monotonic() + patience_s)[0]
+        return result
+
+    def _patiently(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
+        failures = 0
+        while True:
+            try:
+                return self.execute(calls)
+            except (Unreachable, Refused, OutcomeUnknown) as error:
+                failures += 1
+                delay = RECONNECT.compute(failures)
+                unsafe = isinstance(error, OutcomeUnknown) and not all(c.repeatable for c in calls)
+                if unsafe or time.monotonic() + delay > deadline:
+                    raise
+                time.sleep(delay)
+
+    def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Makes calls in one round trip and reads their replies; loads scripts that the server does not have."""
+        if self._suspect:
+            self._attempt(self.client.ping, unreachable_url=self.url)
+            self._suspect = False
+        replies = self._attempt(lambda: self._send(calls))
+        results, again = results_of(calls, replies)
+        if again:
+            scripts = {call.script for call in calls if call.script}
+            self._attempt(lambda: [self.client.script_load(s.text) for s in scripts])
+            second = self._attempt(lambda: self._send([calls[p] for p in again]))
+            for position, reply in zip(again, second, strict=True):
+                replies[position] = reply
+            results, again = results_of(calls, replies)
+            if again:
+                raise lisa_error(replies[again[0]])
+        return results
+
+    def _send(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        if len(calls) == 1:
+            try:
+                return [self.client.execute_command(*calls[0].args)]
+            except redis.exceptions.NoScriptError as error:
+                return [error]
+        with self.client.pipeline(transaction=False) as pipe:
+            for call in calls:
+                pipe.execute_command(*call.args)
+            return list(pipe.execute(raise_on_error=False))
+
+    def _attempt(self, ask: Callable[[], T], unreachable_url: str | None = None) -> T:
+        try:
+            return ask()
+        except (redis.exceptions.RedisError, OSError) as error:
+            found = unreachable(error, unreachable_url) if unreachable_url else lisa_error(error)
+            self._suspect = self._suspect or isinstance(found, OutcomeUnknown | Unreachable)
+            raise found from error
+
+    def close(self) -> None:
+        """Closes all connections of the pool."""
+        self.client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

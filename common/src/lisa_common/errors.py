@@ -1,0 +1,105 @@
+"""Everything that Lisa raises.
+
+    LisaError
+    ├── InvalidInput          bad input: names the field, the value and the limit; nothing was written
+    ├── InvalidSettings       a setting that is unknown or out of bounds
+    ├── NotConfirmed          written, but fewer replicas or disks confirmed it than were asked for
+    ├── UnknownTopic          an operator named a topic that does not exist
+    ├── UnknownGroup          likewise a group
+    └── ServerError
+        ├── Unreachable       no connection; nothing was done
+        ├── OutcomeUnknown    the connection broke between request and reply: done or not
+        ├── Refused           the server refuses for now (memory or disk full, loading, read only); nothing was done
+        ├── AccessDenied      wrong password, or an ACL that forbids the command
+        └── NoGroup           the consumer group, or its stream, is not there
+"""
+
+from collections.abc import Sequence
+
+__all__ = [
+    "AccessDenied",
+    "InvalidInput",
+    "InvalidSettings",
+    "LisaError",
+    "NoGroup",
+    "NotConfirmed",
+    "OutcomeUnknown",
+    "Refused",
+    "ServerError",
+    "UnknownGroup",
+    "UnknownTopic",
+    "Unreachable",
+]
+
+
+class LisaError(Exception):
+    """Base of all errors that Lisa raises on purpose."""
+
+
+class InvalidInput(LisaError, ValueError):
+    """A value that cannot be taken: the field, the value as given, and what would be allowed."""
+
+    def __init__(self, field: str, value: object, limit: str) -> None:
+        self.field = field
+        self.value = value
+        self.limit = limit
+        super().__init__(f"{field} {_shown(value)} is not allowed: {limit}")
+
+
+class InvalidSettings(LisaError, ValueError):
+    """Settings that cannot be taken; the text has one line for each."""
+
+
+class NotConfirmed(LisaError):
+    """Messages were written, but not confirmed as asked; they may be lost if the server fails now."""
+
+    def __init__(self, topic: str, ids: Sequence[str], wanted: str, got: str) -> None:
+        self.topic = topic
+        self.ids = tuple(ids)
+        super().__init__(f"{len(ids)} sent to {topic!r}, but not confirmed: wanted {wanted}, got {got}")
+
+
+class UnknownTopic(LisaError):
+    """There is no such topic."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        super().__init__(f"there is no topic {topic!r}")
+
+
+class UnknownGroup(LisaError):
+    """There is no such group on the topic."""
+
+    def __init__(self, topic: str, group: str) -> None:
+        self.topic = topic
+        self.group = group
+        super().__init__(f"topic {topic!r} has no group {group!r}")
+
+
+class ServerError(LisaError):
+    """Redis did not do what was asked."""
+
+
+class Unreachable(ServerError):
+    """There is no connection to Redis; nothing was done."""
+
+
+class OutcomeUnknown(ServerError):
+    """The connection broke after the request and before the reply: it was carried out, or not."""
+
+
+class Refused(ServerError):
+    """Redis refuses for now and says why; nothing was done, and the same may be accepted later."""
+
+
+class AccessDenied(ServerError):
+    """Redis knows no such user or password, or forbids the user what was asked."""
+
+
+class NoGroup(ServerError):
+    """The consumer group, or the stream that it reads, is not there."""
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}… ({len(text)} characters)"

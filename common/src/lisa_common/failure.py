@@ -1,0 +1,38 @@
+"""A value of `failures`: what is known of a copy that was settled without an ack (twin of `lua/include/failure.lua`)."""
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["Failure", "read_failure"]
+
+_LAYOUT = re.compile(rb"(\d+) (\S+) (\S+) (\d+) (\d+) (\S+) (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How the last delivery of a copy ended, and how many count so far."""
+
+    attempts: int
+    entry: str
+    next_entry: str | None
+    due_ms: int
+    at_ms: int
+    reason: str
+    error: str
+
+
+def read_failure(value: bytes | None) -> Failure | None:
+    """Reads a value of `failures`; None for none, or one that is damaged."""
+    match = _LAYOUT.fullmatch(value or b"")
+    if match is None:
+        return None
+    attempts, entry, following, due, at, reason, error = match.groups()
+    return Failure(
+        attempts=int(attempts),
+        entry=entry.decode(),
+        next_entry=None if following == b"-" else following.decode(),
+        due_ms=int(due),
+        at_ms=int(at),
+        reason=reason.decode(),
+        error=error.decode("utf-8", "replace"),
+    )

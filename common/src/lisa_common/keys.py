@@ -1,0 +1,62 @@
+"""Every Redis key of Lisa, and the two names that are built from others.
+
+All keys of a topic share one hash tag, so that each script touches one slot of a Redis Cluster. What each key holds is
+told in `lua/README.md` and `docs/keys.md`.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["NO_GROUP", "TOPIC_KEYS", "TopicKeys", "copy_of", "split_copy", "topics_key", "wake_channel"]
+
+TOPIC_KEYS: Final = (
+    "waiting",
+    "ready",
+    "messages",
+    "expiring",
+    "finished",
+    "owed",
+    "retry",
+    "failures",
+    "garbage",
+)
+
+NO_GROUP: Final = ""
+"""Stands for the group of a message that died before any group had it."""
+
+
+def topics_key(prefix: str) -> str:
+    """The hash of all topics: topic -> policy."""
+    return f"{prefix}:topics"
+
+
+def wake_channel(prefix: str) -> str:
+    """The Pub/Sub channel on which sends wake sleeping managers."""
+    return f"{prefix}:wake"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicKeys:
+    """The keys of one topic."""
+
+    prefix: str
+    topic: str
+
+    def of(self, name: str) -> str:
+        """The key of one of `TOPIC_KEYS`."""
+        return f"{self.prefix}:{{{self.topic}}}:{name}"
+
+    def all(self) -> tuple[str, ...]:
+        """All keys that the topic may have."""
+        return tuple(self.of(name) for name in TOPIC_KEYS)
+
+
+def copy_of(group: str, id: str) -> str:
+    """One group's copy of a message, as `retry`, `failures` and `garbage` name it."""
+    return f"{group}/{id}"
+
+
+def split_copy(copy: str) -> tuple[str, str]:
+    """Group and message id of a copy. Group names hold no slash, ids may."""
+    group, _, id = copy.partition("/")
+    return group, id

@@ -1,0 +1,289 @@
+"""Calls of the consumer: join, read, fetch, ack, nack, release, extend, pass."""
+
+import json
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from lisa_common.call import Call, command, script
+from lisa_common.errors import InvalidInput
+from lisa_common.keys import TopicKeys, wake_channel
+from lisa_common.policy import Policy
+from lisa_common.record import Record
+from lisa_common.scripts import Arg
+
+__all__ = [
+    "AckOutcome",
+    "Delivery",
+    "Entry",
+    "Nack",
+    "NackOutcome",
+    "ack",
+    "extend",
+    "fetch",
+    "join",
+    "nack",
+    "pass_over",
+    "read",
+    "release",
+]
+
+MAX_ERROR_CHARACTERS = 2_000
+_REASON_NACK, _REASON_REJECTED = "nack", "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry as read from the ready stream. Without an id it is none of ours."""
+
+    entry: str
+    id: str | None = None
+    due_ms: int = 0
+    attempt: int = 0
+    group: str | None = None
+    at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message in the hands of a consumer.
+
+    Until it is acked, nacked or rejected, or its lease runs out, no other consumer of the group has it.
+    """
+
+    topic: str
+    group: str
+    id: str
+    body: bytes
+    headers: Mapping[str, str]
+    attempt: int
+    """1 for the first delivery in this group."""
+    due_ms: int
+    """When this delivery was due: the message, or its retry. Server time, in ms."""
+    sent_ms: int
+    entry: Entry
+
+    def json(self) -> Any:
+        """The body decoded as JSON; raises ValueError when it is none."""
+        return json.loads(self.body)
+
+    def text(self) -> str:
+        """The body decoded as UTF-8; raises UnicodeDecodeError when it is none."""
+        return self.body.decode()
+
+
+def delivery_of(keys: TopicKeys, group: str, entry: Entry, record: Record) -> Delivery:
+    """The delivery that an entry and its record make."""
+    return Delivery(
+        topic=keys.topic,
+        group=group,
+        id=entry.id or "",
+        body=record.body,
+        headers=record.headers,
+        attempt=entry.attempt,
+        due_ms=entry.at_ms or record.due_ms,
+        sent_ms=record.sent_ms,
+        entry=entry,
+    )
+
+
+def join(keys: TopicKeys, group: str) -> Call[bool]:
+    """Makes the group if need be. Result: whether it was made."""
+    return script("join", keys, decode=bool, group=group)
+
+
+def read(
+    keys: Sequence[TopicKeys], group: str, consumer: str, *, limit: int, block_ms: int | None
+) -> Call[list[tuple[str, list[Entry]]]]:
+    """Reads new entries of several topics; waits up to `block_ms` (None: not at all) while there are none.
+
+    Result: pairs of topic and entries. Not repeatable: a reply that is lost leaves its entries pending.
+    """
+    topics = {k.of("ready"): k.topic for k in keys}
+    block: tuple[Arg, ...] = () if block_ms is None else ("BLOCK", max(1, block_ms))
+
+    def decode(reply: list[Any] | None) -> list[tuple[str, list[Entry]]]:
+        return [
+            (topics[stream.decode()], [_entry(entry, values) for entry, values in entries])
+            for stream, entries in reply or ()
+        ]
+
+    return command(
+        *("XREADGROUP", "GROUP", group, consumer, "COUNT", limit, *block),
+        *("STREAMS", *topics, *(">" for _ in topics)),
+        decode=decode,
+        repeatable=False,
+    )
+
+
+def _entry(entry: bytes, values: list[bytes] | None) -> Entry:
+    name = entry.decode()
+    fields = dict(zip(*[iter(values or ())] * 2, strict=True))
+    try:
+        return Entry(
+            entry=name,
+            id=fields[b"id"].decode(),
+            due_ms=int(fields[b"due"]),
+            attempt=int(fields[b"n"]),
+            group=fields[b"g"].decode() if b"g" in fields else None,
+            at_ms=int(fields[b"at"]) if b"at" in fields else None,
+        )
+    except (KeyError, ValueError):
+        return Entry(name)
+
+
+def fetch(keys: TopicKeys, ids: Sequence[str]) -> tuple[Call[list[bytes | None]], Call[int]]:
+    """The records of messages, and the server's time in ms, to judge by it which have expired."""
+    records: Call[list[bytes | None]] = command("HMGET", keys.of("messages"), *ids)
+    return records, command("TIME", decode=_time_ms)
+
+
+def _time_ms(reply: list[Any]) -> int:
+    return int(reply[0]) * 1000 + int(reply[1]) // 1000
+
+
+class AckOutcome(StrEnum):
+    """What an ack did."""
+
+    ACKED = "acked"
+    LATE = "late"
+    """The lease had run out, but no newer delivery had begun: the retry is withdrawn, the message is done."""
+    STALE = "stale"
+    """A newer delivery exists, or the message is done or gone. Nothing changed."""
+
+
+def ack(
+    keys: TopicKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = ""
+) -> Call[list[AckOutcome]]:
+    """Acks deliveries. Result: one outcome for each."""
+
+    def decode(exceptions: list[Any]) -> list[AckOutcome]:
+        outcomes = [AckOutcome.ACKED] * len(entries)
+        for position, outcome in zip(*[iter(exceptions)] * 2, strict=True):
+            outcomes[position] = AckOutcome(outcome.decode())
+        return outcomes
+
+    return script(
+        "ack",
+        keys,
+        [(e.entry, e.id or "", e.due_ms) for e in entries],
+        decode=decode,
+        repeatable=False,
+        now_ms=now_ms,
+        group=group,
+        window_ms=policy.dedup_window_ms,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """A delivery to give up. `delay_ms` None: the policy's backoff. Rejected: garbage at once."""
+
+    entry: Entry
+    error: str = ""
+    delay_ms: int | None = None
+    rejected: bool = False
+
+
+class NackOutcome(StrEnum):
+    """What became of a delivery that was given up."""
+
+    RETRY = "retry"
+    GARBAGE = "garbage"
+    DROPPED = "dropped"
+    """Expired meanwhile, and the policy drops what expires."""
+    GONE = "gone"
+    """Cancelled meanwhile, or done."""
+    STALE = "stale"
+    """The lease had run out and the delivery was reclaimed. Nothing changed."""
+
+
+def nack(
+    keys: TopicKeys, group: str, nacks: Sequence[Nack], policy: Policy, *, now_ms: Arg = ""
+) -> Call[list[tuple[NackOutcome, int | None]]]:
+    """Gives up deliveries. Result: outcome, and for a retry its due time in ms, for each."""
+    rows: list[Sequence[Arg]] = [
+        (
+            n.entry.entry,
+            n.entry.id or "",
+            n.entry.attempt,
+            n.entry.due_ms,
+            "" if n.delay_ms is None else n.delay_ms,
+            _REASON_REJECTED if n.rejected else _REASON_NACK,
+            n.error[:MAX_ERROR_CHARACTERS].encode("utf-8", "replace"),
+        )
+        for n in nacks
+    ]
+    return script(
+        "nack",
+        keys,
+        rows,
+        decode=lambda reply: [(NackOutcome(o.decode()), due or None) for o, due in reply],
+        repeatable=False,
+        now_ms=now_ms,
+        group=group,
+        channel=wake_channel(keys.prefix),
+        topic=keys.topic,
+        policy=policy.as_json,
+        seed=new_seed(),
+    )
+
+
+def release(
+    keys: TopicKeys, group: str, entries: Iterable[Entry], *, now_ms: Arg = ""
+) -> Call[int]:
+    """Gives deliveries back that have not begun, without spending an attempt. Result: how many."""
+    return script("release", keys, _rows(entries), now_ms=now_ms, group=group)
+
+
+def extend(
+    keys: TopicKeys,
+    group: str,
+    consumer: str,
+    entries: Sequence[Entry],
+    policy: Policy,
+    *,
+    lease_ms: int | None = None,
+    now_ms: Arg = "",
+) -> Call[list[bool]]:
+    """Renews leases to `lease_ms` from now (None: the visibility timeout). Result: False for each that is lost.
+
+    Raises InvalidInput for more than the visibility timeout, which is how old any lease may become.
+    """
+    visibility = policy.visibility_ms
+    lease = visibility if lease_ms is None else lease_ms
+    if not 0 < lease <= visibility:
+        raise InvalidInput("lease", lease / 1000, f"up to the topic's visibility timeout, {visibility / 1000:g} s, is")
+    return script(
+        "extend",
+        keys,
+        [(e.entry,) for e in entries],
+        decode=lambda reply: [bool(kept) for kept in reply],
+        now_ms=now_ms,
+        group=group,
+        consumer=consumer,
+        age_ms=visibility - lease,
+    )
+
+
+def pass_over(
+    keys: TopicKeys, group: str, entries: Iterable[Entry], policy: Policy, *, now_ms: Arg = ""
+) -> Call[int]:
+    """Acks entries that must not be delivered, and settles what expired. Result: how many had expired.
+
+    An entry of another group, or none of ours, is named without its id: there is nothing to settle.
+    """
+    return script(
+        "pass", keys, _rows(entries), now_ms=now_ms, group=group, policy=policy.as_json, seed=new_seed()
+    )
+
+
+def new_seed() -> int:
+    """A seed for a script's random numbers."""
+    return random.getrandbits(31)
+
+
+def _rows(entries: Iterable[Entry]) -> list[Sequence[Arg]]:
+    return [(e.entry, e.id or "", e.attempt, e.due_ms) for e in entries]

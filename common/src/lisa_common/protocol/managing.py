@@ -1,0 +1,140 @@
+"""Calls of the manager: promote, reclaim, trim, sweep, replay, purge, leave."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lisa_common.call import Call, script
+from lisa_common.keys import TopicKeys, wake_channel
+from lisa_common.policy import Policy
+from lisa_common.protocol.consuming import new_seed
+from lisa_common.scripts import Arg
+
+__all__ = [
+    "Promoted",
+    "Reclaimed",
+    "Swept",
+    "Trimmed",
+    "leave",
+    "promote",
+    "purge",
+    "reclaim",
+    "replay",
+    "sweep",
+    "trim",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """One round of promotion of one topic."""
+
+    now_ms: int
+    count: int
+    next_due_ms: int | None
+    more: bool
+    """Whether a batch was full, so that more may be due."""
+
+
+def promote(keys: TopicKeys, *, limit: int, now_ms: Arg = "") -> Call[Promoted]:
+    """Moves what is due into ready."""
+    return script(
+        "promote",
+        keys,
+        decode=lambda r: Promoted(r[0], r[1], r[2] if r[2] >= 0 else None, bool(r[3])),
+        now_ms=now_ms,
+        limit=limit,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """One bounded step of reclaim in one group."""
+
+    cursor: str
+    """Where to go on; "0-0" after the last step."""
+    retry: int
+    garbage: int
+    gone: int
+
+    @property
+    def count(self) -> int:
+        """All deliveries that were taken back."""
+        return self.retry + self.garbage + self.gone
+
+
+def reclaim(
+    keys: TopicKeys, group: str, policy: Policy, *, cursor: str, limit: int, now_ms: Arg = ""
+) -> Call[Reclaimed]:
+    """Takes back deliveries whose lease has run out."""
+    return script(
+        "reclaim",
+        keys,
+        decode=lambda r: Reclaimed(r[0].decode(), r[1], r[2], r[3]),
+        now_ms=now_ms,
+        group=group,
+        channel=wake_channel(keys.prefix),
+        topic=keys.topic,
+        policy=policy.as_json,
+        seed=new_seed(),
+        cursor=cursor,
+        limit=limit,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """One trim of one topic."""
+
+    entries: int
+    consumers: int
+    entries_left: int
+    pending: int
+
+
+def trim(keys: TopicKeys, *, spent_ms: int) -> Call[Trimmed]:
+    """Removes what every group has acked, and consumers that were away for longer than `spent_ms`."""
+    return script("trim", keys, decode=lambda r: Trimmed(*r), spent_ms=spent_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """One round of housekeeping by time of one topic."""
+
+    expired: int
+    forgotten: int
+    aged_out: int
+    more: bool
+
+
+def sweep(keys: TopicKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> Call[Swept]:
+    """Expires messages, forgets finished ids, ages out garbage."""
+    return script(
+        "sweep",
+        keys,
+        decode=lambda r: Swept(r[0], r[1], r[2], bool(r[3])),
+        now_ms=now_ms,
+        policy=policy.as_json,
+        seed=new_seed(),
+        limit=limit,
+    )
+
+
+def replay(keys: TopicKeys, copies: Sequence[str], *, now_ms: Arg = "") -> Call[list[str]]:
+    """Makes dead letters ready again. Result: for each "replayed", "unknown" or "no group"."""
+    return script(
+        "replay",
+        keys,
+        [(copy,) for copy in copies],
+        decode=lambda reply: [outcome.decode() for outcome in reply],
+        now_ms=now_ms,
+    )
+
+
+def purge(keys: TopicKeys, copies: Sequence[str]) -> Call[int]:
+    """Deletes dead letters for good. Result: how many were there."""
+    return script("purge", keys, [(copy,) for copy in copies])
+
+
+def leave(keys: TopicKeys, group: str, ids: Sequence[str]) -> Call[int]:
+    """Ends a dropped group's copies of these messages. Result: how many."""
+    return script("leave", keys, [(id,) for id in ids], group=group)

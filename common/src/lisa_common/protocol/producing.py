@@ -1,0 +1,209 @@
+"""Calls of the producer: send, cancel, reschedule, find."""
+
+import base64
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from lisa_common.call import Call, script
+from lisa_common.failure import Failure, read_failure
+from lisa_common.keys import TopicKeys, wake_channel
+from lisa_common.record import HUSK, Record, UnreadableRecord, unpack_record
+from lisa_common.scripts import Arg
+from lisa_common.values import GENERATED_SUFFIX
+
+__all__ = [
+    "CancelOutcome",
+    "CopyState",
+    "Found",
+    "Outgoing",
+    "RescheduleOutcome",
+    "State",
+    "cancel",
+    "find",
+    "new_ids",
+    "reschedule",
+    "send",
+]
+
+_ID_BYTES = 12
+
+
+def new_ids(count: int) -> list[str]:
+    """Ids nobody else will make: 96 random bits each, in 16 characters, and the mark of a generated id.
+
+    Among 10⁹ living messages the chance that any two share one is below 10⁻¹¹ (n² / 2⁹⁷).
+    """
+    text = base64.urlsafe_b64encode(os.urandom(_ID_BYTES * count)).decode()
+    return [text[at : at + 16] + GENERATED_SUFFIX for at in range(0, 16 * count, 16)]
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A checked message on its way: `due` as scripts take it, "+ms" from now or an absolute time in ms."""
+
+    id: str
+    due: str
+    content: bytes
+    ttl_ms: int | None = None
+    priority: int = 0
+
+    @property
+    def generated(self) -> bool:
+        """Whether Lisa made the id."""
+        return self.id.endswith(GENERATED_SUFFIX)
+
+
+def send(
+    keys: TopicKeys, messages: Sequence[Outgoing], *, repeatable: bool, now_ms: Arg = ""
+) -> Call[list[int]]:
+    """Stores and schedules messages. Result: per message its due time in ms, 0 for a duplicate."""
+    rows: list[Sequence[Arg]] = [
+        (m.id, m.due, "" if m.ttl_ms is None else m.ttl_ms, m.priority, m.content) for m in messages
+    ]
+    channel = wake_channel(keys.prefix)
+    return script(
+        "send", keys, rows, repeatable=repeatable, now_ms=now_ms, channel=channel, topic=keys.topic
+    )
+
+
+class CancelOutcome(StrEnum):
+    """What a cancel did."""
+
+    CANCELLED = "cancelled"
+    """It will not be delivered any more."""
+    DELIVERED = "delivered"
+    """A consumer has it now; no further delivery follows, whatever becomes of this one."""
+    GARBAGE = "garbage"
+    """Too late: it is a dead letter already. Nothing changed."""
+    FINISHED = "finished"
+    """Too late: it was acked, within the dedup window. Nothing changed."""
+    UNKNOWN = "unknown"
+    """There is no such message, or none any more."""
+
+
+def cancel(keys: TopicKeys, ids: Sequence[str], *, now_ms: Arg = "") -> Call[list[CancelOutcome]]:
+    """Cancels messages. Result: one outcome for each."""
+    return script(
+        "cancel",
+        keys,
+        [(id,) for id in ids],
+        decode=lambda reply: [CancelOutcome(outcome.decode()) for outcome in reply],
+        now_ms=now_ms,
+    )
+
+
+class RescheduleOutcome(StrEnum):
+    """What a reschedule did; where it did nothing, the state that stood against it."""
+
+    RESCHEDULED = "rescheduled"
+    READY = "ready"
+    DELIVERED = "delivered"
+    GARBAGE = "garbage"
+    FINISHED = "finished"
+    UNKNOWN = "unknown"
+
+
+def reschedule(
+    keys: TopicKeys, dues: Sequence[tuple[str, str]], *, now_ms: Arg = ""
+) -> Call[list[tuple[RescheduleOutcome, int]]]:
+    """Gives messages, as pairs of id and due, new due times. Result: outcome and due time in ms for each."""
+    return script(
+        "reschedule",
+        keys,
+        dues,
+        decode=lambda reply: [(RescheduleOutcome(outcome.decode()), due) for outcome, due in reply],
+        now_ms=now_ms,
+        channel=wake_channel(keys.prefix),
+        topic=keys.topic,
+    )
+
+
+class State(StrEnum):
+    """Where a message, or one group's copy of it, stands."""
+
+    WAITING = "waiting"
+    READY = "ready"
+    DELIVERED = "delivered"
+    RETRY = "retry"
+    GARBAGE = "garbage"
+    FINISHED = "finished"
+    """Acked, within the dedup window of an id that the caller chose."""
+    CANCELLED = "cancelled"
+    """Cancelled while a consumer had it, or deep in a backlog; gone as soon as that entry has been met."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyState:
+    """One group's copy of a message."""
+
+    group: str
+    state: State
+    at_ms: int | None
+    """When the retry is due, or when the copy died."""
+    failure: Failure | None
+
+    @property
+    def attempts(self) -> int:
+        """Deliveries that have begun: those that failed, and the one under way."""
+        failed = self.failure.attempts if self.failure else 0
+        return failed + (self.state is State.DELIVERED)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A message as it stands. `record` is None once it is finished or cancelled, or when it is unreadable."""
+
+    id: str
+    state: State
+    record: Record | None
+    copies: tuple[CopyState, ...] = ()
+
+    @property
+    def due_ms(self) -> int | None:
+        """When it is due next: of its retries the earliest, else its own due time."""
+        retries = [c.at_ms for c in self.copies if c.state is State.RETRY and c.at_ms]
+        return min(retries) if retries else self.record.due_ms if self.record else None
+
+    @property
+    def attempts(self) -> int:
+        """Deliveries that have begun, in the group that tried most."""
+        return max((copy.attempts for copy in self.copies), default=0)
+
+
+# The state of a message in several groups is that of the group nearest to a delivery.
+_NEAREST = (State.DELIVERED, State.READY, State.RETRY, State.GARBAGE)
+
+
+def find(keys: TopicKeys, id: str, *, now_ms: Arg = "") -> Call[Found | None]:
+    """Where a message stands, None when it is not known.
+
+    A ready message more than 5,000 entries deep in a backlog cannot be told from a delivered one: it is "ready".
+    """
+    return script("find", keys, decode=lambda reply: _found(id, reply), now_ms=now_ms, id=id)
+
+
+def _found(id: str, reply: list[Any]) -> Found | None:
+    data, waiting, finished, places = reply
+    if data is None:
+        return Found(id, State.FINISHED, None) if finished else None
+    if data == HUSK:
+        return Found(id, State.CANCELLED, None)
+    try:
+        record = unpack_record(data)
+    except UnreadableRecord:
+        record = None
+    if waiting:
+        return Found(id, State.WAITING, record)
+    copies = tuple(_copies(places))
+    states = {copy.state for copy in copies}
+    nearest = next((state for state in _NEAREST if state in states), State.READY)
+    return Found(id, nearest, record, copies)
+
+
+def _copies(places: list[Any]) -> Iterator[CopyState]:
+    for group, state, at_ms, failure in places:
+        known = State.READY if state == b"unknown" else State(state.decode())
+        yield CopyState(group.decode(), known, at_ms or None, read_failure(failure))

@@ -1,0 +1,96 @@
+"""The record of a message: what stands in `messages`.
+
+Layout, all numbers big-endian: version (1 byte), sent and due in ms (6 bytes each), flags (1 byte), then what the flags
+name, in this order: ttl in ms (6), max retries (2), priority (1), length of the headers (4) and the headers as JSON;
+then the body. `lua/include/record.lua` is the twin of this file: scripts write the first 13 bytes.
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+__all__ = ["HUSK", "VERSION", "Record", "UnreadableRecord", "pack_content", "unpack_record"]
+
+VERSION: Final = 1
+HUSK: Final = b"\0"
+"""What is left of a cancelled message until its last entry in the stream has been met."""
+
+_HEAD: Final = 14
+_HAS_TTL, _HAS_MAX_RETRIES, _HAS_PRIORITY, _HAS_HEADERS = 1, 2, 4, 8
+
+
+class UnreadableRecord(Exception):  # noqa: N818 - a finding, which never leaves the library
+    """A record of a version that this release does not know, or a damaged one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A message as it is stored. Times are ms of the server's clock."""
+
+    sent_ms: int
+    due_ms: int
+    body: bytes
+    ttl_ms: int | None = None
+    max_retries: int | None = None
+    priority: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def expires_ms(self) -> int | None:
+        """When the message expires if it has not been delivered; None for never."""
+        return None if self.ttl_ms is None else self.due_ms + self.ttl_ms
+
+
+def pack_content(
+    body: bytes,
+    *,
+    ttl_ms: int | None = None,
+    max_retries: int | None = None,
+    priority: int = 0,
+    headers: bytes = b"",
+) -> bytes:
+    """The part of a record that the producer knows: flags, limits, headers, body."""
+    if ttl_ms is None and max_retries is None and not priority and not headers:
+        return b"\0" + body
+    flags, parts = 0, []
+    if ttl_ms is not None:
+        flags |= _HAS_TTL
+        parts.append(ttl_ms.to_bytes(6, "big"))
+    if max_retries is not None:
+        flags |= _HAS_MAX_RETRIES
+        parts.append(max_retries.to_bytes(2, "big"))
+    if priority:
+        flags |= _HAS_PRIORITY
+        parts.append(priority.to_bytes(1, "big"))
+    if headers:
+        flags |= _HAS_HEADERS
+        parts.append(struct.pack(">I", len(headers)) + headers)
+    return b"".join((bytes((flags,)), *parts, body))
+
+
+def unpack_record(data: bytes) -> Record:
+    """Reads a record; raises `UnreadableRecord`."""
+    if len(data) < _HEAD or data[0] != VERSION:
+        raise UnreadableRecord(f"{len(data)} bytes of version {data[0] if data else 'none'}")
+    sent_ms, due_ms = int.from_bytes(data[1:7], "big"), int.from_bytes(data[7:13], "big")
+    flags, at = data[13], _HEAD
+    if not flags:
+        return Record(sent_ms, due_ms, data[at:])
+    ttl_ms = max_retries = None
+    priority, headers = 0, {}
+    if flags & _HAS_TTL:
+        ttl_ms, at = int.from_bytes(data[at : at + 6], "big"), at + 6
+    if flags & _HAS_MAX_RETRIES:
+        max_retries, at = int.from_bytes(data[at : at + 2], "big"), at + 2
+    if flags & _HAS_PRIORITY:
+        priority, at = int.from_bytes(data[at : at + 1], "big"), at + 1
+    if flags & _HAS_HEADERS:
+        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        try:
+            headers = json.loads(data[at + 4 : end])
+        except ValueError as error:
+            raise UnreadableRecord(f"headers: {error}") from None
+        at = end
+    return Record(sent_ms, due_ms, data[at:], ttl_ms, max_retries, priority, headers)

@@ -1,0 +1,108 @@
+"""What the blocking and the asyncio connection share: client options, and Redis' errors as ours."""
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import redis.exceptions as redis_errors
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+
+from lisa_common.call import Call
+from lisa_common.errors import (
+    AccessDenied,
+    InvalidInput,
+    LisaError,
+    NoGroup,
+    OutcomeUnknown,
+    Refused,
+    ServerError,
+    Unreachable,
+)
+
+__all__ = ["NO_RETRY", "RECONNECT", "client_options", "lisa_error", "masked", "results_of", "unreachable"]
+
+RECONNECT = ExponentialWithJitterBackoff(base=0.02, cap=1.0)
+"""Delays between tries to reach a server: `compute(failures)` in seconds."""
+
+NO_RETRY = NoBackoff()
+"""The client itself must not repeat a command: it cannot know which are safe to repeat."""
+
+_SCHEMES = ("redis", "rediss", "unix")
+_REFUSALS = ("OOM", "MISCONF", "READONLY", "LOADING", "BUSY", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
+_DENIED = (
+    redis_errors.AuthenticationError,
+    redis_errors.AuthenticationWrongNumberOfArgsError,
+    redis_errors.NoPermissionError,
+)
+
+
+def client_options(url: str, *, name: str, timeout_s: float) -> dict[str, Any]:
+    """Options for `redis.Redis.from_url` of either client; raises InvalidInput for a URL that is none of ours."""
+    parts = urlsplit(url)
+    if parts.scheme not in _SCHEMES:
+        raise InvalidInput("redis_url", masked(url), f"URLs of {'://, '.join(_SCHEMES)}:// are")
+    return {
+        "url": url,
+        "client_name": name,
+        "protocol": 2,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "socket_keepalive": True,
+        "health_check_interval": 30,
+    }
+
+
+def masked(url: str) -> str:
+    """The URL without its password."""
+    parts = urlsplit(url)
+    if "@" not in parts.netloc:
+        return url
+    user = (parts.username or "") + (":***" if parts.password else "")
+    return urlunsplit(parts._replace(netloc=f"{user}@{parts.netloc.rpartition('@')[2]}"))
+
+
+def unreachable(error: Exception, url: str) -> LisaError:
+    """The error of a connection that could not be made: nothing was asked yet, so nothing was done."""
+    found = lisa_error(error)
+    if isinstance(found, OutcomeUnknown):
+        return Unreachable(f"cannot reach Redis at {masked(url)}: {_first_line(error)}")
+    return found
+
+
+def lisa_error(error: Exception) -> LisaError:
+    """Our error for one of the Redis client's."""
+    text = _first_line(error)
+    if isinstance(error, LisaError):
+        return error
+    if isinstance(error, _DENIED) or text.startswith(("NOPERM", "WRONGPASS", "NOAUTH")):
+        return AccessDenied(f"Redis denies access: {text}")
+    refusals = (redis_errors.BusyLoadingError, redis_errors.OutOfMemoryError, redis_errors.ReadOnlyError)
+    if isinstance(error, (*refusals, redis_errors.MaxClientsError)) or text.startswith(_REFUSALS):
+        return Refused(f"Redis refuses for now: {text}")
+    if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
+        return OutcomeUnknown(f"the connection to Redis broke before the reply: {text}")
+    if text.startswith("NOGROUP"):
+        return NoGroup(text)
+    return ServerError(text)
+
+
+def results_of(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    """Decoded results, and the positions of the calls to make again because the server forgot their scripts.
+
+    Raises the first other error among the replies.
+    """
+    forgotten = [
+        position for position, reply in enumerate(replies) if isinstance(reply, redis_errors.NoScriptError)
+    ]
+    if forgotten:
+        # What follows a script may be about its effect, as WAIT is; commands that were not scripts are run again too.
+        again = [p for p, call in enumerate(calls) if p in forgotten or call.script is None]
+        return [], again
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise lisa_error(reply) from reply
+    return [call.decode(reply) for call, reply in zip(calls, replies, strict=True)], []
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,88 @@
+-- Acks deliveries of one group. Fenced by the delivery: one whose entry is no longer pending is judged by what has
+-- happened to its copy since.
+--
+-- KEYS[1] ready      stream
+-- KEYS[2] messages   hash    message id -> record
+-- KEYS[3] owed       hash    message id -> groups
+-- KEYS[4] expiring   zset    message id -> expiry ms
+-- KEYS[5] finished   zset    message id -> forget at, ms
+-- KEYS[6] failures   hash    copy -> failure
+-- KEYS[7] retry      zset    copy -> due ms
+-- KEYS[8] garbage    zset    copy -> died at, ms
+-- ARGV[1] now_ms     ms, empty for the server's clock
+-- ARGV[2] group      whose deliveries these are
+-- ARGV[3] window_ms  dedup window of ids that callers chose
+-- ARGV[4...] entry, id, due per delivery
+-- returns  flat { position from 0, outcome } of those not plainly acked; outcome "late" or "stale"
+local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local failures, retry, garbage = KEYS[6], KEYS[7], KEYS[8]
+--@include clock
+--@include record
+--@include entry
+--@include groups
+--@include failure
+--@include owes
+--@include forget
+local group = ARGV[2]
+
+local entries, ids, dues = {}, {}, {}
+for i = 4, #ARGV, 3 do
+  entries[#entries + 1] = ARGV[i]
+  ids[#ids + 1] = ARGV[i + 1]
+  dues[#dues + 1] = tonumber(ARGV[i + 2])
+end
+
+-- Takes back the retry of a delivery that was given up, unless a newer delivery has begun. Says whether it could.
+local function withdraw(copy, failure)
+  if redis.call('ZREM', retry, copy) == 1 or redis.call('ZREM', garbage, copy) == 1 then
+    return true
+  end
+  if failure.next == '-' then
+    return false
+  end
+  for _, other in ipairs(list_groups(ready)) do
+    if other.name == group and entry_after(failure.next, other.last) then
+      redis.call('XDEL', ready, failure.next)
+      return true
+    end
+  end
+  return false
+end
+
+local function judge(i)
+  local record = redis.call('HGET', messages, ids[i])
+  if not record or not owes(group, ids[i]) then
+    return 'stale'
+  end
+  if record ~= HUSK and (read_record(record) or {}).due ~= dues[i] then
+    return 'stale'
+  end
+  local copy = copy_of(group, ids[i])
+  local failure = read_failure(redis.call('HGET', failures, copy))
+  if not failure or entry_after(entries[i], failure.entry) then
+    return 'acked'
+  end
+  if failure.entry == entries[i] and withdraw(copy, failure) then
+    return 'late'
+  end
+  return 'stale'
+end
+
+-- XACK tells how many were pending, not which: only when some were not is each looked at.
+local done, exceptions = ids, {}
+if redis.call('XACK', ready, group, unpack(entries)) < #entries then
+  done = {}
+  for i = 1, #ids do
+    local outcome = judge(i)
+    if outcome ~= 'stale' then
+      done[#done + 1] = ids[i]
+    end
+    if outcome ~= 'acked' then
+      exceptions[#exceptions + 1] = i - 1
+      exceptions[#exceptions + 1] = outcome
+    end
+  end
+end
+local window = tonumber(ARGV[3])
+end_copies(group, done, window > 0 and clock(ARGV[1]) + window or nil)
+return exceptions

@@ -1,0 +1,86 @@
+-- Cancels messages: what waits, is ready or is to be retried goes at once; what is being delivered gets no further
+-- delivery. Dead letters of a message that is still alive elsewhere go with it; one that is all dead stays.
+--
+-- KEYS[1] ready      stream
+-- KEYS[2] messages   hash    message id -> record
+-- KEYS[3] owed       hash    message id -> groups
+-- KEYS[4] expiring   zset    message id -> expiry ms
+-- KEYS[5] finished   zset    message id -> forget at, ms
+-- KEYS[6] failures   hash    copy -> failure
+-- KEYS[7] retry      zset    copy -> due ms
+-- KEYS[8] garbage    zset    copy -> died at, ms
+-- KEYS[9] waiting    zset    message id -> due ms
+-- ARGV[1] now_ms     ms, empty for the server's clock
+-- ARGV[2...] id per message
+-- returns  per message "cancelled", "delivered" (a consumer has it now; nothing more will follow), "garbage" or "finished"
+--            (too late, nothing changed), or "unknown"
+local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+--@include clock
+--@include record
+--@include entry
+--@include groups
+--@include failure
+--@include owes
+--@include forget
+--@include places
+local now = clock(ARGV[1])
+
+local function cancel_copies(id, places)
+  local out_there, delivered, still_owing = false, false, {}
+  for _, place in ipairs(places) do
+    redis.call('ZREM', retry, copy_of(place.group, id))
+    redis.call('ZREM', garbage, copy_of(place.group, id))
+    if place.state == 'retry' or place.state == 'garbage' then
+      redis.call('HDEL', failures, copy_of(place.group, id))
+    else
+      still_owing[#still_owing + 1] = place.group
+      out_there = out_there or place.state ~= 'ready'
+      delivered = delivered or place.state == 'delivered'
+    end
+  end
+  if out_there then
+    redis.call('ZREM', expiring, id)
+    redis.call('HSET', messages, id, HUSK)
+    if redis.call('HEXISTS', owed, id) == 1 then
+      redis.call('HSET', owed, id, table.concat(still_owing, ','))
+    end
+    return delivered and 'delivered' or 'cancelled'
+  end
+  for _, place in ipairs(places) do
+    if place.entry then
+      redis.call('XDEL', ready, place.entry)
+    end
+    redis.call('HDEL', failures, copy_of(place.group, id))
+  end
+  redis.call('HDEL', owed, id)
+  forget({ id })
+  return 'cancelled'
+end
+
+local function cancel(id)
+  if redis.call('ZREM', waiting, id) == 1 then
+    forget({ id })
+    return 'cancelled'
+  end
+  local record = redis.call('HGET', messages, id)
+  if not record then
+    local until_ms = redis.call('ZSCORE', finished, id)
+    return until_ms and tonumber(until_ms) > now and 'finished' or 'unknown'
+  elseif record == HUSK then
+    return 'cancelled'
+  end
+  local due = (read_record(record) or { due = 0 }).due
+  local places = places_of(id, due, find_entries({ [id] = due })[id])
+  local dead = #places > 0
+  for _, place in ipairs(places) do
+    dead = dead and place.state == 'garbage'
+  end
+  return dead and 'garbage' or cancel_copies(id, places)
+end
+
+local replies = {}
+for i = 2, #ARGV do
+  replies[i - 1] = cancel(ARGV[i])
+end
+return replies

@@ -1,0 +1,40 @@
+-- A value of `failures`: what is known of one group's copy of a message that was settled without an ack.
+--   attempts  deliveries that count so far
+--   entry     the last entry settled: the fence; nothing may be said any more of a delivery up to it
+--   next      the entry that stands in ready for the copy since then, "-" while there is none
+--   due       the due time of the record, in ms: tells this message from a later one of the same id
+--   at        when it was settled, in ms
+--   reason    nack | abandoned | rejected | expired | released | replayed
+--   error     the text given with it, to the end of the value
+-- `lisa_common.failure` is the twin of this file.
+local function write_failure(failure)
+  return string.format(
+    '%d %s %s %.0f %.0f %s %s',
+    failure.attempts, failure.entry, failure.next, failure.due, failure.at, failure.reason, failure.error
+  )
+end
+
+local function read_failure(value)
+  if not value then
+    return nil
+  end
+  local attempts, entry, next_entry, due, at, reason, text =
+    string.match(value, '^(%d+) (%S+) (%S+) (%d+) (%d+) (%S+) (.*)$')
+  if not attempts then
+    return nil
+  end
+  return {
+    attempts = tonumber(attempts), entry = entry, next = next_entry,
+    due = tonumber(due), at = tonumber(at), reason = reason, error = text,
+  }
+end
+
+-- A copy is one group's share of a message: "group/id"; "/id" stands for the message where no group has had it.
+local function copy_of(group, id)
+  return group .. '/' .. id
+end
+
+local function split_copy(copy)
+  local slash = string.find(copy, '/', 1, true)
+  return string.sub(copy, 1, slash - 1), string.sub(copy, slash + 1)
+end

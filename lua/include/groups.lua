@@ -1,0 +1,37 @@
+-- Groups of the ready stream: a list of { name, pending, last } (last = last delivered entry id).
+local function list_groups(ready)
+  local groups = {}
+  if redis.call('EXISTS', ready) == 0 then
+    return groups
+  end
+  for _, info in ipairs(redis.call('XINFO', 'GROUPS', ready)) do
+    local group = {}
+    for i = 1, #info, 2 do
+      group[info[i]] = info[i + 1]
+    end
+    groups[#groups + 1] = { name = group['name'], pending = group['pending'], last = group['last-delivered-id'] }
+  end
+  return groups
+end
+
+-- The value of `owed` for a message that becomes ready now: the names of all groups, or nil where at most one group
+-- exists and nothing needs to be counted.
+local function owing_groups(ready)
+  local groups = list_groups(ready)
+  if #groups < 2 then
+    return nil
+  end
+  local names = {}
+  for i, group in ipairs(groups) do
+    names[i] = group.name
+  end
+  return table.concat(names, ',')
+end
+
+local function names_in(owing)
+  local names = {}
+  for name in string.gmatch(owing, '[^,]+') do
+    names[#names + 1] = name
+  end
+  return names
+end

@@ -1,0 +1,73 @@
+-- Where a message stands. Needs the locals: ready, owed, failures, retry, garbage.
+
+-- A search of the stream is bounded: what lies deeper in a backlog is "unknown".
+local PAGE, DEPTH = 500, 5000
+
+-- Finds the entries that made messages ready for all groups. `dues` maps ids to the due times of their records; the
+-- result maps ids to entries. No entry is older than the due time of its message, so the search begins there.
+local function find_entries(dues)
+  local from, missing = math.huge, 0
+  for _, due in pairs(dues) do
+    from, missing = math.min(from, due), missing + 1
+  end
+  local found, start, seen = {}, string.format('%.0f', from), 0
+  while missing > 0 and seen < DEPTH do
+    local page = redis.call('XRANGE', ready, start, '+', 'COUNT', PAGE)
+    for _, entry in ipairs(page) do
+      local fields = fields_of(entry[2])
+      local id = fields['id']
+      if id and not fields['g'] and not found[id] and dues[id] == tonumber(fields['due']) then
+        found[id], missing = entry[1], missing - 1
+      end
+    end
+    if #page < PAGE then
+      break
+    end
+    seen, start = seen + PAGE, '(' .. page[PAGE][1]
+  end
+  return found
+end
+
+local function is_pending(group, entry)
+  return #redis.call('XPENDING', ready, group, entry, entry, 1) == 1
+end
+
+-- The copies of a message that is not waiting: a list of { group, state, entry, at, failure }, state one of "retry",
+-- "garbage", "ready", "delivered", "unknown" (one of the last two). `base` is what find_entries found for it.
+local function places_of(id, due, base)
+  local places = {}
+  local function add(group, state, entry, at, failure)
+    places[#places + 1] = { group = group, state = state, entry = entry, at = tonumber(at), failure = failure }
+  end
+
+  local died = redis.call('ZSCORE', garbage, copy_of('', id))
+  if died then
+    local failure = read_failure(redis.call('HGET', failures, copy_of('', id)))
+    add('', 'garbage', nil, died, failure)
+    return places
+  end
+  local groups = list_groups(ready)
+  for _, group in ipairs(groups) do
+    if owes(group.name, id) then
+      local copy = copy_of(group.name, id)
+      local failure = read_failure(redis.call('HGET', failures, copy))
+      local retry_at, died_at = redis.call('ZSCORE', retry, copy), redis.call('ZSCORE', garbage, copy)
+      local entry = failure and failure.due == due and failure.next ~= '-' and failure.next or base
+      if retry_at then
+        add(group.name, 'retry', nil, math.ceil(tonumber(retry_at)), failure)
+      elseif died_at then
+        add(group.name, 'garbage', nil, died_at, failure)
+      elseif not entry then
+        add(group.name, 'unknown', nil, nil, failure)
+      elseif entry_after(entry, group.last) then
+        add(group.name, 'ready', entry, nil, failure)
+      elseif is_pending(group.name, entry) then
+        add(group.name, 'delivered', entry, nil, failure)
+      end
+    end
+  end
+  if #groups == 0 then
+    add('', base and 'ready' or 'unknown', base)
+  end
+  return places
+end

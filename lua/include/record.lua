@@ -1,0 +1,57 @@
+-- A record is: version (1 byte), sent and due (6 bytes each, ms, big-endian), flags (1 byte), the optional limits that
+-- the flags name, headers, body. The script that stores it writes the first 13 bytes, as only the server knows the
+-- time; the producer writes the rest. `lisa_common.record` is the twin of this file.
+local VERSION = 1
+local HAS_TTL, HAS_MAX_RETRIES, HAS_PRIORITY = 1, 2, 4
+
+-- What a cancelled message leaves while one of its deliveries, or its entry in a deep backlog, is still out there:
+-- the id stays taken until that entry is met, so that it can never be mistaken for a newer message of the same id.
+local HUSK = '\0'
+
+local function stamp(now, due)
+  return struct.pack('>BI6I6', VERSION, now, due)
+end
+
+local function read_record(record)
+  if #record < 14 or string.byte(record, 1) ~= VERSION then
+    return nil
+  end
+  local _, sent, due, flags, at = struct.unpack('>BI6I6B', record)
+  local fields = { sent = sent, due = due, priority = 0 }
+  if flags % 2 >= HAS_TTL then
+    fields.ttl, at = struct.unpack('>I6', record, at)
+    fields.expires = due + fields.ttl
+  end
+  if flags % 4 >= HAS_MAX_RETRIES then
+    fields.max_retries, at = struct.unpack('>I2', record, at)
+  end
+  if flags % 8 >= HAS_PRIORITY then
+    fields.priority = struct.unpack('>B', record, at)
+  end
+  return fields
+end
+
+-- The same record due at another time.
+local function with_due(record, due)
+  return string.sub(record, 1, 7) .. struct.pack('>I6', due) .. string.sub(record, 14)
+end
+
+-- The same record without its time to live.
+local function without_ttl(record)
+  local flags = string.byte(record, 14)
+  if flags % 2 < HAS_TTL then
+    return record
+  end
+  return string.sub(record, 1, 13) .. string.char(flags - HAS_TTL) .. string.sub(record, 21)
+end
+
+-- Zset scores order first by due time, then by priority, highest first; the fraction is exact in a double.
+-- The due time of a score is its ceiling, so a range up to `now` never holds anything early.
+local function score_of(due, priority)
+  return due - priority / 256
+end
+
+-- Ids that Lisa made end in "~", which callers may not use; every other id was chosen by a caller.
+local function chosen(id)
+  return string.byte(id, -1) ~= 126
+end

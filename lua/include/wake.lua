@@ -1,0 +1,11 @@
+-- Tells sleeping managers that something falls due before all that they know of. A hint: managers poll all the same.
+local function earliest(zset)
+  local first = redis.call('ZRANGE', zset, 0, 0, 'WITHSCORES')
+  return first[2] and math.ceil(tonumber(first[2]))
+end
+
+local function wake_if_earlier(due, before, channel, topic)
+  if due and (not before or due < before) then
+    redis.call('PUBLISH', channel, string.format('%s %.0f', topic, due))
+  end
+end

@@ -1,0 +1,26 @@
+-- Ends a dropped group's copies of messages; a message that no other group owes is forgotten.
+--
+-- KEYS[1] messages   hash    message id -> record
+-- KEYS[2] owed       hash    message id -> groups
+-- KEYS[3] expiring   zset    message id -> expiry ms
+-- KEYS[4] finished   zset    message id -> forget at, ms
+-- KEYS[5] failures   hash    copy -> failure
+-- KEYS[6] retry      zset    copy -> due ms
+-- KEYS[7] garbage    zset    copy -> died at, ms
+-- ARGV[1] group      that was dropped
+-- ARGV[2...] id per message
+-- returns  how many copies were ended
+local messages, owed, expiring, finished, failures = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local retry, garbage = KEYS[6], KEYS[7]
+--@include record
+--@include groups
+--@include failure
+--@include forget
+local group, ids = ARGV[1], {}
+for i = 2, #ARGV do
+  ids[i - 1] = ARGV[i]
+  redis.call('ZREM', retry, copy_of(group, ARGV[i]))
+  redis.call('ZREM', garbage, copy_of(group, ARGV[i]))
+end
+end_copies(group, ids)
+return #ids

@@ -1,0 +1,60 @@
+-- Moves due messages from the waiting set, and due retries from the retry set, into the ready stream, lowest due time
+-- first. Removes before it adds, so that a full server still drains.
+--
+-- KEYS[1] waiting    zset    message id -> due ms
+-- KEYS[2] retry      zset    copy -> due ms
+-- KEYS[3] ready      stream
+-- KEYS[4] owed       hash    message id -> groups
+-- KEYS[5] failures   hash    copy -> failure
+-- KEYS[6] messages   hash    message id -> record
+-- ARGV[1] now_ms     ms, empty for the server's clock
+-- ARGV[2] limit      at most so many of each set
+-- returns  { now ms, promoted, next due ms or -1, 1 if a batch was full }
+local waiting, retry, ready, owed, failures, messages = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+--@include clock
+--@include record
+--@include groups
+--@include failure
+--@include wake
+local now = clock(ARGV[1])
+local limit = tonumber(ARGV[2])
+
+local function take_due(zset)
+  local due = redis.call('ZRANGE', zset, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+  if #due > 0 then
+    redis.call('ZREMRANGEBYRANK', zset, 0, #due / 2 - 1)
+  end
+  return due
+end
+
+local due_messages = take_due(waiting)
+if #due_messages > 0 then
+  local owing = owing_groups(ready)
+  for i = 1, #due_messages, 2 do
+    if owing then
+      redis.call('HSET', owed, due_messages[i], owing)
+    end
+    redis.call('XADD', ready, '*', 'id', due_messages[i], 'due', math.ceil(tonumber(due_messages[i + 1])), 'n', 1)
+  end
+end
+
+-- A copy whose failure was deleted or cannot be read has had one delivery at least.
+local function first_failure(id, due)
+  local limits = read_record(redis.call('HGET', messages, id) or '')
+  return { attempts = 1, entry = '0-0', due = limits and limits.due or due, at = now, reason = 'unknown', error = '' }
+end
+
+local due_retries = take_due(retry)
+for i = 1, #due_retries, 2 do
+  local group, id = split_copy(due_retries[i])
+  local due = math.ceil(tonumber(due_retries[i + 1]))
+  local failure = read_failure(redis.call('HGET', failures, due_retries[i])) or first_failure(id, due)
+  failure.next = redis.call(
+    'XADD', ready, '*', 'id', id, 'due', failure.due, 'n', failure.attempts + 1, 'g', group, 'at', due
+  )
+  redis.call('HSET', failures, due_retries[i], write_failure(failure))
+end
+
+local next_due = math.min(earliest(waiting) or math.huge, earliest(retry) or math.huge)
+local full = (#due_messages == 2 * limit or #due_retries == 2 * limit) and 1 or 0
+return { now, (#due_messages + #due_retries) / 2, next_due < math.huge and next_due or -1, full }

@@ -1,0 +1,27 @@
+-- Gives deliveries of one group back that have not begun: each is ready again at once, without having spent an attempt.
+-- Fenced by the delivery: one that is no longer pending changes nothing.
+--
+-- KEYS[1] ready      stream
+-- KEYS[2] messages   hash    message id -> record
+-- KEYS[3] failures   hash    copy -> failure
+-- ARGV[1] now_ms     ms, empty for the server's clock
+-- ARGV[2] group      whose deliveries these are
+-- ARGV[3...] entry, id, attempt, due per delivery
+-- returns  how many were given back
+local ready, messages, failures = KEYS[1], KEYS[2], KEYS[3]
+--@include clock
+--@include failure
+local now, group = clock(ARGV[1]), ARGV[2]
+local released = 0
+for i = 3, #ARGV, 4 do
+  local entry, id, attempt, due = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
+  if redis.call('XACK', ready, group, entry) == 1 and redis.call('HEXISTS', messages, id) == 1 then
+    local copy = copy_of(group, id)
+    local failure = read_failure(redis.call('HGET', failures, copy)) or { reason = 'released', error = '' }
+    failure.attempts, failure.entry, failure.due, failure.at = attempt - 1, entry, due, now
+    failure.next = redis.call('XADD', ready, '*', 'id', id, 'due', due, 'n', attempt, 'g', group, 'at', now)
+    redis.call('HSET', failures, copy, write_failure(failure))
+    released = released + 1
+  end
+end
+return released

@@ -1,0 +1,68 @@
+-- Makes dead letters ready again, with all attempts before them and without a time to live. A copy goes to its group; one
+-- that no group ever had goes to all.
+--
+-- KEYS[1] ready      stream
+-- KEYS[2] messages   hash    message id -> record
+-- KEYS[3] owed       hash    message id -> groups
+-- KEYS[4] failures   hash    copy -> failure
+-- KEYS[5] garbage    zset    copy -> died at, ms
+-- ARGV[1] now_ms     ms, empty for the server's clock
+-- ARGV[2...] copy per dead letter
+-- returns  per dead letter "replayed", "unknown", or "no group": its group does not exist any more, nothing changed
+local ready, messages, owed, failures, garbage = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+--@include clock
+--@include record
+--@include groups
+--@include failure
+local now = clock(ARGV[1])
+local known = {}
+for _, group in ipairs(list_groups(ready)) do
+  known[group.name] = true
+end
+
+local function replay_to_all(id, due)
+  local owing = owing_groups(ready)
+  if owing then
+    redis.call('HSET', owed, id, owing)
+  end
+  redis.call('HDEL', failures, copy_of('', id))
+  redis.call('XADD', ready, '*', 'id', id, 'due', due, 'n', 1, 'at', now)
+end
+
+local function replay_to(group, id, due)
+  local copy = copy_of(group, id)
+  local failure = read_failure(redis.call('HGET', failures, copy)) or { entry = '0-0', error = '' }
+  failure.attempts, failure.due, failure.at, failure.reason = 0, due, now, 'replayed'
+  failure.next = redis.call('XADD', ready, '*', 'id', id, 'due', due, 'n', 1, 'g', group, 'at', now)
+  redis.call('HSET', failures, copy, write_failure(failure))
+end
+
+local function replay(copy)
+  local group, id = split_copy(copy)
+  if group ~= '' and not known[group] then
+    return redis.call('ZSCORE', garbage, copy) and 'no group' or 'unknown'
+  elseif redis.call('ZREM', garbage, copy) == 0 then
+    return 'unknown'
+  end
+  local record = redis.call('HGET', messages, id)
+  local limits = read_record(record or '')
+  if not limits then
+    redis.call('HDEL', failures, copy)
+    return 'unknown'
+  end
+  if limits.ttl then
+    redis.call('HSET', messages, id, without_ttl(record))
+  end
+  if group == '' then
+    replay_to_all(id, limits.due)
+  else
+    replay_to(group, id, limits.due)
+  end
+  return 'replayed'
+end
+
+local replies = {}
+for i = 2, #ARGV do
+  replies[i - 1] = replay(ARGV[i])
+end
+return replies

@@ -1,0 +1,82 @@
+-- Gives waiting messages, and messages to be retried, another due time. A time to live counts from the new due time of a
+-- waiting message; a retry does not renew it.
+--
+-- KEYS[1] ready      stream
+-- KEYS[2] messages   hash    message id -> record
+-- KEYS[3] owed       hash    message id -> groups
+-- KEYS[4] expiring   zset    message id -> expiry ms
+-- KEYS[5] finished   zset    message id -> forget at, ms
+-- KEYS[6] failures   hash    copy -> failure
+-- KEYS[7] retry      zset    copy -> due ms
+-- KEYS[8] garbage    zset    copy -> died at, ms
+-- KEYS[9] waiting    zset    message id -> due ms
+-- ARGV[1] now_ms     ms, empty for the server's clock
+-- ARGV[2] channel    where managers listen
+-- ARGV[3] topic      named in the wake
+-- ARGV[4...] id, due per message; due is "+ms" from now or an absolute time in ms
+-- returns  per message { outcome, due ms or 0 }; outcome "rescheduled", or why not: "ready", "delivered", "garbage",
+--            "finished", "unknown"
+local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+--@include clock
+--@include record
+--@include entry
+--@include groups
+--@include failure
+--@include owes
+--@include forget
+--@include places
+--@include due
+--@include wake
+local now = clock(ARGV[1])
+local before = math.min(earliest(waiting) or math.huge, earliest(retry) or math.huge)
+local first
+
+local function reschedule_waiting(id, record, due)
+  local limits = read_record(record) or { priority = 0 }
+  redis.call('HSET', messages, id, with_due(record, due))
+  redis.call('ZADD', waiting, score_of(due, limits.priority), id)
+  if limits.ttl then
+    redis.call('ZADD', expiring, due + limits.ttl, id)
+  end
+end
+
+local function reschedule(id, due)
+  local record = redis.call('HGET', messages, id)
+  if not record or record == HUSK then
+    local until_ms = redis.call('ZSCORE', finished, id)
+    return until_ms and tonumber(until_ms) > now and 'finished' or 'unknown'
+  end
+  if redis.call('ZSCORE', waiting, id) then
+    reschedule_waiting(id, record, due)
+    return 'rescheduled'
+  end
+  local limits = read_record(record) or { due = 0, priority = 0 }
+  local places = places_of(id, limits.due, find_entries({ [id] = limits.due })[id])
+  local retries, other = {}, nil
+  for _, place in ipairs(places) do
+    if place.state == 'retry' then
+      retries[#retries + 1] = score_of(due, limits.priority)
+      retries[#retries + 1] = copy_of(place.group, id)
+    elseif other ~= 'delivered' then
+      other = place.state == 'unknown' and 'ready' or place.state
+    end
+  end
+  if other or #retries == 0 then
+    return other or 'unknown'
+  end
+  redis.call('ZADD', retry, unpack(retries))
+  return 'rescheduled'
+end
+
+local replies = {}
+for i = 4, #ARGV, 2 do
+  local due = due_of(ARGV[i + 1], now)
+  local outcome = reschedule(ARGV[i], due)
+  if outcome == 'rescheduled' then
+    first = math.min(first or due, due)
+  end
+  replies[#replies + 1] = { outcome, outcome == 'rescheduled' and due or 0 }
+end
+wake_if_earlier(first, before, ARGV[2], ARGV[3])
+return replies

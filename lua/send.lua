@@ -1,0 +1,80 @@
+-- Stores messages and schedules them: due later -> waiting, due now -> ready. An id that is alive, or known from its
+-- dedup window, is left as it is and reported as a duplicate.
+--
+-- KEYS[1] messages   hash    message id -> record
+-- KEYS[2] waiting    zset    message id -> due ms
+-- KEYS[3] ready      stream
+-- KEYS[4] expiring   zset    message id -> expiry ms
+-- KEYS[5] finished   zset    message id -> forget at, ms
+-- KEYS[6] owed       hash    message id -> groups
+-- ARGV[1] now_ms     ms, empty for the server's clock
+-- ARGV[2] channel    where managers listen
+-- ARGV[3] topic      named in the wake
+-- ARGV[4...] id, due, ttl_ms, priority, content per message; due is "+ms" from now or an absolute time in ms,
+--            ttl_ms is empty for none, content is the record after its stamp
+-- returns  per message its due time in ms, or 0 for a duplicate
+local messages, waiting, ready, expiring, finished, owed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+--@include clock
+--@include record
+--@include groups
+--@include due
+--@include wake
+local now = clock(ARGV[1])
+
+local function is_finished(id)
+  if not chosen(id) then
+    return false
+  end
+  local until_ms = redis.call('ZSCORE', finished, id)
+  return until_ms and tonumber(until_ms) > now
+end
+
+local scheduled, expiries, immediate, replies = {}, {}, {}, {}
+local first
+for i = 4, #ARGV, 5 do
+  local id, due, ttl, priority = ARGV[i], due_of(ARGV[i + 1], now), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
+  -- HSETNX is the first write: a server without memory refuses it, and with it the whole send.
+  if is_finished(id) or redis.call('HSETNX', messages, id, stamp(now, due) .. ARGV[i + 4]) == 0 then
+    replies[#replies + 1] = 0
+  else
+    replies[#replies + 1] = due
+    if ttl then
+      expiries[#expiries + 1] = due + ttl
+      expiries[#expiries + 1] = id
+    end
+    if due > now then
+      scheduled[#scheduled + 1] = score_of(due, priority)
+      scheduled[#scheduled + 1] = id
+      first = math.min(first or due, due)
+    else
+      immediate[#immediate + 1] = { id = id, due = due, priority = priority, position = i }
+    end
+  end
+end
+
+if #expiries > 0 then
+  redis.call('ZADD', expiring, unpack(expiries))
+end
+if first then
+  local before = earliest(waiting)
+  redis.call('ZADD', waiting, unpack(scheduled))
+  wake_if_earlier(first, before, ARGV[2], ARGV[3])
+end
+if #immediate > 0 then
+  table.sort(immediate, function(a, b)
+    if a.due ~= b.due then
+      return a.due < b.due
+    elseif a.priority ~= b.priority then
+      return a.priority > b.priority
+    end
+    return a.position < b.position
+  end)
+  local owing = owing_groups(ready)
+  for _, message in ipairs(immediate) do
+    if owing then
+      redis.call('HSET', owed, message.id, owing)
+    end
+    redis.call('XADD', ready, '*', 'id', message.id, 'due', message.due, 'n', 1)
+  end
+end
+return replies

@@ -1,0 +1,121 @@
+-- Housekeeping by time: expires what outlived its time to live before it was delivered, forgets finished ids, ages out
+-- garbage. Bounded; to be repeated while a batch was full.
+--
+-- KEYS[1] ready      stream
+-- KEYS[2] messages   hash    message id -> record
+-- KEYS[3] owed       hash    message id -> groups
+-- KEYS[4] expiring   zset    message id -> expiry ms
+-- KEYS[5] finished   zset    message id -> forget at, ms
+-- KEYS[6] failures   hash    copy -> failure
+-- KEYS[7] retry      zset    copy -> due ms
+-- KEYS[8] garbage    zset    copy -> died at, ms
+-- KEYS[9] waiting    zset    message id -> due ms
+-- ARGV[1] now_ms     ms, empty for the server's clock
+-- ARGV[2] policy     JSON, the policy of the topic
+-- ARGV[3] seed       of the jitter of delays
+-- ARGV[4] limit      at most so many of each kind
+-- returns  { expired, ids forgotten, garbage aged out, 1 if a batch was full }
+local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+--@include clock
+--@include record
+--@include entry
+--@include groups
+--@include failure
+--@include forget
+--@include places
+--@include policy
+local now, policy, limit = clock(ARGV[1]), read_policy(ARGV[2], ARGV[3]), tonumber(ARGV[4])
+--@include fail
+local full = false
+
+local function expire_place(id, due, place)
+  local failure = place.failure or { attempts = 0, entry = '0-0', error = '' }
+  failure.entry = place.entry or failure.entry
+  failure.next, failure.due, failure.at = '-', due, now
+  expire(place.group, id, failure, now)
+end
+
+-- An entry in ready is only taken out while no group has it: it is pending nowhere and acked nowhere.
+local function expire_places(id, due, places)
+  local live, undelivered, expired = 0, true, 0
+  for _, place in ipairs(places) do
+    undelivered = undelivered and place.state ~= 'delivered' and place.state ~= 'unknown'
+    if place.state == 'retry' then
+      redis.call('ZREM', retry, copy_of(place.group, id))
+      expire_place(id, due, place)
+      expired = expired + 1
+    elseif place.state ~= 'garbage' then
+      live = live + 1
+    end
+  end
+  if live > 0 and undelivered then
+    for _, place in ipairs(places) do
+      if place.state == 'ready' then
+        redis.call('XDEL', ready, place.entry)
+        expire_place(id, due, place)
+        expired, live = expired + 1, live - 1
+      end
+    end
+  end
+  if live == 0 then
+    redis.call('ZREM', expiring, id)
+  else
+    -- Being delivered, or deep in a backlog: whoever reads it next judges; look again when a lease may have run out.
+    redis.call('ZADD', expiring, now + policy.visibility_ms, id)
+  end
+  return expired
+end
+
+local function expire_due()
+  local ids = redis.call('ZRANGE', expiring, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
+  local dues, expired = {}, 0
+  for _, id in ipairs(ids) do
+    local limits = read_record(redis.call('HGET', messages, id) or '')
+    if not limits or not limits.expires then
+      redis.call('ZREM', expiring, id)
+    elseif limits.expires > now then
+      redis.call('ZADD', expiring, limits.expires, id)
+    elseif redis.call('ZREM', waiting, id) == 1 then
+      redis.call('ZREM', expiring, id)
+      expire_place(id, limits.due, { group = '' })
+      expired = expired + 1
+    else
+      dues[id] = limits.due
+    end
+  end
+  local entries = find_entries(dues)
+  for id, due in pairs(dues) do
+    expired = expired + expire_places(id, due, places_of(id, due, entries[id]))
+  end
+  full = full or #ids == limit
+  return expired
+end
+
+local function forget_finished()
+  local over = math.min(limit, redis.call('ZCOUNT', finished, '-inf', now))
+  if over > 0 then
+    redis.call('ZREMRANGEBYRANK', finished, 0, over - 1)
+  end
+  full = full or over == limit
+  return over
+end
+
+local function age_out_garbage()
+  local old = redis.call('ZCOUNT', garbage, '-inf', now - policy.garbage_retention_ms)
+  local many = redis.call('ZCARD', garbage) - policy.garbage_max_messages
+  local over = math.min(limit, math.max(old, many))
+  if over <= 0 then
+    return 0
+  end
+  local copies = redis.call('ZRANGE', garbage, 0, over - 1)
+  redis.call('ZREMRANGEBYRANK', garbage, 0, over - 1)
+  for _, copy in ipairs(copies) do
+    local group, id = split_copy(copy)
+    end_copies(group, { id })
+  end
+  full = full or over == limit
+  return over
+end
+
+return { expire_due(), forget_finished(), age_out_garbage(), full and 1 or 0 }

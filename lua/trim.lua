@@ -1,0 +1,40 @@
+-- Removes from the stream what every group has acked, and never anything else; then consumers that have been away for
+-- long and have nothing pending.
+--
+-- KEYS[1] ready      stream
+-- ARGV[1] spent_ms   idle time after which a consumer is spent
+-- returns  { entries removed, consumers removed, entries left, deliveries pending }
+local ready = KEYS[1]
+--@include entry
+--@include groups
+local function entry_behind(entry)
+  local ms, seq = string.match(entry, '(%d+)-(%d+)')
+  return string.format('%s-%.0f', ms, tonumber(seq) + 1)
+end
+
+local function remove_spent(group)
+  local removed = 0
+  for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', ready, group)) do
+    local consumer = fields_of(info)
+    if consumer['pending'] == 0 and consumer['idle'] > tonumber(ARGV[1]) then
+      redis.call('XGROUP', 'DELCONSUMER', ready, group, consumer['name'])
+      removed = removed + 1
+    end
+  end
+  return removed
+end
+
+local keep_from, pending, consumers = nil, 0, 0
+for _, group in ipairs(list_groups(ready)) do
+  local from = entry_behind(group.last)
+  if group.pending > 0 then
+    pending = pending + group.pending
+    from = redis.call('XPENDING', ready, group.name)[2]
+  end
+  if not keep_from or entry_after(keep_from, from) then
+    keep_from = from
+  end
+  consumers = consumers + remove_spent(group.name)
+end
+local trimmed = keep_from and redis.call('XTRIM', ready, 'MINID', '=', keep_from) or 0
+return { trimmed, consumers, redis.call('XLEN', ready), pending }
