@@ -10,9 +10,13 @@ import redis
 import redis.asyncio
 from support import Server, remove_keys
 from support.engines import chosen, own_binary, running
-from support.reporting import pytest_report_header, pytest_terminal_summary
+from support.reporting import (
+    pytest_report_header,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+)
 
-__all__ = ["pytest_report_header", "pytest_terminal_summary"]
+__all__ = ["pytest_report_header", "pytest_sessionfinish", "pytest_terminal_summary"]
 
 
 @pytest.fixture(scope="session")
