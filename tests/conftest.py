@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 import redis.asyncio
+
 from support import Server, remove_keys
 from support.engines import chosen, own_binary, running
 from support.reporting import (

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import redis
+
 from support.engines import KINDS, running
 
 MARKS = {"testcontainers": pytest.mark.docker}

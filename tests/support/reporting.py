@@ -35,7 +35,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _not_run(config: pytest.Config) -> Counter[str]:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    return Counter(_reason(report) for report in reporter.getreports("skipped"))
+    skipped = reporter.getreports("skipped") if reporter else []
+    return Counter(_reason(report) for report in skipped)
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:

@@ -24,9 +24,7 @@ class Server:
     `{"appendonly": "yes"}`; its names are those of redis.conf.
     """
 
-    def __init__(
-        self, binary: Path, directory: Path, *, config: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, binary: Path, directory: Path, *, config: Mapping[str, str] | None = None) -> None:
         self.binary = binary
         self.directory = directory
         self.port = _free_port()

@@ -23,9 +23,7 @@ def wait_until(predicate: Callable[[], _T], timeout: float = 10.0, *, what: str 
     return value
 
 
-async def wait_until_async(
-    predicate: Callable[[], _T | Awaitable[_T]], timeout: float = 10.0, *, what: str = ""
-) -> _T:
+async def wait_until_async(predicate: Callable[[], _T | Awaitable[_T]], timeout: float = 10.0, *, what: str = "") -> _T:
     """Do as `wait_until`, letting the event loop run; the predicate may be a coroutine function."""
     deadline = time.monotonic() + timeout
     while True:

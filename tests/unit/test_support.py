@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import redis
 import redis.asyncio
+
 from support import Server, keys_left, wait_until, wait_until_async
 from support.server import NO_RETRY
 
