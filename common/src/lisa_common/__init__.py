@@ -1,3 +1,33 @@
-"""What Lisa's programs share: keys, messages, scripts, protocol and settings."""
+"""What the programs of Lisa share: keys, records, scripts, and the core that does no I/O."""
 
-__all__: list[str] = []
+from lisa_common.errors import (
+    AccessDenied,
+    InvalidInput,
+    InvalidSettings,
+    LisaError,
+    NoGroup,
+    NotConfirmed,
+    OutcomeUnknown,
+    Refused,
+    ServerError,
+    UnknownGroup,
+    UnknownTopic,
+    Unreachable,
+)
+from lisa_common.policy import Policy
+
+__all__ = [
+    "AccessDenied",
+    "InvalidInput",
+    "InvalidSettings",
+    "LisaError",
+    "NoGroup",
+    "NotConfirmed",
+    "OutcomeUnknown",
+    "Policy",
+    "Refused",
+    "ServerError",
+    "UnknownGroup",
+    "UnknownTopic",
+    "Unreachable",
+]

@@ -12,7 +12,14 @@ from redis.asyncio.retry import Retry
 
 from lisa_common.call import Call, Flow
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
-from lisa_common.server import NO_RETRY, RECONNECT, client_options, lisa_error, results_of, unreachable
+from lisa_common.server import (
+    NO_RETRY,
+    RECONNECT,
+    client_options,
+    lisa_error,
+    results_of,
+    unreachable,
+)
 
 __all__ = ["AsyncConnection"]
 
@@ -88,7 +95,7 @@ class AsyncConnection:
     async def _send(self, calls: Sequence[Call[Any]]) -> list[Any]:
         if len(calls) == 1:
             try:
-                return [await self.client.execute_command(*calls[0].args)]
+                return [await self.client.execute_command(*calls[0].args)]  # type: ignore[no-untyped-call]
             except redis.exceptions.NoScriptError as error:
                 return [error]
         async with self.client.pipeline(transaction=False) as pipe:
@@ -112,6 +119,9 @@ class AsyncConnection:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.close()

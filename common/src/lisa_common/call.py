@@ -33,14 +33,21 @@ class Call(Generic[T]):
     decode: Callable[[Any], T] = _as_is
     script: Script | None = None
     repeatable: bool = True
+    takes_errors: bool = False
+    """Whether an error reply is a reply too, for `decode` to judge; else it is raised."""
 
 
 Flow = Generator[Call[Any] | Sequence[Call[Any]], Any, T]
 
 
-def command(*args: Arg, decode: Callable[[Any], T] = _as_is, repeatable: bool = True) -> Call[T]:
+def command(
+    *args: Arg,
+    decode: Callable[[Any], T] = _as_is,
+    repeatable: bool = True,
+    takes_errors: bool = False,
+) -> Call[T]:
     """A plain command."""
-    return Call(args, decode, None, repeatable)
+    return Call(args, decode, None, repeatable, takes_errors)
 
 
 def script(

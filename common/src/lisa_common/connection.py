@@ -11,7 +11,14 @@ from redis.retry import Retry
 
 from lisa_common.call import Call, Flow
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
-from lisa_common.server import NO_RETRY, RECONNECT, client_options, lisa_error, results_of, unreachable
+from lisa_common.server import (
+    NO_RETRY,
+    RECONNECT,
+    client_options,
+    lisa_error,
+    results_of,
+    unreachable,
+)
 
 __all__ = ["Connection"]
 
@@ -93,12 +100,12 @@ class Connection:
     def _send(self, calls: Sequence[Call[Any]]) -> list[Any]:
         if len(calls) == 1:
             try:
-                return [self.client.execute_command(*calls[0].args)]
+                return [self.client.execute_command(*calls[0].args)]  # type: ignore[no-untyped-call]
             except redis.exceptions.NoScriptError as error:
                 return [error]
         with self.client.pipeline(transaction=False) as pipe:
             for call in calls:
-                pipe.execute_command(*call.args)
+                pipe.execute_command(*call.args)  # type: ignore[no-untyped-call]
             return list(pipe.execute(raise_on_error=False))
 
     def _attempt(self, ask: Callable[[], T], unreachable_url: str | None = None) -> T:
@@ -117,6 +124,9 @@ class Connection:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()

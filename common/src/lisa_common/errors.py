@@ -1,17 +1,17 @@
 """Everything that Lisa raises.
 
-    LisaError
-    ├── InvalidInput          bad input: names the field, the value and the limit; nothing was written
-    ├── InvalidSettings       a setting that is unknown or out of bounds
-    ├── NotConfirmed          written, but fewer replicas or disks confirmed it than were asked for
-    ├── UnknownTopic          an operator named a topic that does not exist
-    ├── UnknownGroup          likewise a group
-    └── ServerError
-        ├── Unreachable       no connection; nothing was done
-        ├── OutcomeUnknown    the connection broke between request and reply: done or not
-        ├── Refused           the server refuses for now (memory or disk full, loading, read only); nothing was done
-        ├── AccessDenied      wrong password, or an ACL that forbids the command
-        └── NoGroup           the consumer group, or its stream, is not there
+LisaError
+├── InvalidInput          bad input: names the field, the value and the limit; nothing was written
+├── InvalidSettings       a setting that is unknown or out of bounds
+├── NotConfirmed          written, but fewer replicas or disks confirmed it than were asked for
+├── UnknownTopic          an operator named a topic that does not exist
+├── UnknownGroup          likewise a group
+└── ServerError
+    ├── Unreachable       no connection; nothing was done
+    ├── OutcomeUnknown    the connection broke between request and reply: done or not
+    ├── Refused           the server refuses for now (memory or disk full, loading, read only); nothing was done
+    ├── AccessDenied      wrong password, or an ACL that forbids the command
+    └── NoGroup           the consumer group, or its stream, is not there
 """
 
 from collections.abc import Sequence
@@ -100,6 +100,9 @@ class NoGroup(ServerError):
     """The consumer group, or the stream that it reads, is not there."""
 
 
+_SHOWN = 80
+
+
 def _shown(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 80 else f"{text[:60]}… ({len(text)} characters)"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 20]}… ({len(text)} characters)"

@@ -1,4 +1,7 @@
-"""A value of `failures`: what is known of a copy that was settled without an ack (twin of `lua/include/failure.lua`)."""
+"""A value of `failures`: what is known of a copy that was settled without an ack.
+
+`lua/include/failure.lua` is the twin of this file.
+"""
 
 import re
 from dataclasses import dataclass

@@ -7,7 +7,15 @@ told in `lua/README.md` and `docs/keys.md`.
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["NO_GROUP", "TOPIC_KEYS", "TopicKeys", "copy_of", "split_copy", "topics_key", "wake_channel"]
+__all__ = [
+    "NO_GROUP",
+    "TOPIC_KEYS",
+    "TopicKeys",
+    "copy_of",
+    "split_copy",
+    "topics_key",
+    "wake_channel",
+]
 
 TOPIC_KEYS: Final = (
     "waiting",

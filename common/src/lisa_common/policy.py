@@ -23,38 +23,44 @@ class Policy(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    visibility_ms: Annotated[
-        int, Field(ge=100, le=_DAY_MS, description="lease on a delivery, in ms")
-    ] = 30_000
-    max_retries: Annotated[
-        int, Field(ge=0, le=MAX_RETRIES, description="deliveries of a message are one more")
-    ] = 10
-    backoff: Annotated[
-        Literal["exponential", "fixed"], Field(description="how delays before retries grow")
-    ] = "exponential"
+    visibility_ms: Annotated[int, Field(ge=100, le=_DAY_MS, description="lease on a delivery, in ms")] = 30_000
+    max_retries: Annotated[int, Field(ge=0, le=MAX_RETRIES, description="deliveries of a message are one more")] = 10
+    backoff: Annotated[Literal["exponential", "fixed"], Field(description="how delays before retries grow")] = (
+        "exponential"
+    )
     backoff_base_ms: Annotated[Milliseconds, Field(description="delay before the first retry, in ms")] = 1_000
     backoff_cap_ms: Annotated[Milliseconds, Field(description="longest delay before a retry, in ms")] = 3_600_000
     backoff_jitter: Annotated[
-        float, Field(ge=0, le=1, description="share by which a delay varies at random", strict=False)
+        float,
+        Field(ge=0, le=1, description="share by which a delay varies at random", strict=False),
     ] = 0.1
     ttl_ms: Annotated[
-        Milliseconds | None, Field(description="time to live after the due time, in ms; none: for ever")
+        Milliseconds | None,
+        Field(description="time to live after the due time, in ms; none: for ever"),
     ] = None
-    on_expire: Annotated[
-        Literal["garbage", "drop"], Field(description="what becomes of a message that expired")
-    ] = "garbage"
+    on_expire: Annotated[Literal["garbage", "drop"], Field(description="what becomes of a message that expired")] = (
+        "garbage"
+    )
     dedup_window_ms: Annotated[
-        int, Field(ge=0, le=_MAX_MS, description="how long a finished id that a caller chose stays known, in ms")
+        int,
+        Field(
+            ge=0,
+            le=_MAX_MS,
+            description="how long a finished id that a caller chose stays known, in ms",
+        ),
     ] = 300_000
     garbage_retention_ms: Annotated[Milliseconds, Field(description="how long garbage is kept, in ms")] = 7 * _DAY_MS
-    garbage_max_messages: Annotated[
-        int, Field(ge=0, le=100_000_000, description="how much garbage is kept")
-    ] = 100_000
-    max_body_bytes: Annotated[
-        int, Field(ge=1, le=512 * 1024 * 1024 - 1024, description="largest body, in bytes")
-    ] = 1_048_576
+    garbage_max_messages: Annotated[int, Field(ge=0, le=100_000_000, description="how much garbage is kept")] = 100_000
+    max_body_bytes: Annotated[int, Field(ge=1, le=512 * 1024 * 1024 - 1024, description="largest body, in bytes")] = (
+        1_048_576
+    )
     priority: Annotated[
-        int, Field(ge=0, le=MAX_PRIORITY, description="order among messages due in the same ms, highest first")
+        int,
+        Field(
+            ge=0,
+            le=MAX_PRIORITY,
+            description="order among messages due in the same ms, highest first",
+        ),
     ] = 0
 
     @cached_property

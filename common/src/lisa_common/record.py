@@ -21,7 +21,7 @@ _HEAD: Final = 14
 _HAS_TTL, _HAS_MAX_RETRIES, _HAS_PRIORITY, _HAS_HEADERS = 1, 2, 4, 8
 
 
-class UnreadableRecord(Exception):  # noqa: N818 - a finding, which never leaves the library
+class UnreadableRecord(Exception):
     """A record of a version that this release does not know, or a damaged one."""
 
 

@@ -60,9 +60,7 @@ class Script:
     args: tuple[str, ...]
     row: tuple[str, ...]
 
-    def bind(
-        self, keys: TopicKeys, rows: Iterable[Sequence[Arg]] = (), /, **args: Arg
-    ) -> tuple[Arg, ...]:
+    def bind(self, keys: TopicKeys, rows: Iterable[Sequence[Arg]] = (), /, **args: Arg) -> tuple[Arg, ...]:
         """What follows the SHA in an EVALSHA: number of keys, keys, arguments by name, rows flattened.
 
         Raises TypeError when the arguments are not those that the header declares.

@@ -19,7 +19,15 @@ from lisa_common.errors import (
     Unreachable,
 )
 
-__all__ = ["NO_RETRY", "RECONNECT", "client_options", "lisa_error", "masked", "results_of", "unreachable"]
+__all__ = [
+    "NO_RETRY",
+    "RECONNECT",
+    "client_options",
+    "lisa_error",
+    "masked",
+    "results_of",
+    "unreachable",
+]
 
 RECONNECT = ExponentialWithJitterBackoff(base=0.02, cap=1.0)
 """Delays between tries to reach a server: `compute(failures)` in seconds."""
@@ -28,7 +36,18 @@ NO_RETRY = NoBackoff()
 """The client itself must not repeat a command: it cannot know which are safe to repeat."""
 
 _SCHEMES = ("redis", "rediss", "unix")
-_REFUSALS = ("OOM", "MISCONF", "READONLY", "LOADING", "BUSY", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
+_REFUSALS = (
+    "OOM",
+    "MISCONF",
+    "READONLY",
+    "LOADING",
+    "BUSY",
+    "NOREPLICAS",
+    "MASTERDOWN",
+    "max number of clients",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+)
 _DENIED = (
     redis_errors.AuthenticationError,
     redis_errors.AuthenticationWrongNumberOfArgsError,
@@ -76,12 +95,16 @@ def lisa_error(error: Exception) -> LisaError:
         return error
     if isinstance(error, _DENIED) or text.startswith(("NOPERM", "WRONGPASS", "NOAUTH")):
         return AccessDenied(f"Redis denies access: {text}")
-    refusals = (redis_errors.BusyLoadingError, redis_errors.OutOfMemoryError, redis_errors.ReadOnlyError)
-    if isinstance(error, (*refusals, redis_errors.MaxClientsError)) or text.startswith(_REFUSALS):
+    refusals = (
+        redis_errors.BusyLoadingError,
+        redis_errors.OutOfMemoryError,
+        redis_errors.ReadOnlyError,
+    )
+    if isinstance(error, refusals) or text.startswith(_REFUSALS):
         return Refused(f"Redis refuses for now: {text}")
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
         return OutcomeUnknown(f"the connection to Redis broke before the reply: {text}")
-    if text.startswith("NOGROUP"):
+    if text.startswith(("NOGROUP", "UNBLOCKED")):
         return NoGroup(text)
     return ServerError(text)
 
@@ -91,15 +114,13 @@ def results_of(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> tuple[list
 
     Raises the first other error among the replies.
     """
-    forgotten = [
-        position for position, reply in enumerate(replies) if isinstance(reply, redis_errors.NoScriptError)
-    ]
+    forgotten = [position for position, reply in enumerate(replies) if isinstance(reply, redis_errors.NoScriptError)]
     if forgotten:
         # What follows a script may be about its effect, as WAIT is; commands that were not scripts are run again too.
         again = [p for p, call in enumerate(calls) if p in forgotten or call.script is None]
         return [], again
-    for reply in replies:
-        if isinstance(reply, Exception):
+    for call, reply in zip(calls, replies, strict=True):
+        if isinstance(reply, Exception) and not call.takes_errors:
             raise lisa_error(reply) from reply
     return [call.decode(reply) for call, reply in zip(calls, replies, strict=True)], []
 

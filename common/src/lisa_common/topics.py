@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 
 from lisa_common.call import Flow, command
 from lisa_common.errors import InvalidInput
@@ -37,8 +38,13 @@ def parse_topic(name: str, stored: bytes) -> Topic:
             return Topic(name, dropped_ms=int(fields["dropped_ms"]))
         return Topic(name, Policy.load(stored))
     except ValueError as error:  # InvalidInput is one
-        logger.error("topic %r has a damaged policy, the default stands in: %s", name, error)
+        _complain_once(f"topic {name!r} has a damaged policy, the default stands in: {error}")
         return Topic(name)
+
+
+@cache
+def _complain_once(complaint: str) -> None:
+    logger.error(complaint)
 
 
 def dropped_entry(now_ms: int) -> str:
@@ -54,7 +60,7 @@ def read_registry(prefix: str) -> Flow[dict[str, Topic]]:
         try:
             topic = check_name("topic", name.decode("utf-8", "replace"))
         except InvalidInput as error:
-            logger.error("passed over in %s: %s", topics_key(prefix), error)
+            _complain_once(f"passed over in {topics_key(prefix)}: {error}")
         else:
             topics[topic] = parse_topic(topic, stored)
     return topics

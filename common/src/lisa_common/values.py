@@ -49,12 +49,7 @@ def check_name(field: str, value: object) -> str:
 
 def check_id(value: object) -> str:
     """A message id: printable text of at most 200 bytes in UTF-8."""
-    if (
-        not isinstance(value, str)
-        or not value
-        or not value.isprintable()
-        or len(value.encode()) > MAX_ID_BYTES
-    ):
+    if not isinstance(value, str) or not value or not value.isprintable() or len(value.encode()) > MAX_ID_BYTES:
         raise InvalidInput("id", value, f"1 to {MAX_ID_BYTES} bytes of printable text are")
     return value
 
@@ -62,7 +57,11 @@ def check_id(value: object) -> str:
 def check_new_id(value: object) -> str:
     """An id that a caller chose for a new message: as `check_id`, and not like those that Lisa makes."""
     if check_id(value).endswith(GENERATED_SUFFIX):
-        raise InvalidInput("id", value, f"an id that ends in {GENERATED_SUFFIX!r} is made by Lisa alone; others are")
+        raise InvalidInput(
+            "id",
+            value,
+            f"an id that ends in {GENERATED_SUFFIX!r} is made by Lisa alone; others are",
+        )
     return str(value)
 
 
@@ -75,7 +74,7 @@ def check_int(field: str, value: object, low: int, high: int) -> int:
 
 def duration_ms(field: str, value: object, *, low_ms: int = 0, high_s: float = MAX_DELAY_S) -> int:
     """A duration in seconds (`float`) or as `timedelta`, rounded up to the millisecond."""
-    limit = f"{_DURATION} from {low_ms / 1000:g} to {high_s:g} s is"
+    limit = f"{_DURATION} from {low_ms / 1000:g} s to {'10 years' if high_s == MAX_DELAY_S else f'{high_s:g} s'} is"
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
     elif isinstance(value, int | float) and not isinstance(value, bool):

@@ -1,3 +1,28 @@
-"""Send messages now which become readable at their due time."""
+"""Send messages now which become readable at their due time.
 
-__all__: list[str] = []
+with Producer("redis://localhost:6379") as producer:
+    producer.send("orders", {"order": 7}, delay=900, id="order-7")
+"""
+
+from lisa_common.protocol.producing import CancelOutcome, CopyState, Found, RescheduleOutcome, State
+from lisa_producer.aio import AsyncProducer
+from lisa_producer.client import Producer
+from lisa_producer.message import Confirm, Message, PartialSend, SendOutcome, SendReport, SendResult
+from lisa_producer.settings import ProducerSettings
+
+__all__ = [
+    "AsyncProducer",
+    "CancelOutcome",
+    "Confirm",
+    "CopyState",
+    "Found",
+    "Message",
+    "PartialSend",
+    "Producer",
+    "ProducerSettings",
+    "RescheduleOutcome",
+    "SendOutcome",
+    "SendReport",
+    "SendResult",
+    "State",
+]

@@ -231,9 +231,7 @@ def nack(
     )
 
 
-def release(
-    keys: TopicKeys, group: str, entries: Iterable[Entry], *, now_ms: Arg = ""
-) -> Call[int]:
+def release(keys: TopicKeys, group: str, entries: Iterable[Entry], *, now_ms: Arg = "") -> Call[int]:
     """Gives deliveries back that have not begun, without spending an attempt. Result: how many."""
     return script("release", keys, _rows(entries), now_ms=now_ms, group=group)
 
@@ -255,7 +253,11 @@ def extend(
     visibility = policy.visibility_ms
     lease = visibility if lease_ms is None else lease_ms
     if not 0 < lease <= visibility:
-        raise InvalidInput("lease", lease / 1000, f"up to the topic's visibility timeout, {visibility / 1000:g} s, is")
+        raise InvalidInput(
+            "lease",
+            lease / 1000,
+            f"up to the topic's visibility timeout, {visibility / 1000:g} s, is",
+        )
     return script(
         "extend",
         keys,
@@ -268,15 +270,19 @@ def extend(
     )
 
 
-def pass_over(
-    keys: TopicKeys, group: str, entries: Iterable[Entry], policy: Policy, *, now_ms: Arg = ""
-) -> Call[int]:
+def pass_over(keys: TopicKeys, group: str, entries: Iterable[Entry], policy: Policy, *, now_ms: Arg = "") -> Call[int]:
     """Acks entries that must not be delivered, and settles what expired. Result: how many had expired.
 
     An entry of another group, or none of ours, is named without its id: there is nothing to settle.
     """
     return script(
-        "pass", keys, _rows(entries), now_ms=now_ms, group=group, policy=policy.as_json, seed=new_seed()
+        "pass",
+        keys,
+        _rows(entries),
+        now_ms=now_ms,
+        group=group,
+        policy=policy.as_json,
+        seed=new_seed(),
     )
 
 

@@ -36,7 +36,8 @@ def new_ids(count: int) -> list[str]:
 
     Among 10⁹ living messages the chance that any two share one is below 10⁻¹¹ (n² / 2⁹⁷).
     """
-    text = base64.urlsafe_b64encode(os.urandom(_ID_BYTES * count)).decode()
+    # Without "-" and "/": an id may stand first in a command line, and after a group's name.
+    text = base64.b64encode(os.urandom(_ID_BYTES * count), altchars=b"_.").decode()
     return [text[at : at + 16] + GENERATED_SUFFIX for at in range(0, 16 * count, 16)]
 
 
@@ -56,17 +57,13 @@ class Outgoing:
         return self.id.endswith(GENERATED_SUFFIX)
 
 
-def send(
-    keys: TopicKeys, messages: Sequence[Outgoing], *, repeatable: bool, now_ms: Arg = ""
-) -> Call[list[int]]:
+def send(keys: TopicKeys, messages: Sequence[Outgoing], *, repeatable: bool, now_ms: Arg = "") -> Call[list[int]]:
     """Stores and schedules messages. Result: per message its due time in ms, 0 for a duplicate."""
     rows: list[Sequence[Arg]] = [
         (m.id, m.due, "" if m.ttl_ms is None else m.ttl_ms, m.priority, m.content) for m in messages
     ]
     channel = wake_channel(keys.prefix)
-    return script(
-        "send", keys, rows, repeatable=repeatable, now_ms=now_ms, channel=channel, topic=keys.topic
-    )
+    return script("send", keys, rows, repeatable=repeatable, now_ms=now_ms, channel=channel, topic=keys.topic)
 
 
 class CancelOutcome(StrEnum):

@@ -1,0 +1,98 @@
+"""Process settings: typed, bounded, from flags, `LISA_…` environment variables and `lisa.toml`, in this order.
+
+`lisa.toml` lies in the working directory, or where `LISA_CONFIG` says. Its top level holds what all programs share;
+each program has a table of its own:
+
+    redis_url = "redis://localhost:6379"
+
+    [manager]
+    poll_s = 1.0
+"""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from lisa_common.errors import InvalidSettings
+from lisa_common.values import check_name
+
+__all__ = ["Settings"]
+
+_TABLES = ("producer", "consumer", "manager")
+
+
+class Settings(BaseSettings):
+    """What every program of Lisa needs to know."""
+
+    model_config = SettingsConfigDict(env_prefix="LISA_", extra="forbid", frozen=True)
+    table: ClassVar[str] = ""
+    """The table of `lisa.toml` for this program."""
+
+    redis_url: Annotated[SecretStr, Field(description="redis://, rediss:// or unix:// URL of the server")] = SecretStr(
+        "redis://localhost:6379"
+    )
+    prefix: Annotated[str, Field(description="first part of every key")] = "lisa"
+    timeout_s: Annotated[
+        float,
+        Field(ge=0.1, le=600, description="patience with one reply of the server, in seconds"),
+    ] = 10.0
+
+    @field_validator("prefix")
+    @classmethod
+    def _prefix_is_a_name(cls, value: str) -> str:
+        return check_name("prefix", value)
+
+    @classmethod
+    def load(cls, **flags: Any) -> Self:
+        """Settings from all sources; flags that are None were not given. Raises InvalidSettings."""
+        try:
+            return cls(**{name: value for name, value in flags.items() if value is not None})
+        except ValidationError as error:
+            raise InvalidSettings("\n".join(_line(problem) for problem in error.errors())) from None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - part of the signature
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - part of the signature
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags before environment before file."""
+        return init_settings, env_settings, _TomlSource(settings_cls)
+
+
+class _TomlSource(PydanticBaseSettingsSource):
+    """The shared keys of `lisa.toml` and the program's own table; other programs' tables are theirs to judge."""
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        named = os.environ.get("LISA_CONFIG")
+        path = Path(named or "lisa.toml")
+        if not named and not path.is_file():
+            return {}
+        try:
+            content = tomllib.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise InvalidSettings(f"{path}: {error}") from None
+        own = content.get(getattr(self.settings_cls, "table", ""), {})
+        shared = {name: value for name, value in content.items() if name not in _TABLES}
+        for name in shared:
+            if name not in Settings.model_fields:
+                raise InvalidSettings(f"{path}: unknown setting {name!r}; known: {', '.join(Settings.model_fields)}")
+        if not isinstance(own, dict):
+            raise InvalidSettings(f"{path}: {self.settings_cls.__name__} must be a table")
+        return shared | own
+
+
+def _line(problem: Any) -> str:
+    name = ".".join(str(part) for part in problem["loc"]) or "settings"
+    shown = "" if name == "redis_url" else f" {problem['input']!r}"
+    return f"setting {name}{shown} is not allowed: {problem['msg'].removeprefix('Value error, ')}"

@@ -1,0 +1,165 @@
+"""Messages as callers write them, and what is told of each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.policy import MAX_PRIORITY, Policy
+from lisa_common.protocol.producing import Outgoing
+from lisa_common.record import pack_content
+from lisa_common.values import (
+    MAX_RETRIES,
+    Duration,
+    body_bytes,
+    check_int,
+    check_new_id,
+    duration_ms,
+    headers_json,
+    moment_ms,
+)
+
+__all__ = [
+    "Confirm",
+    "Message",
+    "PartialSend",
+    "SendOutcome",
+    "SendReport",
+    "SendResult",
+    "due_argument",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirm:
+    """How much must be known before a send counts as done, beyond Redis' reply.
+
+    `replicas` have received it (`WAIT`); with `fsync`, this server and that many replicas have it on disk (`WAITAOF`,
+    Redis ≥ 7.2, with AOF on). `timeout` is how long to wait for it.
+    """
+
+    replicas: int = 0
+    fsync: bool = False
+    timeout: Duration = 1.0
+
+    def __post_init__(self) -> None:
+        check_int("replicas", self.replicas, 0, 100)
+        duration_ms("timeout", self.timeout, low_ms=1, high_s=60)
+        if not self.replicas and not self.fsync:
+            raise InvalidInput("replicas", 0, "without fsync, at least 1 is")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message to send.
+
+    body         bytes, text, or any value that JSON holds
+    delay        seconds or timedelta from now, by the server's clock; not together with `at`
+    at           an aware datetime; a past one is due now
+    id           chosen by the caller: sent at most once while alive and in the topic's dedup window
+    ttl          how long after its due time it may still be delivered; the topic's ttl if that is lower
+    max_retries  deliveries are one more; the topic's by default
+    priority     0 to 255, highest first among messages due in the same millisecond; the topic's by default
+    headers      text to text
+    """
+
+    body: Any
+    delay: Duration | None = None
+    at: datetime | None = None
+    id: str | None = None
+    ttl: Duration | None = None
+    max_retries: int | None = None
+    priority: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def outgoing(self, policy: Policy, generated_id: str) -> Outgoing:
+        """The message checked against the topic's policy; raises InvalidInput."""
+        ttls = [] if self.ttl is None else [duration_ms("ttl", self.ttl, low_ms=1)]
+        if policy.ttl_ms is not None:
+            ttls.append(policy.ttl_ms)
+        ttl_ms = min(ttls, default=None)
+        retries = self.max_retries
+        if retries is not None:
+            retries = check_int("max_retries", retries, 0, MAX_RETRIES)
+        priority = policy.priority
+        if self.priority is not None:
+            priority = check_int("priority", self.priority, 0, MAX_PRIORITY)
+        content = pack_content(
+            body_bytes(self.body, policy.max_body_bytes),
+            ttl_ms=ttl_ms,
+            max_retries=retries,
+            priority=priority,
+            headers=headers_json(self.headers),
+        )
+        id = generated_id if self.id is None else check_new_id(self.id)
+        return Outgoing(id, due_argument(self.delay, self.at), content, ttl_ms, priority)
+
+
+def due_argument(delay: Duration | None, at: datetime | None) -> str:
+    """A due time as scripts take it: "+ms" from now, or ms since the epoch. Neither given: now."""
+    if at is None:
+        return f"+{duration_ms('delay', 0 if delay is None else delay)}"
+    if delay is not None:
+        raise InvalidInput("delay", delay, "only one of delay and at is")
+    return str(moment_ms("at", at))
+
+
+class SendOutcome(StrEnum):
+    """What became of a message that was to be sent."""
+
+    SENT = "sent"
+    DUPLICATE = "duplicate"
+    """Its id is alive, or was finished within the dedup window: the first one stands, this one was not written."""
+    FAILED = "failed"
+    """Not written, or not known to be (`OutcomeUnknown`), or written and not confirmed; the error says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """What became of one message. `position` counts from 0 in the order of sending; `due_ms` is server time."""
+
+    position: int
+    id: str | None
+    outcome: SendOutcome
+    due_ms: int | None = None
+    error: LisaError | None = None
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether the id was known, so that nothing was written."""
+        return self.outcome is SendOutcome.DUPLICATE
+
+
+@dataclass(slots=True)
+class SendReport:
+    """What became of many messages; `results` stays empty where they went to a callback."""
+
+    sent: int = 0
+    duplicates: int = 0
+    failed: int = 0
+    first_error: LisaError | None = None
+    results: list[SendResult] = field(default_factory=list)
+
+    def count(self, result: SendResult) -> None:
+        """Adds one result to the counts."""
+        if result.outcome is SendOutcome.SENT:
+            self.sent += 1
+        elif result.outcome is SendOutcome.DUPLICATE:
+            self.duplicates += 1
+        else:
+            self.failed += 1
+            self.first_error = self.first_error or result.error
+
+
+class PartialSend(LisaError):
+    """Some of many messages were not sent; `report` says which, unless the results went to a callback."""
+
+    def __init__(self, topic: str, report: SendReport) -> None:
+        self.topic = topic
+        self.report = report
+        super().__init__(
+            f"{report.failed} of {report.sent + report.duplicates + report.failed} messages were not sent to "
+            f"{topic!r}; the first because: {report.first_error}"
+        )

@@ -1,0 +1,25 @@
+"""Settings of a producer."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from lisa_common.settings import Settings
+
+__all__ = ["ProducerSettings"]
+
+
+class ProducerSettings(Settings):
+    """What a producer needs to know."""
+
+    table: ClassVar[str] = "producer"
+
+    batch_messages: Annotated[int, Field(ge=1, le=1_000, description="most messages in one script call")] = 500
+    batch_bytes: Annotated[
+        int,
+        Field(ge=1_024, le=256 * 1024 * 1024, description="bytes of messages that close a batch"),
+    ] = 4 * 1024 * 1024
+    patience_s: Annotated[
+        float,
+        Field(ge=0, le=3_600, description="how long to try while the server is away, in seconds"),
+    ] = 30.0
