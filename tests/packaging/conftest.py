@@ -1,0 +1,55 @@
+"""Distributions built once, and clean environments to install them into."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def uv() -> Callable[..., None]:
+    """Run uv, the one that runs the tests if there is one; its output is shown when it fails."""
+    program = os.environ.get("UV") or shutil.which("uv") or shutil.which(ROOT / ".tools/bin/uv")
+    if program is None:
+        pytest.skip("no uv on this machine; `make test` brings one")
+    # Else uv would take the environment of the tests for the one to install into.
+    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+
+    def run(*arguments: str | Path) -> None:
+        done = subprocess.run([program, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def dist(uv: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with each sdist, and with the wheel that was built from it."""
+    directory = tmp_path_factory.mktemp("dist")
+    uv("build", "--all-packages", "--out-dir", directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def install(uv: Callable[..., None], dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Install built distributions (`install("producer")`) into a clean environment, and give its `bin`.
+
+    Siblings are named as files, so that no stranger's of the same name is fetched; everything
+    else comes in the versions of uv.lock.
+    """
+    locked = tmp_path_factory.mktemp("locked") / "requirements.txt"
+    uv("export", "--frozen", "--all-packages", "--all-extras", "--no-emit-workspace", "--no-hashes", "-qo", locked)
+
+    def make(*names: str) -> Path:
+        environment = tmp_path_factory.mktemp("environment")
+        wheels = [next(dist.glob(f"lisa_{name}-*.whl")) for name in ("common", *names)]
+        uv("venv", "--clear", environment)
+        uv("pip", "install", "--python", environment, "--constraint", locked, *wheels)
+        return environment / "bin"
+
+    return make
