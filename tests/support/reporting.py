@@ -26,7 +26,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Count the skipped tests by reason."""
     reasons = _not_run(terminalreporter.config)
-    terminalreporter.section("not run", sep="-")
+    terminalreporter.write_sep("-", "not run")
     if not reasons:
         terminalreporter.write_line("not run: nothing; every test that was asked for ran")
     for reason, count in sorted(reasons.items()):
