@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -56,14 +56,15 @@ class Delivery:
     topic: str
     group: str
     id: str
-    body: bytes
-    headers: Mapping[str, str]
+    body: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
     attempt: int
     """1 for the first delivery in this group."""
     due_ms: int
     """When this delivery was due: the message, or its retry. Server time, in ms."""
     sent_ms: int
-    entry: Entry
+    entry: Entry = field(repr=False)
+    """What acks are fenced by."""
 
     def json(self) -> Any:
         """The body decoded as JSON; raises ValueError when it is none."""

@@ -1,0 +1,87 @@
+"""The asyncio consumer."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from lisa_common.aio import AsyncConnection
+from lisa_common.call import Flow
+from lisa_common.protocol.consuming import AckOutcome, Delivery, NackOutcome
+from lisa_common.values import Duration
+from lisa_consumer.core import Core
+from lisa_consumer.settings import ConsumerSettings
+
+__all__ = ["AsyncConsumer"]
+
+T = TypeVar("T")
+
+
+class AsyncConsumer:
+    """Reads topics as one consumer of a group, in one task. Promises what `Consumer` promises."""
+
+    def __init__(
+        self,
+        topics: str | Sequence[str],
+        group: str,
+        *,
+        url: str | None = None,
+        name: str | None = None,
+        settings: ConsumerSettings | None = None,
+    ) -> None:
+        self._settings = settings or ConsumerSettings.load(redis_url=url)
+        self._topics = (topics,) if isinstance(topics, str) else tuple(topics)
+        self._core = Core(self._settings.prefix, group, name)
+        self._connection = AsyncConnection(
+            url or self._settings.redis_url.get_secret_value(),
+            name="lisa-consumer",
+            timeout_s=self._settings.timeout_s + self._settings.block_s,
+        )
+
+    @property
+    def name(self) -> str:
+        """The name by which the group knows this consumer."""
+        return self._core.name
+
+    async def read(
+        self, limit: int = 100, *, wait: Duration | None = None, visibility: Duration | None = None
+    ) -> list[Delivery]:
+        """Up to `limit` deliveries of each topic; see `Consumer.read`."""
+        block = self._settings.block_s
+        return await self._run(
+            self._core.read(self._topics, limit=limit, wait=wait, block=block, visibility=visibility)
+        )
+
+    async def ack(self, *deliveries: Delivery) -> list[AckOutcome]:
+        """Ends deliveries as handled, in a batch. One outcome for each; see `AckOutcome`."""
+        return await self._run(self._core.ack(deliveries))
+
+    async def nack(self, *deliveries: Delivery, delay: Duration | None = None, error: str = "") -> list[NackOutcome]:
+        """Ends deliveries as failed: retried after `delay` or the policy's backoff, or dead when none are left."""
+        return await self._run(self._core.nack(deliveries, delay=delay, error=error))
+
+    async def reject(self, *deliveries: Delivery, error: str = "") -> list[NackOutcome]:
+        """Ends deliveries for good: garbage, whatever attempts are left."""
+        return await self._run(self._core.nack(deliveries, delay=None, error=error, rejected=True))
+
+    async def release(self, *deliveries: Delivery) -> int:
+        """Gives deliveries back that were not begun: ready again at once, no attempt spent. Says how many were."""
+        return await self._run(self._core.release(deliveries))
+
+    async def extend(self, *deliveries: Delivery, lease: Duration | None = None) -> list[bool]:
+        """Renews leases: `lease` from now, or the visibility timeout, which is also the most. False: it is lost."""
+        return await self._run(self._core.extend(deliveries, lease))
+
+    async def close(self) -> None:
+        """Closes the connections. What is not settled comes again when its lease has run out."""
+        await self._connection.close()
+
+    async def _run(self, flow: Flow[T]) -> T:
+        return await self._connection.run(flow, patience_s=self._settings.patience_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

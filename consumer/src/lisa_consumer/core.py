@@ -1,0 +1,225 @@
+"""What a consumer does, without I/O: flows that `client`, `aio` and the worker drive."""
+
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any, TypeVar
+
+from lisa_common.call import Call, Flow
+from lisa_common.errors import InvalidInput, NoGroup
+from lisa_common.keys import TopicKeys
+from lisa_common.policy import Policy
+from lisa_common.protocol import consuming
+from lisa_common.protocol.consuming import AckOutcome, Delivery, Entry, Nack, NackOutcome
+from lisa_common.record import HUSK, UnreadableRecord, unpack_record
+from lisa_common.topics import Topics
+from lisa_common.values import MAX_NAME_LENGTH, Duration, check_int, check_name, duration_ms
+
+__all__ = ["Core", "consumer_name"]
+
+T = TypeVar("T")
+
+MAX_BATCH = 1_000
+"""Most deliveries in one script call."""
+
+
+def consumer_name() -> str:
+    """A name no other consumer has: host, process, and something random."""
+    host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())
+    return f"{host[: MAX_NAME_LENGTH - 40]}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+@dataclass(slots=True)
+class _Sorted:
+    """What one read brought from one topic, sorted by what is to be done with it."""
+
+    deliveries: list[Delivery] = field(default_factory=list)
+    pass_over: list[Entry] = field(default_factory=list)
+    unreadable: list[Nack] = field(default_factory=list)
+
+
+class Core:
+    """The flows of one consumer of a group."""
+
+    def __init__(
+        self, prefix: str, group: str, name: str | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.group = check_name("group", group)
+        self.name = consumer_name() if name is None else check_name("consumer", name)
+        self._topics = Topics(prefix)
+        self._joined: set[str] = set()
+        self._clock = clock
+
+    def read(
+        self,
+        topics: Sequence[str],
+        *,
+        limit: int,
+        wait: Duration | None = None,
+        block: Duration = 2.0,
+        visibility: Duration | None = None,
+    ) -> Flow[list[Delivery]]:
+        """Up to `limit` deliveries of each topic; waits up to `wait` while there are none, None: not at all.
+
+        The server is asked to wait for no more than `block` at once. With `visibility` the leases are that long, which
+        must not exceed the topic's visibility timeout.
+        """
+        check_int("limit", limit, 1, MAX_BATCH)
+        deadline = None if wait is None else self._clock() + duration_ms("wait", wait) / 1000
+        block_ms = duration_ms("block", block, low_ms=1)
+        lease_ms = None if visibility is None else duration_ms("visibility", visibility, low_ms=1)
+        while True:
+            resolved = yield from self._resolve(topics)
+            left_ms = None if deadline is None else int((deadline - self._clock()) * 1000)
+            wait_ms = None if left_ms is None or left_ms <= 0 else min(left_ms, block_ms)
+            keys = [topic_keys for topic_keys, _ in resolved.values()]
+            try:
+                batches = yield consuming.read(keys, self.group, self.name, limit=limit, block_ms=wait_ms)
+            except NoGroup:
+                self._joined.clear()
+                continue
+            deliveries = yield from self._fetch(resolved, batches, lease_ms)
+            if deliveries or wait_ms is None:
+                return deliveries
+
+    def _resolve(self, topics: Sequence[str]) -> Flow[dict[str, tuple[TopicKeys, Policy]]]:
+        resolved = {}
+        for topic in topics:
+            resolved[topic] = yield from self._topics.resolve(topic)
+        joining = [topic for topic in topics if topic not in self._joined]
+        if joining:
+            yield [consuming.join(resolved[topic][0], self.group) for topic in joining]
+            self._joined.update(joining)
+        return resolved
+
+    def _fetch(
+        self,
+        resolved: dict[str, tuple[TopicKeys, Policy]],
+        batches: list[tuple[str, list[Entry]]],
+        lease_ms: int | None,
+    ) -> Flow[list[Delivery]]:
+        deliveries: list[Delivery] = []
+        for topic, entries in batches:
+            keys, policy = resolved[topic]
+            ids = [entry.id or "" for entry in entries]
+            records, now_ms = yield consuming.fetch(keys, ids)
+            found = self._sort(keys, entries, records, now_ms)
+            calls: list[Call[Any]] = []
+            if found.pass_over:
+                calls.append(consuming.pass_over(keys, self.group, found.pass_over, policy))
+            if found.unreadable:
+                calls.append(consuming.nack(keys, self.group, found.unreadable, policy))
+            if lease_ms is not None and found.deliveries:
+                held = [delivery.entry for delivery in found.deliveries]
+                calls.append(consuming.extend(keys, self.group, self.name, held, policy, lease_ms=lease_ms))
+            if calls:
+                yield calls
+            deliveries += found.deliveries
+        return deliveries
+
+    def _sort(self, keys: TopicKeys, entries: list[Entry], records: list[bytes | None], now_ms: int) -> _Sorted:
+        found = _Sorted()
+        for entry, data in zip(entries, records, strict=True):
+            if entry.id is None or data is None or entry.group not in (None, self.group):
+                found.pass_over.append(replace(entry, id=None))
+                continue
+            try:
+                record = None if data == HUSK else unpack_record(data)
+            except UnreadableRecord as error:
+                found.unreadable.append(Nack(entry, f"unreadable record: {error}", rejected=True))
+                continue
+            if record is not None and record.due_ms != entry.due_ms:
+                # Left over from an earlier message of the same id.
+                found.pass_over.append(replace(entry, id=None))
+            elif record is None or (record.expires_ms is not None and record.expires_ms <= now_ms):
+                found.pass_over.append(entry)
+            else:
+                found.deliveries.append(consuming.delivery_of(keys, self.group, entry, record))
+        return found
+
+    def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
+        """Acks deliveries. Result: one outcome for each."""
+
+        def calls(keys: TopicKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[AckOutcome]]:
+            return consuming.ack(keys, self.group, [delivery.entry for delivery in batch], policy)
+
+        return (yield from self._settle(deliveries, calls))
+
+    def nack(
+        self, deliveries: Sequence[Delivery], *, delay: Duration | None, error: str, rejected: bool = False
+    ) -> Flow[list[NackOutcome]]:
+        """Gives deliveries up. Result: one outcome for each."""
+        delay_ms = None if delay is None else duration_ms("delay", delay)
+        nacks = [(delivery, Nack(delivery.entry, error, delay_ms, rejected)) for delivery in deliveries]
+        return (yield from self.nack_each(nacks))
+
+    def nack_each(self, nacks: Sequence[tuple[Delivery, Nack]]) -> Flow[list[NackOutcome]]:
+        """Gives deliveries up, each in its way. Result: one outcome for each."""
+        ways = {delivery.entry.entry + delivery.topic: nack for delivery, nack in nacks}
+
+        def calls(
+            keys: TopicKeys, policy: Policy, batch: Sequence[Delivery]
+        ) -> Call[list[tuple[NackOutcome, int | None]]]:
+            chosen = [ways[delivery.entry.entry + delivery.topic] for delivery in batch]
+            return consuming.nack(keys, self.group, chosen, policy)
+
+        outcomes = yield from self._settle([delivery for delivery, _ in nacks], calls)
+        return [outcome for outcome, _ in outcomes]
+
+    def release(self, deliveries: Sequence[Delivery]) -> Flow[int]:
+        """Gives deliveries back that have not begun, without spending an attempt. Result: how many."""
+        released = 0
+        for topic, batch in self._by_topic(deliveries):
+            keys, _ = yield from self._topics.resolve(topic)
+            released += yield consuming.release(keys, self.group, [d.entry for _, d in batch])
+        return released
+
+    def extend(self, deliveries: Sequence[Delivery], lease: Duration | None = None) -> Flow[list[bool]]:
+        """Renews leases. Result: for each whether this consumer still has it."""
+        lease_ms = None if lease is None else duration_ms("lease", lease, low_ms=1)
+
+        def calls(keys: TopicKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[bool]]:
+            entries = [delivery.entry for delivery in batch]
+            return consuming.extend(keys, self.group, self.name, entries, policy, lease_ms=lease_ms)
+
+        return (yield from self._settle(deliveries, calls))
+
+    def visibility_s(self, topic: str) -> Flow[float]:
+        """The topic's visibility timeout, in seconds."""
+        _, policy = yield from self._topics.resolve(topic)
+        return policy.visibility_ms / 1000
+
+    def _settle(
+        self,
+        deliveries: Sequence[Delivery],
+        call: Callable[[TopicKeys, Policy, Sequence[Delivery]], Call[list[T]]],
+    ) -> Flow[list[T]]:
+        """One call for each topic, all in one round trip; results in the order of the deliveries."""
+        batches = list(self._by_topic(deliveries))
+        calls = []
+        for topic, batch in batches:
+            keys, policy = yield from self._topics.resolve(topic)
+            calls.append(call(keys, policy, [delivery for _, delivery in batch]))
+        replies: list[list[T]] = (yield calls) if calls else []
+        placed: dict[int, T] = {}
+        for (_, batch), reply in zip(batches, replies, strict=True):
+            for (position, _), result in zip(batch, reply, strict=True):
+                placed[position] = result
+        return [placed[position] for position in range(len(deliveries))]
+
+    def _by_topic(self, deliveries: Sequence[Delivery]) -> Iterator[tuple[str, list[tuple[int, Delivery]]]]:
+        for delivery in deliveries:
+            if delivery.group != self.group:
+                raise InvalidInput(
+                    "delivery of group", delivery.group, f"this consumer is of group {self.group!r}; its are"
+                )
+        ordered = sorted(enumerate(deliveries), key=lambda pair: pair[1].topic)
+        for topic, pairs in groupby(ordered, key=lambda pair: pair[1].topic):
+            of_topic = list(pairs)
+            for at in range(0, len(of_topic), MAX_BATCH):
+                yield topic, of_topic[at : at + MAX_BATCH]

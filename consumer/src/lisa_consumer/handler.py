@@ -1,0 +1,67 @@
+"""Handlers: what users write, and how one is called."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from contextvars import copy_context
+from dataclasses import dataclass
+
+from lisa_common.errors import LisaError
+from lisa_common.protocol.consuming import Delivery, Nack
+from lisa_common.values import Duration, duration_ms
+
+__all__ = ["Handler", "Reject", "Retry", "Route", "verdict"]
+
+Handler = Callable[[Delivery], object] | Callable[[Delivery], Awaitable[object]]
+
+
+class Retry(LisaError):
+    """Raised by a handler: give the message up for now, and deliver it again after `delay`.
+
+    Without a delay the policy's backoff decides. It counts as an attempt, like any failure.
+    """
+
+    def __init__(self, reason: str = "", *, delay: Duration | None = None) -> None:
+        self.delay_ms = None if delay is None else duration_ms("delay", delay)
+        super().__init__(reason or "the handler asked for a retry")
+
+
+class Reject(LisaError):
+    """Raised by a handler: the message can never be handled; it goes to garbage, whatever attempts are left."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "the handler rejected the message")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A topic, its handler, and how many of its messages may be handled at once."""
+
+    topic: str
+    handler: Handler
+    concurrency: int
+    timeout_s: float | None = None
+
+    async def call(self, delivery: Delivery, threads: Executor) -> None:
+        """Runs the handler to its end: a coroutine in the loop, a plain function in a thread.
+
+        Raises what it raises, and TimeoutError when a coroutine takes longer than the route allows.
+        """
+        if inspect.iscoroutinefunction(self.handler) or inspect.iscoroutinefunction(
+            getattr(self.handler, "__call__", None)  # noqa: B004 - an object with an async __call__ is a handler too
+        ):
+            async with asyncio.timeout(self.timeout_s):
+                await self.handler(delivery)
+            return
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(threads, copy_context().run, self.handler, delivery)
+
+
+def verdict(delivery: Delivery, error: BaseException) -> Nack:
+    """What an exception of a handler means for its delivery."""
+    if isinstance(error, Reject):
+        return Nack(delivery.entry, str(error), rejected=True)
+    if isinstance(error, Retry):
+        return Nack(delivery.entry, str(error), error.delay_ms)
+    return Nack(delivery.entry, f"{type(error).__name__}: {error}")

@@ -1,0 +1,29 @@
+"""Settings of consumers and workers."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from lisa_common.settings import Settings
+
+__all__ = ["ConsumerSettings"]
+
+
+class ConsumerSettings(Settings):
+    """What a consumer or a worker needs to know."""
+
+    table: ClassVar[str] = "consumer"
+
+    concurrency: Annotated[int, Field(ge=1, le=10_000, description="handlers that run at once in a worker")] = 32
+    prefetch: Annotated[
+        int, Field(ge=0, le=1_000, description="deliveries of a topic that a worker holds ready beyond those that run")
+    ] = 64
+    block_s: Annotated[
+        float, Field(ge=0.05, le=60, description="how long one read waits at the server, in seconds")
+    ] = 2.0
+    drain_s: Annotated[
+        float, Field(ge=0, le=3_600, description="how long running handlers may take after SIGTERM, in seconds")
+    ] = 30.0
+    patience_s: Annotated[
+        float, Field(ge=0, le=3_600, description="how long a plain consumer tries while the server is away, in seconds")
+    ] = 30.0
