@@ -6,14 +6,20 @@ PYTHON ?= python3
 UV := $(shell uv tree --frozen --offline --depth 0 >/dev/null 2>&1 && echo uv || echo .tools/bin/uv)
 RUN := $(UV) run --no-sync
 
-.PHONY: help test check format clean
+.PHONY: help test test-lowest check format clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 test: .venv/synced ## run every test; PYTEST="-k ack" narrows it
 	$(RUN) pytest $(PYTEST)
+
+test-lowest: .venv/synced ## the same with the lowest versions that our distributions allow
+	$(UV) venv --quiet --clear .venv-lowest
+	$(UV) pip install --quiet --python .venv-lowest --resolution lowest-direct --group test \
+		-e 'common[cli,embedded]' -e 'producer[cli]' -e 'consumer[cli]' -e manager
+	.venv-lowest/bin/pytest $(PYTEST)
 
 check: .venv/synced ## lint, formatting, types
 	$(RUN) ruff check
@@ -25,7 +31,7 @@ format: .venv/synced ## format, and mend what ruff can mend by itself
 	$(RUN) ruff check --fix
 
 clean: ## remove what was made here
-	rm -rf .venv .tools dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-lowest .tools dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 .venv/synced: pyproject.toml uv.lock $(wildcard */pyproject.toml) | $(filter .tools/%,$(UV))
 	$(UV) sync --locked --all-packages --all-extras
