@@ -19,7 +19,7 @@ test-lowest: .venv/synced ## the same with the lowest versions that our distribu
 	$(UV) venv --quiet --clear .venv-lowest
 	$(UV) pip install --quiet --python .venv-lowest --resolution lowest-direct --group test \
 		-e 'common[cli,embedded]' -e 'producer[cli]' -e 'consumer[cli]' -e manager
-	.venv-lowest/bin/pytest $(PYTEST)
+	PATH="$(CURDIR)/.venv-lowest/bin:$$PATH" pytest $(PYTEST)
 
 check: .venv/synced ## lint, formatting, types
 	$(RUN) ruff check
