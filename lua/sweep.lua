@@ -14,7 +14,7 @@
 -- ARGV[2] policy     JSON, the policy of the topic
 -- ARGV[3] seed       of the jitter of delays
 -- ARGV[4] limit      at most so many of each kind
--- returns  { expired, ids forgotten, garbage aged out, 1 if a batch was full }
+-- returns  { expired, ids forgotten, garbage aged out, 1 if a batch was full, ms until there is more to do or -1 }
 local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 --@include clock
@@ -25,6 +25,7 @@ local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 --@include forget
 --@include places
 --@include policy
+--@include wake
 local now, policy, limit = clock(ARGV[1]), read_policy(ARGV[2], ARGV[3]), tonumber(ARGV[4])
 --@include fail
 local full = false
@@ -118,4 +119,9 @@ local function age_out_garbage()
   return over
 end
 
-return { expire_due(), forget_finished(), age_out_garbage(), full and 1 or 0 }
+local expired, forgotten, aged_out = expire_due(), forget_finished(), age_out_garbage()
+local next_at = math.min(
+  earliest(expiring) or math.huge, earliest(finished) or math.huge,
+  (earliest(garbage) or math.huge) + policy.garbage_retention_ms
+)
+return { expired, forgotten, aged_out, full and 1 or 0, next_at < math.huge and math.max(0, next_at - now) or -1 }

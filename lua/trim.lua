@@ -3,7 +3,7 @@
 --
 -- KEYS[1] ready      stream
 -- ARGV[1] spent_ms   idle time after which a consumer is spent
--- returns  { entries removed, consumers removed, entries left, deliveries pending }
+-- returns  { entries removed, consumers removed, entries left, flat { group, deliveries pending } }
 local ready = KEYS[1]
 --@include entry
 --@include groups
@@ -24,11 +24,12 @@ local function remove_spent(group)
   return removed
 end
 
-local keep_from, pending, consumers = nil, 0, 0
+local keep_from, pending, consumers = nil, {}, 0
 for _, group in ipairs(list_groups(ready)) do
   local from = entry_behind(group.last)
+  pending[#pending + 1] = group.name
+  pending[#pending + 1] = group.pending
   if group.pending > 0 then
-    pending = pending + group.pending
     from = redis.call('XPENDING', ready, group.name)[2]
   end
   if not keep_from or entry_after(keep_from, from) then

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -16,8 +16,9 @@ from lisa_common.server import (
     NO_RETRY,
     RECONNECT,
     client_options,
+    forgotten,
     lisa_error,
-    results_of,
+    read_reply,
     unreachable,
 )
 
@@ -75,28 +76,51 @@ class AsyncConnection:
                 await asyncio.sleep(delay)
 
     async def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Makes calls in one round trip and reads their replies; loads scripts that the server does not have."""
+        """Makes calls in one round trip; raises the first error among their replies."""
+        results = await self.execute_each(calls)
+        for result in results:
+            if isinstance(result, LisaError):
+                raise result
+        return results
+
+    async def execute_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Makes calls in one round trip; a call that the server answers with an error has it as its result.
+
+        Loads scripts that the server does not have. Raises what concerns the connection as a whole.
+        """
         if self._suspect:
             await self._attempt(self.client.ping(), unreachable_url=self.url)
             self._suspect = False
         replies = await self._attempt(self._send(calls))
-        results, again = results_of(calls, replies)
-        if again:
-            for script in {call.script for call in calls if call.script}:
+        if again := forgotten(calls, replies):
+            scripts = {call.script for call in calls if call.script}
+            for script in scripts:
                 await self._attempt(self.client.script_load(script.text))
-            second = await self._attempt(self._send([calls[p] for p in again]))
-            for position, reply in zip(again, second, strict=True):
-                replies[position] = reply
-            results, again = results_of(calls, replies)
-            if again:
-                raise lisa_error(replies[again[0]])
-        return results
+            repeated = await self._attempt(self._send([calls[at] for at in again]))
+            for at, reply in zip(again, repeated, strict=True):
+                replies[at] = reply
+        return [read_reply(call, reply) for call, reply in zip(calls, replies, strict=True)]
+
+    async def listen(self, channel: str) -> AsyncIterator[bytes | None]:
+        """What is published on a channel from now on; None first, once it is subscribed, and at least once a second.
+
+        Raises when the subscription breaks.
+        """
+        try:
+            async with self.client.pubsub(ignore_subscribe_messages=True) as subscription:
+                await subscription.subscribe(channel)
+                yield None
+                while True:
+                    message = await subscription.get_message(timeout=1.0)
+                    yield message["data"] if message else None
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise lisa_error(error) from error
 
     async def _send(self, calls: Sequence[Call[Any]]) -> list[Any]:
         if len(calls) == 1:
             try:
                 return [await self.client.execute_command(*calls[0].args)]  # type: ignore[no-untyped-call]
-            except redis.exceptions.NoScriptError as error:
+            except redis.exceptions.ResponseError as error:
                 return [error]
         async with self.client.pipeline(transaction=False) as pipe:
             for call in calls:

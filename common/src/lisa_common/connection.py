@@ -15,8 +15,9 @@ from lisa_common.server import (
     NO_RETRY,
     RECONNECT,
     client_options,
+    forgotten,
     lisa_error,
-    results_of,
+    read_reply,
     unreachable,
 )
 
@@ -80,28 +81,35 @@ class Connection:
                 time.sleep(delay)
 
     def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Makes calls in one round trip and reads their replies; loads scripts that the server does not have."""
+        """Makes calls in one round trip; raises the first error among their replies."""
+        results = self.execute_each(calls)
+        for result in results:
+            if isinstance(result, LisaError):
+                raise result
+        return results
+
+    def execute_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Makes calls in one round trip; a call that the server answers with an error has it as its result.
+
+        Loads scripts that the server does not have. Raises what concerns the connection as a whole.
+        """
         if self._suspect:
             self._attempt(self.client.ping, unreachable_url=self.url)
             self._suspect = False
         replies = self._attempt(lambda: self._send(calls))
-        results, again = results_of(calls, replies)
-        if again:
+        if again := forgotten(calls, replies):
             scripts = {call.script for call in calls if call.script}
             self._attempt(lambda: [self.client.script_load(s.text) for s in scripts])
-            second = self._attempt(lambda: self._send([calls[p] for p in again]))
-            for position, reply in zip(again, second, strict=True):
-                replies[position] = reply
-            results, again = results_of(calls, replies)
-            if again:
-                raise lisa_error(replies[again[0]])
-        return results
+            repeated = self._attempt(lambda: self._send([calls[at] for at in again]))
+            for at, reply in zip(again, repeated, strict=True):
+                replies[at] = reply
+        return [read_reply(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
     def _send(self, calls: Sequence[Call[Any]]) -> list[Any]:
         if len(calls) == 1:
             try:
                 return [self.client.execute_command(*calls[0].args)]  # type: ignore[no-untyped-call]
-            except redis.exceptions.NoScriptError as error:
+            except redis.exceptions.ResponseError as error:
                 return [error]
         with self.client.pipeline(transaction=False) as pipe:
             for call in calls:

@@ -51,7 +51,9 @@ class TopicKeys:
     topic: str
 
     def of(self, name: str) -> str:
-        """The key of one of `TOPIC_KEYS`."""
+        """The key of one of `TOPIC_KEYS`, or of the registry, `topics`."""
+        if name == "topics":
+            return topics_key(self.prefix)
         return f"{self.prefix}:{{{self.topic}}}:{name}"
 
     def all(self) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ SCRIPT_NAMES = (
     "release",
     "replay",
     "reschedule",
+    "retire",
     "send",
     "sweep",
     "trim",

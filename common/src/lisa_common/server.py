@@ -23,9 +23,10 @@ __all__ = [
     "NO_RETRY",
     "RECONNECT",
     "client_options",
+    "forgotten",
     "lisa_error",
     "masked",
-    "results_of",
+    "read_reply",
     "unreachable",
 ]
 
@@ -109,20 +110,20 @@ def lisa_error(error: Exception) -> LisaError:
     return ServerError(text)
 
 
-def results_of(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> tuple[list[Any], list[int]]:
-    """Decoded results, and the positions of the calls to make again because the server forgot their scripts.
+def forgotten(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
+    """Positions of the calls to make again because the server forgot their scripts.
 
-    Raises the first other error among the replies.
+    What follows a script may be about its effect, as WAIT is: commands that are not scripts are made again with it.
     """
-    forgotten = [position for position, reply in enumerate(replies) if isinstance(reply, redis_errors.NoScriptError)]
-    if forgotten:
-        # What follows a script may be about its effect, as WAIT is; commands that were not scripts are run again too.
-        again = [p for p, call in enumerate(calls) if p in forgotten or call.script is None]
-        return [], again
-    for call, reply in zip(calls, replies, strict=True):
-        if isinstance(reply, Exception) and not call.takes_errors:
-            raise lisa_error(reply) from reply
-    return [call.decode(reply) for call, reply in zip(calls, replies, strict=True)], []
+    lost = {at for at, reply in enumerate(replies) if isinstance(reply, redis_errors.NoScriptError)}
+    return [at for at, call in enumerate(calls) if at in lost or call.script is None] if lost else []
+
+
+def read_reply(call: Call[Any], reply: Any) -> Any:
+    """The result of a call, or the LisaError that it met."""
+    if isinstance(reply, Exception) and not call.takes_errors:
+        return lisa_error(reply)
+    return call.decode(reply)
 
 
 def _first_line(error: Exception) -> str:

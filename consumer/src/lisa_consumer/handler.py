@@ -48,14 +48,24 @@ class Route:
 
         Raises what it raises, and TimeoutError when a coroutine takes longer than the route allows.
         """
-        if inspect.iscoroutinefunction(self.handler) or inspect.iscoroutinefunction(
-            getattr(self.handler, "__call__", None)  # noqa: B004 - an object with an async __call__ is a handler too
-        ):
-            async with asyncio.timeout(self.timeout_s):
-                await self.handler(delivery)
-            return
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(threads, copy_context().run, self.handler, delivery)
+        if _is_async(self.handler):
+            result = self.handler(delivery)
+        else:
+            loop = asyncio.get_running_loop()
+            result = await loop.run_in_executor(threads, copy_context().run, self.handler, delivery)
+        if inspect.isawaitable(result):
+            try:
+                async with asyncio.timeout(self.timeout_s) as limit:
+                    await result
+            except TimeoutError:
+                if limit.expired():
+                    raise TimeoutError(f"the handler took longer than {self.timeout_s:g} s") from None
+                raise
+
+
+def _is_async(handler: Handler) -> bool:
+    # An object whose __call__ is a coroutine function is an asynchronous handler too.
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 def verdict(delivery: Delivery, error: BaseException) -> Nack:

@@ -115,7 +115,7 @@ class Worker:
         timeout_s = self.settings.timeout_s + self.settings.block_s
         threads = ThreadPoolExecutor(self.settings.concurrency, thread_name_prefix="lisa-handler")
         async with AsyncConnection(self._url, name="lisa-worker", timeout_s=timeout_s) as connection:
-            shift = _Shift(connection, self._core, self._routes, slots, threads, self.settings)
+            shift = _Shift(connection, self._core, self._routes, slots=slots, threads=threads, settings=self.settings)
             logger.info("worker %s of group %s reads %s", self.name, self._core.group, ", ".join(self._routes))
             await shift.work(self._stopping)
         # A plain function cannot be cancelled: one that outlives the drain keeps its thread, and the process, busy.
@@ -131,6 +131,7 @@ class _Shift:
         connection: AsyncConnection,
         core: Core,
         routes: dict[str, Route],
+        *,
         slots: Slots,
         threads: ThreadPoolExecutor,
         settings: ConsumerSettings,

@@ -1,7 +1,8 @@
 """Calls of the manager: promote, reclaim, trim, sweep, replay, purge, leave."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lisa_common.call import Call, script
 from lisa_common.keys import TopicKeys, wake_channel
@@ -19,6 +20,7 @@ __all__ = [
     "purge",
     "reclaim",
     "replay",
+    "retire",
     "sweep",
     "trim",
 ]
@@ -88,12 +90,19 @@ class Trimmed:
     entries: int
     consumers: int
     entries_left: int
-    pending: int
+    pending: Mapping[str, int]
+    """Deliveries that are not settled yet, by group."""
 
 
 def trim(keys: TopicKeys, *, spent_ms: int) -> Call[Trimmed]:
     """Removes what every group has acked, and consumers that were away for longer than `spent_ms`."""
-    return script("trim", keys, decode=lambda r: Trimmed(*r), spent_ms=spent_ms)
+
+    def decode(reply: list[Any]) -> Trimmed:
+        removed, consumers, left, pending = reply
+        groups = {name.decode(): count for name, count in zip(pending[::2], pending[1::2], strict=True)}
+        return Trimmed(removed, consumers, left, groups)
+
+    return script("trim", keys, decode=decode, spent_ms=spent_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +113,8 @@ class Swept:
     forgotten: int
     aged_out: int
     more: bool
+    next_in_ms: int | None
+    """When there is more to do, as things stand; None: nothing in sight."""
 
 
 def sweep(keys: TopicKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> Call[Swept]:
@@ -111,7 +122,7 @@ def sweep(keys: TopicKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> C
     return script(
         "sweep",
         keys,
-        decode=lambda r: Swept(r[0], r[1], r[2], bool(r[3])),
+        decode=lambda r: Swept(r[0], r[1], r[2], bool(r[3]), r[4] if r[4] >= 0 else None),
         now_ms=now_ms,
         policy=policy.as_json,
         seed=new_seed(),
@@ -138,3 +149,8 @@ def purge(keys: TopicKeys, copies: Sequence[str]) -> Call[int]:
 def leave(keys: TopicKeys, group: str, ids: Sequence[str]) -> Call[int]:
     """Ends a dropped group's copies of these messages. Result: how many."""
     return script("leave", keys, [(id,) for id in ids], group=group)
+
+
+def retire(keys: TopicKeys, entry: bytes) -> Call[bool]:
+    """Takes a dropped topic out of the registry, if its entry is still this one."""
+    return script("retire", keys, decode=bool, topic=keys.topic, entry=entry)

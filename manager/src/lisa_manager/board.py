@@ -1,0 +1,116 @@
+"""What a manager knows of its topics, and when each is to be looked at: shared by the promoter and the housekeepers."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from lisa_common.keys import TopicKeys
+from lisa_common.policy import Policy
+from lisa_common.topics import Topic
+
+__all__ = ["Agenda", "Board", "Watched"]
+
+
+@dataclass(slots=True)
+class Watched:
+    """One topic under a manager's eyes."""
+
+    keys: TopicKeys
+    policy: Policy
+    dropped_ms: int | None = None
+    pending: Mapping[str, int] = field(default_factory=dict)
+    """Deliveries that were not settled at the last trim, by group."""
+
+
+class Agenda:
+    """Names, each with the moment (monotonic, in seconds) when it is to be looked at next."""
+
+    def __init__(self) -> None:
+        self._moments: dict[str, float] = {}
+        self._heap: list[tuple[float, str]] = []
+
+    def put(self, name: str, moment: float) -> None:
+        """Sets the moment of a name."""
+        self._moments[name] = moment
+        heappush(self._heap, (moment, name))
+
+    def hasten(self, name: str, moment: float) -> bool:
+        """Sets the moment of a name if that is earlier than the one it has; says whether it was."""
+        known = self._moments.get(name)
+        if known is None or known <= moment:
+            return False
+        self.put(name, moment)
+        return True
+
+    def drop(self, name: str) -> None:
+        """Forgets a name."""
+        self._moments.pop(name, None)
+
+    def next_moment(self) -> float | None:
+        """The earliest moment, None when there are no names."""
+        # A name that was moved leaves its old moment in the heap.
+        while self._heap and self._moments.get(self._heap[0][1]) != self._heap[0][0]:
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def take_due(self, now: float, again: float) -> list[str]:
+        """Names whose moment has come. Each is put at `again`, for whatever happens before it is put anew."""
+        due = []
+        while (moment := self.next_moment()) is not None and moment <= now:
+            _, name = heappop(self._heap)
+            del self._moments[name]
+            due.append(name)
+        for name in due:
+            self.put(name, again)
+        return due
+
+
+class Board:
+    """The topics that the registry holds, and an agenda for each kind of work."""
+
+    def __init__(self, prefix: str, *, fallback_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.prefix = prefix
+        self._fallback_s = fallback_s
+        self.clock = clock
+        self.topics: dict[str, Watched] = {}
+        self.promotions = Agenda()
+        self.reclaims = Agenda()
+        self.trims = Agenda()
+        self.sweeps = Agenda()
+
+    @property
+    def agendas(self) -> tuple[Agenda, ...]:
+        """One for each kind of work."""
+        return self.promotions, self.reclaims, self.trims, self.sweeps
+
+    def update(self, registry: Mapping[str, Topic]) -> tuple[set[str], set[str]]:
+        """Takes over what the registry says now. Result: topics that are new, and topics that are gone."""
+        gone = self.topics.keys() - registry.keys()
+        for name in gone:
+            del self.topics[name]
+            # A name that a task in flight puts back is passed over, and falls out, when its moment comes.
+            for agenda in self.agendas:
+                agenda.drop(name)
+        new = registry.keys() - self.topics.keys()
+        for name in new:
+            self.topics[name] = Watched(TopicKeys(self.prefix, name), registry[name].policy)
+        for name, topic in registry.items():
+            self.topics[name].policy = topic.policy
+            self.topics[name].dropped_ms = topic.dropped_ms
+        self.look_now(new)
+        return new, set(gone)
+
+    def look_now(self, names: Iterable[str]) -> None:
+        """Puts topics on every agenda for this moment."""
+        now = self.clock()
+        for name in names:
+            for agenda in self.agendas:
+                agenda.put(name, now)
+
+    def due(self, agenda: Agenda) -> list[tuple[str, Watched]]:
+        """The topics to be looked at now; whoever does says when to look again, or it is done in `fallback_s`."""
+        now = self.clock()
+        return [
+            (name, self.topics[name]) for name in agenda.take_due(now, now + self._fallback_s) if name in self.topics
+        ]

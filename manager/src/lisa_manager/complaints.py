@@ -1,0 +1,25 @@
+"""Says of each thing that goes wrong again and again that it does, once."""
+
+import logging
+
+__all__ = ["Complaints"]
+
+
+class Complaints:
+    """A log in which the same complaint about the same subject appears once, until it was settled."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._open: dict[str, str] = {}
+
+    def about(self, subject: str, error: Exception) -> None:
+        """Complains, unless that was said already."""
+        text = str(error)
+        if self._open.get(subject) != text:
+            self._open[subject] = text
+            self._logger.error("%s: %s", subject, text)
+
+    def settled(self, subject: str) -> None:
+        """Notes that all is well with the subject."""
+        if self._open and self._open.pop(subject, None) is not None:
+            self._logger.info("%s: well again", subject)

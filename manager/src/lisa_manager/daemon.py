@@ -1,0 +1,140 @@
+"""The daemon: one connection, one board, the promoter in a loop of its own, all periodic work by APScheduler."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from lisa_common.aio import AsyncConnection
+from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.values import check_name
+from lisa_manager.board import Board
+from lisa_manager.complaints import Complaints
+from lisa_manager.discoverer import Discoverer
+from lisa_manager.promoter import Promoter
+from lisa_manager.reclaimer import Reclaimer
+from lisa_manager.server_checks import findings
+from lisa_manager.settings import ManagerSettings
+from lisa_manager.sweeper import Sweeper
+from lisa_manager.trimmer import Trimmer
+
+__all__ = ["Manager", "serve"]
+
+logger = logging.getLogger(__name__)
+
+_GAUGES_S = 60
+
+
+def serve(settings: ManagerSettings) -> None:
+    """Runs a manager until SIGTERM or SIGINT. Any number may run at once; killing any of them loses nothing."""
+
+    async def main() -> None:
+        manager = Manager(settings)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, manager.stop)
+        await manager.run()
+
+    asyncio.run(main())
+
+
+class Manager:
+    """One manager. It keeps nothing: all that it knows it has read from the server, and may read again."""
+
+    def __init__(self, settings: ManagerSettings) -> None:
+        self._settings = settings
+        self._connection = AsyncConnection(
+            settings.redis_url.get_secret_value(), name="lisa-manager", timeout_s=settings.timeout_s
+        )
+        self._board = Board(settings.prefix, fallback_s=settings.poll_s)
+        self._promoter = Promoter(self._connection, self._board, settings)
+        self._reclaimer = Reclaimer(self._connection, self._board, settings)
+        self._trimmer = Trimmer(self._connection, self._board, settings)
+        self._sweeper = Sweeper(self._connection, self._board, settings)
+        self._discoverer = Discoverer(self._connection, self._board)
+        self._complaints = Complaints(logger)
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Tells the manager to end. To be called in its event loop."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Serves all topics until `stop` is called. Raises ServerError at start, and only then."""
+        async with self._connection:
+            await self._check_server()
+            scheduler = self._schedule()
+            loops = [
+                asyncio.create_task(loop, name=name)
+                for name, loop in {
+                    "promote": self._promoter.run(),
+                    "listen": self._promoter.listen(),
+                    "adopt": self._adopt(),
+                    "stop": self._stopping.wait(),
+                }.items()
+            ]
+            try:
+                done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            finally:
+                scheduler.shutdown(wait=False)
+                for task in loops:
+                    task.cancel()
+                await asyncio.gather(*loops, return_exceptions=True)
+        logger.info("manager has ended")
+
+    async def _check_server(self) -> None:
+        for finding in await findings(self._connection):
+            logger.warning("%s", finding)
+        await self._discover()
+        logger.info("manager serves %d topics", len(self._board.topics))
+
+    def _schedule(self) -> AsyncIOScheduler:
+        scheduler = AsyncIOScheduler(job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None})
+        housekeeping_s = self._settings.housekeeping_s
+        jobs: list[tuple[str, float, Callable[[], Awaitable[None]]]] = [
+            ("reclaim", housekeeping_s, self._reclaimer.turn),
+            ("trim", housekeeping_s, self._trimmer.turn),
+            ("sweep", housekeeping_s, self._sweeper.turn),
+            ("discover", self._settings.discover_s, self._discover),
+            ("gauges", _GAUGES_S, self._gauges),
+        ]
+        for name, seconds, turn in jobs:
+            scheduler.add_job(self._guarded, "interval", (name, turn), seconds=seconds, id=name)
+        scheduler.start()
+        return scheduler
+
+    async def _guarded(self, name: str, turn: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await turn()
+        except LisaError as error:
+            self._complaints.about(name, error)
+        else:
+            self._complaints.settled(name)
+
+    async def _discover(self) -> None:
+        await self._discoverer.turn()
+        self._promoter.wake()
+
+    async def _adopt(self) -> None:
+        """Serves a topic at once of which a send was heard, not only when the registry is read again."""
+        while True:
+            name = await self._promoter.unknown_topics.get()
+            try:
+                await self._discoverer.adopt(check_name("topic", name))
+                await self._discover()
+            except InvalidInput as error:
+                self._complaints.about("wake", error)
+            except LisaError as error:
+                self._complaints.about("discover", error)
+
+    async def _gauges(self) -> None:
+        pending = sum(sum(watched.pending.values()) for watched in self._board.topics.values())
+        logger.info(
+            "%d topics, %d deliveries pending; since start: %d promoted, %d reclaimed, %d expired, %d entries trimmed",
+            *(len(self._board.topics), pending, self._promoter.promoted),
+            *(self._reclaimer.reclaimed, self._sweeper.expired, self._trimmer.trimmed),
+        )

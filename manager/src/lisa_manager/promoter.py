@@ -1,0 +1,159 @@
+"""The promoter: sleeps until something is due, then moves it into ready."""
+
+import asyncio
+import logging
+import math
+from collections import deque
+from contextlib import suppress
+
+from lisa_common.aio import AsyncConnection
+from lisa_common.errors import LisaError
+from lisa_common.keys import wake_channel
+from lisa_common.protocol import managing
+from lisa_common.protocol.managing import Promoted
+from lisa_common.server import RECONNECT
+from lisa_manager.board import Board, Watched
+from lisa_manager.complaints import Complaints
+from lisa_manager.settings import ManagerSettings
+
+__all__ = ["Promoter"]
+
+logger = logging.getLogger(__name__)
+
+_ROUND = 200
+"""Most topics in one round trip."""
+
+_SOON_S = 10.0
+"""A topic with something due within this time is polled often: a wake that was lost would matter."""
+
+
+class _ServerClock:
+    """The server's clock by ours: how far it is ahead of the monotonic one, as seen in the latest replies.
+
+    A reply was on its way for a while, so its time is a little behind; of recent ones the most advanced is nearest.
+    """
+
+    def __init__(self) -> None:
+        self._offsets: deque[float] = deque(maxlen=16)
+
+    def see(self, now_ms: int, moment: float) -> None:
+        """Notes the server's time in a reply that arrived at that moment."""
+        self._offsets.append(now_ms / 1000 - moment)
+
+    def moment_of(self, server_ms: int) -> float:
+        """When the server's clock will show that time."""
+        return server_ms / 1000 - max(self._offsets, default=0.0)
+
+
+class Promoter:
+    """One loop over all topics. The wake channel is a hint; polling is the truth."""
+
+    def __init__(self, connection: AsyncConnection, board: Board, settings: ManagerSettings) -> None:
+        self._connection = connection
+        self._board = board
+        self._settings = settings
+        self._clock = _ServerClock()
+        self._woken = asyncio.Event()
+        self._listening = False
+        self._was_busy = False
+        self._complaints = Complaints(logger)
+        self.unknown_topics: asyncio.Queue[str] = asyncio.Queue()
+        """Topics that sends were heard of and the board does not have."""
+        self.promoted = 0
+        """Messages and retries promoted so far."""
+
+    def wake(self) -> None:
+        """Has the agenda looked at again; for whoever changed it."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Promotes until cancelled."""
+        failures = 0
+        while True:
+            try:
+                await self._sleep()
+                await self._round()
+                if failures:
+                    logger.info("the server is back")
+                    self._board.look_now(self._board.topics)
+                    failures = 0
+            except LisaError as error:
+                failures += 1
+                log = logger.warning if failures == 1 else logger.debug
+                log("cannot promote, will try again: %s", error)
+                await asyncio.sleep(RECONNECT.compute(failures))
+                self._board.look_now(self._board.topics)
+
+    async def _sleep(self) -> None:
+        self._woken.clear()
+        moment = self._board.promotions.next_moment()
+        left = None if moment is None else moment - self._board.clock()
+        if left is None or left > 0:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), left)
+        # Dues that are close together make one round.
+        await asyncio.sleep(self._settings.resolution_s if self._was_busy else 0)
+
+    async def _round(self) -> None:
+        due = self._board.due(self._board.promotions)
+        self._was_busy = False
+        for at in range(0, len(due), _ROUND):
+            await self._promote(due[at : at + _ROUND])
+
+    async def _promote(self, topics: list[tuple[str, Watched]]) -> None:
+        limit = self._settings.promote_batch
+        results = await self._connection.execute_each(
+            [managing.promote(watched.keys, limit=limit) for _, watched in topics]
+        )
+        now = self._board.clock()
+        for (name, _), result in zip(topics, results, strict=True):
+            if isinstance(result, LisaError):
+                # One bad topic does not keep the others.
+                self._complaints.about(name, result)
+                self._board.promotions.put(name, now + self._settings.quiet_poll_s)
+                continue
+            self._complaints.settled(name)
+            self._clock.see(result.now_ms, now)
+            self.promoted += result.count
+            self._was_busy = self._was_busy or (result.count > 0 and not result.more)
+            self._board.promotions.put(name, self._next_look(result, now))
+            if result.count:
+                self._board.trims.hasten(name, now + self._settings.housekeeping_s)
+
+    def _next_look(self, result: Promoted, now: float) -> float:
+        if result.more:
+            return now
+        due = math.inf if result.next_due_ms is None else self._clock.moment_of(result.next_due_ms)
+        quiet = self._listening and due - now > _SOON_S
+        poll = self._settings.quiet_poll_s if quiet else self._settings.poll_s
+        # Polls fall on whole multiples, so that many topics share one round trip.
+        tick = min(poll, 1.0)
+        return min(max(due, now), math.floor((now + poll) / tick) * tick)
+
+    async def listen(self) -> None:
+        """Hears of sends that are due before all else, until cancelled."""
+        failures = 0
+        while True:
+            try:
+                async for heard in self._connection.listen(wake_channel(self._board.prefix)):
+                    failures = 0
+                    if not self._listening:
+                        # What was sent while nobody listened.
+                        self._listening = True
+                        self._board.look_now(self._board.topics)
+                        self.wake()
+                    if heard is not None:
+                        self._hear(heard)
+            except LisaError as error:
+                self._listening = False
+                failures += 1
+                log = logger.warning if failures == 1 else logger.debug
+                log("not woken by sends, polling until they are heard again: %s", error)
+                await asyncio.sleep(RECONNECT.compute(failures))
+
+    def _hear(self, heard: bytes) -> None:
+        name, _, due = heard.decode("utf-8", "replace").partition(" ")
+        if name not in self._board.topics:
+            self.unknown_topics.put_nowait(name)
+        elif due.isdigit() and self._board.promotions.hasten(name, self._clock.moment_of(int(due))):
+            self.wake()

@@ -1,0 +1,41 @@
+"""Settings of the manager."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from lisa_common.settings import Settings
+
+__all__ = ["ManagerSettings"]
+
+
+class ManagerSettings(Settings):
+    """What a manager needs to know. Defaults serve from one topic to thousands."""
+
+    table: ClassVar[str] = "manager"
+
+    promote_batch: Annotated[
+        int, Field(ge=1, le=5_000, description="most messages of a topic that one script call promotes")
+    ] = 500
+    resolution_s: Annotated[
+        float, Field(ge=0, le=1, description="dues closer together than this are promoted together, in seconds")
+    ] = 0.004
+    poll_s: Annotated[
+        float,
+        Field(ge=0.01, le=60, description="how often a topic is looked at that has something due soon, in seconds"),
+    ] = 1.0
+    quiet_poll_s: Annotated[
+        float, Field(ge=0.01, le=600, description="how often a quiet topic is looked at, in seconds")
+    ] = 10.0
+    discover_s: Annotated[
+        float, Field(ge=0.1, le=600, description="how often the registry of topics is read, in seconds")
+    ] = 5.0
+    housekeeping_s: Annotated[
+        float, Field(ge=0.05, le=60, description="how often reclaim, trim and sweep look for work, in seconds")
+    ] = 0.5
+    housekeeping_batch: Annotated[
+        int, Field(ge=1, le=1_000, description="most messages of a topic in one step of reclaim or sweep")
+    ] = 200
+    spent_consumer_s: Annotated[
+        float, Field(ge=10, le=604_800, description="idle time after which a consumer with nothing pending is removed")
+    ] = 600.0
