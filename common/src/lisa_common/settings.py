@@ -12,7 +12,7 @@ each program has a table of its own:
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -36,6 +36,9 @@ class Settings(BaseSettings):
         "redis://localhost:6379"
     )
     prefix: Annotated[str, Field(description="first part of every key")] = "lisa"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Field(description="least level of what programs log")
+    ] = "info"
     timeout_s: Annotated[
         float,
         Field(ge=0.1, le=600, description="patience with one reply of the server, in seconds"),
