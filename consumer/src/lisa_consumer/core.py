@@ -103,13 +103,16 @@ class Core:
         batches: list[tuple[str, list[Entry]]],
         lease_ms: int | None,
     ) -> Flow[list[Delivery]]:
+        if not batches:
+            return []
+        fetches = [consuming.fetch(resolved[topic][0], [e.id or "" for e in entries]) for topic, entries in batches]
+        *fetched, now_ms = yield [*fetches, consuming.server_time()]
         deliveries: list[Delivery] = []
-        for topic, entries in batches:
+        calls: list[Call[Any]] = []
+        for (topic, entries), records in zip(batches, fetched, strict=True):
             keys, policy = resolved[topic]
-            ids = [entry.id or "" for entry in entries]
-            records, now_ms = yield consuming.fetch(keys, ids)
             found = self._sort(keys, entries, records, now_ms)
-            calls: list[Call[Any]] = []
+            deliveries += found.deliveries
             if found.pass_over:
                 calls.append(consuming.pass_over(keys, self.group, found.pass_over, policy))
             if found.unreadable:
@@ -117,9 +120,8 @@ class Core:
             if lease_ms is not None and found.deliveries:
                 held = [delivery.entry for delivery in found.deliveries]
                 calls.append(consuming.extend(keys, self.group, self.name, held, policy, lease_ms=lease_ms))
-            if calls:
-                yield calls
-            deliveries += found.deliveries
+        if calls:
+            yield calls
         return deliveries
 
     def _sort(self, keys: TopicKeys, entries: list[Entry], records: list[bytes | None], now_ms: int) -> _Sorted:

@@ -28,6 +28,7 @@ __all__ = [
     "pass_over",
     "read",
     "release",
+    "server_time",
 ]
 
 MAX_ERROR_CHARACTERS = 2_000
@@ -135,10 +136,14 @@ def _entry(entry: bytes, values: list[bytes] | None) -> Entry:
         return Entry(name)
 
 
-def fetch(keys: TopicKeys, ids: Sequence[str]) -> tuple[Call[list[bytes | None]], Call[int]]:
-    """The records of messages, and the server's time in ms, to judge by it which have expired."""
-    records: Call[list[bytes | None]] = command("HMGET", keys.of("messages"), *ids)
-    return records, command("TIME", decode=_time_ms)
+def fetch(keys: TopicKeys, ids: Sequence[str]) -> Call[list[bytes | None]]:
+    """The records of messages, None for each that has none."""
+    return command("HMGET", keys.of("messages"), *ids)
+
+
+def server_time() -> Call[int]:
+    """The server's time in ms, to judge by it what has expired."""
+    return command("TIME", decode=_time_ms)
 
 
 def _time_ms(reply: list[Any]) -> int:
