@@ -4,13 +4,15 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
-from lisa_common.call import Flow, command
+from lisa_common.call import Call, Flow, command
 from lisa_common.errors import InvalidInput
 from lisa_common.keys import TopicKeys, topics_key
 from lisa_common.policy import DEFAULT_POLICY, Policy
+from lisa_common.protocol.managing import retire
 from lisa_common.values import check_name
 
 __all__ = ["REFRESH_S", "Topic", "Topics", "read_registry"]
@@ -66,32 +68,50 @@ def read_registry(prefix: str) -> Flow[dict[str, Topic]]:
     return topics
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    until: float
+    keys: TopicKeys
+    policy: Policy
+    declared: bool = True
+    dropped: bytes | None = None
+
+
 @dataclass(slots=True)
 class Topics:
     """What one program knows of topics: their keys, and their policies for `REFRESH_S` seconds."""
 
     prefix: str
-    declares: bool = False
-    """Whether asking for a topic that is not there makes it, with the default policy."""
     clock: Callable[[], float] = time.monotonic
-    _known: dict[str, tuple[float, TopicKeys, Policy]] = field(default_factory=dict)
+    _known: dict[str, _Known] = field(default_factory=dict)
 
     def resolve(self, topic: str) -> Flow[tuple[TopicKeys, Policy]]:
-        """Keys and policy of a topic; raises InvalidInput for a name that cannot be one."""
-        known = self._known.get(topic)
-        if known and self.clock() < known[0]:
-            return known[1], known[2]
-        keys = TopicKeys(self.prefix, check_name("topic", topic))
-        policy = yield from self._read(topic)
-        self._known[topic] = (self.clock() + REFRESH_S, keys, policy)
-        return keys, policy
+        """Keys and policy of a topic; raises InvalidInput for a name that cannot be one. Writes nothing."""
+        known = self._known.get(check_name("topic", topic))
+        if known is None or self.clock() >= known.until:
+            known = yield from self._read(topic)
+            self._known[topic] = known
+        return known.keys, known.policy
 
-    def _read(self, topic: str) -> Flow[Policy]:
-        registry = topics_key(self.prefix)
-        stored: bytes | None = yield command("HGET", registry, topic)
-        known = Topic(topic) if stored is None else parse_topic(topic, stored)
-        if self.declares and (stored is None or known.dropped_ms is not None):
-            # Whoever declares first, or sets a policy meanwhile, wins; only a dropped topic's entry is written over.
-            verb = "HSETNX" if stored is None else "HSET"
-            yield command(verb, registry, topic, "{}")
-        return known.policy
+    def declare(self, topic: str) -> Flow[None]:
+        """Makes a topic that was resolved, with the default policy, unless it is there."""
+        known = self._known[topic]
+        if known.declared:
+            return
+        # Whoever declares first, or sets a policy meanwhile, wins; only a dropped topic's entry is written over.
+        calls: list[Call[Any]] = [command("HSETNX", topics_key(self.prefix), topic, "{}")]
+        if known.dropped is not None:
+            calls.insert(0, retire(known.keys, known.dropped))
+        yield calls
+        self._known[topic] = replace(known, declared=True)
+
+    def _read(self, topic: str) -> Flow[_Known]:
+        keys = TopicKeys(self.prefix, topic)
+        stored: bytes | None = yield command("HGET", topics_key(self.prefix), topic)
+        until = self.clock() + REFRESH_S
+        if stored is None:
+            return _Known(until, keys, DEFAULT_POLICY, declared=False)
+        known = parse_topic(topic, stored)
+        if known.dropped_ms is not None:
+            return _Known(until, keys, known.policy, declared=False, dropped=stored)
+        return _Known(until, keys, known.policy)

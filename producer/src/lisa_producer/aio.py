@@ -38,7 +38,7 @@ class AsyncProducer:
     ) -> None:
         self._settings = settings or ProducerSettings.load(redis_url=url)
         self._confirm = confirm
-        self._topics = Topics(self._settings.prefix, declares=True)
+        self._topics = Topics(self._settings.prefix)
         self._connection = AsyncConnection(
             url or self._settings.redis_url.get_secret_value(),
             name="lisa-producer",

@@ -47,7 +47,7 @@ class Producer:
     ) -> None:
         self._settings = settings or ProducerSettings.load(redis_url=url)
         self._confirm = confirm
-        self._topics = Topics(self._settings.prefix, declares=True)
+        self._topics = Topics(self._settings.prefix)
         self._connection = Connection(
             url or self._settings.redis_url.get_secret_value(),
             name="lisa-producer",

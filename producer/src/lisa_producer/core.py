@@ -27,6 +27,7 @@ def send(topics: Topics, topic: str, message: Message, confirm: Confirm | None) 
     """Sends one message; raises InvalidInput before anything is written."""
     keys, policy = yield from topics.resolve(topic)
     outgoing = message.outgoing(policy, producing.new_ids(1)[0])
+    yield from topics.declare(topic)
     results = yield from _send(keys, [(0, outgoing)], confirm)
     return results[0]
 
@@ -123,6 +124,7 @@ class Batch:
         try:
             keys, self._policy = yield from self._topics.resolve(self._topic)
             if batch:
+                yield from self._topics.declare(self._topic)
                 results += yield from _send(keys, batch, self._confirm)
         except LisaError as error:
             self.broken = error
