@@ -1,0 +1,38 @@
+"""What the commands of Lisa's programs share: options from settings, errors as lines, tables and JSON.
+
+Needs the `cli` extra. Exit codes are the same everywhere:
+
+    0    done
+    1    done, and something is wrong: `check` found problems, `load` had lines that were not sent
+    2    not done: bad input, bad settings, no server, or a refusal; one line on stderr says why
+    130  interrupted
+"""
+
+from lisa_common.cli.options import JsonFlag, YesFlag, with_settings
+from lisa_common.cli.output import Column, print_json, print_table, say, shown, shown_duration, shown_moment
+from lisa_common.cli.program import EXIT_FINE, EXIT_NOT_DONE, EXIT_WRONG, Declined, confirm, new_program, sub_commands
+from lisa_common.cli.progress import progress
+from lisa_common.cli.reading import read_duration, read_moment
+
+__all__ = [
+    "EXIT_FINE",
+    "EXIT_NOT_DONE",
+    "EXIT_WRONG",
+    "Column",
+    "Declined",
+    "JsonFlag",
+    "YesFlag",
+    "confirm",
+    "new_program",
+    "print_json",
+    "print_table",
+    "progress",
+    "read_duration",
+    "read_moment",
+    "say",
+    "shown",
+    "shown_duration",
+    "shown_moment",
+    "sub_commands",
+    "with_settings",
+]

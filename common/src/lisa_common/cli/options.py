@@ -1,0 +1,101 @@
+"""Options of commands. Those for settings are derived from the settings' fields, so that nothing is said twice."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+
+from lisa_common.settings import Settings
+
+__all__ = ["JsonFlag", "YesFlag", "bounds_of", "flag_of", "with_settings"]
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document, for programs.")]
+YesFlag = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+def with_settings(settings: type[Settings], *, shared_only: bool = False) -> Callable[..., Callable[..., None]]:
+    """Gives a command one option for each field of the settings, and passes it `settings`, loaded from all sources.
+
+    `shared_only` offers the options that all programs have; the other fields still come from environment and file.
+    """
+    names = Settings.model_fields if shared_only else settings.model_fields
+    options = [_option(name, settings.model_fields[name]) for name in names]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [p for p in inspect.signature(command).parameters.values() if p.name != "settings"]
+
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            flags = {option.name: given.pop(option.name) for option in options}
+            command(settings=settings.load(**flags), **given)
+
+        # What typer reads: the signature, and the annotations by name.
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *options)]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        return run
+
+    return decorate
+
+
+def _option(name: str, field: FieldInfo) -> inspect.Parameter:
+    # Values are taken as text: pydantic reads them as it reads the environment, and complains in the same words.
+    switch = field.annotation is bool
+    option = typer.Option(
+        f"--{flag_of(name)}" + (f"/--no-{flag_of(name)}" if switch else ""),
+        help=f"{_sentence(field.description or name)}{bounds_of(field)}{_default(field)} (env LISA_{name.upper()})",
+        show_default=False,
+        metavar=None if switch else _metavar(field),
+        rich_help_panel="Settings",
+    )
+    annotation = Annotated[bool | None, option] if switch else Annotated[str | None, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def flag_of(name: str) -> str:
+    """The option for a field."""
+    return name.replace("_", "-")
+
+
+def bounds_of(field: FieldInfo) -> str:
+    """The bounds of a field in words: ", 1 to 10"."""
+    marks = list(_marks(field))
+    low = next((f"{m.ge:,}" for m in marks if isinstance(m, Ge)), None)
+    low = low or next((f"above {m.gt:,}" for m in marks if isinstance(m, Gt)), None)
+    high = next((f"{m.le:,}" for m in marks if isinstance(m, Le)), None)
+    high = high or next((f"below {m.lt:,}" for m in marks if isinstance(m, Lt)), None)
+    if get_origin(field.annotation) is Literal:
+        return f", {' or '.join(map(str, get_args(field.annotation)))}"
+    if low and high:
+        return f", {low} to {high}"
+    return f", from {low}" if low else f", up to {high}" if high else ""
+
+
+def _marks(field: FieldInfo) -> Iterator[Any]:
+    # The bounds of `int | None` stand with the int: Annotated[int, Field(ge=1)] | None.
+    yield from field.metadata
+    for kind in get_args(field.annotation):
+        for mark in getattr(kind, "__metadata__", ()):
+            yield from mark.metadata if isinstance(mark, FieldInfo) else (mark,)
+
+
+def _metavar(field: FieldInfo) -> str:
+    kinds = {SecretStr: "URL", int: "NUMBER", float: "NUMBER"}
+    return kinds.get(field.annotation, "TEXT") if isinstance(field.annotation, type) else "TEXT"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required() or field.default is None:
+        return ""
+    default = field.default.get_secret_value() if isinstance(field.default, SecretStr) else field.default
+    # A default is in the documentation, and so no secret.
+    return f"; default {default}"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] if text.split()[0].isalpha() else text

@@ -1,0 +1,113 @@
+"""What commands print: tables for people, plain columns for pipes, JSON for programs."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+__all__ = [
+    "Column",
+    "new_table",
+    "print_json",
+    "print_table",
+    "say",
+    "shown",
+    "shown_duration",
+    "shown_moment",
+]
+
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table; numbers stand to the right."""
+
+    title: str
+    number: bool = False
+
+
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, nothing: str = "") -> None:
+    """Prints a table: with lines and colours at a terminal, else in plain columns, each row on one line.
+
+    `nothing` is what to say where there are no rows.
+    """
+    cells = [[shown(str(cell)) for cell in row] for row in rows]
+    if not cells and nothing:
+        say(nothing)
+    elif sys.stdout.isatty():
+        Console().print(new_table(columns, cells))
+    else:
+        _print_plain(columns, cells)
+
+
+def new_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Table:
+    """A table for a terminal."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column.title, justify="right" if column.number else "left", overflow="fold")
+    for row in rows:
+        # As Text: a message's id or error is no markup.
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _print_plain(columns: Sequence[Column], rows: list[list[str]]) -> None:
+    lines = [[column.title.replace(" ", "_") for column in columns], *rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    for line in lines:
+        padded = [
+            cell.rjust(width) if column.number else cell.ljust(width)
+            for column, cell, width in zip(columns, line, widths, strict=True)
+        ]
+        print("  ".join(padded).rstrip())  # noqa: T201
+
+
+def print_json(document: Any) -> None:
+    """Prints one JSON document, indented at a terminal."""
+    print(json.dumps(document, indent=2 if sys.stdout.isatty() else None))  # noqa: T201
+
+
+def say(text: str, *, error: bool = False) -> None:
+    """Prints a line, to stderr if it is about an error or about progress."""
+    print(text, file=sys.stderr if error else sys.stdout)
+
+
+def shown(text: str) -> str:
+    """The text on one line, with what a terminal would obey (escapes, line breaks) written as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def shown_duration(ms: float) -> str:
+    """A duration in its two largest units: "2d 3h", "1.5s"."""
+    if ms < 0:
+        return f"-{shown_duration(-ms)}"
+    if ms < 60_000:  # noqa: PLR2004 - a minute
+        return f"{ms / 1000:.3g}s" if ms else "0s"
+    parts = []
+    rest = int(ms)
+    for size, unit in _UNITS:
+        count, rest = divmod(rest, size)
+        parts.append((count, unit))
+    first = next(at for at, (count, _) in enumerate(parts) if count)
+    return " ".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def shown_moment(ms: float | None) -> str:
+    """A time in UTC, to the millisecond; "-" for none."""
+    if ms is None:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,117 @@
+"""A program of commands, which ends with a line and an exit code, and never with a traceback for an expected error."""
+
+import io
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from lisa_common.cli.output import shown
+from lisa_common.errors import LisaError
+
+__all__ = ["EXIT_FINE", "EXIT_NOT_DONE", "EXIT_WRONG", "Declined", "confirm", "new_program", "sub_commands"]
+
+EXIT_FINE = 0
+EXIT_WRONG = 1
+EXIT_NOT_DONE = 2
+_EXIT_INTERRUPTED = 130
+
+# Typer has brought click along in some versions, and in others not; this is click's base of usage errors in all.
+_UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+class Declined(LisaError):
+    """A command that would lose something was not told to go on."""
+
+
+class _Program(TyperGroup):
+    """The outermost group of commands: the one place where errors become lines and exit codes."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,  # noqa: FBT001, FBT002 - as in typer
+        windows_expand_args: bool = True,  # noqa: FBT001, FBT002
+        **extra: Any,
+    ) -> Any:
+        """Runs a command line; in standalone mode, which is typer's default, it exits."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                # What a terminal cannot show must not end the program.
+                stream.reconfigure(errors="backslashreplace")
+        code = self._run(
+            args, prog_name=prog_name, complete_var=complete_var, windows_expand_args=windows_expand_args, **extra
+        )
+        if not standalone_mode:
+            return code
+        sys.exit(code)
+
+    def _run(self, args: Sequence[str] | None, **extra: Any) -> int:
+        try:
+            code = super().main(args, standalone_mode=False, **extra)
+        except LisaError as error:
+            lines = str(error).splitlines()
+        except typer.Abort:
+            return _EXIT_INTERRUPTED
+        except _UsageError as error:
+            if type(error).__name__ == "NoArgsIsHelpError":
+                error.show()  # type: ignore[attr-defined]
+                return EXIT_NOT_DONE
+            lines = [" ".join(error.format_message().split())]  # type: ignore[attr-defined]
+        else:
+            return code if isinstance(code, int) else EXIT_FINE
+        for line in lines:
+            print(f"{self.name}: {shown(line)}", file=sys.stderr)  # noqa: T201
+        return EXIT_NOT_DONE
+
+
+def new_program(name: str, purpose: str) -> typer.Typer:
+    """The commands of a program, none so far, with `--version`."""
+    program = typer.Typer(
+        name=name,
+        help=purpose,
+        cls=_Program,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog="Exit codes: 0 done, 1 done and something is wrong, 2 not done.",
+    )
+
+    def show_version(wanted: bool) -> None:  # noqa: FBT001 - called by typer
+        if wanted:
+            print(f"{name} {metadata.version(name)}")  # noqa: T201
+            raise typer.Exit
+
+    @program.callback()
+    def options(
+        *,
+        version: Annotated[
+            bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
+        ] = False,
+    ) -> None:
+        pass
+
+    return program
+
+
+def sub_commands(program: typer.Typer, name: str, purpose: str) -> typer.Typer:
+    """A group of commands below a program."""
+    group = typer.Typer(name=name, help=purpose, no_args_is_help=True)
+    program.add_typer(group)
+    return group
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Asks at a terminal; elsewhere only `--yes` is a yes. Raises Declined."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Declined(f"{question} Not done, as nobody can be asked here: pass --yes")
+    if not typer.confirm(question, err=True):
+        raise Declined("not done")
