@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +31,17 @@ H = TypeVar("H", bound=Handler)
 
 _BUSY_POLL_S = 0.05
 """While a topic is full, the others are read without waiting at the server, at least this often."""
+
+
+_THREADS = "lisa-handler"
+
+
+def _threads_left() -> bool:
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith(_THREADS)]
+    for thread in threads:
+        # Idle ones end as soon as they notice that their pool has been shut down.
+        thread.join(0.2)
+    return any(thread.is_alive() for thread in threads)
 
 
 class Worker:
@@ -60,7 +73,7 @@ class Worker:
         settings: ConsumerSettings | None = None,
     ) -> None:
         self.settings = settings or ConsumerSettings.load(redis_url=url, concurrency=concurrency, prefetch=prefetch)
-        self._url = url or self.settings.redis_url.get_secret_value()
+        self.url = url or self.settings.redis_url.get_secret_value()
         self._core = Core(self.settings.prefix, group, name)
         self._routes: dict[str, Route] = {}
         self._stopping = asyncio.Event()
@@ -93,7 +106,10 @@ class Worker:
         return register
 
     def run(self) -> None:
-        """Works until SIGTERM or SIGINT, then drains; for the main thread."""
+        """Works until SIGTERM or SIGINT, then drains; for the main thread.
+
+        Ends the process with exit code 1 when a plain function still runs after the drain: a thread cannot be ended.
+        """
 
         async def main() -> None:
             loop = asyncio.get_running_loop()
@@ -102,6 +118,10 @@ class Worker:
             await self.serve()
 
         asyncio.run(main())
+        if _threads_left():
+            logger.error("handlers still run in threads after the drain; their messages will be reclaimed")
+            logging.shutdown()
+            os._exit(1)
 
     def stop(self) -> None:
         """Tells the worker to drain and end. To be called in its event loop."""
@@ -113,12 +133,11 @@ class Worker:
             raise InvalidInput("topics", (), "a worker needs a handler; at least one is")
         slots = Slots(self.settings.concurrency, {topic: route.concurrency for topic, route in self._routes.items()})
         timeout_s = self.settings.timeout_s + self.settings.block_s
-        threads = ThreadPoolExecutor(self.settings.concurrency, thread_name_prefix="lisa-handler")
-        async with AsyncConnection(self._url, name="lisa-worker", timeout_s=timeout_s) as connection:
+        threads = ThreadPoolExecutor(self.settings.concurrency, thread_name_prefix=_THREADS)
+        async with AsyncConnection(self.url, name="lisa-worker", timeout_s=timeout_s) as connection:
             shift = _Shift(connection, self._core, self._routes, slots=slots, threads=threads, settings=self.settings)
             logger.info("worker %s of group %s reads %s", self.name, self._core.group, ", ".join(self._routes))
             await shift.work(self._stopping)
-        # A plain function cannot be cancelled: one that outlives the drain keeps its thread, and the process, busy.
         threads.shutdown(wait=False, cancel_futures=True)
         logger.info("worker %s has ended", self.name)
 
@@ -177,8 +196,7 @@ class _Shift:
         failures = 0
         while not stopping.is_set():
             try:
-                if not failures:
-                    await self._leases.learn(list(self._routes))
+                await self._leases.learn(list(self._routes))
                 while not stopping.is_set():
                     await self._read_once()
                     if failures:

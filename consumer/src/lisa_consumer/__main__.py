@@ -1,0 +1,5 @@
+"""`python -m lisa_consumer` is `lisa-consumer`."""
+
+from lisa_consumer.cli import main
+
+main()

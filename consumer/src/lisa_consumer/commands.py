@@ -1,0 +1,61 @@
+"""The commands of `lisa-consumer`."""
+
+import asyncio
+import os
+import sys
+from typing import Annotated
+
+import typer
+from pydantic import SecretStr
+
+from lisa_common.aio import AsyncConnection
+from lisa_common.call import command
+from lisa_common.cli import new_program, with_settings
+from lisa_common.logs import configure_logging
+from lisa_consumer.loading import load_worker
+from lisa_consumer.processes import supervise, worker_command
+from lisa_consumer.settings import ConsumerSettings
+
+__all__ = ["program"]
+
+program = new_program("lisa-consumer", "Runs workers of Lisa, a delay queue on Redis Streams.")
+
+
+@program.command()
+@with_settings(ConsumerSettings)
+def run(
+    *,
+    worker: Annotated[
+        str, typer.Argument(metavar="MODULE:WORKER", help="Where the worker is, as in app.tasks:worker.")
+    ],
+    processes: Annotated[
+        int, typer.Option(min=1, max=1_000, help="How many processes to run, each with all of it.")
+    ] = 1,
+    settings: ConsumerSettings,
+) -> None:
+    """Runs a worker until SIGTERM or SIGINT, then drains.
+
+    With several processes, one that dies is replaced. What the worker's code sets itself wins over these options.
+    """
+    configure_logging(settings.log_level)
+    _export(settings)
+    found = load_worker(worker)
+    asyncio.run(_check(found.url, settings.timeout_s))
+    if processes == 1:
+        found.run()
+    else:
+        sys.exit(supervise(worker_command(worker), processes, drain_s=settings.drain_s))
+
+
+def _export(settings: ConsumerSettings) -> None:
+    """Puts the settings where the worker's module, and its processes, find them: in the environment."""
+    for name in settings.model_fields_set:
+        value = getattr(settings, name)
+        text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+        os.environ[f"LISA_{name.upper()}"] = text
+
+
+async def _check(url: str, timeout_s: float) -> None:
+    """Raises when there is no server: at start that is a mistake, later on it is an accident to be survived."""
+    async with AsyncConnection(url, name="lisa-worker", timeout_s=timeout_s) as connection:
+        await connection.call(command("PING"))

@@ -1,0 +1,80 @@
+"""Several processes of one worker: started, replaced when they die, and drained together."""
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from asyncio.subprocess import Process
+from collections.abc import Sequence
+from contextlib import suppress
+
+from lisa_common.server import RECONNECT
+
+__all__ = ["supervise", "worker_command"]
+
+logger = logging.getLogger(__name__)
+
+_BAD_INPUT = 2
+
+_STEADY_S = 10.0
+"""A process that lived for so long counts as a good start: delays between replacements begin anew."""
+
+_KILL_AFTER_S = 10.0
+"""Patience beyond a worker's own drain, before its process is killed."""
+
+
+def worker_command(target: str) -> list[str]:
+    """The command that runs one worker process of a target."""
+    return [sys.executable, "-m", "lisa_consumer", "run", target]
+
+
+def supervise(command: Sequence[str], count: int, *, drain_s: float) -> int:
+    """Runs `count` processes of a command until SIGTERM or SIGINT, then has them drain. Returns the exit code.
+
+    A process that dies is replaced. One that exits with 2 was started wrongly, as its successor would be: all end.
+    """
+
+    async def main() -> int:
+        stopping = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopping.set)
+        codes = await asyncio.gather(*(_keep_running(command, stopping, drain_s) for _ in range(count)))
+        return max(codes)
+
+    return asyncio.run(main())
+
+
+async def _keep_running(command: Sequence[str], stopping: asyncio.Event, drain_s: float) -> int:
+    stop = asyncio.create_task(stopping.wait())
+    failures = 0
+    while not stopping.is_set():
+        started = time.monotonic()
+        # In a session of its own, so that Ctrl-C reaches it through us only, as SIGTERM.
+        process = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+        ended = asyncio.create_task(process.wait())
+        await asyncio.wait((ended, stop), return_when=asyncio.FIRST_COMPLETED)
+        if not ended.done():
+            await _drain(process, drain_s)
+            break
+        if ended.result() == _BAD_INPUT:
+            stopping.set()
+            return _BAD_INPUT
+        failures = 1 if time.monotonic() - started > _STEADY_S else failures + 1
+        delay = RECONNECT.compute(failures)
+        logger.warning("worker process %d died with %d, another starts in %.1f s", process.pid, ended.result(), delay)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stopping.wait(), delay)
+    return 0
+
+
+async def _drain(process: Process, drain_s: float) -> None:
+    with suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), drain_s + _KILL_AFTER_S)
+    except TimeoutError:
+        logger.warning("worker process %d did not end, killing it", process.pid)
+        process.kill()
+        await process.wait()

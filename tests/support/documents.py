@@ -1,0 +1,137 @@
+"""Runs the examples of a Markdown page, in order, as a reader would.
+
+- A `python` block whose first line is a comment with a file name is written to that file.
+- Any other `python` block is run; all blocks of a page share their names.
+- Of a `console` block, each line that begins with `$ ` is run by a shell.
+- What follows (a `text` block after Python, the lines below a command) must be printed; `...` stands for anything.
+- Of a `sh` block, each line that begins with `$ ` is started in the background, until the page ends.
+- The lines of a `log` block must appear among what the background prints, soon.
+"""
+
+import contextlib
+import doctest
+import io
+import re
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.waiting import wait_until
+
+__all__ = ["Page"]
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# ([\w/]+\.(?:py|toml|jsonl))\n")
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    language: str
+    text: str
+    line: int
+
+
+class Page:
+    """One page, and the directory in which its examples run."""
+
+    def __init__(self, path: Path, directory: Path, environment: Mapping[str, str]) -> None:
+        self._path = path
+        self._directory = directory
+        self._environment = dict(environment)
+        self._names: dict[str, Any] = {"__name__": path.stem}
+        self._background: list[subprocess.Popen[bytes]] = []
+
+    def run(self) -> int:
+        """Runs the page; raises AssertionError where it prints something else. Says how many examples there were."""
+        try:
+            return self._run(list(self._blocks()))
+        finally:
+            for process in self._background:
+                process.send_signal(signal.SIGTERM)
+            codes = [process.wait(30) for process in self._background]
+            assert not any(codes), f"{self._path.name}: {codes}\n{self._output()}"
+
+    def _run(self, blocks: list[_Block]) -> int:
+        count = 0
+        for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+            if block.language == "python":
+                count += 1
+                if named := _FILE.match(block.text):
+                    (self._directory / named[1]).write_text(block.text, "utf-8")
+                    continue
+                wanted = following.text if following and following.language == "text" else ""
+                self._compare(block.line, wanted, self._python(block))
+            elif block.language == "console":
+                for command, wanted in _commands(block.text):
+                    count += 1
+                    self._compare(block.line, wanted, self._shell(command))
+            elif block.language == "sh":
+                for command, _ in _commands(block.text):
+                    count += 1
+                    self._start(command)
+            elif block.language == "log":
+                self._await_log(block.text)
+        return count
+
+    def _start(self, command: str) -> None:
+        with (self._directory / "background.log").open("ab") as log:
+            self._background.append(
+                subprocess.Popen(  # noqa: S602 - the page is ours
+                    f"exec {command}",
+                    shell=True,
+                    cwd=self._directory,
+                    env=self._environment,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+
+    def _output(self) -> str:
+        return (self._directory / "background.log").read_text("utf-8")
+
+    def _await_log(self, wanted: str) -> None:
+        for line in wanted.splitlines():
+            wait_until(lambda line=line: line in self._output(), 30, what=f"{line!r} in the output")
+
+    def _blocks(self) -> Iterator[_Block]:
+        page = self._path.read_text("utf-8")
+        for match in _BLOCK.finditer(page):
+            yield _Block(match[1], match[2], page.count("\n", 0, match.start()) + 2)
+
+    def _python(self, block: _Block) -> str:
+        printed = io.StringIO()
+        # Empty lines in front, so that a traceback names the line of the page.
+        code = compile("\n" * (block.line - 1) + block.text, str(self._path), "exec")
+        with contextlib.redirect_stdout(printed):
+            exec(code, self._names)  # noqa: S102 - the page is ours
+        return printed.getvalue()
+
+    def _shell(self, command: str) -> str:
+        done = subprocess.run(  # noqa: S602 - the page is ours
+            command,
+            shell=True,
+            cwd=self._directory,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, f"{self._path.name}: {command}\n{done.stdout}"
+        return done.stdout
+
+    def _compare(self, line: int, wanted: str, got: str) -> None:
+        if wanted:
+            flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+            same = doctest.OutputChecker().check_output(wanted, got, flags)
+            assert same, f"{self._path.name}, line {line}: wanted\n{wanted}\ngot\n{got}"
+
+
+def _commands(text: str) -> Iterator[tuple[str, str]]:
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, wanted = part.partition("\n")
+        yield command, wanted
