@@ -98,4 +98,4 @@ def _default(field: FieldInfo) -> str:
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] if text.split()[0].isalpha() else text
+    return text[:1].upper() + text[1:] if text.split(maxsplit=1)[0].isalpha() else text
