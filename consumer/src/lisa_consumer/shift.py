@@ -1,0 +1,192 @@
+"""One run of a worker: what it has in hand, and the tasks that move it."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from contextlib import suppress
+
+from lisa_common.aio import AsyncConnection
+from lisa_common.errors import LisaError
+from lisa_common.protocol.consuming import Delivery, Nack
+from lisa_common.server import RECONNECT
+from lisa_consumer.core import MAX_BATCH, Core
+from lisa_consumer.handler import Route, verdict
+from lisa_consumer.leases import Leases
+from lisa_consumer.settings import ConsumerSettings
+from lisa_consumer.settler import Settler
+from lisa_consumer.slots import Slots
+
+__all__ = ["Shift"]
+
+logger = logging.getLogger(__name__)
+
+_BUSY_POLL_S = 0.05
+"""While a topic is full, the others are read without waiting at the server, at least this often."""
+
+
+class Shift:
+    """Reads, handles and settles, for one worker, until it is told to stop."""
+
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        core: Core,
+        routes: Mapping[str, Route],
+        *,
+        threads: Executor,
+        settings: ConsumerSettings,
+    ) -> None:
+        self._connection = connection
+        self._core = core
+        self._routes = routes
+        self._slots = Slots(settings.concurrency, {topic: route.concurrency for topic, route in routes.items()})
+        self._threads = threads
+        self._settings = settings
+        self._leases = Leases(connection, core)
+        self._settler = Settler(connection, core, self._settled)
+        self._queues: dict[str, deque[Delivery]] = {topic: deque() for topic in routes}
+        self._in_hand = dict.fromkeys(routes, 0)
+        self._running: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Event()
+
+    async def work(self, stopping: asyncio.Event) -> None:
+        """Reads and handles until stopping, then drains."""
+        keeper = asyncio.create_task(self._leases.run(list(self._routes)))
+        settler = asyncio.create_task(self._settler.run())
+        reader = asyncio.create_task(self._read(stopping))
+        waiter = asyncio.create_task(stopping.wait())
+        done, _ = await asyncio.wait((keeper, settler, reader, waiter), return_when=asyncio.FIRST_COMPLETED)
+        stopping.set()
+        self._room.set()
+        try:
+            for task in done:
+                task.result()
+            await reader
+            await self._drain()
+        finally:
+            waiter.cancel()
+            self._settler.close()
+            with suppress(TimeoutError):
+                # Without a server there is nobody to tell: what was handled comes again when its lease has run out.
+                await asyncio.wait_for(settler, self._settings.drain_s + 1)
+            keeper.cancel()
+
+    # Reading
+
+    async def _read(self, stopping: asyncio.Event) -> None:
+        failures = 0
+        while not stopping.is_set():
+            try:
+                await self._leases.learn(list(self._routes))
+                while not stopping.is_set():
+                    await self._read_once()
+                    if failures:
+                        logger.info("the server is back")
+                        failures = 0
+            except LisaError as error:
+                failures += 1
+                log = logger.warning if failures == 1 else logger.debug
+                log("cannot read, will try again: %s", error)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stopping.wait(), RECONNECT.compute(failures))
+
+    async def _read_once(self) -> None:
+        self._room.clear()
+        rooms = {topic: self._most(topic) - held for topic, held in self._in_hand.items()}
+        # Half of the hand must be free, so that reads bring batches.
+        roomy = [topic for topic, room in rooms.items() if 2 * room >= self._most(topic)]
+        all_roomy = len(roomy) == len(rooms)
+        deliveries: list[Delivery] = []
+        if roomy:
+            limit = min(rooms[topic] for topic in roomy)
+            wait = self._settings.block_s if all_roomy else None
+            flow = self._core.read(roomy, limit=limit, wait=wait, block=self._settings.block_s)
+            deliveries = await self._connection.run(flow)
+            self._take(deliveries)
+        if not all_roomy and not deliveries:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._room.wait(), _BUSY_POLL_S if roomy else None)
+
+    def _most(self, topic: str) -> int:
+        return min(self._routes[topic].concurrency + self._settings.prefetch, MAX_BATCH)
+
+    def _take(self, deliveries: list[Delivery]) -> None:
+        self._leases.hold(deliveries)
+        for delivery in deliveries:
+            self._queues[delivery.topic].append(delivery)
+            self._in_hand[delivery.topic] += 1
+        self._start()
+
+    # Handling
+
+    def _start(self) -> None:
+        """Starts what may run: of each topic in turn, while there are slots."""
+        waiting = [topic for topic, queue in self._queues.items() if queue]
+        while waiting:
+            waiting = [topic for topic in waiting if self._start_one(topic) and self._queues[topic]]
+
+    def _start_one(self, topic: str) -> bool:
+        if not self._slots.take(topic):
+            return False
+        delivery = self._queues[topic].popleft()
+        task = asyncio.create_task(self._handle(self._routes[topic], delivery))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return True
+
+    async def _handle(self, route: Route, delivery: Delivery) -> None:
+        try:
+            if not self._leases.begin(delivery, route.timeout_s):
+                logger.warning("%s is not begun: its lease has run out while it was held", delivery)
+                self._settled(delivery)
+                return
+            nack = await self._verdict(route, delivery)
+            self._leases.end(delivery)
+            self._settler.settle(delivery, nack)
+        finally:
+            self._slots.give_back(delivery.topic)
+            self._start()
+
+    async def _verdict(self, route: Route, delivery: Delivery) -> Nack | None:
+        try:
+            await route.call(delivery, self._threads)
+        except asyncio.CancelledError:
+            # By the drain, whose patience ended, or by the handler's own doing: it did not finish either way.
+            return Nack(delivery.entry, "the handler was cancelled before it ended")
+        except BaseException as error:
+            if not isinstance(error, LisaError):
+                logger.warning("the handler of %s failed", delivery, exc_info=error)
+            return verdict(delivery, error)
+        return None
+
+    def _settled(self, delivery: Delivery) -> None:
+        self._leases.drop(delivery)
+        self._in_hand[delivery.topic] -= 1
+        self._room.set()
+
+    # Ending
+
+    async def _drain(self) -> None:
+        unbegun = [delivery for queue in self._queues.values() for delivery in queue]
+        for queue in self._queues.values():
+            queue.clear()
+        if unbegun:
+            await self._give_back(unbegun)
+        if self._running:
+            logger.info("%d handlers are running, up to %g s", len(self._running), self._settings.drain_s)
+            _, late = await asyncio.wait(self._running, timeout=self._settings.drain_s)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=1)
+
+    async def _give_back(self, deliveries: list[Delivery]) -> None:
+        try:
+            released = await self._connection.run(self._core.release(deliveries), patience_s=1)
+            logger.info("%d deliveries that had not begun were given back", released)
+        except LisaError as error:
+            logger.warning("%d deliveries come again when their leases run out: %s", len(deliveries), error)
+        for delivery in deliveries:
+            self._settled(delivery)
