@@ -22,6 +22,7 @@ local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 --@include entry
 --@include groups
 --@include failure
+--@include owes
 --@include forget
 --@include places
 --@include policy
