@@ -15,7 +15,8 @@ class Proxy:
         self._port = port
         self._marker: bytes | None = None
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._ends: set[asyncio.StreamWriter] = set()
+        self._clients: set[asyncio.Task[None]] = set()
         self.lost = 0
         """Replies that were lost so far."""
 
@@ -30,43 +31,42 @@ class Proxy:
         self._marker = marker
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._clients.add(task)
         upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        ends = {writer, upstream_writer}
+        self._ends |= ends
         losing = asyncio.Event()
-        ways = (
+        await asyncio.gather(
             self._requests(reader, upstream_writer, losing),
             self._replies(upstream_reader, writer, losing),
         )
-        tasks = [asyncio.create_task(way) for way in ways]
-        self._tasks.update(tasks)
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._tasks.difference_update(tasks)
-            for end in (writer, upstream_writer):
-                end.close()
-                with suppress(OSError):
-                    await end.wait_closed()
+        self._ends -= ends
+        for end in ends:
+            with suppress(OSError):
+                await end.wait_closed()
+        self._clients.discard(task)
 
     async def _requests(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, losing: asyncio.Event
     ) -> None:
-        while data := await reader.read(65_536):
-            if self._marker and self._marker in data:
-                self._marker = None
-                losing.set()
-            writer.write(data)
-            await writer.drain()
+        with suppress(OSError):
+            while data := await reader.read(65_536):
+                if self._marker and self._marker in data:
+                    self._marker = None
+                    losing.set()
+                writer.write(data)
+        writer.close()
 
     async def _replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, losing: asyncio.Event) -> None:
-        while data := await reader.read(65_536):
-            if losing.is_set():
-                self.lost += 1
-                return
-            writer.write(data)
-            await writer.drain()
+        with suppress(OSError):
+            while data := await reader.read(65_536):
+                if losing.is_set():
+                    self.lost += 1
+                    break
+                writer.write(data)
+        writer.close()
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -77,6 +77,7 @@ class Proxy:
     ) -> None:
         assert self._server is not None
         self._server.close()
-        for task in tuple(self._tasks):
-            task.cancel()
+        for end in tuple(self._ends):
+            end.close()
+        await asyncio.gather(*self._clients)
         await self._server.wait_closed()

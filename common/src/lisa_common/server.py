@@ -1,5 +1,6 @@
 """What the blocking and the asyncio connection share: client options, and Redis' errors as ours."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -49,6 +50,8 @@ _REFUSALS = (
     "CLUSTERDOWN",
     "TRYAGAIN",
 )
+# The client reconnects by itself before a command; when that fails the command was not sent.
+_CONNECTING = re.compile(r"(Error|Timeout)\b.* connecting to ")
 _DENIED = (
     redis_errors.AuthenticationError,
     redis_errors.AuthenticationWrongNumberOfArgsError,
@@ -84,7 +87,7 @@ def masked(url: str) -> str:
 def unreachable(error: Exception, url: str) -> LisaError:
     """The error of a connection that could not be made: nothing was asked yet, so nothing was done."""
     found = lisa_error(error)
-    if isinstance(found, OutcomeUnknown):
+    if isinstance(found, OutcomeUnknown | Unreachable):
         return Unreachable(f"cannot reach Redis at {masked(url)}: {_first_line(error)}")
     return found
 
@@ -104,6 +107,8 @@ def lisa_error(error: Exception) -> LisaError:
     if isinstance(error, refusals) or text.startswith(_REFUSALS):
         return Refused(f"Redis refuses for now: {text}")
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
+        if _CONNECTING.match(text):
+            return Unreachable(f"cannot reach Redis: {text}")
         return OutcomeUnknown(f"the connection to Redis broke before the reply: {text}")
     if text.startswith(("NOGROUP", "UNBLOCKED")):
         return NoGroup(text)

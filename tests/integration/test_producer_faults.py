@@ -1,0 +1,230 @@
+"""Producers of both kinds, and a server that is away, denies access, is slow to confirm, or loses a reply."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from lisa_common.errors import AccessDenied, InvalidInput, NotConfirmed, OutcomeUnknown, Refused, Unreachable
+from lisa_producer import Confirm, Message, PartialSend, SendOutcome
+from support import Server, wait_until_async
+from support.proxy import Proxy
+
+Producers = Callable[..., Any]
+OwnServer = Callable[..., Server]
+
+
+def _count(server: Server, prefix: str, name: str) -> int:
+    with server.client() as client:
+        return int({"ready": client.xlen, "waiting": client.zcard}[name](f"{prefix}:{{orders}}:{name}"))
+
+
+async def test_an_absent_server_is_reported_after_the_producers_patience(
+    producers: Producers, own_server: OwnServer
+) -> None:
+    """Each call tries for `patience_s`, then raises Unreachable: nothing was done."""
+    server = own_server()
+    server.stop()
+    producer = producers(server.url, patience_s=0.3)
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match=str(server.port)):
+        await producer.send("orders", b"x")
+    assert time.monotonic() - began < 5
+
+
+async def test_many_messages_stop_at_an_absent_server(producers: Producers, own_server: OwnServer) -> None:
+    """Those of the batch that could not be sent are failures; later ones are not taken."""
+    server = own_server()
+    producer = producers(server.url, patience_s=0.1, batch_messages=2)
+    taken = []
+
+    def messages() -> Iterator[Message]:
+        for n in range(10):
+            if n == 2:
+                server.stop()
+            taken.append(n)
+            yield Message(body=b"x", id=f"m{n}", delay=60)
+
+    with pytest.raises(PartialSend) as caught:
+        await producer.send_many("orders", messages())
+    report = caught.value.report
+    assert (report.sent, report.failed, taken) == (2, 2, [0, 1, 2, 3])
+    assert isinstance(caught.value.__cause__, Unreachable)
+
+
+async def test_a_send_survives_a_server_that_comes_back(
+    producers: Producers, own_server: OwnServer, prefix: str
+) -> None:
+    """Within its patience a send waits for the server, whose absence between two sends is not noticed."""
+    server = own_server(appendonly="yes")
+    producer = producers(server.url)
+    await producer.send("orders", b"before", delay=60)
+    await asyncio.to_thread(server.restart)
+    await producer.send("orders", b"between", delay=60)
+    await asyncio.to_thread(server.stop)
+    starter = Thread(target=server.start)
+    starter.start()
+    await producer.send("orders", b"after", delay=60)
+    starter.join()
+    assert _count(server, prefix, "waiting") == 3
+
+
+async def test_a_restart_under_many_messages_loses_and_doubles_nothing(
+    producers: Producers, own_server: OwnServer, prefix: str
+) -> None:
+    """The sending goes on when the server is back: with chosen ids, each message is there once (promise 6)."""
+    server = own_server(appendonly="yes")
+    starters = []
+
+    def messages() -> Iterator[Message]:
+        for n in range(900):
+            if n in (350, 710):
+                server.stop()
+                starters.append(Thread(target=server.start))
+                starters[-1].start()
+            yield Message(body=b"x", id=f"m{n}", delay=60)
+
+    report = await producers(server.url, batch_messages=100).send_many("orders", messages())
+    for starter in starters:
+        starter.join()
+    assert (report.sent, report.duplicates, report.failed) == (900, 0, 0)
+    assert _count(server, prefix, "waiting") == 900
+
+
+async def test_a_lost_reply_of_a_generated_id_leaves_the_outcome_unknown(
+    producers: Producers, own_server: OwnServer, prefix: str
+) -> None:
+    """A message due now may have been acked before a second try: it is not sent twice, and the caller is told."""
+    server = own_server()
+    async with Proxy(server.port) as proxy:
+        producer = producers(proxy.url)
+        await producer.send("orders", b"first")
+        proxy.lose_reply_to(b"EVALSHA")
+        with pytest.raises(OutcomeUnknown):
+            await producer.send("orders", b"second")
+        assert proxy.lost == 1
+        assert _count(server, prefix, "ready") == 2
+        await producer.send("orders", b"third")
+        assert _count(server, prefix, "ready") == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "outcome"),
+    [({"id": "mine"}, SendOutcome.DUPLICATE), ({"delay": 600}, SendOutcome.SENT)],
+    ids=["chosen id", "generated id, due much later"],
+)
+async def test_a_lost_reply_is_made_good_where_that_cannot_send_twice(
+    producers: Producers, own_server: OwnServer, prefix: str, options: dict[str, Any], outcome: SendOutcome
+) -> None:
+    """The send is tried again, and there is one message (promise 6)."""
+    server = own_server()
+    async with Proxy(server.port) as proxy:
+        producer = producers(proxy.url)
+        await producer.send("other", b"x")
+        proxy.lose_reply_to(b"EVALSHA")
+        assert (await producer.send("orders", b"x", **options)).outcome is outcome
+        assert proxy.lost == 1
+        assert _count(server, prefix, "waiting" if "delay" in options else "ready") == 1
+
+
+async def test_a_batch_with_a_lost_reply_says_so_for_each_message(producers: Producers, own_server: OwnServer) -> None:
+    """Generated ids that are due now: every message of the batch fails with OutcomeUnknown."""
+    server = own_server()
+    async with Proxy(server.port) as proxy:
+        producer = producers(proxy.url)
+        await producer.send("orders", b"x")
+        proxy.lose_reply_to(b"EVALSHA")
+        with pytest.raises(PartialSend) as caught:
+            await producer.send_many("orders", [Message(body=b"x") for _ in range(3)])
+        assert [type(result.error) for result in caught.value.report.results] == [OutcomeUnknown] * 3
+
+
+async def test_scripts_are_loaded_again_after_a_flush(producers: Producers, own_server: OwnServer) -> None:
+    """A server that forgot all scripts is not noticed (promise 14)."""
+    server = own_server()
+    producer = producers(server.url)
+    await producer.send("orders", b"x", id="a")
+    with server.client() as client:
+        client.script_flush()
+    assert (await producer.send("orders", b"x", id="b")).outcome is SendOutcome.SENT
+    with server.client() as client:
+        client.script_flush()
+    assert (await producer.find("orders", "b")).record.body == b"x"
+
+
+async def test_a_wrong_password_is_no_matter_of_patience(producers: Producers, own_server: OwnServer) -> None:
+    """AccessDenied comes at once, and does not tell the password."""
+    server = own_server()
+    with server.client() as client:
+        client.acl_setuser("jo", enabled=True, passwords=["+right"], keys=["*"], categories=["+@all"])
+    producer = producers(server.url.replace("redis://", "redis://jo:secret@"), patience_s=60)
+    with pytest.raises(AccessDenied) as caught:
+        await producer.send("orders", b"x")
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_full_server_refuses_a_send_whole(producers: Producers, own_server: OwnServer, prefix: str) -> None:
+    """Without memory nothing of a message is written; with memory again, the same producer sends (promise 14)."""
+    server = own_server()
+    producer = producers(server.url, patience_s=0.1)
+    await producer.send("orders", b"x", id="before", delay=60)
+    with server.client() as client:
+        client.config_set("maxmemory", "1mb")
+        with pytest.raises(Refused, match="maxmemory"):
+            await producer.send("orders", b"x", id="full", delay=60)
+        client.config_set("maxmemory", "0")
+    assert await producer.find("orders", "full") is None
+    await producer.send("orders", b"x", id="full", delay=60)
+    assert _count(server, prefix, "waiting") == 2
+
+
+def _replicas(server: Server) -> int:
+    with server.client() as client:
+        info = client.info("replication")
+    return sum(info[f"slave{n}"]["state"] == "online" for n in range(info["connected_slaves"]))
+
+
+async def test_a_send_can_be_confirmed_by_replicas(producers: Producers, own_server: OwnServer, prefix: str) -> None:
+    """With `confirm` a send returns once so many replicas have it; fewer are an error that says so, and how many."""
+    server = own_server(repl_diskless_sync_delay="0")
+    own_server(replicaof=f"127.0.0.1 {server.port}")
+    await wait_until_async(lambda: _replicas(server) == 1)
+    producer = producers(server.url, confirm=Confirm(replicas=1, timeout=5))
+    assert (await producer.send("orders", b"x", id="a")).outcome is SendOutcome.SENT
+    with pytest.raises(NotConfirmed, match=r"wanted 2 replicas, got 1 replicas") as caught:
+        await producer.send("orders", b"x", id="b", confirm=Confirm(replicas=2, timeout=0.1))
+    assert (caught.value.topic, caught.value.ids) == ("orders", ("b",))
+    assert _count(server, prefix, "ready") == 2
+
+
+async def test_many_messages_are_confirmed_by_the_batch(producers: Producers, own_server: OwnServer) -> None:
+    """A batch that was not confirmed ends the sending; its messages failed, as far as anybody knows."""
+    producer = producers(own_server().url, batch_messages=2)
+    with pytest.raises(PartialSend) as caught:
+        await producer.send_many(
+            "orders", [Message(body=b"x") for _ in range(5)], confirm=Confirm(replicas=1, timeout=0.05)
+        )
+    report = caught.value.report
+    assert (report.sent, report.failed) == (0, 2)
+    assert isinstance(caught.value.__cause__, NotConfirmed)
+
+
+async def test_a_send_can_be_confirmed_by_disks(producers: Producers, own_server: OwnServer) -> None:
+    """With `fsync` this server's disk has it too; a server without AOF, or without WAITAOF, confirms nothing."""
+    server, volatile = own_server(appendonly="yes", appendfsync="always"), own_server()
+    confirm = Confirm(fsync=True, timeout=5)
+    with server.client() as client:
+        version = tuple(int(part) for part in client.info("server")["redis_version"].split(".")[:2])
+    if version >= (7, 2):
+        assert (await producers(server.url).send("orders", b"x", confirm=confirm)).outcome is SendOutcome.SENT
+    with pytest.raises(NotConfirmed, match="fsync"):
+        await producers(volatile.url).send("orders", b"x", confirm=confirm)
+
+
+def test_a_confirmation_of_nothing_is_refused() -> None:
+    """Asking for a confirmation must ask for something."""
+    with pytest.raises(InvalidInput, match="replicas 0"):
+        Confirm()
