@@ -52,6 +52,7 @@ _REFUSALS = (
 )
 # The client reconnects by itself before a command; when that fails the command was not sent.
 _CONNECTING = re.compile(r"(Error|Timeout)\b.* connecting to ")
+_BROKEN = "the connection to Redis broke before the reply"
 _DENIED = (
     redis_errors.AuthenticationError,
     redis_errors.AuthenticationWrongNumberOfArgsError,
@@ -107,9 +108,8 @@ def lisa_error(error: Exception) -> LisaError:
     if isinstance(error, refusals) or text.startswith(_REFUSALS):
         return Refused(f"Redis refuses for now: {text}")
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
-        if _CONNECTING.match(text):
-            return Unreachable(f"cannot reach Redis: {text}")
-        return OutcomeUnknown(f"the connection to Redis broke before the reply: {text}")
+        never = _CONNECTING.match(text)
+        return Unreachable(f"cannot reach Redis: {text}") if never else OutcomeUnknown(f"{_BROKEN}: {text}")
     if text.startswith(("NOGROUP", "UNBLOCKED")):
         return NoGroup(text)
     return ServerError(text)
