@@ -98,7 +98,8 @@ def moment_ms(field: str, value: object) -> int:
     passed = value - datetime(1970, 1, 1, tzinfo=UTC)
     milliseconds = -(-passed // timedelta(milliseconds=1))
     latest = datetime.now(UTC) + timedelta(seconds=MAX_DELAY_S)
-    if milliseconds < 0 or value > latest:
+    # 0 is how scripts say "duplicate".
+    if milliseconds < 1 or value > latest:
         raise InvalidInput(field, value, f"a time from 1970 to {latest:%Y-%m-%d} is")
     return milliseconds
 
