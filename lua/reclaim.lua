@@ -46,12 +46,14 @@ local function delivery_of(entry, values)
   }
 end
 
--- Claimed for one moment only: every claimed entry is acked in this same script.
-local claimant = 'lisa-manager'
+-- Claimed for one moment only: every claimed entry is acked in this same script. No consumer can have this name, as it is
+-- deleted afterwards, and what is pending on it with it.
+local claimant = '~manager'
 -- The server measures idle time by its own clock, whatever now_ms says.
 local idle = math.max(0, policy.visibility_ms + server_ms() - now)
 local claim = redis.call('XAUTOCLAIM', ready, group, claimant, idle, ARGV[7], 'COUNT', ARGV[8])
-local counts = { retry = 0, garbage = 0, gone = 0 }
+-- Its third part are entries that were deleted from the stream while they were pending.
+local counts = { retry = 0, garbage = 0, gone = #claim[3] }
 local before, first = earliest(retry), nil
 for _, claimed in ipairs(claim[2]) do
   redis.call('XACK', ready, group, claimed[1])

@@ -46,7 +46,7 @@ local function places_of(id, due, base)
     add('', 'garbage', nil, died, failure)
     return places
   end
-  local groups = list_groups(ready)
+  local groups, unknown = list_groups(ready), {}
   for _, group in ipairs(groups) do
     if owes(group.name, id) then
       local copy = copy_of(group.name, id)
@@ -58,12 +58,18 @@ local function places_of(id, due, base)
       elseif died_at then
         add(group.name, 'garbage', nil, died_at, failure)
       elseif not entry then
-        add(group.name, 'unknown', nil, nil, failure)
+        unknown[#unknown + 1] = { group = group.name, failure = failure }
       elseif entry_after(entry, group.last) then
         add(group.name, 'ready', entry, nil, failure)
       elseif is_pending(group.name, entry) then
         add(group.name, 'delivered', entry, nil, failure)
       end
+    end
+  end
+  -- A message not in `owed` has one copy: where that is known, groups made later have none.
+  if #places == 0 or redis.call('HEXISTS', owed, id) == 1 then
+    for _, place in ipairs(unknown) do
+      add(place.group, 'unknown', nil, nil, place.failure)
     end
   end
   if #groups == 0 then
