@@ -10,16 +10,16 @@ _BROUGHT_BY_CLI = ("click", "rich", "shellingham", "typer")
 
 
 def start(distribution: str, module: str) -> NoReturn:
-    """Runs `app`, the commands that a module defines, and exits with their code.
+    """Runs `program`, the commands that a module defines, and exits with their code.
 
     Without the packages of the distribution's `cli` extra it says on one line what to install, and exits with 2.
     """
     try:
-        app = import_module(module).app
+        program = import_module(module).program
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _BROUGHT_BY_CLI:
             raise
         print(f"{distribution}: commands need more packages: pip install '{distribution}[cli]'", file=sys.stderr)  # noqa: T201
         sys.exit(2)
-    app(prog_name=distribution)
+    program(prog_name=distribution)
     sys.exit(0)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import redis.exceptions as redis_errors
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
@@ -37,6 +37,7 @@ RECONNECT = ExponentialWithJitterBackoff(base=0.02, cap=1.0)
 NO_RETRY = NoBackoff()
 """The client itself must not repeat a command: it cannot know which are safe to repeat."""
 
+_QUERY_PASSWORD = re.compile(r"(\bpassword=)[^&]*")
 _SCHEMES = ("redis", "rediss", "unix")
 _REFUSALS = (
     "OOM",
@@ -62,9 +63,14 @@ _DENIED = (
 
 def client_options(url: str, *, name: str, timeout_s: float) -> dict[str, Any]:
     """Options for `redis.Redis.from_url` of either client; raises InvalidInput for a URL that is none of ours."""
-    parts = urlsplit(url)
+    limit = f"URLs of {'://, '.join(_SCHEMES)}:// are"
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise InvalidInput("redis_url", masked(url), f"{limit} ({error})") from None
     if parts.scheme not in _SCHEMES:
-        raise InvalidInput("redis_url", masked(url), f"URLs of {'://, '.join(_SCHEMES)}:// are")
+        raise InvalidInput("redis_url", masked(url), limit)
     return {
         "url": url,
         "client_name": name,
@@ -77,12 +83,13 @@ def client_options(url: str, *, name: str, timeout_s: float) -> dict[str, Any]:
 
 
 def masked(url: str) -> str:
-    """The URL without its password."""
-    parts = urlsplit(url)
-    if "@" not in parts.netloc:
-        return url
-    user = (parts.username or "") + (":***" if parts.password else "")
-    return urlunsplit(parts._replace(netloc=f"{user}@{parts.netloc.rpartition('@')[2]}"))
+    """The URL, or what was meant to be one, without its password."""
+    login, at, rest = _QUERY_PASSWORD.sub(r"\1***", url).rpartition("@")
+    scheme, slashes, login = login.rpartition("://")
+    user, colon, _ = login.partition(":")
+    if not slashes and at:
+        return f"***@{rest}"
+    return f"{scheme}{slashes}{user}{colon and ':***'}{at}{rest}"
 
 
 def unreachable(error: Exception, url: str) -> LisaError:

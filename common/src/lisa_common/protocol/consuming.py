@@ -21,6 +21,7 @@ __all__ = [
     "Nack",
     "NackOutcome",
     "ack",
+    "entry_of",
     "extend",
     "fetch",
     "join",
@@ -108,7 +109,7 @@ def read(
 
     def decode(reply: list[Any] | None) -> list[tuple[str, list[Entry]]]:
         return [
-            (topics[stream.decode()], [_entry(entry, values) for entry, values in entries])
+            (topics[stream.decode()], [entry_of(entry, values) for entry, values in entries])
             for stream, entries in reply or ()
         ]
 
@@ -120,7 +121,8 @@ def read(
     )
 
 
-def _entry(entry: bytes, values: list[bytes] | None) -> Entry:
+def entry_of(entry: bytes, values: list[bytes] | None) -> Entry:
+    """An entry of the ready stream as Redis gives it."""
     name = entry.decode()
     fields = dict(zip(*[iter(values or ())] * 2, strict=True))
     try:

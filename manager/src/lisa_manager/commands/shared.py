@@ -1,0 +1,35 @@
+"""What the operator's commands share."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, TypeVar
+
+import typer
+
+from lisa_common.call import Flow
+from lisa_common.cli import with_settings
+from lisa_common.connection import Connection
+from lisa_manager.settings import ManagerSettings
+
+__all__ = ["TopicName", "ask", "connected", "operator"]
+
+T = TypeVar("T")
+
+operator = with_settings(ManagerSettings, shared_only=True)
+"""Makes a function an operator's command: it needs to know the server, and not how a daemon is tuned."""
+
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]
+
+
+@contextmanager
+def connected(settings: ManagerSettings) -> Iterator[Connection]:
+    """A connection without patience: an operator wants to know at once that there is no server."""
+    url = settings.redis_url.get_secret_value()
+    with Connection(url, name="lisa-operator", timeout_s=settings.timeout_s) as connection:
+        yield connection
+
+
+def ask(settings: ManagerSettings, flow: Flow[T]) -> T:
+    """The result of one flow."""
+    with connected(settings) as connection:
+        return connection.run(flow)

@@ -1,0 +1,125 @@
+"""What the operator's commands read from the server: calls, and how to read their replies. Nothing here writes."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from lisa_common.call import Call, Flow, command
+from lisa_common.errors import UnknownTopic
+from lisa_common.keys import TopicKeys, topics_key
+from lisa_common.protocol.consuming import Entry, entry_of
+from lisa_common.topics import Topic, parse_topic
+from lisa_common.values import check_name
+
+__all__ = [
+    "PAGE",
+    "GroupInfo",
+    "chunks",
+    "entries",
+    "entries_back",
+    "entry_place",
+    "existing",
+    "groups",
+    "pairs",
+    "scored",
+    "server_ms",
+    "text_of",
+]
+
+T = TypeVar("T")
+
+PAGE = 1_000
+"""How much is read at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A consumer group as the server has it."""
+
+    name: str
+    consumers: int
+    pending: int
+    last: str
+    """The entry delivered last."""
+    lag: int | None
+    """Entries not delivered yet; the server does not know after some have been deleted."""
+
+
+def server_ms() -> Call[int]:
+    """The server's clock."""
+    return command("TIME", decode=lambda reply: int(reply[0]) * 1000 + int(reply[1]) // 1000)
+
+
+def groups(keys: TopicKeys) -> Call[list[GroupInfo]]:
+    """The groups of a topic, by name; none where there is no stream."""
+
+    def decode(reply: Any) -> list[GroupInfo]:
+        if isinstance(reply, Exception):
+            return []
+        return sorted((_group(info) for info in reply), key=lambda group: group.name)
+
+    return command("XINFO", "GROUPS", keys.of("ready"), decode=decode, takes_errors=True)
+
+
+def _group(info: list[Any]) -> GroupInfo:
+    fields = pairs(info)
+    return GroupInfo(
+        name=text_of(fields["name"]),
+        consumers=fields["consumers"],
+        pending=fields["pending"],
+        last=fields["last-delivered-id"].decode(),
+        lag=fields.get("lag"),
+    )
+
+
+def entries(keys: TopicKeys, first: str = "-", last: str = "+", *, count: int = PAGE) -> Call[list[Entry]]:
+    """Entries of the ready stream, oldest first."""
+    return command("XRANGE", keys.of("ready"), first, last, "COUNT", count, decode=_entries)
+
+
+def entries_back(keys: TopicKeys, last: str, *, count: int = PAGE) -> Call[list[Entry]]:
+    """Entries of the ready stream up to one, latest first."""
+    return command("XREVRANGE", keys.of("ready"), last, "-", "COUNT", count, decode=_entries)
+
+
+def _entries(reply: list[Any]) -> list[Entry]:
+    return [entry_of(entry, values) for entry, values in reply]
+
+
+def entry_place(entry: str) -> tuple[int, int]:
+    """Where an entry stands in its stream: entry ids are two numbers, so that 9-0 comes before 10-0."""
+    milliseconds, _, number = entry.partition("-")
+    return int(milliseconds), int(number or 0)
+
+
+def existing(prefix: str, topic: str) -> Flow[tuple[TopicKeys, Topic]]:
+    """Keys and registry entry of a topic; raises UnknownTopic where there is none, or none any more."""
+    check_name("topic", topic)
+    stored: bytes | None = yield command("HGET", topics_key(prefix), topic)
+    known = None if stored is None else parse_topic(topic, stored)
+    if known is None or known.dropped_ms is not None:
+        raise UnknownTopic(topic)
+    return TopicKeys(prefix, topic), known
+
+
+def pairs(flat: Iterable[Any]) -> dict[str, Any]:
+    """A flat reply of names and values, as a dictionary."""
+    each = iter(flat)
+    return {text_of(name): value for name, value in zip(each, each, strict=True)}
+
+
+def scored(flat: Iterable[bytes]) -> list[tuple[str, float]]:
+    """Members of a sorted set with their scores, in the order of the reply."""
+    each = iter(flat)
+    return [(text_of(member), float(score)) for member, score in zip(each, each, strict=True)]
+
+
+def text_of(data: bytes) -> str:
+    """Text of the server's; bytes that are not UTF-8 are none of ours, and replaced."""
+    return data.decode("utf-8", "replace")
+
+
+def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """The items in order, so many at a time."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

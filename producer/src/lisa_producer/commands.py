@@ -1,0 +1,171 @@
+"""The commands of `lisa-producer`."""
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+from typer.models import OptionInfo
+
+from lisa_common.cli import (
+    EXIT_NOT_DONE,
+    EXIT_WRONG,
+    JsonFlag,
+    new_program,
+    print_json,
+    progress,
+    read_duration,
+    read_moment,
+    say,
+    shown,
+    shown_moment,
+    with_settings,
+)
+from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.values import check_name
+from lisa_producer.client import Producer
+from lisa_producer.lines import read_lines
+from lisa_producer.loading import Loader
+from lisa_producer.message import PartialSend, SendReport, SendResult
+from lisa_producer.settings import ProducerSettings
+
+__all__ = ["program"]
+
+program = new_program("lisa-producer", "Sends messages to Lisa, a delay queue on Redis Streams.")
+
+
+def _option(help: str, metavar: str | None = None) -> OptionInfo:  # noqa: A002 - as typer has it
+    option: OptionInfo = typer.Option(help=help, metavar=metavar, show_default=False)
+    return option
+
+
+@program.command()
+@with_settings(ProducerSettings)
+def send(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to.", show_default=False)],
+    body: Annotated[
+        str, typer.Argument(metavar="[BODY]", help="Text, sent as it is; - for standard input.", show_default=False)
+    ] = "-",
+    *,
+    delay: Annotated[
+        str | None, _option("Due so long from now: seconds, or 250ms, 30s, 15m, 1h30m, 7d.", "TIME")
+    ] = None,
+    at: Annotated[str | None, _option("Due then: ISO 8601 with its zone.", "MOMENT")] = None,
+    id: Annotated[str | None, _option("Sent only if no such message is known.", "ID")] = None,
+    ttl: Annotated[str | None, _option("Not delivered later than so long after it was due.", "TIME")] = None,
+    max_retries: Annotated[int | None, _option("Deliveries are at most one more.", "NUMBER")] = None,
+    priority: Annotated[int | None, _option("Highest first among messages due in the same ms.", "NUMBER")] = None,
+    header: Annotated[list[str] | None, _option("May be given again and again.", "KEY=VALUE")] = None,
+    json: JsonFlag = False,
+    settings: ProducerSettings,
+) -> None:
+    """Sends one message; now, unless --delay or --at say otherwise."""
+    # Before the server is asked for anything, and before standard input is waited for.
+    seconds = None if delay is None else read_duration("delay", delay)
+    moment = None if at is None else read_moment("at", at)
+    ttl_s = None if ttl is None else read_duration("ttl", ttl)
+    headers = dict(_header(text) for text in header or ())
+    content = sys.stdin.buffer.read() if body == "-" else body
+    if "patience_s" not in settings.model_fields_set:
+        # Somebody waits for the answer.
+        settings = settings.model_copy(update={"patience_s": 0.0})
+    with Producer(settings=settings) as producer:
+        result = producer.send(
+            topic,
+            content,
+            delay=seconds,
+            at=moment,
+            id=id,
+            ttl=ttl_s,
+            max_retries=max_retries,
+            priority=priority,
+            headers=headers,
+        )
+    _tell(topic, result, json=json)
+
+
+def _tell(topic: str, result: SendResult, *, json: bool) -> None:
+    if json:
+        print_json({"topic": topic, "id": result.id, "outcome": result.outcome, "due_ms": result.due_ms})
+    elif result.duplicate:
+        say(f"duplicate: {result.id} is known already, nothing was sent")
+    else:
+        due = f", due {shown_moment(result.due_ms)}" if result.due_ms else ""
+        say(f"sent {result.id}{due}")
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise InvalidInput("header", text, "KEY=VALUE is")
+    return name, value
+
+
+@program.command()
+@with_settings(ProducerSettings)
+def load(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Lines of JSON; - for standard input.", show_default=False)
+    ],
+    *,
+    topic: Annotated[str | None, _option("Where to, for lines that do not say.", "TOPIC")] = None,
+    json: JsonFlag = False,
+    settings: ProducerSettings,
+) -> None:
+    """Sends a message for each line: {"topic", "body", "delay" or "at", "id", "ttl", "max_retries", …}.
+
+    A line that cannot be sent is told on stderr, and the others are sent. A load that broke off may be run again: lines
+    with an id are not sent twice.
+    """
+    if topic is not None:
+        check_name("topic", topic)
+    stopped: LisaError | None = None
+    with (
+        _opened(file) as (lines, size),
+        progress("loading", size, in_bytes=True) as step,
+        Producer(settings=settings) as p,
+    ):
+        loader = Loader(p, topic, _complain, step)
+        try:
+            loader.load(read_lines(lines))
+        except PartialSend as error:
+            stopped = error.__cause__ if isinstance(error.__cause__, LisaError) else error
+        except LisaError as error:
+            stopped = error
+    _summarise(loader.report, stopped, json=json)
+
+
+def _complain(number: int, error: LisaError) -> None:
+    say(f"line {number}: {shown(str(error))}", error=True)
+
+
+def _summarise(report: SendReport, stopped: LisaError | None, *, json: bool) -> None:
+    if json:
+        counts = {"sent": report.sent, "duplicates": report.duplicates, "failed": report.failed}
+        print_json(counts | {"stopped": str(stopped) if stopped else None})
+    else:
+        say(f"sent {report.sent}, duplicates {report.duplicates}, failed {report.failed}")
+    if stopped:
+        say(f"lisa-producer: stopped before the end: {shown(str(stopped))}", error=True)
+        raise typer.Exit(EXIT_NOT_DONE)
+    if report.failed:
+        raise typer.Exit(EXIT_WRONG)
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[tuple[BinaryIO, int | None]]:
+    """The file, and its size if it has one."""
+    try:
+        opened = nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise InvalidInput("file", name, f"a file that can be read is ({error.strerror})") from None
+    with opened as file:
+        try:
+            status = os.fstat(file.fileno())
+        except OSError:
+            status = None
+        yield file, status.st_size if status and stat.S_ISREG(status.st_mode) else None

@@ -1,0 +1,97 @@
+"""Messages as lines of JSON, as `lisa-producer load` takes them.
+
+{"topic": "orders", "body": {"order": 7}, "delay": "15m", "id": "order-7", "ttl": 3600, "max_retries": 3, "priority": 0,
+ "headers": {"source": "shop"}}
+
+Only `body` must be there, and `topic` where none is given for the whole file. `at` takes the place of `delay`: a time
+in ISO 8601 with its zone. Durations are seconds, or text such as "15m".
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from lisa_common.cli import read_duration, read_moment
+from lisa_common.errors import InvalidInput
+from lisa_common.values import Duration, check_name
+from lisa_producer.message import Message
+
+__all__ = ["MAX_LINE_BYTES", "Line", "read_line", "read_lines"]
+
+MAX_LINE_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a file. `text` is None where it is longer than any message may be."""
+
+    number: int
+    text: bytes | None
+    bytes: int
+    """With its line break, and all that was passed over."""
+
+
+def read_lines(file: BinaryIO) -> Iterator[Line]:
+    """The lines of a file, one at a time in memory; empty ones too, for the sake of progress."""
+    number = 0
+    while text := file.readline(MAX_LINE_BYTES):
+        number += 1
+        size = len(text)
+        whole = size < MAX_LINE_BYTES or text.endswith(b"\n")
+        while not text.endswith(b"\n") and (text_on := file.readline(MAX_LINE_BYTES)):
+            size += len(text_on)
+            text = text_on if not whole else text + text_on
+        yield Line(number, text if whole else None, size)
+
+
+def read_line(line: Line, topic: str | None) -> tuple[str, Message] | None:
+    """Topic and message of a line, None for an empty one; raises InvalidInput, which the producer may do as well."""
+    if line.text is None:
+        raise InvalidInput("line", f"of {line.bytes} bytes", f"at most {MAX_LINE_BYTES} bytes are")
+    if not line.text.strip():
+        return None
+    fields = _object(line.text)
+    if unknown := fields.keys() - {"topic", "body", *_READERS}:
+        raise InvalidInput("field", min(unknown), f"{', '.join(('topic', 'body', *_READERS))} are")
+    if "body" not in fields:
+        raise InvalidInput("line", fields, "one with a body is")
+    named = fields.get("topic", topic)
+    if named is None:
+        raise InvalidInput("line", fields, "without --topic, one that names its topic is")
+    options = {name: read(name, fields[name]) for name, read in _READERS.items() if fields.get(name) is not None}
+    return check_name("topic", named), Message(body=fields["body"], **options)
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput("line", text.decode("utf-8", "replace").strip(), f"a JSON object is ({error})") from None
+    if not isinstance(fields, dict):
+        raise InvalidInput("line", fields, "a JSON object is")
+    return fields
+
+
+def _duration(name: str, value: Any) -> Duration:
+    # Anything but text is for the producer to judge.
+    return read_duration(name, value) if isinstance(value, str) else value
+
+
+def _moment(name: str, value: Any) -> Any:
+    return read_moment(name, value) if isinstance(value, str) else value
+
+
+def _as_is(_: str, value: Any) -> Any:
+    return value
+
+
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    "delay": _duration,
+    "at": _moment,
+    "id": _as_is,
+    "ttl": _duration,
+    "max_retries": _as_is,
+    "priority": _as_is,
+    "headers": _as_is,
+}
