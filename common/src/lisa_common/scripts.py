@@ -26,6 +26,7 @@ Arg = str | bytes | int | float
 SCRIPT_NAMES = (
     "ack",
     "cancel",
+    "drop",
     "extend",
     "find",
     "join",

@@ -1,6 +1,7 @@
 """The `lisa-manager` command: the daemon, and everything that operators type."""
 
-from lisa_common.cli import new_program
+from lisa_common.cli import new_program, sub_commands
+from lisa_manager.commands import garbage, messages, topics
 from lisa_manager.commands.daemon import doctor, run
 from lisa_manager.commands.status import status
 
@@ -9,6 +10,19 @@ __all__ = ["main", "program"]
 program = new_program("lisa-manager", "Runs and operates Lisa, a delay queue on Redis Streams.")
 program.command()(run)
 program.command()(status)
+program.command()(messages.show)
+program.command()(messages.cancel)
+
+_garbage = sub_commands(program, "garbage", "Dead letters: messages that could not be delivered.")
+_garbage.command("list")(garbage.list_)
+_garbage.command()(garbage.replay)
+_garbage.command()(garbage.purge)
+
+_topic = sub_commands(program, "topic", "Topics and their policies.")
+_topic.command("list")(topics.list_)
+_topic.command("set")(topics.set_)
+_topic.command()(topics.drop)
+
 program.command()(doctor)
 
 

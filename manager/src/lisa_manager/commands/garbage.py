@@ -1,0 +1,222 @@
+"""`lisa-manager garbage list | replay | purge`."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import typer
+
+from lisa_common.call import Call
+from lisa_common.cli import (
+    EXIT_WRONG,
+    Column,
+    JsonFlag,
+    YesFlag,
+    confirm,
+    print_json,
+    print_table,
+    progress,
+    read_duration,
+    say,
+    shown_moment,
+)
+from lisa_common.connection import Connection
+from lisa_common.errors import InvalidInput
+from lisa_common.keys import TopicKeys
+from lisa_common.values import check_id, check_name, duration_ms
+from lisa_manager import garbage
+from lisa_manager.commands.shared import TopicName, connected, operator
+from lisa_manager.garbage import DeadLetter, Pages, Wanted
+from lisa_manager.looking import existing, server_ms
+from lisa_manager.settings import ManagerSettings
+
+__all__ = ["list_", "purge", "replay"]
+
+MessageIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="These messages.", show_default=False)]
+AllFlag = Annotated[bool, typer.Option("--all", help="All that the other options name.")]
+Group = Annotated[
+    str | None, typer.Option(metavar="GROUP", help='Only what died in this group; "" for none.', show_default=False)
+]
+Reason = Annotated[
+    str | None,
+    typer.Option(metavar="REASON", help="Only what died so: nack, abandoned, rejected, expired.", show_default=False),
+]
+OlderThan = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Only what died so long ago: 30s, 15m, 7d.", show_default=False)
+]
+
+_COLUMNS = (
+    *map(Column, ("id", "group", "reason")),
+    Column("attempts", number=True),
+    *map(Column, ("died", "due", "error")),
+)
+
+
+def _wanted(connection: Connection, group: str | None, reason: str | None, older_than: str | None) -> Wanted:
+    if group:
+        check_name("group", group)
+    before = None
+    if older_than is not None:
+        age = duration_ms("older_than", read_duration("older_than", older_than))
+        before = connection.call(server_ms()) - age
+    return Wanted(group, reason, before)
+
+
+@operator
+def list_(
+    topic: TopicName,
+    *,
+    group: Group = None,
+    reason: Reason = None,
+    older_than: OlderThan = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, metavar="NUMBER", help="At most so many.")] = 50,
+    json: JsonFlag = False,
+    settings: ManagerSettings,
+) -> None:
+    """Lists dead letters, the latest first."""
+    with connected(settings) as connection:
+        wanted = _wanted(connection, group, reason, older_than)
+        keys, _ = connection.run(existing(settings.prefix, topic))
+        pages, found = Pages(keys, wanted, newest_first=True), list[DeadLetter]()
+        while not pages.done and len(found) < limit:
+            found += connection.run(pages.next_page())
+    if json:
+        print_json([_document(letter) for letter in found[:limit]])
+        return
+    print_table(_COLUMNS, map(_row, found[:limit]), nothing=f"no such garbage in {topic}")
+    if len(found) > limit or not pages.done:
+        say(f"there is more; --limit is {limit}", error=True)
+
+
+def _row(letter: DeadLetter) -> list[object]:
+    failure = letter.failure
+    told = (shown_moment(failure.due_ms), failure.error) if failure else ("-", "")
+    attempts = failure.attempts if failure else "-"
+    return [letter.id, letter.group or "-", letter.reason, attempts, shown_moment(letter.died_ms), *told]
+
+
+def _document(letter: DeadLetter) -> dict[str, Any]:
+    failure = letter.failure
+    return {
+        "id": letter.id,
+        "group": letter.group or None,
+        "reason": letter.reason,
+        "error": failure.error if failure else None,
+        "attempts": failure.attempts if failure else None,
+        "died_ms": letter.died_ms,
+        "due_ms": failure.due_ms if failure else None,
+    }
+
+
+@operator
+def replay(
+    topic: TopicName,
+    ids: MessageIds = None,
+    *,
+    all_: AllFlag = False,
+    group: Group = None,
+    reason: Reason = None,
+    older_than: OlderThan = None,
+    json: JsonFlag = False,
+    settings: ManagerSettings,
+) -> None:
+    """Makes dead letters ready again, with all attempts before them; oldest first.
+
+    Exits with 1 if any could not be: it is not there, or its group ("no group") is not there any more.
+    """
+    with connected(settings) as connection:
+        work = _Work(connection, _keys(connection, settings, topic, ids, all_=all_), "replaying", garbage.replay)
+        wanted = _wanted(connection, group, reason, older_than)
+        work.on_these(ids, wanted) if ids else work.on_all(wanted)
+    _summarise(work.outcomes, "replayed", json=json)
+
+
+@operator
+def purge(
+    topic: TopicName,
+    ids: MessageIds = None,
+    *,
+    all_: AllFlag = False,
+    group: Group = None,
+    reason: Reason = None,
+    older_than: OlderThan = None,
+    yes: YesFlag = False,
+    json: JsonFlag = False,
+    settings: ManagerSettings,
+) -> None:
+    """Deletes dead letters for good. Exits with 1 if any was not there."""
+    with connected(settings) as connection:
+        work = _Work(connection, _keys(connection, settings, topic, ids, all_=all_), "purging", garbage.purge)
+        wanted = _wanted(connection, group, reason, older_than)
+        what = f"{len(ids)} messages" if ids else f"up to {connection.call(garbage.count(work.keys)):,} messages"
+        confirm(f"Delete the dead letters of {what} of {topic} for good?", yes=yes)
+        work.on_these(ids, wanted) if ids else work.on_all(wanted)
+    _summarise(work.outcomes, "purged", json=json)
+
+
+def _keys(
+    connection: Connection, settings: ManagerSettings, topic: str, ids: list[str] | None, *, all_: bool
+) -> TopicKeys:
+    if bool(ids) == all_:
+        raise InvalidInput("messages", ids or None, "either ids, or --all, is")
+    for id in ids or ():
+        check_id(id)
+    keys, _ = connection.run(existing(settings.prefix, topic))
+    return keys
+
+
+@dataclass(slots=True)
+class _Work:
+    """Does something to dead letters, a batch at a time, and counts what became of them."""
+
+    connection: Connection
+    keys: TopicKeys
+    what: str
+    verb: Callable[[TopicKeys, Sequence[DeadLetter]], Call[list[str]]]
+    outcomes: Counter[str]
+
+    def __init__(
+        self,
+        connection: Connection,
+        keys: TopicKeys,
+        what: str,
+        verb: Callable[[TopicKeys, Sequence[DeadLetter]], Call[list[str]]],
+    ) -> None:
+        self.connection, self.keys, self.what, self.verb = connection, keys, what, verb
+        self.outcomes = Counter()
+
+    def on_these(self, ids: Sequence[str], wanted: Wanted) -> None:
+        """Works on the dead letters of these messages."""
+        letters, missing = self.connection.run(garbage.named(self.keys, ids, wanted))
+        self._do(letters)
+        self.outcomes["unknown"] += len(missing)
+
+    def on_all(self, wanted: Wanted) -> None:
+        """Works on all that is wanted, oldest first; not on what dies meanwhile, so that it comes to an end."""
+        now = self.connection.call(server_ms()) + 1
+        wanted = replace(wanted, died_before_ms=min(now, wanted.died_before_ms or now))
+        total = self.connection.call(garbage.count(self.keys, wanted.died_before_ms))
+        pages = Pages(self.keys, wanted)
+        with progress(self.what, total) as step:
+            while not pages.done:
+                before = pages.seen
+                self._do(self.connection.run(pages.next_page()))
+                step(pages.seen - before)
+
+    def _do(self, letters: Sequence[DeadLetter]) -> None:
+        for some in garbage.batches(letters):
+            outcomes = self.connection.call(self.verb(self.keys, some))
+            self.outcomes.update(outcomes)
+
+
+def _summarise(outcomes: Counter[str], done: str, *, json: bool) -> None:
+    counts = {done: outcomes[done]} | {
+        name: count for name, count in sorted(outcomes.items()) if name != done and count
+    }
+    if json:
+        print_json(counts)
+    else:
+        say(", ".join(f"{name} {count:,}" for name, count in counts.items()))
+    if len(counts) > 1:
+        raise typer.Exit(EXIT_WRONG)

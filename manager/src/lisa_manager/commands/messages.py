@@ -1,0 +1,171 @@
+"""`lisa-manager show` and `lisa-manager cancel`."""
+
+import base64
+import json as json_module
+from typing import Annotated, Any
+
+import typer
+
+from lisa_common.call import Flow
+from lisa_common.cli import (
+    EXIT_WRONG,
+    Column,
+    JsonFlag,
+    print_json,
+    print_table,
+    say,
+    shown,
+    shown_moment,
+)
+from lisa_common.protocol import producing
+from lisa_common.protocol.producing import CancelOutcome, CopyState, Found
+from lisa_common.record import Record
+from lisa_common.values import check_id
+from lisa_manager.commands.shared import TopicName, ask, operator
+from lisa_manager.looking import chunks, existing
+from lisa_manager.settings import ManagerSettings
+
+__all__ = ["cancel", "show"]
+
+_AT_ONCE = 200
+_DONE = {CancelOutcome.CANCELLED, CancelOutcome.DELIVERED}
+
+MessageId = Annotated[str, typer.Argument(metavar="ID", help="The message.", show_default=False)]
+MessageIds = Annotated[list[str], typer.Argument(metavar="ID...", help="The messages.", show_default=False)]
+
+
+@operator
+def show(topic: TopicName, id: MessageId, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
+    """Shows everything that is known of a message; exits with 1 when nothing is."""
+    found = ask(settings, _find(settings.prefix, topic, id))
+    if json:
+        print_json(None if found is None else _document(found))
+    elif found is None:
+        say(f"topic {topic} knows no message {shown(id)}", error=True)
+    else:
+        _print(found)
+    if found is None:
+        raise typer.Exit(EXIT_WRONG)
+
+
+def _find(prefix: str, topic: str, id: str) -> Flow[Found | None]:
+    check_id(id)
+    keys, _ = yield from existing(prefix, topic)
+    found: Found | None = yield producing.find(keys, id)
+    return found
+
+
+def _print(found: Found) -> None:
+    record = found.record
+    facts: list[tuple[str, object]] = [("id", found.id), ("state", found.state), ("due", shown_moment(found.due_ms))]
+    if record:
+        facts += [
+            ("sent", shown_moment(record.sent_ms)),
+            ("expires", shown_moment(record.expires_ms)),
+            ("attempts", found.attempts),
+            ("max retries", "the topic's" if record.max_retries is None else record.max_retries),
+            ("priority", record.priority),
+            *((f"header {name}", value) for name, value in record.headers.items()),
+        ]
+    for name, value in facts:
+        say(f"{shown(name):12} {shown(str(value))}")
+    if found.copies:
+        say("")
+        columns = (
+            *map(Column, ("group", "state", "at")),
+            Column("attempts", number=True),
+            Column("reason"),
+            Column("error"),
+        )
+        print_table(columns, map(_copy_row, found.copies))
+    if record:
+        say("")
+        _print_body(record)
+
+
+def _copy_row(copy: CopyState) -> list[object]:
+    failure = copy.failure
+    told = (failure.reason, failure.error) if failure else ("-", "")
+    return [copy.group or "-", copy.state, shown_moment(copy.at_ms), copy.attempts, *told]
+
+
+def _print_body(record: Record) -> None:
+    body = _body(record.body)
+    size = f"{len(record.body):,} bytes"
+    if "json" in body:
+        say(f"body ({size} of JSON):\n{json_module.dumps(body['json'], indent=2)}")
+    elif "text" in body:
+        # Line by line, so that nothing in it is obeyed by the terminal.
+        say(f"body ({size} of text):\n" + "\n".join(map(shown, body["text"].splitlines())))
+    else:
+        say(f"body ({size}, binary; --json has them in base64)")
+
+
+def _body(body: bytes) -> dict[str, Any]:
+    """The body as what it seems to be."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(body).decode()}
+    try:
+        return {"json": json_module.loads(text)}
+    except (ValueError, RecursionError):
+        return {"text": text}
+
+
+def _document(found: Found) -> dict[str, Any]:
+    record = found.record
+    document: dict[str, Any] = {
+        "id": found.id,
+        "state": found.state,
+        "due_ms": found.due_ms,
+        "attempts": found.attempts,
+        "copies": [_copy_document(copy) for copy in found.copies],
+    }
+    if record:
+        document |= {
+            "sent_ms": record.sent_ms,
+            "expires_ms": record.expires_ms,
+            "max_retries": record.max_retries,
+            "priority": record.priority,
+            "headers": dict(record.headers),
+            "body_bytes": len(record.body),
+            "body": _body(record.body),
+        }
+    return document
+
+
+def _copy_document(copy: CopyState) -> dict[str, Any]:
+    failure = copy.failure
+    return {
+        "group": copy.group or None,
+        "state": copy.state,
+        "at_ms": copy.at_ms,
+        "attempts": copy.attempts,
+        "reason": failure.reason if failure else None,
+        "error": failure.error if failure else None,
+        "failed_ms": failure.at_ms if failure else None,
+    }
+
+
+@operator
+def cancel(topic: TopicName, ids: MessageIds, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
+    """Cancels messages; exits with 1 if any could not be: finished already, garbage, or unknown."""
+    outcomes = ask(settings, _cancel(settings.prefix, topic, ids))
+    if json:
+        print_json([{"id": id, "outcome": outcome} for id, outcome in outcomes])
+    else:
+        print_table((Column("id"), Column("outcome")), outcomes)
+    if not all(outcome in _DONE for _, outcome in outcomes):
+        raise typer.Exit(EXIT_WRONG)
+
+
+def _cancel(prefix: str, topic: str, ids: list[str]) -> Flow[list[tuple[str, CancelOutcome]]]:
+    for id in ids:
+        check_id(id)
+    keys, _ = yield from existing(prefix, topic)
+    outcomes: list[tuple[str, CancelOutcome]] = []
+    for some in chunks(ids, _AT_ONCE):
+        told = yield producing.cancel(keys, some)
+        outcomes += zip(some, told, strict=True)
+    return outcomes

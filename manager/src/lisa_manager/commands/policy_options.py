@@ -1,0 +1,79 @@
+"""Options of `topic set`, derived from the fields of a policy: durations are written as `--visibility 30s`."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, get_args
+
+import typer
+from pydantic.fields import FieldInfo
+
+from lisa_common.cli import read_duration, shown_duration
+from lisa_common.cli.options import bounds_of, flag_of
+from lisa_common.errors import InvalidInput
+from lisa_common.policy import Policy
+from lisa_common.values import duration_ms
+from lisa_manager.topics_admin import DEFAULT
+
+__all__ = ["shown_field", "with_policy"]
+
+_MS = "_ms"
+
+
+def with_policy(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command one option for each field of a policy, and passes it `changes`: the fields that were given.
+
+    A value may be `default`: the field is not set any more.
+    """
+    options = {name: _option(name, field) for name, field in Policy.model_fields.items()}
+    own = [p for p in inspect.signature(command).parameters.values() if p.name != "changes"]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        texts = {name: given.pop(option.name) for name, option in options.items()}
+        command(changes={name: _read(name, text) for name, text in texts.items() if text is not None}, **given)
+
+    parameters = [*own, *options.values()]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
+
+
+def _option(name: str, field: FieldInfo) -> inspect.Parameter:
+    plain = name.removesuffix(_MS)
+    text = (field.description or name).removesuffix(", in ms")
+    bounds = "" if plain != name else bounds_of(field)
+    option = typer.Option(
+        f"--{flag_of(plain)}",
+        help=f"{text[:1].upper()}{text[1:]}{bounds}; default {shown_field(name, field.default)}",
+        metavar="TIME" if plain != name else "VALUE",
+        show_default=False,
+        rich_help_panel="Policy",
+    )
+    return inspect.Parameter(
+        plain, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
+    )
+
+
+def _read(name: str, text: str) -> Any:
+    kinds = get_args(Policy.model_fields[name].annotation) or (Policy.model_fields[name].annotation,)
+    if text == "default":
+        return DEFAULT
+    if text == "none" and type(None) in kinds:
+        return None
+    if name.endswith(_MS):
+        return duration_ms(name.removesuffix(_MS), read_duration(name.removesuffix(_MS), text))
+    for kind in (int, float):
+        if kind in kinds:
+            try:
+                return kind(text)
+            except ValueError:
+                raise InvalidInput(name, text, "a number is") from None
+    return text
+
+
+def shown_field(name: str, value: Any) -> str:
+    """A field's value as people write it."""
+    if value is None:
+        return "none"
+    return shown_duration(value).replace(" ", "") if name.endswith(_MS) else str(value)

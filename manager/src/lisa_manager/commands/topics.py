@@ -1,0 +1,85 @@
+"""`lisa-manager topic list | set | drop`."""
+
+from typing import Annotated, Any
+
+import typer
+
+from lisa_common.cli import Column, Declined, JsonFlag, YesFlag, confirm, print_json, print_table, say
+from lisa_common.errors import InvalidInput
+from lisa_common.policy import Policy
+from lisa_common.topics import REFRESH_S
+from lisa_manager.commands.policy_options import shown_field, with_policy
+from lisa_manager.commands.shared import TopicName, ask, connected, operator
+from lisa_manager.settings import ManagerSettings
+from lisa_manager.status import TopicStatus, read_status
+from lisa_manager.topics_admin import drop_topic, list_topics, set_policy
+
+__all__ = ["ForceFlag", "drop", "list_", "owing", "set_"]
+
+ForceFlag = Annotated[bool, typer.Option("--force", help="Also if messages are lost by it.")]
+
+
+@operator
+def list_(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
+    """Lists topics, and what of their policies was set."""
+    topics = ask(settings, list_topics(settings.prefix))
+    if json:
+        print_json([{"topic": topic.name} | _document(topic.policy) for topic in topics])
+        return
+    rows = [[topic.name, _told(topic.policy)] for topic in topics]
+    print_table((Column("topic"), Column("policy")), rows, nothing="no topics")
+
+
+def _document(policy: Policy) -> dict[str, Any]:
+    return {"policy": policy.model_dump(), "set": sorted(policy.model_fields_set)}
+
+
+def _told(policy: Policy) -> str:
+    fields = ((name, getattr(policy, name)) for name in Policy.model_fields if name in policy.model_fields_set)
+    return ", ".join(f"{name.removesuffix('_ms')} {shown_field(name, value)}" for name, value in fields) or "defaults"
+
+
+@operator
+@with_policy
+def set_(*, topic: TopicName, json: JsonFlag = False, changes: dict[str, Any], settings: ManagerSettings) -> None:
+    """Changes a topic's policy, and declares the topic if it is not there. What is not named stays as it is.
+
+    The value `default` takes a field back. Running programs go by the new policy within ten seconds.
+    """
+    if not changes:
+        raise InvalidInput("policy", None, "at least one field to set, as in --visibility 60s, is")
+    policy = ask(settings, set_policy(settings.prefix, topic, changes))
+    if json:
+        print_json({"topic": topic} | _document(policy))
+    else:
+        say(f"{topic}: {_told(policy)}; in force everywhere within {REFRESH_S:g} s")
+
+
+@operator
+def drop(
+    topic: TopicName,
+    *,
+    force: ForceFlag = False,
+    yes: YesFlag = False,
+    json: JsonFlag = False,
+    settings: ManagerSettings,
+) -> None:
+    """Drops a topic: its policy, its groups, and with --force its messages too. Without it, messages keep it alive."""
+    with connected(settings) as connection:
+        [status] = connection.run(read_status(settings.prefix, topic))
+        if status.messages and not force:
+            raise Declined(f"topic {topic} still holds messages ({owing(status)}); --force drops them with it")
+        confirm(f"Drop topic {topic} ({owing(status)})?", yes=yes)
+        dropped = connection.run(drop_topic(settings.prefix, topic, force=force))
+    if not dropped.done:
+        raise Declined(f"topic {topic} still holds {dropped.messages} messages; --force drops them with it")
+    if json:
+        print_json({"topic": topic, "messages": dropped.messages})
+    else:
+        say(f"dropped {topic} with {dropped.messages:,} messages")
+
+
+def owing(status: TopicStatus) -> str:
+    """What a topic holds, in words."""
+    names = ("waiting", "ready", "delivered", "retry", "garbage")
+    return ", ".join(f"{getattr(status, name):,} {name}" for name in names if getattr(status, name)) or "empty"
