@@ -52,7 +52,9 @@ class Route:
             result = self.handler(delivery)
         else:
             loop = asyncio.get_running_loop()
-            result = await loop.run_in_executor(threads, copy_context().run, self.handler, delivery)
+            result, error = await loop.run_in_executor(threads, copy_context().run, _outcome, self.handler, delivery)
+            if error is not None:
+                raise error
         if inspect.isawaitable(result):
             try:
                 async with asyncio.timeout(self.timeout_s) as limit:
@@ -61,6 +63,14 @@ class Route:
                 if limit.expired():
                     raise TimeoutError(f"the handler took longer than {self.timeout_s:g} s") from None
                 raise
+
+
+def _outcome(handler: Handler, delivery: Delivery) -> tuple[object, BaseException | None]:
+    # A future cannot carry every exception: not StopIteration, and GeneratorExit only by closing whoever waits for it.
+    try:
+        return handler(delivery), None
+    except BaseException as error:  # noqa: BLE001 - it is raised again where it can be
+        return None, error
 
 
 def _is_async(handler: Handler) -> bool:
@@ -74,4 +84,11 @@ def verdict(delivery: Delivery, error: BaseException) -> Nack:
         return Nack(delivery.entry, str(error), rejected=True)
     if isinstance(error, Retry):
         return Nack(delivery.entry, str(error), error.delay_ms)
-    return Nack(delivery.entry, f"{type(error).__name__}: {error}")
+    return Nack(delivery.entry, f"{type(error).__name__}: {_text_of(error)}")
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as inner:  # noqa: BLE001 - the handler's error may be of any kind, and so may what its text raises
+        return f"its text cannot be made, {type(inner).__name__}"

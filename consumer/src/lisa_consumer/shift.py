@@ -22,6 +22,9 @@ __all__ = ["Shift"]
 
 logger = logging.getLogger(__name__)
 
+_CANCEL_S = 1.0
+"""How long a handler that was cancelled may take to end."""
+
 _BUSY_POLL_S = 0.05
 """While a topic is full, the others are read without waiting at the server, at least this often."""
 
@@ -52,26 +55,31 @@ class Shift:
         self._room = asyncio.Event()
 
     async def work(self, stopping: asyncio.Event) -> None:
-        """Reads and handles until stopping, then drains."""
+        """Reads and handles until stopping, then drains. Cancelled, it cancels its handlers and settles what ended."""
         keeper = asyncio.create_task(self._leases.run(list(self._routes)))
         settler = asyncio.create_task(self._settler.run())
         reader = asyncio.create_task(self._read(stopping))
         waiter = asyncio.create_task(stopping.wait())
-        done, _ = await asyncio.wait((keeper, settler, reader, waiter), return_when=asyncio.FIRST_COMPLETED)
-        stopping.set()
-        self._room.set()
         try:
+            done, _ = await asyncio.wait((keeper, settler, reader, waiter), return_when=asyncio.FIRST_COMPLETED)
+            stopping.set()
+            self._room.set()
             for task in done:
                 task.result()
             await reader
             await self._drain()
         finally:
-            waiter.cancel()
+            stopping.set()
+            for task in (reader, waiter):
+                task.cancel()
+            await asyncio.gather(reader, waiter, return_exceptions=True)
+            await self._cancel_handlers()
             self._settler.close()
             with suppress(TimeoutError):
                 # Without a server there is nobody to tell: what was handled comes again when its lease has run out.
                 await asyncio.wait_for(settler, self._settings.drain_s + 1)
             keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
 
     # Reading
 
@@ -176,11 +184,16 @@ class Shift:
             await self._give_back(unbegun)
         if self._running:
             logger.info("%d handlers are running, up to %g s", len(self._running), self._settings.drain_s)
-            _, late = await asyncio.wait(self._running, timeout=self._settings.drain_s)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late, timeout=1)
+            await asyncio.wait(self._running, timeout=self._settings.drain_s)
+
+    async def _cancel_handlers(self) -> None:
+        for queue in self._queues.values():
+            queue.clear()
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            # One that does not heed it is left behind.
+            await asyncio.wait(self._running, timeout=_CANCEL_S)
 
     async def _give_back(self, deliveries: list[Delivery]) -> None:
         try:

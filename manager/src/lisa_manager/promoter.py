@@ -89,8 +89,10 @@ class Promoter:
         moment = self._board.promotions.next_moment()
         left = None if moment is None else moment - self._board.clock()
         if left is None or left > 0:
+            # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the wake.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._woken.wait()
         # Dues that are close together make one round.
         await asyncio.sleep(self._settings.resolution_s if self._was_busy else 0)
 

@@ -1,0 +1,423 @@
+"""Workers: what runs at once, and what becomes of a message by the way its handler ends."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import redis
+
+from lisa_common.aio import AsyncConnection
+from lisa_common.errors import InvalidInput
+from lisa_common.keys import TopicKeys
+from lisa_common.policy import Policy
+from lisa_common.protocol import managing
+from lisa_consumer import Delivery, Reject, Retry, Worker
+from lisa_producer import AsyncProducer, Message, State
+from support import keys_left, wait_until, wait_until_async
+from support.running import Handled, managed, new_worker, working
+
+Declare = Callable[..., Policy]
+QUICK = {"backoff": "fixed", "backoff_base_ms": 10, "backoff_jitter": 0}
+KINDS = pytest.mark.parametrize("kind", ["coroutine", "function"])
+
+
+@pytest.fixture
+def worker(redis_url: str, prefix: str) -> Worker:
+    """A worker that does not run yet."""
+    return new_worker(redis_url, prefix)
+
+
+@pytest.fixture
+async def manager(redis_url: str, prefix: str, declare: Declare) -> AsyncIterator[Any]:
+    """A running manager."""
+    declare(**QUICK)
+    async with managed(redis_url, prefix) as running:
+        yield running
+
+
+def _as_kind(kind: str, handler: Callable[[Delivery], object]) -> Callable[[Delivery], Any]:
+    """The handler as a plain function, or as a coroutine function."""
+
+    async def coroutine(delivery: Delivery) -> None:
+        handler(delivery)
+
+    return handler if kind == "function" else coroutine
+
+
+async def _drained(sender: AsyncProducer, *ids: str) -> None:
+    async def done() -> bool:
+        found = [await sender.find("orders", id) for id in ids]
+        return all(f is None or f.state is State.FINISHED for f in found)
+
+    await wait_until_async(done)
+
+
+async def _garbage(sender: AsyncProducer, id: str) -> Any:
+    async def found() -> Any:
+        message = await sender.find("orders", id)
+        return message if message and message.state is State.GARBAGE else None
+
+    return await wait_until_async(found)
+
+
+@pytest.mark.usefixtures("manager")
+@KINDS
+async def test_a_handler_that_returns_acks(
+    worker: Worker, sender: AsyncProducer, client: redis.Redis, prefix: str, kind: str
+) -> None:
+    """Every message is handled once, whether it is due now or later; what is left is what a drained topic has."""
+    handled = Handled()
+    worker.on("orders")(_as_kind(kind, handled.append))
+    async with working(worker):
+        await sender.send_many("orders", [Message(body={"n": n}, delay=n / 100) for n in range(50)])
+        await wait_until_async(lambda: len(handled) >= 50)
+        keys = [f"{prefix}:topics", TopicKeys(prefix, "orders").of("ready")]
+        await wait_until_async(lambda: keys_left(client, prefix) == sorted(keys))
+    assert sorted(delivery.json()["n"] for delivery in handled) == list(range(50))
+    assert {delivery.attempt for delivery in handled} == {1}
+
+
+@asynccontextmanager
+async def _gate() -> AsyncIterator[asyncio.Event]:
+    """Handlers wait at it; it opens at the end at the latest."""
+    gate = asyncio.Event()
+    try:
+        yield gate
+    finally:
+        gate.set()
+
+
+@KINDS
+async def test_concurrency_bounds_what_runs_at_once(
+    redis_url: str, prefix: str, sender: AsyncProducer, kind: str
+) -> None:
+    """So many run at once as the worker may have, and never more."""
+    worker = new_worker(redis_url, prefix, concurrency=4)
+    running, most, handled = Counter[str](), [0], Handled()
+
+    def enter(delivery: Delivery) -> None:
+        handled.append(delivery)
+        running["now"] += 1
+        most[0] = max(most[0], running["now"])
+
+    async with _gate() as gate:
+
+        async def coroutine(delivery: Delivery) -> None:
+            enter(delivery)
+            await gate.wait()
+            running["now"] -= 1
+
+        def function(delivery: Delivery) -> None:
+            enter(delivery)
+            wait_until(gate.is_set)
+            running["now"] -= 1
+
+        worker.on("orders")(coroutine if kind == "coroutine" else function)
+        await sender.send_many("orders", [Message(body=b"x") for _ in range(20)])
+        async with working(worker):
+            await wait_until_async(lambda: len(handled) >= 4)
+            gate.set()
+            await wait_until_async(lambda: len(handled) >= 20)
+    assert most == [4]
+
+
+async def test_a_hanging_topic_does_not_delay_another(redis_url: str, prefix: str, sender: AsyncProducer) -> None:
+    """A topic always finds a slot, however many messages of another hang, or wait in hand (promise 12)."""
+    worker = new_worker(redis_url, prefix, concurrency=3, prefetch=2)
+    hanging, handled = Handled(), Handled()
+    async with _gate() as gate:
+
+        @worker.on("slow")
+        async def hang(delivery: Delivery) -> None:
+            hanging.append(delivery)
+            await gate.wait()
+
+        worker.on("orders")(_as_kind("coroutine", handled.append))
+        async with working(worker):
+            await sender.send_many("slow", [Message(body=b"x") for _ in range(20)])
+            await wait_until_async(lambda: len(hanging) == 2)
+            for n in range(3):
+                await sender.send_many("orders", [Message(body=b"x") for _ in range(10)])
+                await wait_until_async(lambda n=n: len(handled) == 10 * (n + 1))
+            assert len(hanging) == 2
+            gate.set()
+            await wait_until_async(lambda: len(hanging) == 20)
+
+
+async def test_a_topic_may_have_a_bound_of_its_own(worker: Worker, sender: AsyncProducer) -> None:
+    """`on(concurrency=1)` handles the messages of a topic one by one, in the order in which they fell due."""
+    handled, running = Handled(), Counter[str]()
+
+    @worker.on("orders", concurrency=1)
+    async def handle(delivery: Delivery) -> None:
+        running["now"] += 1
+        assert running["now"] == 1
+        await asyncio.sleep(0)
+        handled.append(delivery)
+        running["now"] -= 1
+
+    await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(20)])
+    async with working(worker):
+        await wait_until_async(lambda: len(handled) == 20)
+    assert handled.ids == [f"m{n}" for n in range(20)]
+
+
+@pytest.mark.usefixtures("manager")
+@pytest.mark.parametrize("error", [Retry("later", delay=0.3), Retry("later")], ids=["delay", "backoff"])
+async def test_retry_asks_for_another_delivery(worker: Worker, sender: AsyncProducer, error: Retry) -> None:
+    """The message comes again after the handler's delay, or the policy's; not one ms earlier (promise 1)."""
+    handled, moments = Handled(), []
+
+    @worker.on("orders")
+    async def handle(delivery: Delivery) -> None:
+        handled.append(delivery)
+        moments.append(time.monotonic())
+        if delivery.attempt == 1:
+            raise error
+
+    await sender.send("orders", b"x", id="a")
+    async with working(worker):
+        await wait_until_async(lambda: len(handled) == 2)
+        await _drained(sender, "a")
+    assert [delivery.attempt for delivery in handled] == [1, 2]
+    assert moments[1] - moments[0] >= (0.3 if error.delay_ms else 0.01)
+
+
+async def test_reject_ends_a_message(worker: Worker, sender: AsyncProducer) -> None:
+    """It is garbage at once, with the handler's reason."""
+
+    @worker.on("orders")
+    def handle(delivery: Delivery) -> None:
+        raise Reject(f"no such order: {delivery.text()}")
+
+    await sender.send("orders", "7", id="a")
+    async with working(worker):
+        found = await _garbage(sender, "a")
+    assert (found.copies[0].failure.error, found.copies[0].failure.reason) == ("no such order: 7", "rejected")
+
+
+class _Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+ERRORS = [
+    ValueError("boom"),
+    SystemExit(1),
+    KeyboardInterrupt(),
+    asyncio.CancelledError(),
+    StopIteration(),
+    GeneratorExit(),
+    BaseException("base"),
+    BaseExceptionGroup("several", [KeyboardInterrupt()]),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
+    RuntimeError("\udc80 no text of UTF-8, \0 and\nmany lines" * 1_000),
+    _Unspeakable(),
+]
+
+
+@pytest.mark.usefixtures("manager")
+@KINDS
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+async def test_no_exception_of_a_handler_ends_the_worker(
+    worker: Worker, sender: AsyncProducer, kind: str, error: BaseException
+) -> None:
+    """Whatever is raised, the message is retried, and the worker goes on with others (promise 12)."""
+    handled = Handled()
+
+    def handle(delivery: Delivery) -> None:
+        handled.append(delivery)
+        if delivery.attempt == 1:
+            raise error
+
+    worker.on("orders")(_as_kind(kind, handle))
+    async with working(worker):
+        await sender.send("orders", b"x", id="a")
+        await wait_until_async(lambda: len(handled) == 2)
+        await sender.send("orders", b"x", id="b")
+        await wait_until_async(lambda: len(handled) == 4)
+        await _drained(sender, "a", "b")
+    assert Counter(handled.ids) == {"a": 2, "b": 2}
+
+
+@pytest.mark.usefixtures("manager")
+async def test_a_coroutine_may_have_a_timeout(worker: Worker, sender: AsyncProducer) -> None:
+    """One that runs longer is cancelled, and its message given up with an error that says so."""
+    ended = []
+
+    @worker.on("orders", timeout=0.05)
+    async def handle(delivery: Delivery) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(delivery)
+
+    await sender.send("orders", b"x", id="a", max_retries=1)
+    async with working(worker):
+        found = await _garbage(sender, "a")
+    assert len(ended) == 2
+    assert found.copies[0].failure.error == "TimeoutError: the handler took longer than 0.05 s"
+
+
+@KINDS
+async def test_a_long_handler_keeps_its_lease(
+    worker: Worker, sender: AsyncProducer, declare: Declare, manager: Any, kind: str
+) -> None:
+    """A handler of three times the visibility timeout is delivered once."""
+    declare(visibility_ms=300)
+    handled, ends = Handled(), []
+
+    async def coroutine(delivery: Delivery) -> None:
+        handled.append(delivery)
+        end = time.monotonic() + 0.9
+        await wait_until_async(lambda: time.monotonic() > end)
+        ends.append(time.monotonic())
+
+    def function(delivery: Delivery) -> None:
+        handled.append(delivery)
+        end = time.monotonic() + 0.9
+        wait_until(lambda: time.monotonic() > end)
+        ends.append(time.monotonic())
+
+    worker.on("orders")(coroutine if kind == "coroutine" else function)
+    await sender.send("orders", b"x", id="a")
+    async with working(worker):
+        await wait_until_async(lambda: ends)
+        await _drained(sender, "a")
+    assert handled.ids == ["a"]
+    assert manager._reclaimer.reclaimed == 0
+
+
+async def test_what_waits_in_hand_keeps_its_lease(
+    redis_url: str, prefix: str, sender: AsyncProducer, declare: Declare, manager: Any
+) -> None:
+    """Deliveries that were read ahead are not reclaimed while they wait behind a slow one."""
+    declare(visibility_ms=300)
+    worker = new_worker(redis_url, prefix, concurrency=1, prefetch=10)
+    handled = Handled()
+
+    @worker.on("orders")
+    async def handle(delivery: Delivery) -> None:
+        handled.append(delivery)
+        end = time.monotonic() + 0.25
+        await wait_until_async(lambda: time.monotonic() > end)
+
+    await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(4)])
+    async with working(worker):
+        await wait_until_async(lambda: len(handled) == 4)
+        await _drained(sender, *handled.ids)
+    assert [delivery.attempt for delivery in handled] == [1] * 4
+    assert manager._reclaimer.reclaimed == 0
+
+
+async def test_a_hanging_function_is_reclaimed_after_its_timeout(
+    worker: Worker, sender: AsyncProducer, declare: Declare, manager: Any
+) -> None:
+    """A thread cannot be cancelled: after the handler's timeout its lease is let go, and the message comes again."""
+    declare(visibility_ms=200, **QUICK)
+    handled = Handled()
+    async with _gate() as gate:
+
+        @worker.on("orders", timeout=0.2)
+        def handle(delivery: Delivery) -> None:
+            handled.append(delivery)
+            if delivery.attempt == 1:
+                wait_until(gate.is_set)
+
+        await sender.send("orders", b"x", id="a")
+        async with working(worker):
+            await wait_until_async(lambda: len(handled) == 2)
+            await _drained(sender, "a")
+            gate.set()
+    assert [delivery.attempt for delivery in handled] == [1, 2]
+    assert manager._reclaimer.reclaimed == 1
+
+
+@pytest.mark.usefixtures("manager")
+async def test_a_handler_that_always_fails(
+    worker: Worker, sender: AsyncProducer, declare: Declare, connection: AsyncConnection, prefix: str
+) -> None:
+    """Exactly max_retries + 1 deliveries with growing gaps, then garbage; a replay delivers it again (promise 7)."""
+    declare(backoff_base_ms=50, backoff_jitter=0)
+    handled, moments = Handled(), []
+
+    @worker.on("orders")
+    async def handle(delivery: Delivery) -> None:
+        handled.append(delivery)
+        moments.append(time.monotonic())
+        if len(handled) <= 4:
+            raise ValueError(f"boom {delivery.attempt}")
+
+    await sender.send("orders", b"the body", id="a", max_retries=3)
+    async with working(worker):
+        found = await _garbage(sender, "a")
+        assert [delivery.attempt for delivery in handled] == [1, 2, 3, 4]
+        gaps = [later - earlier for earlier, later in pairwise(moments)]
+        assert all(gap >= 0.05 * 2**n for n, gap in enumerate(gaps)), gaps
+        assert (found.record.body, found.attempts) == (b"the body", 4)
+        assert found.copies[0].failure.error == "ValueError: boom 4"
+        replayed = await connection.call(managing.replay(TopicKeys(prefix, "orders"), ["billing/a"]))
+        assert replayed == ["replayed"]
+        await _drained(sender, "a")
+    assert [(delivery.attempt, delivery.body) for delivery in handled[4:]] == [(1, b"the body")]
+
+
+@pytest.mark.usefixtures("manager")
+async def test_two_groups_each_get_every_message(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
+) -> None:
+    """One group's failure is retried in that group alone, and nothing of any message is left behind."""
+    handled = {"billing": Handled(), "mailing": Handled()}
+    workers = {group: new_worker(redis_url, prefix, group) for group in handled}
+
+    @workers["billing"].on("orders")
+    async def bill(delivery: Delivery) -> None:
+        handled["billing"].append(delivery)
+
+    @workers["mailing"].on("orders")
+    async def mail(delivery: Delivery) -> None:
+        handled["mailing"].append(delivery)
+        if delivery.attempt < 3:
+            raise ValueError("no mail")
+
+    ready = TopicKeys(prefix, "orders").of("ready")
+    async with working(*workers.values()):
+        await wait_until_async(lambda: client.exists(ready) and len(client.xinfo_groups(ready)) == 2)
+        sent = await sender.send_many("orders", [Message(body=b"x", delay=n / 100) for n in range(20)])
+        ids = sorted(result.id for result in sent.results)
+        await wait_until_async(lambda: len(handled["mailing"]) == 60 and len(handled["billing"]) == 20)
+        await wait_until_async(lambda: keys_left(client, prefix) == sorted([f"{prefix}:topics", ready]))
+    assert sorted(handled["billing"].ids) == ids
+    assert Counter(handled["mailing"].ids) == dict.fromkeys(ids, 3)
+
+
+def test_bad_registrations_are_refused(worker: Worker) -> None:
+    """A topic has one handler, bounds are within the worker's, and names are names."""
+    worker.on("orders")(print)
+    for bad, field in [
+        (lambda: worker.on("orders")(print), "topic"),
+        (lambda: worker.on("a b")(print), "topic"),
+        (worker.on, "topics"),
+        (lambda: worker.on("x", concurrency=0), "concurrency"),
+        (lambda: worker.on("x", concurrency=33), "concurrency"),
+        (lambda: worker.on("x", timeout=0), "timeout"),
+        (lambda: Retry(delay=-1), "delay"),
+    ]:
+        with pytest.raises(InvalidInput) as caught:
+            bad()
+        assert caught.value.field == field
+
+
+async def test_a_worker_needs_a_handler_and_a_slot_for_each(redis_url: str, prefix: str) -> None:
+    """A worker that could do nothing does not begin."""
+    with pytest.raises(InvalidInput, match="handler"):
+        await new_worker(redis_url, prefix).serve()
+    crowded = new_worker(redis_url, prefix, concurrency=1)
+    crowded.on("a", "b")(print)
+    with pytest.raises(InvalidInput, match="concurrency"):
+        await crowded.serve()

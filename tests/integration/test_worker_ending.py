@@ -1,0 +1,180 @@
+"""Workers that are told to stop, lose a lease, or lose their server."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from lisa_common.policy import Policy
+from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Worker
+from lisa_producer import AsyncProducer, Message, ProducerSettings, State
+from support import Server, wait_until_async
+from support.housekeeping import Housekeeper
+from support.running import Handled, managed, new_worker, working
+
+OwnServer = Callable[..., Server]
+
+
+async def _hang(worker: Worker) -> tuple[Handled, asyncio.Event]:
+    """Registers a handler that waits for an event."""
+    begun, gate = Handled(), asyncio.Event()
+
+    @worker.on("orders")
+    async def handle(delivery: Delivery) -> None:
+        begun.append(delivery)
+        await gate.wait()
+
+    return begun, gate
+
+
+async def test_a_drain_finishes_what_runs_and_gives_back_the_rest(
+    redis_url: str, prefix: str, sender: AsyncProducer
+) -> None:
+    """What has not begun is ready for others at once and has spent no attempt; what runs ends, and is acked."""
+    worker = new_worker(redis_url, prefix, concurrency=1, prefetch=5)
+    begun, gate = await _hang(worker)
+    await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(4)])
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    async with AsyncConsumer("orders", "billing", settings=settings) as other:
+        serving = asyncio.create_task(worker.serve())
+        await wait_until_async(lambda: begun)
+        worker.stop()
+        given_back = await other.read(wait=10)
+        assert not serving.done()
+        gate.set()
+        await serving
+        assert begun.ids == ["m0"]
+        assert [(delivery.id, delivery.attempt) for delivery in given_back] == [("m1", 1), ("m2", 1), ("m3", 1)]
+        found = await sender.find("orders", "m0")
+        assert found is not None
+        assert found.state is State.FINISHED
+        assert await other.read() == []
+
+
+async def test_a_drain_does_not_wait_for_ever(redis_url: str, prefix: str, sender: AsyncProducer) -> None:
+    """A handler that runs for longer than `drain_s` is cancelled, and its message given up."""
+    worker = new_worker(redis_url, prefix, drain_s=0.05)
+    begun, _ = await _hang(worker)
+    await sender.send("orders", b"x", id="a")
+    async with working(worker):
+        await wait_until_async(lambda: begun)
+    found = await sender.find("orders", "a")
+    assert found is not None
+    assert (found.state, found.copies[0].failure.error) == (
+        State.RETRY,
+        "the handler was cancelled before it ended",
+    )
+
+
+async def test_a_cancelled_worker_leaves_nothing_running(redis_url: str, prefix: str, sender: AsyncProducer) -> None:
+    """Whoever cancels `serve()` cancels the handlers; their messages are given up, and no task is left."""
+    worker = new_worker(redis_url, prefix, concurrency=2)
+    begun, _ = await _hang(worker)
+    await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(4)])
+    tasks = asyncio.all_tasks()
+    serving = asyncio.create_task(worker.serve())
+    await wait_until_async(lambda: len(begun) == 2)
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    assert asyncio.all_tasks() == tasks
+    assert begun.ids == ["m0", "m1"]
+    for id in begun.ids:
+        found = await sender.find("orders", id)
+        assert found is not None
+        assert found.state is State.RETRY
+
+
+async def test_a_lost_lease_is_told_and_its_late_ack_counts(
+    *,
+    redis_url: str,
+    prefix: str,
+    sender: AsyncProducer,
+    declare: Callable[..., Policy],
+    housekeeper: Housekeeper,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """When a lease is lost all the same, the log says so; the ack withdraws the retry, and says that too."""
+    declare(visibility_ms=300)
+    worker = new_worker(redis_url, prefix)
+    begun, gate = await _hang(worker)
+    await sender.send("orders", b"x", id="a")
+    caplog.set_level(logging.WARNING, "lisa_consumer")
+    async with working(worker):
+        await wait_until_async(lambda: begun)
+        assert await housekeeper.reclaim("orders", "billing", after_s=30) == 1
+        await wait_until_async(lambda: "is lost" in caplog.text)
+        gate.set()
+        await wait_until_async(lambda: "was late" in caplog.text)
+    found = await sender.find("orders", "a")
+    assert found is not None
+    assert found.state is State.FINISHED
+
+
+async def test_a_stale_ack_is_told_and_changes_nothing(
+    *,
+    redis_url: str,
+    prefix: str,
+    sender: AsyncProducer,
+    declare: Callable[..., Policy],
+    housekeeper: Housekeeper,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Once another consumer has the message, the first one's ack is stale (promise 5)."""
+    declare(visibility_ms=300)
+    worker = new_worker(redis_url, prefix, concurrency=1, prefetch=0)
+    begun, gate = await _hang(worker)
+    await sender.send("orders", b"x", id="a")
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    async with AsyncConsumer("orders", "billing", settings=settings) as other, working(worker):
+        await wait_until_async(lambda: begun)
+        await housekeeper.reclaim("orders", "billing", after_s=30)
+        await housekeeper.promote("orders", after_s=60)
+        [delivery] = await other.read()
+        gate.set()
+        await wait_until_async(lambda: "was stale" in caplog.text)
+        assert await other.extend(delivery) == [True]
+    found = await sender.find("orders", "a")
+    assert found is not None
+    assert found.state is State.DELIVERED
+
+
+async def test_a_restart_of_the_server_costs_no_second_delivery(own_server: OwnServer, prefix: str) -> None:
+    """What is handled while the server is away is acked when it is back, and the worker reads on (promise 14)."""
+    server = own_server(appendonly="yes")
+    worker = new_worker(server.url, prefix)
+    begun, gate = await _hang(worker)
+    settings = ProducerSettings(redis_url=server.url, prefix=prefix)
+    async with AsyncProducer(settings=settings) as producer, managed(server.url, prefix), working(worker):
+        await producer.send("orders", b"x", id="a")
+        await wait_until_async(lambda: begun)
+        await asyncio.to_thread(server.stop)
+        gate.set()
+        await asyncio.to_thread(server.start)
+        await producer.send_many("orders", [Message(body=b"x", id="b"), Message(body=b"x", id="c", delay=0.1)])
+        await wait_until_async(lambda: len(begun) == 3)
+
+        async def all_acked() -> bool:
+            found = [await producer.find("orders", id) for id in ("a", "b", "c")]
+            return all(f is not None and f.state is State.FINISHED for f in found)
+
+        await wait_until_async(all_acked)
+    assert [(delivery.id, delivery.attempt) for delivery in begun] == [("a", 1), ("b", 1), ("c", 1)]
+
+
+async def test_a_worker_may_start_before_its_server(own_server: OwnServer, prefix: str) -> None:
+    """It tries until the server is there; told to stop before, it stops."""
+    server = own_server()
+    await asyncio.to_thread(server.stop)
+    worker, hopeless = new_worker(server.url, prefix), new_worker(server.url, prefix)
+    begun, gate = await _hang(worker)
+    await _hang(hopeless)
+    gate.set()
+    async with working(worker):
+        async with working(hopeless):
+            pass
+        await asyncio.to_thread(server.start)
+        async with AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer:
+            await producer.send("orders", b"x")
+        await wait_until_async(lambda: begun)

@@ -1,0 +1,56 @@
+"""Managers and workers that run in the test's own event loop, and end with it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from lisa_consumer import ConsumerSettings, Delivery, Worker
+from lisa_manager.daemon import Manager
+from lisa_manager.settings import ManagerSettings
+
+__all__ = ["Handled", "managed", "new_worker", "working"]
+
+
+@asynccontextmanager
+async def managed(url: str, prefix: str, **settings: Any) -> AsyncIterator[Manager]:
+    """Runs a manager which keeps house often."""
+    hasty = {"discover_s": 0.2, "housekeeping_s": 0.05, "poll_s": 0.2, "quiet_poll_s": 0.5}
+    manager = Manager(ManagerSettings(redis_url=url, prefix=prefix, **(hasty | settings)))
+    async with _running(manager.run, manager.stop):
+        yield manager
+
+
+def new_worker(url: str, prefix: str, group: str = "billing", **settings: Any) -> Worker:
+    """Makes a worker which hears of a stop soon."""
+    given = ConsumerSettings(redis_url=url, prefix=prefix, **({"block_s": 0.1, "drain_s": 5} | settings))
+    return Worker(group, settings=given)
+
+
+@asynccontextmanager
+async def working(*workers: Worker) -> AsyncIterator[None]:
+    """Runs workers, and drains them at the end."""
+    if not workers:
+        yield
+        return
+    async with _running(workers[0].serve, workers[0].stop), working(*workers[1:]):
+        yield
+
+
+@asynccontextmanager
+async def _running(run: Callable[[], Awaitable[None]], stop: Callable[[], None]) -> AsyncIterator[None]:
+    task = asyncio.ensure_future(run())
+    try:
+        yield
+    finally:
+        stop()
+        await task
+
+
+class Handled(list[Delivery]):
+    """The deliveries that a handler was called with, in order."""
+
+    @property
+    def ids(self) -> list[str]:
+        """Their message ids."""
+        return [delivery.id for delivery in self]
