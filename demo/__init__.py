@@ -1,0 +1,1 @@
+"""One day of New York's air traffic through Lisa; see README.md."""

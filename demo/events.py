@@ -1,0 +1,150 @@
+"""What the programs of the demo note: one JSON line for each event, one file for each process."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+__all__ = [
+    "Begun",
+    "Cancelled",
+    "Ended",
+    "Event",
+    "Journal",
+    "Killed",
+    "Opened",
+    "Rescheduled",
+    "Sent",
+    "Tail",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The day's first minute on the server's clock, and what it takes to map the others."""
+
+    start_ms: int
+    first_min: int
+    last_min: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A send that returned."""
+
+    id: str
+    topic: str
+    due_ms: int
+    max_retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rescheduled:
+    """A reschedule that returned, and what it said."""
+
+    id: str
+    due_ms: int
+    outcome: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A cancel that returned, and what it said."""
+
+    id: str
+    outcome: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A handler was called."""
+
+    id: str
+    attempt: int
+    worker: str
+    topic: str
+    due_ms: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A handler ended: without an error it returned, and its ack follows."""
+
+    id: str
+    attempt: int
+    worker: str
+    at_ms: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """A worker was killed, while these deliveries, as pairs of id and attempt, were its own."""
+
+    worker: str
+    at_ms: int
+    held: list[tuple[str, int]]
+
+
+Event = Opened | Sent | Rescheduled | Cancelled | Begun | Ended | Killed
+
+_KINDS: dict[str, type[Event]] = {
+    kind.__name__: kind for kind in (Opened, Sent, Rescheduled, Cancelled, Begun, Ended, Killed)
+}
+
+
+class Journal:
+    """Appends events to a file. A line is with the operating system when `note` returns, so no SIGKILL loses it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def note(self, event: Event) -> None:
+        """Appends one event."""
+        line = json.dumps({"kind": type(event).__name__, **asdict(event)})
+        os.write(self._file, line.encode() + b"\n")
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Tail:
+    """Reads the journals of a directory as they grow."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._read: dict[Path, int] = {}
+
+    def new(self) -> Iterator[Event]:
+        """The events that were noted since the last call; a line without its end is left for the next."""
+        for path in sorted(self._directory.glob("*.jsonl")):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    self._read[path] = self._read.get(path, 0) + len(line)
+                    yield _event(json.loads(line))
+
+
+def _event(fields: dict[str, Any]) -> Event:
+    kind = _KINDS[fields.pop("kind")]
+    if kind is Killed:
+        fields["held"] = [(id, attempt) for id, attempt in fields["held"]]
+    return kind(**fields)

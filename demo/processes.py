@@ -1,0 +1,98 @@
+"""The demo's processes: each logs to a file of its own, and none outlives the demo."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+__all__ = ["DemoFailed", "Processes"]
+
+_TAIL_LINES = 15
+_STOP_S = 10.0
+
+
+class DemoFailed(Exception):
+    """The demo cannot go on, or did not end as it should."""
+
+
+class Processes:
+    """Starts processes, and ends those that still run when the block ends, whatever ended it."""
+
+    def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
+        self._logs = logs
+        self._environment = {**os.environ, **environment}
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
+        """Starts a process under a name, and returns its process id."""
+        with (self._logs / f"{name}.log").open("wb") as log:
+            self._running[name] = subprocess.Popen(  # noqa: S603 - our own programs
+                command,
+                env={**self._environment, **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # In a session of its own, so that Ctrl-C reaches it through us only.
+                start_new_session=True,
+            )
+        return self._running[name].pid
+
+    def kill(self, name: str) -> None:
+        """Ends a process by SIGKILL, and returns when it is no more."""
+        process = self._running.pop(name)
+        process.kill()
+        process.wait()
+
+    def done(self, name: str) -> bool:
+        """Whether a process has ended by itself; raises DemoFailed when it has not ended well."""
+        code = self._running[name].poll() if name in self._running else 0
+        if code:
+            raise DemoFailed(f"{name} ended with {code}")
+        if code == 0:
+            self._running.pop(name, None)
+        return code == 0
+
+    def check(self, *names: str) -> None:
+        """Raises DemoFailed when any of these has ended by itself."""
+        for name in names:
+            if name in self._running and (code := self._running[name].poll()) is not None:
+                raise DemoFailed(f"{name} ended with {code}")
+
+    def stop(self) -> None:
+        """Asks all that run to end, by SIGTERM; raises DemoFailed when one does not end in time, and well."""
+        codes = self._end(signal.SIGTERM)
+        if bad := [f"{name} with {code}" for name, code in codes.items() if code != 0]:
+            raise DemoFailed(f"told to stop, these did not end well: {', '.join(bad)}")
+
+    def tails(self) -> str:
+        """The last lines of every log."""
+        parts = []
+        for log in sorted(self._logs.glob("*.log")):
+            last = log.read_text("utf-8", "replace").splitlines()[-_TAIL_LINES:]
+            parts.append("\n".join([f"--- {log.stem}", *last]))
+        return "\n".join(parts)
+
+    def _end(self, how: signal.Signals) -> dict[str, int]:
+        for process in self._running.values():
+            process.send_signal(how)
+        codes = {}
+        for name, process in list(self._running.items()):
+            try:
+                codes[name] = process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                codes[name] = process.wait()
+            # Only now: a second Ctrl-C in the midst of this leaves the rest to the end of the block.
+            del self._running[name]
+        return codes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(signal.SIGKILL)
