@@ -6,11 +6,14 @@ PYTHON ?= python3
 UV := $(shell uv tree --frozen --offline --depth 0 >/dev/null 2>&1 && echo uv || echo .tools/bin/uv)
 RUN := $(UV) run --no-sync
 
-.PHONY: help test test-lowest check format clean
+.PHONY: help demo test test-lowest check format clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: .venv/synced ## one day of real air traffic in 30 s; DEMO="--seconds 10" shortens it
+	$(RUN) python -m demo $(DEMO)
 
 test: .venv/synced ## run every test; PYTEST="-k ack" narrows it
 	$(RUN) pytest $(PYTEST)
