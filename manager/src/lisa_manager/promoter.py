@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import re
 from collections import deque
 from contextlib import suppress
 
@@ -19,6 +20,9 @@ from lisa_manager.settings import ManagerSettings
 __all__ = ["Promoter"]
 
 logger = logging.getLogger(__name__)
+
+# Anybody may publish, and not all that looks like a number fits into a clock.
+_WAKE = re.compile(rb"(.+) ([0-9]{1,15})")
 
 _ROUND = 200
 """Most topics in one round trip."""
@@ -154,8 +158,12 @@ class Promoter:
                 await asyncio.sleep(RECONNECT.compute(failures))
 
     def _hear(self, heard: bytes) -> None:
-        name, _, due = heard.decode("utf-8", "replace").partition(" ")
+        wake = _WAKE.fullmatch(heard)
+        if wake is None:
+            logger.debug("passed over on the wake channel: %r", heard[:80])
+            return
+        name, due_ms = wake[1].decode("utf-8", "replace"), int(wake[2])
         if name not in self._board.topics:
             self.unknown_topics.put_nowait(name)
-        elif due.isdigit() and self._board.promotions.hasten(name, self._clock.moment_of(int(due))):
+        elif self._board.promotions.hasten(name, self._clock.moment_of(due_ms)):
             self.wake()

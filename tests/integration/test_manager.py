@@ -1,0 +1,332 @@
+"""Managers: when they promote, how they hear of work, and what they look after."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import redis
+
+from lisa_common.errors import Unreachable
+from lisa_common.keys import TopicKeys, topics_key
+from lisa_common.policy import Policy
+from lisa_common.topics import dropped_entry
+from lisa_consumer import AckOutcome, AsyncConsumer, ConsumerSettings, Delivery
+from lisa_manager.daemon import Manager
+from lisa_manager.settings import ManagerSettings
+from lisa_producer import AsyncProducer, Message, ProducerSettings, State
+from support import Server, wait_until_async
+from support.running import managed
+
+Declare = Callable[..., Policy]
+OwnServer = Callable[..., Server]
+NEVER = {"poll_s": 60.0, "quiet_poll_s": 600.0, "discover_s": 600.0}
+"""Settings of a manager which has to be woken."""
+
+
+@pytest.fixture
+async def consumer(redis_url: str, prefix: str) -> AsyncIterator[AsyncConsumer]:
+    """Reads `orders` as the group `billing`."""
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix, block_s=0.2)
+    async with AsyncConsumer("orders", "billing", settings=settings) as opened:
+        yield opened
+
+
+async def _collect(consumer: AsyncConsumer, count: int, timeout: float = 10) -> list[Delivery]:
+    """Reads and acks so many deliveries."""
+    collected: list[Delivery] = []
+    deadline = time.monotonic() + timeout
+    while len(collected) < count and time.monotonic() < deadline:
+        deliveries = await consumer.read(wait=0.2)
+        await consumer.ack(*deliveries)
+        collected += deliveries
+    assert len(collected) >= count, f"{len(collected)} of {count} came within {timeout:g} s"
+    return collected
+
+
+def _lag_ms(delivery: Delivery) -> int:
+    """How late a delivery became ready: entries are named by the server's time."""
+    return int(delivery.entry.entry.partition("-")[0]) - delivery.due_ms
+
+
+async def test_messages_become_ready_at_their_due_time(
+    redis_url: str, prefix: str, sender: AsyncProducer, consumer: AsyncConsumer
+) -> None:
+    """Not one of them is ready a millisecond early (promise 1), and none much later."""
+    async with managed(redis_url, prefix):
+        await sender.send_many("orders", [Message(body=b"x", delay=0.2 + n / 150) for n in range(150)])
+        lags = sorted(_lag_ms(delivery) for delivery in await _collect(consumer, 150))
+    assert lags[0] >= 0
+    assert lags[-1] < 1_000, f"median {lags[75]} ms, most {lags[-1]} ms"
+
+
+async def test_a_send_wakes_a_sleeping_manager(
+    redis_url: str, prefix: str, sender: AsyncProducer, consumer: AsyncConsumer
+) -> None:
+    """A message due before all others is on time although nobody polls for a minute; so is one that is moved up."""
+    async with managed(redis_url, prefix, **NEVER):
+        await sender.send("orders", b"x", id="later", delay=3_600)
+        for n in range(3):
+            await sender.send("orders", b"x", id=f"m{n}", delay=0.1)
+            [delivery] = await _collect(consumer, 1)
+            assert delivery.id == f"m{n}"
+            assert 0 <= _lag_ms(delivery) < 1_000
+        await sender.reschedule("orders", "later", delay=0.1)
+        assert [delivery.id for delivery in await _collect(consumer, 1)] == ["later"]
+
+
+async def test_a_retry_wakes_a_sleeping_manager(
+    redis_url: str, prefix: str, sender: AsyncProducer, consumer: AsyncConsumer
+) -> None:
+    """A message that is given up is promoted when its retry is due."""
+    async with managed(redis_url, prefix, **NEVER):
+        await sender.send("orders", b"x")
+        [first] = await consumer.read(wait=10)
+        await consumer.nack(first, delay=0.2)
+        [second] = await _collect(consumer, 1)
+    assert second.attempt == 2
+    assert second.due_ms >= first.due_ms + 200
+    assert 0 <= _lag_ms(second) < 1_000
+
+
+async def test_polling_delivers_where_no_wake_is_heard(own_server: OwnServer, prefix: str) -> None:
+    """A manager that may not subscribe polls, for new topics too: the wake is a hint and nothing more."""
+    server = own_server()
+    with server.client() as client:
+        client.acl_setuser(
+            "deaf", enabled=True, passwords=["+x"], keys=["*"], categories=["+@all"], reset_channels=True
+        )
+    consuming = ConsumerSettings(redis_url=server.url, prefix=prefix, block_s=0.2)
+    deaf = server.url.replace("redis://", "redis://deaf:x@")
+    async with (
+        managed(deaf, prefix),
+        AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer,
+        AsyncConsumer("orders", "billing", settings=consuming) as consumer,
+    ):
+        for delay in (0.1, 0.3):
+            await producer.send("orders", b"x", delay=delay)
+            [delivery] = await _collect(consumer, 1)
+            assert 0 <= _lag_ms(delivery) < 2_000
+
+
+async def test_a_broken_subscription_is_made_again(own_server: OwnServer, prefix: str) -> None:
+    """What was sent while nobody listened is found when it returns, without any polling."""
+    server = own_server()
+    consuming = ConsumerSettings(redis_url=server.url, prefix=prefix, block_s=0.2)
+    async with (
+        managed(server.url, prefix, **NEVER),
+        AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer,
+        AsyncConsumer("orders", "billing", settings=consuming) as consumer,
+    ):
+        await producer.send("orders", b"x", delay=0.05)
+        await _collect(consumer, 1)
+        with server.client() as client:
+            for _ in range(5):
+                await wait_until_async(lambda: client.pubsub_numsub(f"{prefix}:wake")[0][1] == 1)
+                client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+                await producer.send("orders", b"x", delay=0.05)
+                [delivery] = await _collect(consumer, 1)
+                assert 0 <= _lag_ms(delivery) < 5_000
+
+
+async def test_new_topics_are_served_at_once(
+    redis_url: str, prefix: str, sender: AsyncProducer, consumer: AsyncConsumer, client: redis.Redis
+) -> None:
+    """A send to a topic that the manager has not seen is enough, even when the topic was never declared."""
+    async with managed(redis_url, prefix, **NEVER) as manager:
+        await wait_until_async(lambda: client.pubsub_numsub(f"{prefix}:wake")[0][1] == 1)
+        await sender.send("orders", b"x", delay=0.1)
+        await _collect(consumer, 1)
+        client.hdel(topics_key(prefix), "orders")
+        manager._board.update({})
+        await sender.send("orders", b"x", delay=0.1)
+        await _collect(consumer, 1)
+        assert client.hget(topics_key(prefix), "orders") == b"{}"
+
+
+async def test_a_changed_policy_is_taken_over(
+    redis_url: str, prefix: str, sender: AsyncProducer, consumer: AsyncConsumer, declare: Declare
+) -> None:
+    """A shorter visibility timeout holds for deliveries that are out already."""
+    declare(visibility_ms=3_600_000)
+    async with managed(redis_url, prefix) as manager:
+        await sender.send("orders", b"x")
+        assert await consumer.read(wait=10)
+        await wait_until_async(lambda: manager._board.topics["orders"].pending.get("billing"))
+        assert manager._reclaimer.reclaimed == 0
+        declare(visibility_ms=100, backoff="fixed", backoff_base_ms=1)
+        [delivery] = await _collect(consumer, 1)
+    assert delivery.attempt == 2
+
+
+async def test_dropped_topics_are_retired(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis, declare: Declare
+) -> None:
+    """One that was dropped long ago goes when it is empty; if somebody has sent to it since, it is a topic again."""
+    registry, old, recent = topics_key(prefix), dropped_entry(0), dropped_entry(int(time.time() * 1000))
+    await sender.send("again", b"x", delay=60)
+    client.hset(registry, mapping={"empty": old, "again": old, "recent": recent})
+    declare("orders")
+    async with managed(redis_url, prefix) as manager:
+        await wait_until_async(lambda: not client.hexists(registry, "empty"))
+        await wait_until_async(lambda: client.hget(registry, "again") == b"{}")
+        await wait_until_async(lambda: sorted(manager._board.topics) == ["again", "orders", "recent"])
+        client.hdel(registry, "orders")
+        await wait_until_async(lambda: sorted(manager._board.topics) == ["again", "recent"])
+    assert client.hget(registry, "recent") == recent.encode()
+
+
+@pytest.mark.parametrize("broken", ["waiting", "retry", "ready", "messages", "owed", "failures", "garbage", "expiring"])
+async def test_a_broken_topic_does_not_delay_others(
+    *,
+    redis_url: str,
+    prefix: str,
+    sender: AsyncProducer,
+    consumer: AsyncConsumer,
+    client: redis.Redis,
+    broken: str,
+) -> None:
+    """A key of a foreign type costs its own topic, and a line in the log; no other one (promise 12)."""
+    bad = TopicKeys(prefix, "bad")
+    client.hset(topics_key(prefix), "bad", "{}")
+    client.set(bad.of(broken), "none of ours")
+    for name in {"waiting", "retry", "expiring", "garbage"} - {broken}:
+        client.zadd(bad.of(name), {"billing/x" if name in {"retry", "garbage"} else "x": 1})
+    async with managed(redis_url, prefix):
+        for _ in range(3):
+            await sender.send("orders", b"x", delay=0.05)
+            [delivery] = await _collect(consumer, 1)
+            assert 0 <= _lag_ms(delivery) < 1_000
+
+
+async def test_a_damaged_registry_does_not_stop_the_manager(
+    redis_url: str, prefix: str, sender: AsyncProducer, consumer: AsyncConsumer, client: redis.Redis
+) -> None:
+    """Fields that are no topics are passed over; a policy that cannot be read is the default one."""
+    client.hset(topics_key(prefix), mapping={b"\xff": "{}", "a b": "{}", "": "{}", "orders": '{"visibility_ms": "x"}'})
+    async with managed(redis_url, prefix) as manager:
+        await sender.send("orders", b"x", delay=0.05)
+        await _collect(consumer, 1)
+        assert list(manager._board.topics) == ["orders"]
+        assert manager._board.topics["orders"].policy == Policy()
+
+
+async def test_foreign_wakes_are_harmless(
+    redis_url: str, prefix: str, sender: AsyncProducer, consumer: AsyncConsumer, client: redis.Redis
+) -> None:
+    """What anybody publishes on the channel neither stops the manager nor makes topics of bad names."""
+    async with managed(redis_url, prefix) as manager:
+        await wait_until_async(lambda: client.pubsub_numsub(f"{prefix}:wake")[0][1] == 1)
+        await sender.send("orders", b"x", delay=3_600)
+        await wait_until_async(lambda: "orders" in manager._board.topics)
+        dues = (b"", b" -1", b" 1e9", b" " + b"9" * 400, b" " + b"9" * 5_000, " ²".encode())
+        for wake in (b"", b"\xff\xfe 1", b"a/b 5", *(b"orders" + due for due in dues)):
+            client.publish(f"{prefix}:wake", wake)
+        await sender.send("orders", b"x", delay=0.1)
+        await _collect(consumer, 1)
+        assert list(manager._board.topics) == ["orders"]
+
+
+async def test_two_managers_do_the_work_of_one(
+    redis_url: str, prefix: str, sender: AsyncProducer, consumer: AsyncConsumer
+) -> None:
+    """Every message is promoted once, whoever does it; that one of them goes is not noticed."""
+    async with managed(redis_url, prefix) as first:
+        async with managed(redis_url, prefix) as second:
+            await sender.send_many("orders", [Message(body=b"x", delay=(n + 1) / 500) for n in range(500)])
+            await wait_until_async(lambda: first._promoter.promoted + second._promoter.promoted > 250)
+        deliveries = await _collect(consumer, 500)
+    assert len({delivery.id for delivery in deliveries}) == len(deliveries) == 500
+    assert min(map(_lag_ms, deliveries)) >= 0
+    assert {delivery.attempt for delivery in deliveries} == {1}
+
+
+async def test_the_house_is_kept(
+    *,
+    redis_url: str,
+    prefix: str,
+    sender: AsyncProducer,
+    consumer: AsyncConsumer,
+    client: redis.Redis,
+    declare: Declare,
+) -> None:
+    """Expired messages become garbage and garbage goes; acked entries are trimmed; finished ids are forgotten."""
+    declare(dedup_window_ms=300, garbage_retention_ms=600)
+    ready = TopicKeys(prefix, "orders").of("ready")
+    async with managed(redis_url, prefix):
+        await sender.send("orders", b"x", id="expiring", ttl=0.05)
+        await wait_until_async(lambda: _is(sender, "expiring", State.GARBAGE))
+        await wait_until_async(lambda: _is(sender, "expiring", None))
+        await sender.send("orders", b"x", id="acked")
+        await _collect(consumer, 1)
+        assert await _is(sender, "acked", State.FINISHED)
+        await wait_until_async(lambda: _is(sender, "acked", None))
+        await wait_until_async(lambda: client.xlen(ready) == 0)
+
+
+async def _is(sender: AsyncProducer, id: str, state: State | None) -> bool:
+    found = await sender.find("orders", id)
+    return (found and found.state) == state
+
+
+async def test_a_full_server_still_drains(own_server: OwnServer, prefix: str) -> None:
+    """Without memory for sends, what waits is promoted, retried, read and acked all the same."""
+    server = own_server()
+    consuming = ConsumerSettings(redis_url=server.url, prefix=prefix, block_s=0.2)
+    async with (
+        managed(server.url, prefix),
+        AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer,
+        AsyncConsumer("orders", "billing", settings=consuming) as consumer,
+    ):
+        assert await consumer.read() == []
+        await producer.send("orders", b"x", delay=0.3)
+        with server.client() as client:
+            client.config_set("maxmemory", "1mb")
+            [first] = await consumer.read(wait=10)
+            await consumer.nack(first, delay=0.1)
+            [second] = await consumer.read(wait=10)
+            assert await consumer.ack(second) == [AckOutcome.ACKED]
+            assert second.attempt == 2
+
+
+async def test_a_manager_that_is_woken_as_it_stops_ends(redis_url: str, prefix: str) -> None:
+    """A stop is not lost, whatever happens at the same moment."""
+    for _ in range(10):
+        manager = Manager(ManagerSettings(redis_url=redis_url, prefix=prefix))
+        running = asyncio.create_task(manager.run())
+        await wait_until_async(lambda manager=manager: manager._promoter._listening)
+        manager.stop()
+        deadline = time.monotonic() + 5
+        while not running.done():
+            manager._promoter.wake()
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0)
+        await running
+
+
+async def test_a_manager_does_not_start_without_a_server(own_server: OwnServer, prefix: str) -> None:
+    """At start it says that there is none, as a wrong URL is the likeliest reason."""
+    server = own_server()
+    await asyncio.to_thread(server.stop)
+    with pytest.raises(Unreachable, match=str(server.port)):
+        await Manager(ManagerSettings(redis_url=server.url, prefix=prefix)).run()
+
+
+async def test_a_server_may_go_and_come_back(own_server: OwnServer, prefix: str, caplog: Any) -> None:
+    """A manager survives it, says so once, and delivers what fell due meanwhile (promise 14)."""
+    server = own_server(appendonly="yes")
+    consuming = ConsumerSettings(redis_url=server.url, prefix=prefix, block_s=0.2)
+    async with (
+        managed(server.url, prefix),
+        AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer,
+        AsyncConsumer("orders", "billing", settings=consuming) as consumer,
+    ):
+        await producer.send("orders", b"x", id="before", delay=0.1)
+        await asyncio.to_thread(server.stop)
+        await wait_until_async(lambda: "cannot promote" in caplog.text)
+        await asyncio.to_thread(server.start)
+        assert [delivery.id for delivery in await _collect(consumer, 1)] == ["before"]
+        await producer.send("orders", b"x", id="after", delay=0.1)
+        assert [delivery.id for delivery in await _collect(consumer, 1)] == ["after"]
+    assert caplog.text.count("cannot promote") == 1

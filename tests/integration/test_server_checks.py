@@ -1,0 +1,61 @@
+"""What the manager says at start of a server that is not fit for a queue."""
+
+from collections.abc import Callable
+
+import pytest
+
+from lisa_common.aio import AsyncConnection
+from lisa_manager.server_checks import findings, judge
+from support import Server
+
+FIT = {
+    "redis_version": "7.2.4",
+    "maxmemory_policy": "noeviction",
+    "aof_enabled": "1",
+    "aof_last_write_status": "ok",
+    "rdb_last_bgsave_status": "ok",
+}
+
+
+@pytest.mark.parametrize(
+    ("info", "save", "words"),
+    [
+        ({"redis_version": "6.2.14"}, "", "too old: version 6.2.14"),
+        ({"maxmemory_policy": "allkeys-lru"}, "", "allkeys-lru"),
+        ({"aof_enabled": "0"}, "3600 1", "since the last snapshot"),
+        ({"aof_enabled": "0"}, "", "no persistence"),
+        ({"aof_last_write_status": "err"}, "", "disk"),
+        ({"rdb_last_bgsave_status": "err"}, "", "disk"),
+    ],
+)
+def test_each_fault_is_one_line(info: dict[str, str], save: str, words: str) -> None:
+    """A finding names the setting, and says what it costs."""
+    [found] = judge(FIT | info, save)
+    assert words in found
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize("info", [{}, {"redis_version": "7.0.15"}, {"redis_version": "10.0"}], ids=str)
+def test_nothing_is_said_of_a_fit_server(info: dict[str, str]) -> None:
+    """With AOF on and noeviction there is nothing to say."""
+    assert judge(FIT | info, "") == []
+
+
+async def test_a_servers_faults_are_found(own_server: Callable[..., Server]) -> None:
+    """They are read from the server itself, and several may be found at once."""
+    bad = own_server(maxmemory="50mb", maxmemory_policy="allkeys-random")
+    good = own_server(appendonly="yes", maxmemory_policy="noeviction")
+    async with AsyncConnection(bad.url) as connection:
+        assert [line.split(" ")[0] for line in await findings(connection)] == ["maxmemory-policy", "no"]
+    async with AsyncConnection(good.url) as connection:
+        assert await findings(connection) == []
+
+
+async def test_a_server_that_hides_its_settings_is_judged_by_the_rest(own_server: Callable[..., Server]) -> None:
+    """Hosted servers forbid CONFIG: snapshots are then taken to be on."""
+    server = own_server()
+    with server.client() as client:
+        client.acl_setuser("jo", enabled=True, passwords=["+x"], keys=["*"], categories=["+@all"], commands=["-config"])
+    async with AsyncConnection(server.url.replace("redis://", "redis://jo:x@")) as connection:
+        [found] = await findings(connection)
+    assert "since the last snapshot" in found
