@@ -51,10 +51,7 @@ end
 
 local function judge(i)
   local record = redis.call('HGET', messages, ids[i])
-  if not record or not owes(group, ids[i]) then
-    return 'stale'
-  end
-  if record ~= HUSK and (read_record(record) or {}).due ~= dues[i] then
+  if not record or not is_of(record, dues[i]) or not owes(group, ids[i]) then
     return 'stale'
   end
   local copy = copy_of(group, ids[i])

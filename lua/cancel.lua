@@ -26,7 +26,7 @@ local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 --@include places
 local now = clock(ARGV[1])
 
-local function cancel_copies(id, places)
+local function cancel_copies(id, record, places)
   local out_there, delivered, still_owing = false, false, {}
   for _, place in ipairs(places) do
     redis.call('ZREM', retry, copy_of(place.group, id))
@@ -41,7 +41,7 @@ local function cancel_copies(id, places)
   end
   if out_there then
     redis.call('ZREM', expiring, id)
-    redis.call('HSET', messages, id, HUSK)
+    redis.call('HSET', messages, id, husk_of(record))
     if redis.call('HEXISTS', owed, id) == 1 then
       redis.call('HSET', owed, id, table.concat(still_owing, ','))
     end
@@ -67,7 +67,7 @@ local function cancel(id)
   if not record then
     local until_ms = redis.call('ZSCORE', finished, id)
     return until_ms and tonumber(until_ms) > now and 'finished' or 'unknown'
-  elseif record == HUSK then
+  elseif is_husk(record) then
     return 'cancelled'
   end
   local due = (read_record(record) or { due = 0 }).due
@@ -76,7 +76,7 @@ local function cancel(id)
   for _, place in ipairs(places) do
     dead = dead and place.state == 'garbage'
   end
-  return dead and 'garbage' or cancel_copies(id, places)
+  return dead and 'garbage' or cancel_copies(id, record, places)
 end
 
 local replies = {}

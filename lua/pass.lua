@@ -33,7 +33,7 @@ for i = 5, #ARGV, 4 do
   if redis.call('XACK', ready, group, entry) == 1 and id ~= '' and owes(group, id) then
     local record = redis.call('HGET', messages, id)
     local limits = record and read_record(record)
-    if record == HUSK then
+    if record and is_husk(record) and is_of(record, due) then
       end_copies(group, { id })
     elseif limits and limits.due == due and limits.expires and limits.expires <= now then
       local failure = read_failure(redis.call('HGET', failures, copy_of(group, id))) or { error = '' }

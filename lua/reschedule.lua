@@ -43,7 +43,7 @@ end
 
 local function reschedule(id, due)
   local record = redis.call('HGET', messages, id)
-  if not record or record == HUSK then
+  if not record or is_husk(record) then
     local until_ms = redis.call('ZSCORE', finished, id)
     return until_ms and tonumber(until_ms) > now and 'finished' or 'unknown'
   end

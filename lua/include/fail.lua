@@ -30,17 +30,14 @@ end
 -- Returns 'retry' and its due time, 'garbage', 'dropped', or 'gone' when the message no longer waits for this group.
 local function fail(group, delivery, now)
   local id, record = delivery.id, redis.call('HGET', messages, delivery.id)
-  if not record or not owes(group, id) then
+  if not record or not is_of(record, delivery.due) or not owes(group, id) then
     return 'gone'
   end
-  if record == HUSK then
+  if is_husk(record) then
     end_copies(group, { id })
     return 'gone'
   end
   local limits = read_record(record) or { due = delivery.due, priority = 0 }
-  if limits.due ~= delivery.due then
-    return 'gone'
-  end
   local failure = {
     attempts = delivery.attempt, entry = delivery.entry, next = '-',
     due = limits.due, at = now, reason = delivery.reason, error = delivery.error,

@@ -5,8 +5,11 @@ local VERSION = 1
 local HAS_TTL, HAS_MAX_RETRIES, HAS_PRIORITY = 1, 2, 4
 
 -- What a cancelled message leaves while one of its deliveries, or its entry in a deep backlog, is still out there:
--- the id stays taken until that entry is met, so that it can never be mistaken for a newer message of the same id.
-local HUSK = '\0'
+-- the id stays taken until that entry is met, so that it can never be mistaken for a newer message of the same id. A
+-- husk is a zero byte and the times of its record, if that could be read.
+local function is_husk(record)
+  return string.byte(record, 1) == 0
+end
 
 local function stamp(now, due)
   return struct.pack('>BI6I6', VERSION, now, due)
@@ -29,6 +32,19 @@ local function read_record(record)
     fields.priority = struct.unpack('>B', record, at)
   end
   return fields
+end
+
+local function husk_of(record)
+  return '\0' .. (read_record(record) and string.sub(record, 2, 13) or '')
+end
+
+-- Whether a record or a husk is that of the message due then; one without readable times may be.
+local function is_of(record, due)
+  if is_husk(record) then
+    return #record < 13 or struct.unpack('>I6', record, 8) == due
+  end
+  local limits = read_record(record)
+  return not limits or limits.due == due
 end
 
 -- The same record due at another time.

@@ -11,12 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["HUSK", "VERSION", "Record", "UnreadableRecord", "pack_content", "unpack_record"]
+__all__ = ["VERSION", "Record", "UnreadableRecord", "is_husk", "pack_content", "unpack_record"]
 
 VERSION: Final = 1
-HUSK: Final = b"\0"
-"""What is left of a cancelled message until its last entry in the stream has been met."""
-
 _HEAD: Final = 14
 _HAS_TTL, _HAS_MAX_RETRIES, _HAS_PRIORITY, _HAS_HEADERS = 1, 2, 4, 8
 
@@ -68,6 +65,11 @@ def pack_content(
         flags |= _HAS_HEADERS
         parts.append(struct.pack(">I", len(headers)) + headers)
     return b"".join((bytes((flags,)), *parts, body))
+
+
+def is_husk(data: bytes) -> bool:
+    """Whether this is what is left of a cancelled message until its last entry in the stream has been met."""
+    return data[:1] == b"\0"
 
 
 def unpack_record(data: bytes) -> Record:

@@ -16,7 +16,7 @@ from lisa_common.keys import TopicKeys
 from lisa_common.policy import Policy
 from lisa_common.protocol import consuming
 from lisa_common.protocol.consuming import AckOutcome, Delivery, Entry, Nack, NackOutcome
-from lisa_common.record import HUSK, UnreadableRecord, unpack_record
+from lisa_common.record import UnreadableRecord, is_husk, unpack_record
 from lisa_common.topics import Topics
 from lisa_common.values import MAX_NAME_LENGTH, Duration, check_int, check_name, duration_ms
 
@@ -131,7 +131,7 @@ class Core:
                 found.pass_over.append(replace(entry, id=None))
                 continue
             try:
-                record = None if data == HUSK else unpack_record(data)
+                record = None if is_husk(data) else unpack_record(data)
             except UnreadableRecord as error:
                 found.unreadable.append(Nack(entry, f"unreadable record: {error}", rejected=True))
                 continue

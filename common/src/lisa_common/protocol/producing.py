@@ -10,7 +10,7 @@ from typing import Any
 from lisa_common.call import Call, script
 from lisa_common.failure import Failure, read_failure
 from lisa_common.keys import TopicKeys, wake_channel
-from lisa_common.record import HUSK, Record, UnreadableRecord, unpack_record
+from lisa_common.record import Record, UnreadableRecord, is_husk, unpack_record
 from lisa_common.scripts import Arg
 from lisa_common.values import GENERATED_SUFFIX
 
@@ -186,7 +186,7 @@ def _found(id: str, reply: list[Any]) -> Found | None:
     data, waiting, finished, places = reply
     if data is None:
         return Found(id, State.FINISHED, None) if finished else None
-    if data == HUSK:
+    if is_husk(data):
         return Found(id, State.CANCELLED, None)
     try:
         record = unpack_record(data)
