@@ -1,7 +1,8 @@
 """The `lisa-manager` command: the daemon, and everything that operators type."""
 
 from lisa_common.cli import new_program, sub_commands
-from lisa_manager.commands import garbage, messages, topics
+from lisa_manager.commands import garbage, groups, messages, topics
+from lisa_manager.commands.check import check_
 from lisa_manager.commands.daemon import doctor, run
 from lisa_manager.commands.status import status
 
@@ -23,6 +24,11 @@ _topic.command("list")(topics.list_)
 _topic.command("set")(topics.set_)
 _topic.command()(topics.drop)
 
+_group = sub_commands(program, "group", "Groups of a topic, and what they owe.")
+_group.command("list")(groups.list_)
+_group.command()(groups.drop)
+
+program.command("check")(check_)
 program.command()(doctor)
 
 

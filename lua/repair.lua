@@ -1,0 +1,72 @@
+-- Mends what an audit found of one message, if nothing has changed since it looked.
+--
+-- KEYS[1] messages   hash    message id -> record
+-- KEYS[2] waiting    zset    message id -> due ms
+-- KEYS[3] ready      stream
+-- KEYS[4] expiring   zset    message id -> expiry ms
+-- KEYS[5] finished   zset    message id -> forget at, ms
+-- KEYS[6] owed       hash    message id -> groups
+-- KEYS[7] retry      zset    copy -> due ms
+-- KEYS[8] failures   hash    copy -> failure
+-- KEYS[9] garbage    zset    copy -> died at, ms
+-- ARGV[1] now_ms     ms, empty for the server's clock
+-- ARGV[2] print      of the look
+-- ARGV[3] id         the message
+-- ARGV[4] since      as in the look
+-- ARGV[5] names      as in the look
+-- ARGV[6] hints      as in the look, with commas between
+-- ARGV[7...] verb, name, member, value per step; `name` is a key's; verb "ready" makes the copy of group `name` ready
+--            again, due at `value`, and "ack" settles entry `member` in group `value`
+-- returns  1 if it was mended, 0 if something has changed
+local messages, waiting, ready, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local owed, retry, failures, garbage = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+--@include clock
+--@include entry
+--@include groups
+--@include failure
+--@include look
+local now, id = clock(ARGV[1]), ARGV[3]
+local key_of = {
+  messages = messages, waiting = waiting, ready = ready, expiring = expiring, finished = finished,
+  owed = owed, retry = retry, failures = failures, garbage = garbage,
+}
+
+-- With the attempts that are known to have been made.
+local function make_ready(group, due)
+  if group == '' then
+    redis.call('XADD', ready, '*', 'id', id, 'due', due, 'n', 1, 'at', now)
+    return
+  end
+  local copy = copy_of(group, id)
+  local failure = read_failure(redis.call('HGET', failures, copy))
+  if not failure or failure.due ~= tonumber(due) then
+    failure = { attempts = 0, entry = '0-0', error = '' }
+  end
+  failure.due, failure.at, failure.reason = tonumber(due), now, 'repaired'
+  failure.next = redis.call(
+    'XADD', ready, '*', 'id', id, 'due', due, 'n', failure.attempts + 1, 'g', group, 'at', now
+  )
+  redis.call('HSET', failures, copy, write_failure(failure))
+end
+
+local function remove(verb, name, member)
+  redis.call(verb, key_of[name], member)
+end
+
+local steps = {
+  HDEL = function(name, member) remove('HDEL', name, member) end,
+  ZREM = function(name, member) remove('ZREM', name, member) end,
+  XDEL = function(name, member) remove('XDEL', name, member) end,
+  HSET = function(name, member, value) redis.call('HSET', key_of[name], member, value) end,
+  ZADD = function(name, member, value) redis.call('ZADD', key_of[name], value, member) end,
+  ack = function(_, member, value) redis.call('XACK', ready, value, member) end,
+  ready = function(name, _, value) make_ready(name, value) end,
+}
+
+if print_of(look(id, ARGV[4], ARGV[5], names_in(ARGV[6]))) ~= ARGV[2] then
+  return 0
+end
+for i = 7, #ARGV, 4 do
+  steps[ARGV[i]](ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+end
+return 1

@@ -1,0 +1,315 @@
+"""Promise 9, judged: every live id is in exactly one place per group, and there is no place without a record.
+
+Pure: it is given all that is known of a message, and says what is wrong and which steps would mend it.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from lisa_common.failure import Failure
+from lisa_common.keys import NO_GROUP, copy_of
+from lisa_common.protocol.consuming import Entry
+from lisa_common.values import GENERATED_SUFFIX
+from lisa_manager.looking import entry_place
+
+__all__ = ["Copy", "GroupState", "Head", "Kind", "Pieces", "Problem", "Step", "audit"]
+
+Step = tuple[str, str, str, str | int]
+"""Verb, name, member, value: as `lua/repair.lua` takes them."""
+
+
+class Kind(StrEnum):
+    """What may be wrong."""
+
+    LOST = "lost"
+    """A record without a place, or a group that owes the message and has it nowhere."""
+    STRAY = "stray"
+    """A place without a record, or in a group that does not owe the message."""
+    TWICE = "twice"
+    """In more than one place at once."""
+    OWED = "owed"
+    """What `owed` says does not fit the rest."""
+    DEAD_GROUP = "dead group"
+    """Something names a group that is not there any more: `group drop` ends it."""
+    DANGLING = "dangling"
+    """A failure, an expiry or a tombstone of nothing."""
+    UNWATCHED = "unwatched"
+    """It has a time to live that nobody looks at."""
+    WRONG_TIME = "wrong time"
+    """It waits for another time than its record names."""
+    UNREADABLE = "unreadable"
+    """A record that this release cannot read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with one message; without `steps` it cannot be mended safely."""
+
+    kind: Kind
+    id: str
+    group: str
+    detail: str
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A record without its body. Of a husk the times may be unknown."""
+
+    due_ms: int | None
+    expires_ms: int | None = None
+    husk: bool = False
+    readable: bool = True
+
+    def is_of(self, entry: Entry) -> bool:
+        """Whether an entry is about this message, not an earlier one of the same id."""
+        return self.due_ms is None or self.due_ms == entry.due_ms
+
+
+@dataclass(slots=True)
+class Copy:
+    """What is known of one group's copy."""
+
+    retry: float | None = None
+    garbage: float | None = None
+    failed: bool = False
+    """Whether `failures` has it; `failure` is None all the same where that is damaged."""
+    failure: Failure | None = None
+
+
+@dataclass(slots=True)
+class Pieces:
+    """All that is known of one message."""
+
+    id: str
+    head: Head | None = None
+    waiting: float | None = None
+    expiring: float | None = None
+    finished: float | None = None
+    owed: tuple[str, ...] | None = None
+    copies: dict[str, Copy] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+
+    def copy(self, group: str) -> Copy:
+        """The copy of a group, made if need be."""
+        return self.copies.setdefault(group, Copy())
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """How far a group is: what it was delivered last, and which entries it has not settled."""
+
+    last: str
+    pending: frozenset[str] = frozenset()
+
+    def has(self, entry: Entry) -> bool:
+        """Whether an entry is still before the group, or in the hands of one of its consumers."""
+        return entry.entry in self.pending or entry_place(entry.entry) > entry_place(self.last)
+
+
+Groups = Mapping[str, GroupState]
+_ENTRY = "entry "
+
+
+def audit(pieces: Pieces, groups: Groups, now_ms: int) -> list[Problem]:
+    """What is wrong with one message."""
+    return list(_problems(pieces, groups, now_ms))
+
+
+def _problems(pieces: Pieces, groups: Groups, now_ms: int) -> Iterator[Problem]:
+    head = pieces.head
+    if head is None:
+        yield from _without_record(pieces, groups)
+    elif head.husk:
+        yield from _husk(pieces, head, groups)
+    elif not head.readable:
+        yield Problem(Kind.UNREADABLE, pieces.id, NO_GROUP, "the record is damaged, or of a later release")
+    else:
+        yield from _message(pieces, head, groups)
+    generated = pieces.id.endswith(GENERATED_SUFFIX)
+    alive = head is not None and pieces.finished is not None and pieces.finished > now_ms
+    if pieces.finished is not None and (generated or alive):
+        detail = "a tombstone of a generated id" if generated else "a tombstone of a message that is alive"
+        yield _dangling(pieces.id, detail, ("ZREM", "finished", pieces.id, ""))
+
+
+# Without a record
+
+
+def _without_record(pieces: Pieces, groups: Groups) -> Iterator[Problem]:
+    id = pieces.id
+    if pieces.waiting is not None:
+        yield Problem(Kind.STRAY, id, NO_GROUP, "waits, but has no record", (("ZREM", "waiting", id, ""),))
+    for group, copy in pieces.copies.items():
+        if copy.retry is not None or copy.garbage is not None:
+            where = "retry" if copy.retry is not None else "garbage"
+            yield Problem(Kind.STRAY, id, group, f"in {where}, but has no record", tuple(_without_copy(id, group)))
+        elif copy.failed:
+            yield _dangling_failure(id, group)
+    if pieces.owed is not None:
+        yield Problem(Kind.OWED, id, NO_GROUP, "owed, but has no record", (("HDEL", "owed", id, ""),))
+    if pieces.expiring is not None:
+        yield _dangling(id, "to expire, but has no record", ("ZREM", "expiring", id, ""))
+    yield from _stray_entries(id, pieces.entries, groups)
+
+
+def _without_copy(id: str, group: str) -> Iterator[Step]:
+    copy = copy_of(group, id)
+    yield "ZREM", "retry", copy, ""
+    yield "ZREM", "garbage", copy, ""
+    yield "HDEL", "failures", copy, ""
+
+
+def _stray_entries(id: str, entries: Sequence[Entry], groups: Groups) -> Iterator[Problem]:
+    for entry in entries:
+        if _live(entry, groups):
+            acks: list[Step] = [("ack", "ready", entry.entry, g) for g, s in groups.items() if entry.entry in s.pending]
+            steps = (*acks, ("XDEL", "ready", entry.entry, ""))
+            yield Problem(Kind.STRAY, id, entry.group or NO_GROUP, f"entry {entry.entry} has no record", steps)
+
+
+def _live(entry: Entry, groups: Groups) -> bool:
+    """Whether any group may still meet the entry, or has it. Without groups, a group to come will."""
+    if entry.group is not None:
+        return entry.group in groups and groups[entry.group].has(entry)
+    return not groups or any(state.has(entry) for state in groups.values())
+
+
+def _dangling(id: str, detail: str, *steps: Step) -> Problem:
+    return Problem(Kind.DANGLING, id, NO_GROUP, detail, steps)
+
+
+def _dangling_failure(id: str, group: str) -> Problem:
+    step: Step = ("HDEL", "failures", copy_of(group, id), "")
+    return Problem(Kind.DANGLING, id, group, "a failure of a copy that is not there", (step,))
+
+
+# Cancelled
+
+
+def _husk(pieces: Pieces, head: Head, groups: Groups) -> Iterator[Problem]:
+    """What a cancelled message left is legitimate until its last entry has been met."""
+    if any(head.is_of(entry) and _live(entry, groups) for entry in pieces.entries):
+        return
+    id = pieces.id
+    steps: list[Step] = [("HDEL", "messages", id, ""), ("HDEL", "owed", id, ""), ("ZREM", "expiring", id, "")]
+    for group in pieces.copies:
+        steps += _without_copy(id, group)
+    yield Problem(
+        Kind.LOST, id, NO_GROUP, "cancelled, and its last entry is gone; the id is taken for nothing", tuple(steps)
+    )
+
+
+# Alive
+
+
+def _message(pieces: Pieces, head: Head, groups: Groups) -> Iterator[Problem]:
+    id = pieces.id
+    of_others = [entry for entry in pieces.entries if not head.is_of(entry)]
+    yield from _stray_entries(id, of_others, groups)
+    own = [entry for entry in pieces.entries if head.is_of(entry)]
+    places = {group: _places(pieces, own, group, groups) for group in {*groups, *pieces.copies, NO_GROUP}}
+    if pieces.waiting is not None:
+        yield from _waiting(pieces, head, places)
+    else:
+        yield from _copies(pieces, head, groups, places)
+    yield from _dangling_failures(pieces, head, groups)
+    yield from _expiry(pieces, head, places)
+
+
+def _places(pieces: Pieces, own: Sequence[Entry], group: str, groups: Groups) -> list[str]:
+    """Where a group has the message; "no group" has what died before any, and what is in a stream without groups."""
+    copy = pieces.copies.get(group, Copy())
+    places = ["retry"] * (copy.retry is not None) + ["garbage"] * (copy.garbage is not None)
+    if group in groups:
+        owes = pieces.owed is None or group in pieces.owed
+        mine = [e for e in own if e.group == group or (e.group is None and owes)]
+        places += [f"{_ENTRY}{entry.entry}" for entry in mine if groups[group].has(entry)]
+    elif group == NO_GROUP and not groups:
+        places += [f"{_ENTRY}{entry.entry}" for entry in own if entry.group is None]
+    return places
+
+
+def _waiting(pieces: Pieces, head: Head, places: Mapping[str, list[str]]) -> Iterator[Problem]:
+    id = pieces.id
+    if pieces.waiting is not None and math.ceil(pieces.waiting) != head.due_ms:
+        detail = f"waits until {math.ceil(pieces.waiting)}, but its record says {head.due_ms}"
+        yield Problem(Kind.WRONG_TIME, id, NO_GROUP, detail)
+    others = [f"{place} of {group}" if group else place for group, found in places.items() for place in found]
+    if others:
+        yield Problem(Kind.TWICE, id, NO_GROUP, f"waits, and is in {', '.join(sorted(others))}")
+    elif pieces.owed is not None:
+        yield Problem(Kind.OWED, id, NO_GROUP, "owed while it waits", (("HDEL", "owed", id, ""),))
+
+
+def _copies(pieces: Pieces, head: Head, groups: Groups, places: Mapping[str, list[str]]) -> Iterator[Problem]:
+    for group, found in places.items():
+        if len(found) > 1:
+            yield Problem(Kind.TWICE, pieces.id, group, f"in {', '.join(found)} at once")
+        if group and group not in groups and found:
+            yield Problem(Kind.DEAD_GROUP, pieces.id, group, f"in {found[0]} of a group that is gone")
+    holders = [group for group, found in places.items() if found]
+    if places[NO_GROUP]:
+        if also := sorted(groups.keys() & holders):
+            yield Problem(Kind.TWICE, pieces.id, NO_GROUP, f"in {places[NO_GROUP][0]} of no group, and in {also[0]}")
+    elif pieces.owed is not None:
+        yield from _owed(pieces, pieces.owed, head, groups, places)
+    elif not holders:
+        yield _lost(pieces, head, list(groups))
+    elif len(holders) > 1:
+        names = ",".join(sorted(holders))
+        step: Step = ("HSET", "owed", pieces.id, names)
+        yield Problem(Kind.OWED, pieces.id, NO_GROUP, f"in groups {names}, but owed by none of them", (step,))
+
+
+def _owed(
+    pieces: Pieces, owed: Sequence[str], head: Head, groups: Groups, places: Mapping[str, list[str]]
+) -> Iterator[Problem]:
+    id = pieces.id
+    alive = [group for group in owed if group in groups]
+    for group in owed:
+        if group not in groups and not places.get(group):
+            step: Step = ("HSET", "owed", id, ",".join(alive))
+            yield Problem(Kind.DEAD_GROUP, id, group, "owed by a group that is gone", (step,) if alive else ())
+    for group in alive:
+        if not places[group]:
+            yield _lost(pieces, head, [group])
+    for group, found in places.items():
+        if found and group in groups and group not in owed:
+            steps = [*_without_copy(id, group)]
+            for place in found:
+                if entry := place.removeprefix(_ENTRY) if place.startswith(_ENTRY) else "":
+                    steps += [("ack", "ready", entry, group), ("XDEL", "ready", entry, "")]
+            yield Problem(Kind.STRAY, id, group, f"in {found[0]}, but not owed by it", tuple(steps))
+
+
+def _lost(pieces: Pieces, head: Head, names: Sequence[str]) -> Problem:
+    """Mended by making it ready again in these groups; where there are none, for one to come."""
+    due = head.due_ms or 0
+    steps: list[Step] = [("ready", group, pieces.id, due) for group in names or [NO_GROUP]]
+    if pieces.owed is None and len(names) > 1:
+        steps.append(("HSET", "owed", pieces.id, ",".join(sorted(names))))
+    group = names[0] if len(names) == 1 else NO_GROUP
+    return Problem(Kind.LOST, pieces.id, group, "has a record, and is in no place", tuple(steps))
+
+
+def _dangling_failures(pieces: Pieces, head: Head, groups: Groups) -> Iterator[Problem]:
+    for group, copy in pieces.copies.items():
+        if not copy.failed or copy.retry is not None or copy.garbage is not None:
+            continue
+        owes = group in groups and (pieces.owed is None or group in pieces.owed) and pieces.waiting is None
+        another = copy.failure is not None and copy.failure.due_ms != head.due_ms
+        if not owes or another:
+            yield _dangling_failure(pieces.id, group)
+
+
+def _expiry(pieces: Pieces, head: Head, places: Mapping[str, list[str]]) -> Iterator[Problem]:
+    id = pieces.id
+    if pieces.expiring is not None and head.expires_ms is None:
+        yield _dangling(id, "to expire, but has no time to live", ("ZREM", "expiring", id, ""))
+    alive = pieces.waiting is not None or any(place != "garbage" for found in places.values() for place in found)
+    if pieces.expiring is None and head.expires_ms is not None and alive:
+        step: Step = ("ZADD", "expiring", id, head.expires_ms)
+        yield Problem(Kind.UNWATCHED, id, NO_GROUP, "has a time to live, and will not expire", (step,))

@@ -1,0 +1,60 @@
+"""Checks a topic: a snapshot gives suspects, a look at each decides, and a repair mends what is safe to mend."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lisa_common.call import Flow
+from lisa_common.keys import TopicKeys
+from lisa_manager.audit import Problem, audit
+from lisa_manager.looking import chunks, server_ms
+from lisa_manager.snapshot import Look, look, read_snapshot, repair
+
+__all__ = ["Finding", "Report", "check"]
+
+_AT_ONCE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem, and whether it was mended."""
+
+    topic: str
+    problem: Problem
+    mended: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    """What a check of one topic found."""
+
+    messages: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    undecided: int = 0
+    """Suspects that moved on so fast that they could not be judged: look again when there is less traffic."""
+
+
+def check(keys: TopicKeys, *, mend: bool, progress: Callable[[int], object] = lambda _: None) -> Flow[Report]:
+    """Audits a topic, and mends if told to. `progress` is called with the number of messages judged."""
+    snapshot = yield from read_snapshot(keys)
+    now: int = yield server_ms()
+    report = Report(sum(pieces.head is not None for pieces in snapshot.pieces.values()))
+    suspects = [p for p in snapshot.pieces.values() if audit(p, snapshot.groups, now)]
+    progress(len(snapshot.pieces) - len(suspects))
+    for some in chunks(suspects, _AT_ONCE):
+        looks: list[Look] = yield [look(keys, suspect, snapshot.last) for suspect in some]
+        for looked in looks:
+            yield from _judge(keys, looked, now, report, mend=mend)
+        progress(len(some))
+    return report
+
+
+def _judge(keys: TopicKeys, looked: Look, now: int, report: Report, *, mend: bool) -> Flow[None]:
+    problems = audit(looked.pieces, looked.groups, now)
+    if problems and not looked.whole:
+        report.undecided += 1
+        return
+    steps = [step for problem in problems for step in problem.steps]
+    mended = False
+    if mend and steps:
+        mended = yield repair(keys, looked, list(dict.fromkeys(steps)))
+    report.findings += [Finding(keys.topic, problem, mended and bool(problem.steps)) for problem in problems]

@@ -1,0 +1,168 @@
+"""Groups as operators see them: what each owes, and how to be rid of one.
+
+A group is destroyed first, so that nothing new comes to it; then its copies of messages are ended page by page. A drop
+that broke off is gone on with by another: leftovers of a group that is not there any more can be dropped too.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lisa_common.call import Call, Flow, command, script
+from lisa_common.keys import TopicKeys, split_copy
+from lisa_common.protocol import managing
+from lisa_common.protocol.consuming import Entry
+from lisa_common.values import check_name
+from lisa_manager.backlog import Backlog, read_backlogs
+from lisa_manager.looking import PAGE, GroupInfo, chunks, entries, entry_place, groups, pairs, text_of
+
+__all__ = ["GroupDebt", "disband", "end_copies", "read_groups"]
+
+_AT_ONCE = 200
+_READING_MS = 5_000
+"""A consumer that asked so recently is at work: it makes its group again as soon as it is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDebt:
+    """What a group owes."""
+
+    group: str
+    exists: bool
+    """False for one that is gone, but still named by copies of messages."""
+    ready: int
+    delivered: int
+    retry: int
+    garbage: int
+    owed: int
+    """Messages that count it among several groups: a group that is gone may be named there and nowhere else."""
+    consumers: int
+    reading: int
+    """Consumers that are at work now."""
+
+    @property
+    def owes(self) -> bool:
+        """Whether anything is lost when it goes."""
+        return bool(self.ready or self.delivered or self.retry or self.garbage or self.owed)
+
+
+def read_groups(keys: TopicKeys) -> Flow[list[GroupDebt]]:
+    """What each group owes, those among them that are gone, by name. Reads all of `owed`, `retry` and `garbage`."""
+    known: list[GroupInfo] = yield groups(keys)
+    length: int = yield command("XLEN", keys.of("ready"))
+    backlogs = [Backlog(keys, group, length, alone=len(known) == 1) for group in known]
+    yield from read_backlogs(backlogs)
+    ready = {group.name: backlog.ready for group, backlog in zip(known, backlogs, strict=True)}
+    retry = yield from _count(keys, "ZSCAN", "retry")
+    garbage = yield from _count(keys, "ZSCAN", "garbage")
+    owed = yield from _count(keys, "HSCAN", "owed")
+    existing = {group.name: group for group in known}
+    names = sorted({*existing, *retry, *garbage, *owed} - {""})
+    reading = yield from _reading(keys, list(existing))
+    return [
+        GroupDebt(
+            group=name,
+            exists=name in existing,
+            ready=ready.get(name, 0),
+            delivered=existing[name].pending if name in existing else 0,
+            retry=retry[name],
+            garbage=garbage[name],
+            owed=owed[name],
+            consumers=existing[name].consumers if name in existing else 0,
+            reading=reading.get(name, 0),
+        )
+        for name in names
+    ]
+
+
+def _reading(keys: TopicKeys, names: Sequence[str]) -> Flow[dict[str, int]]:
+    def decode(reply: Any) -> int:
+        # A group may have gone meanwhile.
+        return 0 if isinstance(reply, Exception) else sum(pairs(info)["idle"] < _READING_MS for info in reply)
+
+    if not names:
+        return {}
+    calls = [command("XINFO", "CONSUMERS", keys.of("ready"), name, decode=decode, takes_errors=True) for name in names]
+    counts: list[int] = yield calls
+    return dict(zip(names, counts, strict=True))
+
+
+def _count(keys: TopicKeys, verb: str, name: str) -> Flow[Counter[str]]:
+    found: Counter[str] = Counter()
+    cursor = b"0"
+    while True:
+        cursor, flat = yield command(verb, keys.of(name), cursor, "COUNT", PAGE)
+        for member, value in _each(flat):
+            found.update(text_of(value).split(",") if name == "owed" else [split_copy(text_of(member))[0]])
+        if cursor == b"0":
+            return found
+
+
+def _each(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+def disband(keys: TopicKeys, group: str, *, force: bool) -> Call[tuple[str, str]]:
+    """Destroys a group, if it has settled all that is in the stream, or if forced.
+
+    Result: "done", "gone" (it was not there) or "owes" (nothing changed), and the last entry of the stream then.
+    """
+
+    def decode(reply: list[bytes]) -> tuple[str, str]:
+        return reply[0].decode(), reply[1].decode()
+
+    return script("disband", keys, decode=decode, group=check_name("group", group), force=int(force))
+
+
+def end_copies(keys: TopicKeys, group: str, top: str) -> Flow[int]:
+    """Ends all copies of a group that is gone; `top` is the last entry that may have been its. Result: how many."""
+    ended: int = yield from _leave_owed(keys, group)
+    for name in ("retry", "garbage"):
+        ended += yield from _leave_copies(keys, group, name)
+    ended += yield from _disown(keys, group, top)
+    return ended
+
+
+def _leave_owed(keys: TopicKeys, group: str) -> Flow[int]:
+    cursor, ended = b"0", 0
+    while True:
+        cursor, flat = yield command("HSCAN", keys.of("owed"), cursor, "COUNT", PAGE)
+        ids = [text_of(id) for id, names in _each(flat) if group in text_of(names).split(",")]
+        ended += yield from _leave(keys, group, ids)
+        if cursor == b"0":
+            return ended
+
+
+def _leave_copies(keys: TopicKeys, group: str, name: str) -> Flow[int]:
+    cursor, ended = b"0", 0
+    while True:
+        # Names of groups hold nothing that a pattern gives a meaning to.
+        cursor, flat = yield command("ZSCAN", keys.of(name), cursor, "MATCH", f"{group}/*", "COUNT", PAGE)
+        ended += yield from _leave(keys, group, [split_copy(text_of(copy))[1] for copy, _ in _each(flat)])
+        if cursor == b"0":
+            return ended
+
+
+def _leave(keys: TopicKeys, group: str, ids: Sequence[str]) -> Flow[int]:
+    for some in chunks(ids, _AT_ONCE):
+        yield managing.leave(keys, group, some)
+    return len(ids)
+
+
+def _disown(keys: TopicKeys, group: str, top: str) -> Flow[int]:
+    """Ends what only entries of the stream tell of. Behind `top` may be a retry that was promoted for the group."""
+    start, ended = "-", 0
+    while True:
+        page: list[Entry] = yield entries(keys, start)
+        rows = [
+            (entry.entry, entry.id, entry.due_ms, entry.group or "")
+            for entry in page
+            if entry.id
+            and (entry.group == group or (entry.group is None and entry_place(entry.entry) <= entry_place(top)))
+        ]
+        for some in chunks(rows, _AT_ONCE):
+            ended += yield script("disown", keys, some, group=group)
+        if len(page) < PAGE:
+            return ended
+        start = f"({page[-1].entry}"
