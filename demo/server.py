@@ -50,6 +50,11 @@ class Server:
         """How many managers listen for sends."""
         return int(self._client.pubsub_numsub(wake_channel(self._prefix))[0][1])
 
+    def readers(self) -> int:
+        """How many workers wait for messages. Redis 7.0 tells a group's consumers only after a first delivery."""
+        clients: list[dict[str, str]] = self._client.client_list()
+        return sum(client["name"] == "lisa-worker" and client["cmd"] == "xreadgroup" for client in clients)
+
     def status(self) -> list[TopicStatus]:
         """What `lisa-manager status` shows."""
         return self._connection.run(read_status(self._prefix))

@@ -112,8 +112,7 @@ class Stage:
         return f"{self._server.version()}; processes: {pids}"
 
     def _ready(self) -> bool:
-        joined = [group.consumers for status in self._server.status() for group in status.groups]
-        return self._server.managers() > 0 and joined == [len(_WORKERS)] * len(AIRPORTS)
+        return self._server.managers() > 0 and self._server.readers() >= len(_WORKERS)
 
     def _start(self, name: str, *command: str, environment: dict[str, str] | None = None) -> None:
         self._pids[name] = self._processes.start(name, command, environment)
