@@ -1,0 +1,473 @@
+"""The real scripts against a model, step by step, with every promise that one topic can be held to after each step.
+
+The numbers are those of `docs/guarantees.md`. `LISA_TEST_LONG=20` runs twenty times as many examples.
+"""
+
+import itertools
+import os
+from dataclasses import dataclass
+
+import pytest
+import redis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from lisa_common.call import command
+from lisa_common.connection import Connection
+from lisa_common.keys import TopicKeys, copy_of, split_copy
+from lisa_common.policy import Policy
+from lisa_common.protocol.consuming import Delivery
+from lisa_common.record import is_husk, unpack_record
+from property.model import Copy, Entry, Message, Model
+from property.places import facts, places, shown
+from support import keys_left
+from support.queue import EPOCH_MS, Contents, Queue, outgoing
+
+EXAMPLES, STEPS = 300, 50
+TIMES = int(os.environ.get("LISA_TEST_LONG") or 1)
+
+IDS = ("a", "b", "order-3", "sub/4", "made-5~")
+GROUPS = ("alpha", "beta")
+CONSUMERS = ("c1", "c2")
+
+# All times are multiples of 10 ms and the visibility timeout is not: no lease ends in the very ms of a step, where the
+# server's clock, which measures leases, might have gone on by one.
+VISIBILITY_MS = 995
+delays = st.sampled_from((0, 0, 10, 200, 1_000, 5_000))
+steps = st.sampled_from((10, 200, 1_000, 5_000, 30_000))
+bodies = st.binary(max_size=20)
+ids = st.sampled_from(IDS)
+groups = st.sampled_from(GROUPS)
+choices = st.integers(0, 1_000)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A delivery in a consumer's hands, and what the model calls it. Kept when it is over: acks may come late."""
+
+    delivery: Delivery
+    entry: Entry
+    group: str
+    consumer: str
+
+
+class Machine(RuleBasedStateMachine):
+    """One topic in Redis, and in the model."""
+
+    def __init__(self, connection: Connection, prefix: str, topic: str) -> None:
+        super().__init__()
+        self.queue = Queue(connection, TopicKeys(prefix, topic))
+        self.model = Model(self.queue.policy, EPOCH_MS)
+        self.held: list[Held] = []
+        self.dues: set[tuple[str, int]] = set()
+        self.done: set[tuple[Message, str]] = set()
+        self.counted: dict[tuple[Message, str], int] = {}
+        self.names: dict[Entry, str] = {}
+        self.before: Contents | None = None
+        self.ended: set[str] = set()
+
+    @initialize(
+        on_expire=st.sampled_from(("garbage", "drop")),
+        max_retries=st.sampled_from((0, 1, 2)),
+        first=st.lists(groups, unique=True, max_size=2),
+    )
+    def declare(self, on_expire: str, max_retries: int, first: list[str]) -> None:
+        """A policy with short times."""
+        self.queue.policy = self.model.policy = Policy.of(
+            {
+                "on_expire": on_expire,
+                "max_retries": max_retries,
+                "visibility_ms": VISIBILITY_MS,
+                "backoff_base_ms": 200,
+                "backoff_cap_ms": 400,
+                "backoff_jitter": 0,
+                "dedup_window_ms": 4_000,
+                "garbage_retention_ms": 20_000,
+                "garbage_max_messages": 3,
+            }
+        )
+        for group in first:
+            self.join(group)
+
+    # Steps
+
+    @rule(ms=steps)
+    def advance(self, ms: int) -> None:
+        """Time passes."""
+        self.queue.advance(ms)
+        self.model.now_ms += ms
+
+    @rule(group=groups)
+    def join(self, group: str) -> None:
+        """A consumer comes up."""
+        assert self.queue.join(group) == [self.model.join(group)]
+
+    @rule(
+        id=ids,
+        delay_ms=delays,
+        absolute=st.booleans(),
+        body=bodies,
+        ttl_ms=st.sampled_from((None, None, 100, 2_000)),
+        max_retries=st.sampled_from((None, None, 0, 3)),
+        priority=st.sampled_from((0, 0, 7, 255)),
+    )
+    def send(
+        self,
+        *,
+        id: str,
+        delay_ms: int,
+        absolute: bool,
+        body: bytes,
+        ttl_ms: int | None,
+        max_retries: int | None,
+        priority: int,
+    ) -> None:
+        """A message is sent, or sent once more."""
+        due_ms = self._new_due(id, delay_ms)
+        due = str(due_ms) if absolute else f"+{due_ms - self.model.now_ms}"
+        message = Message(id, due_ms, body, ttl_ms, max_retries, priority)
+        known = self.model.known(id)
+        sent = self.queue.send(id, due=due, body=body, ttl_ms=ttl_ms, max_retries=max_retries, priority=priority)
+        assert bool(sent) is not known, "promise 6: sends of an id within its window are one message"
+        assert sent == self.model.send(message)
+
+    @rule(delay_ms=delays, count=st.integers(2, 6))
+    def send_batch(self, delay_ms: int, count: int) -> None:
+        """Several are sent in one call, some of them twice."""
+        chosen = [IDS[n % len(IDS)] for n in range(count)]
+        due_ms = max(self._new_due(id, delay_ms) for id in chosen)
+        messages = [Message(id, due_ms, b"batch", None, None, 0) for id in chosen]
+        sent = self.queue.send_all([outgoing(m.id, due=str(due_ms), body=m.body) for m in messages])
+        assert sent == [self.model.send(message) for message in messages]
+        self.dues.update((id, due_ms) for id in chosen)
+
+    def _new_due(self, id: str, delay_ms: int) -> int:
+        # Two messages of one id never fall due in the same ms here: the due time tells them apart.
+        due_ms = self.model.now_ms + delay_ms
+        while (id, due_ms) in self.dues:
+            due_ms += 10
+        self.dues.add((id, due_ms))
+        return due_ms
+
+    @rule(limit=st.sampled_from((1, 2, 1_000)))
+    def promote(self, limit: int) -> None:
+        """A manager promotes one batch."""
+        before = len(self.model.stream)
+        promoted = self.queue.promote(limit=limit)
+        assert promoted.count == self.model.promote(limit)
+        for entry in self.model.stream[before:]:
+            assert entry.at_ms <= self.model.now_ms, "promise 1: never early"
+        assert promoted.next_due_ms == self.model.next_due_ms()
+
+    @precondition(lambda self: self.model.groups)
+    @rule(choice=choices, consumer=st.sampled_from(CONSUMERS), limit=st.sampled_from((1, 2, 100)))
+    def read(self, choice: int, consumer: str, limit: int) -> None:
+        """A consumer reads."""
+        group = self._group(choice)
+        deliveries = self.queue.read(group, consumer, limit=limit)
+        entries = self.model.judge(group, self.model.take(group, limit))
+        assert [d.id for d in deliveries] == [e.message.id for e in entries]
+        for delivery, entry in zip(deliveries, entries, strict=True):
+            self._delivered(delivery, entry, group)
+            self.held.append(Held(delivery, entry, group, consumer))
+
+    def _delivered(self, delivery: Delivery, entry: Entry, group: str) -> None:
+        message = entry.message
+        assert delivery.due_ms == entry.at_ms
+        assert delivery.due_ms <= self.model.now_ms, "promise 1: never early"
+        assert (message, group) not in self.done, "promise 4: no delivery after an ack that returned acked or late"
+        assert delivery.attempt == entry.attempt
+        retries = self.model.policy.max_retries if message.max_retries is None else message.max_retries
+        count = self.counted[message, group] = self.counted.get((message, group), 0) + 1
+        assert max(count, delivery.attempt) <= retries + 1, "promise 7: deliveries ≤ max retries + 1"
+        assert not message.cancelled, "promise 8: a cancelled message is not delivered"
+        assert not message.expired(self.model.now_ms), "promise 8: an expired message is not delivered"
+        assert delivery.body == message.body, "promise 10: bodies arrive byte for byte"
+
+    @precondition(lambda self: self.model.groups)
+    @rule(choice=choices, limit=st.sampled_from((1, 100)))
+    def take(self, choice: int, limit: int) -> None:
+        """A consumer dies between the two halves of a read."""
+        group = self._group(choice)
+        assert len(self.queue.take(group, "dies", limit=limit)) == len(self.model.take(group, limit))
+
+    @precondition(lambda self: self.model.groups)
+    @rule(choice=choices, limit=st.sampled_from((1, 100)), id=ids)
+    def read_while_cancelled(self, choice: int, limit: int, id: str) -> None:
+        """A message is cancelled between the two halves of a read."""
+        group = self._group(choice)
+        entries, taken = self.queue.take(group, limit=limit), self.model.take(group, limit)
+        self.cancel(id)
+        deliveries = self.queue.judge(group, entries)
+        judged = self.model.judge(group, taken)
+        assert [d.id for d in deliveries] == [e.message.id for e in judged]
+        for delivery, entry in zip(deliveries, judged, strict=True):
+            self._delivered(delivery, entry, group)
+            self.held.append(Held(delivery, entry, group, "c"))
+
+    @precondition(lambda self: self.held)
+    @rule(some=st.lists(choices, min_size=1, max_size=4))
+    def ack(self, some: list[int]) -> None:
+        """Deliveries of one group are acked, new and old ones together."""
+        first = self._held(some[0])
+        chosen = {h.entry: h for h in map(self._held, some) if h.group == first.group}
+        before = self.queue.contents()
+        outcomes = self.queue.ack(*(h.delivery for h in chosen.values()))
+        assert outcomes == [self.model.ack(first.group, entry) for entry in chosen]
+        for entry, outcome in zip(chosen, outcomes, strict=True):
+            if outcome != "stale":
+                self.done.add((entry.message, first.group))
+                self.ended.add(entry.message.id)
+        if set(outcomes) == {"stale"}:
+            assert self.queue.contents() == before, "promise 5: a stale ack changes nothing"
+
+    @precondition(lambda self: self.held)
+    @rule(choice=choices, delay_ms=st.sampled_from((None, 0, 300)), rejected=st.booleans())
+    def nack(self, choice: int, delay_ms: int | None, *, rejected: bool) -> None:
+        """A delivery is nacked or rejected."""
+        held = self._held(choice)
+        outcomes = self.queue.nack(held.delivery, error="it broke", delay_ms=delay_ms, rejected=rejected)
+        reason = "rejected" if rejected else "nack"
+        assert outcomes == [self.model.nack(held.group, held.entry, reason, delay_ms)]
+
+    @precondition(lambda self: self.held)
+    @rule(choice=choices)
+    def release(self, choice: int) -> None:
+        """A delivery that has not begun is given back."""
+        held = self._held(choice)
+        released = self.model.release(held.group, held.entry)
+        assert self.queue.release(held.delivery) == released
+        if released:
+            self.counted[held.entry.message, held.group] -= 1
+
+    @precondition(lambda self: self.held)
+    @rule(choice=choices, consumer=st.sampled_from(CONSUMERS))
+    def extend(self, choice: int, consumer: str) -> None:
+        """A lease is renewed, or someone tries to take one."""
+        held = self._held(choice)
+        kept = held.consumer == consumer and self.model.extend(held.group, held.entry)
+        assert self.queue.extend(consumer, held.delivery) == [kept]
+
+    @precondition(lambda self: self.model.groups)
+    @rule(choice=choices, limit=st.sampled_from((1, 100)))
+    def reclaim(self, choice: int, limit: int) -> None:
+        """A manager reclaims, step by step to the end."""
+        group = self._group(choice)
+        counts = self.model.reclaim(group)
+        retry = garbage = gone = 0
+        cursor = ""
+        while cursor != "0-0":
+            step = self.queue.reclaim(group, cursor=cursor or "0-0", limit=limit)
+            retry, garbage, gone, cursor = retry + step.retry, garbage + step.garbage, gone + step.gone, step.cursor
+        assert (retry, garbage, gone) == (counts["retry"], counts["garbage"], counts["gone"] + counts["dropped"])
+
+    @rule(id=ids)
+    def cancel(self, id: str) -> None:
+        """A message is cancelled."""
+        outcomes = self.queue.cancel(id)
+        assert outcomes == [self.model.cancel(id)]
+        if outcomes[0] in ("cancelled", "delivered"):
+            self.ended.add(id)
+
+    @rule(id=ids, delay_ms=delays)
+    def reschedule(self, id: str, delay_ms: int) -> None:
+        """A message is put off, or brought forward."""
+        due_ms = self._new_due(id, delay_ms)
+        assert self.queue.reschedule((id, str(due_ms)))[0][0] == self.model.reschedule(id, due_ms)
+
+    @rule(id=ids)
+    def find(self, id: str) -> None:
+        """Someone looks."""
+        found, message = self.queue.find(id), self.model.messages.get(id)
+        if message is None:
+            assert (found.state if found else None) == ("finished" if self.model.is_finished(id) else None)
+            return
+        assert found is not None
+        copies = {copy.place for copy in message.copies.values()}
+        nearest = ("delivered", "ready", "retry", "garbage")
+        state = "waiting" if message.waiting else next(place for place in nearest if place in copies)
+        assert found.state == ("cancelled" if message.cancelled else state)
+        if not message.cancelled:
+            attempts = [copy.attempts + (copy.place == "delivered") for copy in message.copies.values()]
+            assert found.attempts == max(attempts, default=0)
+
+    @precondition(lambda self: any(self.model.copies("garbage")))
+    @rule(choice=choices)
+    def replay(self, choice: int) -> None:
+        """A dead letter gets another chance."""
+        message, group = self._dead(choice)
+        assert self.queue.replay(copy_of(group, message.id)) == [self.model.replay(message.id, group)]
+        self.counted = {key: n for key, n in self.counted.items() if key != (message, group)}
+
+    @rule(id=ids, group=groups)
+    def replay_or_purge_nothing(self, id: str, group: str) -> None:
+        """What is no dead letter is neither replayed nor purged."""
+        if group in self.model.groups and not self._is_dead(id, group):
+            assert self.queue.replay(copy_of(group, id)) == ["unknown"]
+            assert self.queue.purge(copy_of(group, id)) == 0
+
+    def _is_dead(self, id: str, group: str) -> bool:
+        copy = self.model.messages[id].copies.get(group) if id in self.model.messages else None
+        return copy is not None and copy.place == "garbage"
+
+    @precondition(lambda self: any(self.model.copies("garbage")))
+    @rule(choice=choices)
+    def purge(self, choice: int) -> None:
+        """A dead letter is deleted."""
+        message, group = self._dead(choice)
+        self.ended.add(message.id)
+        assert self.queue.purge(copy_of(group, message.id)) == self.model.purge(message.id, group)
+
+    @rule()
+    def sweep(self) -> None:
+        """A manager sweeps."""
+        swept = self.queue.sweep()
+        assert (swept.expired, swept.forgotten, swept.aged_out) == self.model.sweep()
+
+    @rule()
+    def trim(self) -> None:
+        """A manager trims."""
+        assert self.queue.trim().entries == self.model.trim()
+
+    # After each step
+
+    @invariant()
+    def check(self) -> None:
+        """The keys hold what the model says."""
+        contents = self.queue.contents()
+        self._nothing_is_lost(contents)
+        self._every_copy_is_in_one_place(contents)
+        self._keys_are_as_modelled(contents)
+        self.before, self.ended = contents, set()
+
+    def _nothing_is_lost(self, contents: Contents) -> None:
+        """Promise 2: a record goes with an ack, a cancel, a purge, its expiry, or with garbage that is too old."""
+        for id, data in (self.before.records if self.before else {}).items():
+            if id in self.ended or id in contents.records or is_husk(data):
+                continue
+            record = unpack_record(data)
+            expired = record.expires_ms is not None and record.expires_ms <= self.model.now_ms
+            was_dead = self.before and any(split_copy(copy)[1] == id for copy in self.before.garbage)
+            assert expired or was_dead, f"promise 2: {id} is lost"
+
+    def _every_copy_is_in_one_place(self, contents: Contents) -> None:
+        """Promise 9, from the keys alone: each live id is in exactly one place for each group that owes it."""
+        found = places(contents)
+        assert {copy: where for copy, where in found.items() if len(where) != 1} == {}, "promise 9: in one place"
+        assert {id for id, _ in found} == set(contents.records), "promise 9: every record has a place, and vice versa"
+        for id, names in contents.owed.items():
+            owing = {group for other, group in found if other == id}
+            assert owing == set(names.split(",")), "promise 9: owed names the groups that owe"
+
+    def _keys_are_as_modelled(self, contents: Contents) -> None:
+        model, alive = self.model, self.model.messages
+        assert contents.waiting == {m.id: due - m.priority / 256 for due, m in model.waiting()}
+        assert {id: facts(data) for id, data in contents.records.items()} == {
+            id: None if m.cancelled else (m.due_ms, m.ttl_ms, m.max_retries, m.priority, m.body)
+            for id, m in alive.items()
+        }
+        assert contents.expiring == {id: m.look_ms for id, m in alive.items() if m.look_ms is not None}
+        assert contents.finished == model.finished
+        assert {id: set(names.split(",")) for id, names in contents.owed.items()} == {
+            id: set(m.copies) for id, m in alive.items() if m.counted
+        }
+        assert contents.retry == {copy_of(g, m.id): c.at_ms - m.priority / 256 for m, g, c in model.copies("retry")}
+        assert contents.garbage == {copy_of(g, m.id): c.at_ms for m, g, c in model.copies("garbage")}
+        entries = model.entries()
+        assert [shown(fields) for fields in contents.stream.values()] == [
+            (e.message.id, e.attempt, e.group, e.at_ms) for e in entries
+        ]
+        self.names |= zip(entries, contents.stream, strict=True)
+        names = self.names
+        assert {name: set(state.pending) for name, state in contents.groups.items()} == {
+            name: {names[entry] for entry in group.pending} for name, group in model.groups.items()
+        }
+        assert {
+            copy: f and (f.attempts, f.reason, f.due_ms, f.next_entry) for copy, f in contents.failures.items()
+        } == {
+            copy_of(g, m.id): (c.attempts, c.reason, m.due_ms, names[c.entry] if c.entry else None)
+            for m, g, c in model.copies("ready", "delivered", "retry", "garbage")
+            if c.reason
+        }
+
+    # In the end
+
+    def teardown(self) -> None:
+        """Promise 11: after a drain nothing is left but the stream and its groups."""
+        if not self.model.groups:
+            self.join(GROUPS[0])
+        for _ in range(20):
+            self.advance(30_000)
+            self.promote(1_000)
+            for choice, group in enumerate(sorted(self.model.groups)):
+                self.reclaim(choice, 100)
+                self.read(choice, "c1", 100)
+                mine = [-1 - n for n, held in enumerate(self.held) if held.group == group]
+                if mine:
+                    self.ack(mine)
+            self.check()
+            if not self.model.waiting() and not any(self.model.copies("ready", "delivered", "retry")):
+                break
+        else:
+            raise AssertionError("promise 2: a drain ends")
+        while any(self.model.copies("garbage")):
+            self.purge(0)
+        self.advance(30_000)
+        for choice in range(len(self.model.groups)):
+            self.read(choice, "c1", 100)
+            self.reclaim(choice, 100)
+        self.sweep()
+        self.trim()
+        self.check()
+        call, of = self.queue.connection.call, self.queue.keys.of
+        keys: list[bytes] = call(command("KEYS", of("*")))
+        assert keys == [of("ready").encode()], "promise 11: after a drain only the stream is left"
+        assert call(command("XLEN", of("ready"))) == 0, "promise 11: and it is empty"
+        call(command("DEL", of("ready")))
+
+    # Choosing
+
+    def _group(self, choice: int) -> str:
+        return sorted(self.model.groups)[choice % len(self.model.groups)]
+
+    def _held(self, choice: int) -> Held:
+        # Small numbers, to which Hypothesis shrinks and leans, mean the latest.
+        return self.held[-1 - choice % len(self.held)]
+
+    def _dead(self, choice: int) -> tuple[Message, str]:
+        dead: list[tuple[Message, str, Copy]] = list(self.model.copies("garbage"))
+        message, group, _ = dead[choice % len(dead)]
+        return message, group
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120 * TIMES)
+def test_scripts_do_what_the_model_does(redis_url: str, client: redis.Redis, prefix: str) -> None:
+    """Thousands of random steps: the scripts agree with the model in every reply and every key."""
+    numbers = itertools.count()
+    with Connection(redis_url) as connection:
+
+        class Here(Machine):
+            def __init__(self) -> None:
+                super().__init__(connection, prefix, f"t{next(numbers)}")
+
+        run_state_machine_as_test(
+            Here,
+            settings=settings(
+                max_examples=EXAMPLES * TIMES,
+                stateful_step_count=STEPS,
+                deadline=None,
+                print_blob=True,
+                phases=(Phase.reuse, Phase.generate, Phase.shrink),
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+    assert keys_left(client, prefix) == []

@@ -1,0 +1,290 @@
+"""One topic in the hands of a test: every script as a verb, a clock that the test turns, and a look at all keys.
+
+The clock starts in 2001. Scripts take its time as `now_ms`; only leases are measured by the server's own clock, which
+is why every read sets them to the test's time. That works for times in the server's past, and needs no sleeping.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lisa_common.call import Call, command
+from lisa_common.connection import Connection
+from lisa_common.failure import Failure, read_failure
+from lisa_common.keys import TopicKeys
+from lisa_common.policy import Policy
+from lisa_common.protocol import consuming, managing, producing
+from lisa_common.protocol.consuming import AckOutcome, Delivery, Entry, Nack, NackOutcome
+from lisa_common.protocol.managing import Promoted, Reclaimed, Swept, Trimmed
+from lisa_common.protocol.producing import CancelOutcome, Found, Outgoing, RescheduleOutcome
+from lisa_common.record import pack_content
+from lisa_common.values import headers_json
+from lisa_consumer.core import Core
+
+__all__ = ["EPOCH_MS", "STEADY", "Contents", "GroupState", "Queue", "outgoing"]
+
+EPOCH_MS = 1_000_000_000_000
+STEADY = Policy(backoff_jitter=0)
+"""The default policy without jitter, so that a test knows when a retry is due."""
+
+_ALL = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """A group as Redis has it."""
+
+    last: str
+    pending: dict[str, str]
+    """Entry → consumer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Everything that a topic's keys hold."""
+
+    waiting: dict[str, float]
+    records: dict[str, bytes]
+    expiring: dict[str, float]
+    finished: dict[str, float]
+    owed: dict[str, str]
+    retry: dict[str, float]
+    failures: dict[str, Failure | None]
+    garbage: dict[str, float]
+    stream: dict[str, dict[str, str]]
+    """Entry → its fields."""
+    groups: dict[str, GroupState]
+
+    @property
+    def ready_ids(self) -> list[str]:
+        """The message ids of the stream's entries, in order."""
+        return [fields["id"] for fields in self.stream.values()]
+
+
+def outgoing(
+    id: str,
+    *,
+    due: str = "+0",
+    body: bytes = b"body",
+    ttl_ms: int | None = None,
+    max_retries: int | None = None,
+    priority: int = 0,
+    headers: dict[str, str] | None = None,
+) -> Outgoing:
+    """A message as a producer hands it to the send script."""
+    content = pack_content(
+        body, ttl_ms=ttl_ms, max_retries=max_retries, priority=priority, headers=headers_json(headers or {})
+    )
+    return Outgoing(id, due, content, ttl_ms, priority)
+
+
+@dataclass
+class Queue:
+    """A topic, its policy, and the time."""
+
+    connection: Connection
+    keys: TopicKeys
+    policy: Policy = STEADY
+    now_ms: int = EPOCH_MS
+    _cores: dict[str, Core] = field(default_factory=dict)
+
+    def advance(self, ms: int) -> None:
+        """Lets time pass."""
+        self.now_ms += ms
+
+    def _do(self, call: Call[Any]) -> Any:
+        return self.connection.call(call)
+
+    # Producers
+
+    def send(self, id: str, **options: Any) -> int:
+        """Sends a message, due now unless `due` says otherwise. Result: its due time, 0 for a duplicate."""
+        return self.send_all([outgoing(id, **options)])[0]
+
+    def send_all(self, messages: Sequence[Outgoing]) -> list[int]:
+        """Sends messages in one call."""
+        dues: list[int] = self._do(producing.send(self.keys, messages, repeatable=False, now_ms=self.now_ms))
+        return dues
+
+    def cancel(self, *ids: str) -> list[CancelOutcome]:
+        """Cancels messages."""
+        outcomes: list[CancelOutcome] = self._do(producing.cancel(self.keys, ids, now_ms=self.now_ms))
+        return outcomes
+
+    def reschedule(self, *dues: tuple[str, str]) -> list[tuple[RescheduleOutcome, int]]:
+        """Gives messages, as pairs of id and due, new due times."""
+        outcomes: list[tuple[RescheduleOutcome, int]] = self._do(
+            producing.reschedule(self.keys, dues, now_ms=self.now_ms)
+        )
+        return outcomes
+
+    def find(self, id: str) -> Found | None:
+        """Where a message stands."""
+        found: Found | None = self._do(producing.find(self.keys, id, now_ms=self.now_ms))
+        return found
+
+    # Consumers
+
+    def join(self, *groups: str) -> list[bool]:
+        """Makes groups that are not there."""
+        return [self._do(consuming.join(self.keys, group)) for group in groups]
+
+    def take(self, group: str, consumer: str = "c", *, limit: int = _ALL) -> list[Entry]:
+        """The first half of a read: entries become pending, nobody looks at their messages."""
+        call = consuming.read([self.keys], group, consumer, limit=limit, block_ms=None)
+        entries = [entry for _, batch in self._do(call) for entry in batch]
+        if entries:
+            kept = self._extend(group, consumer, entries, None)
+            assert all(kept)
+        return entries
+
+    def judge(self, group: str, entries: Sequence[Entry]) -> list[Delivery]:
+        """The second half of a read: the messages of entries; those that must not be delivered are settled."""
+        if not entries:
+            return []
+        core = self._cores.setdefault(group, Core(self.keys.prefix, group))
+        records = self.connection.call(consuming.fetch(self.keys, [entry.id or "" for entry in entries]))
+        found = core._sort(self.keys, list(entries), records, self.now_ms)
+        if found.pass_over:
+            self.pass_over(group, found.pass_over)
+        if found.unreadable:
+            self._do(consuming.nack(self.keys, group, found.unreadable, self.policy, now_ms=self.now_ms))
+        return found.deliveries
+
+    def read(self, group: str, consumer: str = "c", *, limit: int = _ALL) -> list[Delivery]:
+        """Reads as a consumer does."""
+        return self.judge(group, self.take(group, consumer, limit=limit))
+
+    def pass_over(self, group: str, entries: Iterable[Entry]) -> int:
+        """Passes over entries. Result: how many messages had expired."""
+        expired: int = self._do(consuming.pass_over(self.keys, group, entries, self.policy, now_ms=self.now_ms))
+        return expired
+
+    def ack(self, *deliveries: Delivery) -> list[AckOutcome]:
+        """Acks deliveries of one group."""
+        entries = [delivery.entry for delivery in deliveries]
+        call = consuming.ack(self.keys, deliveries[0].group, entries, self.policy, now_ms=self.now_ms)
+        outcomes: list[AckOutcome] = self._do(call)
+        return outcomes
+
+    def nack(
+        self, *deliveries: Delivery, error: str = "", delay_ms: int | None = None, rejected: bool = False
+    ) -> list[tuple[NackOutcome, int | None]]:
+        """Gives deliveries of one group up, all in the same way."""
+        nacks = [Nack(delivery.entry, error, delay_ms, rejected) for delivery in deliveries]
+        call = consuming.nack(self.keys, deliveries[0].group, nacks, self.policy, now_ms=self.now_ms)
+        outcomes: list[tuple[NackOutcome, int | None]] = self._do(call)
+        return outcomes
+
+    def release(self, *deliveries: Delivery) -> int:
+        """Gives deliveries of one group back. Result: how many."""
+        entries = [delivery.entry for delivery in deliveries]
+        released: int = self._do(consuming.release(self.keys, deliveries[0].group, entries, now_ms=self.now_ms))
+        return released
+
+    def extend(self, consumer: str, *deliveries: Delivery, lease_ms: int | None = None) -> list[bool]:
+        """Renews leases of one group."""
+        return self._extend(deliveries[0].group, consumer, [d.entry for d in deliveries], lease_ms)
+
+    def _extend(self, group: str, consumer: str, entries: Sequence[Entry], lease_ms: int | None) -> list[bool]:
+        call = consuming.extend(self.keys, group, consumer, entries, self.policy, lease_ms=lease_ms, now_ms=self.now_ms)
+        kept: list[bool] = self._do(call)
+        return kept
+
+    # The manager
+
+    def promote(self, *, limit: int = 1_000) -> Promoted:
+        """Promotes one batch."""
+        promoted: Promoted = self._do(managing.promote(self.keys, limit=limit, now_ms=self.now_ms))
+        return promoted
+
+    def reclaim(self, group: str, *, cursor: str = "0-0", limit: int = 1_000) -> Reclaimed:
+        """Takes one step of reclaim."""
+        call = managing.reclaim(self.keys, group, self.policy, cursor=cursor, limit=limit, now_ms=self.now_ms)
+        reclaimed: Reclaimed = self._do(call)
+        return reclaimed
+
+    def sweep(self, *, limit: int = 1_000) -> Swept:
+        """Sweeps one batch."""
+        swept: Swept = self._do(managing.sweep(self.keys, self.policy, limit=limit, now_ms=self.now_ms))
+        return swept
+
+    def trim(self, *, spent_ms: int = 3_600_000) -> Trimmed:
+        """Trims the stream."""
+        trimmed: Trimmed = self._do(managing.trim(self.keys, spent_ms=spent_ms))
+        return trimmed
+
+    def replay(self, *copies: str) -> list[str]:
+        """Replays dead letters."""
+        outcomes: list[str] = self._do(managing.replay(self.keys, copies, now_ms=self.now_ms))
+        return outcomes
+
+    def purge(self, *copies: str) -> int:
+        """Purges dead letters."""
+        purged: int = self._do(managing.purge(self.keys, copies))
+        return purged
+
+    def leave(self, group: str, *ids: str) -> int:
+        """Ends a group's copies of messages."""
+        ended: int = self._do(managing.leave(self.keys, group, ids))
+        return ended
+
+    # The tester
+
+    def contents(self) -> Contents:
+        """Reads all keys, in one round trip and a second one for what is pending."""
+        of = self.keys.of
+        zsets = ("waiting", "expiring", "finished", "retry", "garbage")
+        results = self.connection.execute(
+            [
+                *(command("ZRANGE", of(name), 0, -1, "WITHSCORES", decode=_scores) for name in zsets),
+                *(command("HGETALL", of(name), decode=_pairs) for name in ("messages", "owed", "failures")),
+                command("XRANGE", of("ready"), "-", "+", decode=_entries),
+                command("XINFO", "GROUPS", of("ready"), decode=_groups, takes_errors=True),
+            ]
+        )
+        waiting, expiring, finished, retry, garbage, records, owed, failures, stream, last = results
+        pending = self.connection.execute(
+            [command("XPENDING", of("ready"), group, "-", "+", _ALL, decode=_pending) for group in last]
+        )
+        return Contents(
+            waiting=waiting,
+            records=records,
+            expiring=expiring,
+            finished=finished,
+            owed={id: names.decode() for id, names in owed.items()},
+            retry=retry,
+            failures={copy: read_failure(value) for copy, value in failures.items()},
+            garbage=garbage,
+            stream=stream,
+            groups={group: GroupState(last[group], p) for group, p in zip(last, pending, strict=True)},
+        )
+
+    def failure(self, copy: str) -> Failure:
+        """What is known of a copy's last failure; there must be something."""
+        failure = self.contents().failures[copy]
+        assert failure is not None
+        return failure
+
+
+def _pairs(flat: list[bytes]) -> dict[str, bytes]:
+    return {key.decode(): value for key, value in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def _scores(flat: list[bytes]) -> dict[str, float]:
+    return {member: float(score) for member, score in _pairs(flat).items()}
+
+
+def _entries(reply: list[Any]) -> dict[str, dict[str, str]]:
+    return {entry.decode(): {k: v.decode() for k, v in _pairs(flat).items()} for entry, flat in reply}
+
+
+def _groups(reply: Any) -> dict[str, str]:
+    if isinstance(reply, Exception):
+        return {}
+    infos = [dict(zip(info[::2], info[1::2], strict=True)) for info in reply]
+    return {info[b"name"].decode(): info[b"last-delivered-id"].decode() for info in infos}
+
+
+def _pending(reply: list[Any]) -> dict[str, str]:
+    return {entry.decode(): consumer.decode() for entry, consumer, _, _ in reply}
