@@ -60,6 +60,12 @@ class Contents:
         """The message ids of the stream's entries, in order."""
         return [fields["id"] for fields in self.stream.values()]
 
+    @property
+    def left(self) -> list[str]:
+        """The keys that hold anything, the stream apart: none once everything is done and forgotten."""
+        names = ("waiting", "records", "expiring", "finished", "owed", "retry", "failures", "garbage")
+        return [name for name in names if getattr(self, name)]
+
 
 def outgoing(
     id: str,

@@ -1,0 +1,40 @@
+"""A topic for each test, and an ear for wakes."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from lisa_common.connection import Connection
+from lisa_common.keys import TopicKeys, wake_channel
+from support.queue import Queue
+
+
+@pytest.fixture
+def queue(redis_url: str, prefix: str) -> Iterator[Queue]:
+    """A topic of the test's own, and the time in its hands."""
+    with Connection(redis_url) as connection:
+        yield Queue(connection, TopicKeys(prefix, "orders"))
+
+
+@pytest.fixture
+def wakes(client: redis.Redis, prefix: str) -> Iterator[Callable[[], list[str]]]:
+    """Call it to hear what was published since the last call."""
+    channel = wake_channel(prefix)
+    with client.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call]
+        pubsub.subscribe(channel)
+        pubsub.get_message(timeout=5)
+
+        def heard() -> list[str]:
+            # What was published before this mark has arrived before it.
+            client.publish(channel, "mark")
+            said: list[str] = []
+            while True:
+                message = pubsub.get_message(timeout=5)
+                if message is None:
+                    continue
+                if message["data"] == b"mark":
+                    return said
+                said.append(message["data"].decode())
+
+        yield heard

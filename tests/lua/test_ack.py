@@ -1,0 +1,224 @@
+"""ack: acked, late or stale."""
+
+from dataclasses import replace
+
+import pytest
+
+from lisa_common.policy import Policy
+from lisa_common.protocol.consuming import AckOutcome
+from support.queue import EPOCH_MS, STEADY, Queue, outgoing
+
+ACKED, LATE, STALE = AckOutcome.ACKED, AckOutcome.LATE, AckOutcome.STALE
+
+
+def test_acked_is_forgotten(queue: Queue) -> None:
+    """Only a chosen id leaves a trace, for its dedup window; nothing is pending."""
+    queue.join("g")
+    queue.send_all([outgoing("a", ttl_ms=99), outgoing("made~", ttl_ms=99)])
+    assert queue.ack(*queue.read("g")) == [ACKED, ACKED]
+    contents = queue.contents()
+    assert contents.left == ["finished"]
+    assert contents.finished == {"a": EPOCH_MS + STEADY.dedup_window_ms}
+    assert contents.groups["g"].pending == {}
+
+
+def test_without_a_window_no_trace_is_left(queue: Queue) -> None:
+    """A dedup window of 0 forgets chosen ids at ack."""
+    queue.policy = Policy(dedup_window_ms=0)
+    queue.join("g")
+    queue.send("a")
+    queue.ack(*queue.read("g"))
+    assert queue.contents().left == []
+
+
+def test_second_ack_is_stale(queue: Queue) -> None:
+    """A delivery is acked once; the second ack changes nothing (promise 5), even if the id lives again."""
+    queue.policy = Policy(dedup_window_ms=0)
+    queue.join("g")
+    queue.send("a")
+    old = queue.read("g")
+    queue.ack(*old)
+    assert queue.ack(*old) == [STALE]
+    queue.advance(1)
+    queue.send("a")
+    (new,) = queue.read("g")
+    before = queue.contents()
+    assert queue.ack(*old) == [STALE]
+    assert queue.contents() == before
+    assert queue.ack(new) == [ACKED]
+
+
+def test_one_delivery_twice_in_a_batch(queue: Queue) -> None:
+    """Naming a delivery twice is no harm: it is acked."""
+    queue.join("g")
+    queue.send("a")
+    (delivery,) = queue.read("g")
+    assert queue.ack(delivery, delivery)[0] == ACKED
+    assert queue.contents().left == ["finished"]
+
+
+def test_late_while_the_retry_waits(queue: Queue) -> None:
+    """An ack after the reclaim, before the retry is due, withdraws the retry (promise 4)."""
+    queue.join("g")
+    queue.send("a")
+    (delivery,) = queue.read("g")
+    queue.advance(STEADY.visibility_ms)
+    queue.reclaim("g")
+    assert queue.ack(delivery) == [LATE]
+    contents = queue.contents()
+    assert contents.left == ["finished"]
+    queue.advance(1_000)
+    assert queue.promote().count == 0
+    assert queue.read("g") == []
+
+
+def test_late_while_the_retry_is_ready_unread(queue: Queue) -> None:
+    """An ack after the retry was promoted, before anyone read it, takes its entry out of the stream."""
+    queue.join("g")
+    queue.send("a")
+    (delivery,) = queue.read("g")
+    queue.nack(delivery, delay_ms=0)
+    queue.promote()
+    assert queue.contents().ready_ids == ["a", "a"]
+    assert queue.ack(delivery) == [LATE]
+    contents = queue.contents()
+    assert contents.left == ["finished"]
+    assert contents.ready_ids == ["a"]
+    assert queue.read("g") == []
+
+
+def test_late_in_garbage(queue: Queue) -> None:
+    """An ack of the last delivery, after it was given up for good, takes the message out of garbage."""
+    queue.join("g")
+    queue.send("a", max_retries=0)
+    (delivery,) = queue.read("g")
+    queue.advance(STEADY.visibility_ms)
+    assert queue.reclaim("g").garbage == 1
+    assert queue.ack(delivery) == [LATE]
+    assert queue.contents().left == ["finished"]
+
+
+def test_stale_once_a_newer_delivery_has_begun(queue: Queue) -> None:
+    """While another consumer has the retry, an ack of the first delivery changes nothing (promise 5)."""
+    queue.join("g")
+    queue.send("a")
+    (first,) = queue.read("g", "c1")
+    queue.nack(first, delay_ms=0)
+    queue.promote()
+    (second,) = queue.read("g", "c2")
+    before = queue.contents()
+    assert queue.ack(first) == [STALE]
+    assert queue.contents() == before
+    assert queue.ack(second) == [ACKED]
+    assert queue.ack(second) == [STALE]
+
+
+def test_stale_after_the_second_failure(queue: Queue) -> None:
+    """Only the last delivery can be acked late, not one before it."""
+    queue.join("g")
+    queue.send("a")
+    (first,) = queue.read("g")
+    queue.nack(first, delay_ms=0)
+    queue.promote()
+    (second,) = queue.read("g")
+    queue.nack(second, delay_ms=50)
+    before = queue.contents()
+    assert queue.ack(first) == [STALE]
+    assert queue.contents() == before
+    assert queue.ack(second) == [LATE]
+
+
+def test_a_mixed_batch_is_judged_one_by_one(queue: Queue) -> None:
+    """Outcomes come in the order of the deliveries."""
+    queue.join("g")
+    queue.send_all([outgoing(id) for id in ("stale", "acked", "late", "retried")])
+    stale, acked, late, retried = queue.read("g")
+    queue.ack(stale)
+    queue.nack(late, delay_ms=10)
+    queue.nack(retried, delay_ms=0)
+    queue.promote()
+    (newer,) = queue.read("g")
+    assert queue.ack(stale, acked, late, retried, newer) == [STALE, ACKED, LATE, STALE, ACKED]
+    contents = queue.contents()
+    assert contents.left == ["finished"]
+    assert contents.finished.keys() == {"stale", "acked", "late", "retried"}
+
+
+def test_two_groups_owe(queue: Queue) -> None:
+    """The record lives until the last group has acked; each group's second ack is stale."""
+    queue.join("g", "h")
+    queue.send("a", ttl_ms=99)
+    (in_g,), (in_h,) = queue.read("g"), queue.read("h")
+    assert queue.ack(in_g) == [ACKED]
+    contents = queue.contents()
+    assert contents.owed == {"a": "h"}
+    assert contents.left == ["records", "expiring", "owed"]
+    assert queue.ack(in_g) == [STALE]
+    assert queue.contents() == contents
+    assert queue.ack(in_h) == [ACKED]
+    assert queue.contents().left == ["finished"]
+
+
+def test_one_group_acks_what_another_retries(queue: Queue) -> None:
+    """An ack in one group leaves another group's failure as it is."""
+    queue.join("g", "h")
+    queue.send("a")
+    (in_g,), (in_h,) = queue.read("g"), queue.read("h")
+    queue.nack(in_g, delay_ms=10)
+    queue.ack(in_h)
+    contents = queue.contents()
+    assert contents.left == ["records", "owed", "retry", "failures"]
+    assert contents.owed == {"a": "g"}
+
+
+def test_released_and_acked(queue: Queue) -> None:
+    """A delivery that was given back can be acked while nobody has it."""
+    queue.join("g")
+    queue.send("a")
+    (delivery,) = queue.read("g")
+    queue.release(delivery)
+    assert queue.ack(delivery) == [LATE]
+    assert queue.read("g") == []
+
+
+def test_old_ack_spares_the_husk_of_a_later_message(queue: Queue) -> None:
+    """A cancelled message that is still out there is not ended by an ack of its predecessor (promise 5)."""
+    queue.policy = Policy(dedup_window_ms=0)
+    queue.join("g")
+    queue.send("a")
+    (old,) = queue.read("g")
+    queue.ack(old)
+    queue.advance(1)
+    queue.send("a")
+    (new,) = queue.read("g")
+    queue.cancel("a")
+    before = queue.contents()
+    assert queue.ack(old) == [STALE]
+    assert queue.contents() == before
+    assert queue.ack(new) == [ACKED]
+    assert queue.contents().left == []
+
+
+@pytest.mark.parametrize("field", ["due_ms", "id"])
+def test_what_was_never_delivered_is_stale(queue: Queue, field: str) -> None:
+    """An ack of an entry that does not exist, or is another message's, changes nothing."""
+    queue.join("g")
+    queue.send("a")
+    (delivery,) = queue.read("g")
+    wrong: dict[str, object] = {"due_ms": 1, "id": "b"}
+    entry = replace(delivery.entry, entry="5-5", **{field: wrong[field]})  # type: ignore[arg-type]
+    assert queue.ack(replace(delivery, entry=entry)) == [STALE]
+    assert queue.contents().left == ["records"]
+
+
+def test_thousand_at_once(queue: Queue) -> None:
+    """1,000 acks in one call, with two groups, time to live, and one of them stale."""
+    queue.join("g", "h")
+    queue.send_all([outgoing(f"{n}", ttl_ms=5_000) for n in range(1_000)])
+    in_g, in_h = queue.read("g"), queue.read("h")
+    assert queue.ack(*in_g) == [ACKED] * 1_000
+    queue.ack(in_h[7])
+    assert queue.ack(*in_h).count(STALE) == 1
+    contents = queue.contents()
+    assert contents.left == ["finished"]
+    assert len(contents.finished) == 1_000

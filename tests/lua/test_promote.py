@@ -1,0 +1,116 @@
+"""promote: waiting and retry → ready."""
+
+from lisa_common.call import command
+from lisa_common.protocol.managing import Promoted
+from support.queue import EPOCH_MS, Queue, outgoing
+
+
+def test_never_early(queue: Queue) -> None:
+    """A message is promoted in the millisecond it is due, not before (promise 1), whatever its priority."""
+    queue.send_all([outgoing("a", due="+500"), outgoing("p", due="+500", priority=255)])
+    queue.advance(499)
+    assert queue.promote() == Promoted(EPOCH_MS + 499, 0, EPOCH_MS + 500, more=False)
+    assert queue.contents().stream == {}
+    queue.advance(1)
+    assert queue.promote() == Promoted(EPOCH_MS + 500, 2, None, more=False)
+    contents = queue.contents()
+    assert contents.waiting == {}
+    assert contents.stream.popitem()[1] == {"id": "a", "due": str(EPOCH_MS + 500), "n": "1"}
+
+
+def test_order_is_due_time_then_priority(queue: Queue) -> None:
+    """Lowest due time first; within a millisecond the highest priority."""
+    queue.send_all(
+        [
+            outgoing("late", due="+2", priority=255),
+            outgoing("low", due="+1", priority=1),
+            outgoing("high", due="+1", priority=255),
+            outgoing("mid", due="+1", priority=2),
+            outgoing("none", due="+1"),
+        ]
+    )
+    queue.advance(2)
+    queue.promote()
+    assert queue.contents().ready_ids == ["high", "mid", "low", "none", "late"]
+
+
+def test_batches(queue: Queue) -> None:
+    """At most `limit` of each set; a full batch says that there may be more."""
+    queue.send_all([outgoing(f"{n}", due=f"+{n}") for n in range(1, 6)])
+    queue.advance(4)
+    assert queue.promote(limit=2) == Promoted(queue.now_ms, 2, EPOCH_MS + 3, more=True)
+    assert queue.promote(limit=2) == Promoted(queue.now_ms, 2, EPOCH_MS + 5, more=True)
+    assert queue.promote(limit=2) == Promoted(queue.now_ms, 0, EPOCH_MS + 5, more=False)
+
+
+def test_retry_goes_to_its_group(queue: Queue) -> None:
+    """A retry's entry names its group, its attempt and when it fell due; the failure remembers the entry."""
+    queue.join("g", "h")
+    queue.send("a")
+    (delivery,) = queue.read("g")
+    queue.nack(delivery, error="no", delay_ms=300)
+    queue.advance(299)
+    assert queue.promote().count == 0
+    queue.advance(1)
+    assert queue.promote().count == 1
+    contents = queue.contents()
+    assert contents.retry == {}
+    entry, fields = contents.stream.popitem()
+    due = str(EPOCH_MS)
+    assert fields == {"id": "a", "due": due, "n": "2", "g": "g", "at": str(EPOCH_MS + 300)}
+    assert queue.failure("g/a").next_entry == entry
+    assert [d.attempt for d in queue.read("g")] == [2]
+    assert [d.attempt for d in queue.read("h")] == [1]
+
+
+def test_both_sets_in_one_call(queue: Queue) -> None:
+    """The limit holds for each set, and the next due time is that of both."""
+    queue.join("g")
+    queue.send_all([outgoing("a"), outgoing("b")])
+    queue.nack(*queue.read("g"), delay_ms=10)
+    queue.send_all([outgoing("c", due="+10"), outgoing("d", due="+20")])
+    queue.advance(10)
+    assert queue.promote(limit=1) == Promoted(queue.now_ms, 2, EPOCH_MS + 10, more=True)
+    assert queue.promote(limit=2) == Promoted(queue.now_ms, 1, EPOCH_MS + 20, more=False)
+
+
+def test_owed_is_written_for_two_groups(queue: Queue) -> None:
+    """The groups that exist when a message becomes ready owe it, not those that existed at send."""
+    queue.join("g")
+    queue.send("a", due="+5")
+    queue.join("h")
+    queue.advance(5)
+    queue.promote()
+    assert queue.contents().owed == {"a": "g,h"}
+
+
+def test_retry_without_a_failure(queue: Queue) -> None:
+    """Should the failure have been deleted, the retry is made all the same, as a second attempt at least."""
+    queue.join("g")
+    queue.send("a")
+    queue.nack(*queue.read("g"), delay_ms=5)
+    queue.connection.call(command("DEL", queue.keys.of("failures")))
+    queue.advance(5)
+    queue.promote()
+    (delivery,) = queue.read("g")
+    assert delivery.attempt == 2
+    queue.ack(delivery)
+    assert queue.contents().left == ["finished"]
+
+
+def test_nothing_there(queue: Queue) -> None:
+    """A topic without keys has nothing to promote, and gets no keys by that."""
+    assert queue.promote() == Promoted(EPOCH_MS, 0, None, more=False)
+    assert queue.contents().left == []
+    assert queue.contents().stream == {}
+
+
+def test_thousand_at_once(queue: Queue) -> None:
+    """1,000 messages and 1,000 retries in one call."""
+    queue.join("g", "h")
+    queue.send_all([outgoing(f"r{n}") for n in range(1_000)])
+    queue.nack(*queue.read("g"), delay_ms=5)
+    queue.send_all([outgoing(f"w{n}", due="+5") for n in range(1_000)])
+    queue.advance(5)
+    assert queue.promote(limit=1_000) == Promoted(queue.now_ms, 2_000, None, more=True)
+    assert len(queue.contents().stream) == 3_000
