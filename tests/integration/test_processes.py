@@ -1,0 +1,223 @@
+"""Real processes: killed, stopped, and left without their server."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+import redis
+
+from lisa_common.keys import TopicKeys, topics_key
+from lisa_common.policy import Policy
+from lisa_producer import Message, Producer, ProducerSettings
+from support import Server, keys_left, wait_until
+from support.processes import Programs
+
+Declare = Callable[..., Policy]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def programs_on(prefix: str, tmp_path: Path) -> Iterator[Callable[[str], Programs]]:
+    """Starts programs on a server: `programs_on(server.url)`."""
+    with ExitStack() as stack:
+
+        def on(url: str) -> Programs:
+            started = Programs(url, prefix, tmp_path)
+            stack.callback(started.close)
+            return started
+
+        yield on
+
+
+@pytest.fixture
+def programs(redis_url: str, programs_on: Callable[[str], Programs]) -> Programs:
+    """Programs on the server of the run."""
+    return programs_on(redis_url)
+
+
+@pytest.fixture
+def producer(redis_url: str, prefix: str) -> Iterator[Producer]:
+    """A producer in the test's own process."""
+    with Producer(settings=ProducerSettings(redis_url=redis_url, prefix=prefix)) as opened:
+        yield opened
+
+
+def _pending(client: redis.Redis, prefix: str) -> int:
+    ready = TopicKeys(prefix, "orders").of("ready")
+    if not client.exists(ready):
+        return 0
+    return sum(group["pending"] for group in client.xinfo_groups(ready))
+
+
+def _wait_until_drained(client: redis.Redis, prefix: str, *more: str) -> None:
+    """Waits until nothing is left but what design.md allows: the stream, its groups, the registry, tombstones."""
+    keys = TopicKeys(prefix, "orders")
+    allowed = sorted([topics_key(prefix), keys.of("ready"), *(keys.of(name) for name in more)])
+    wait_until(lambda: keys_left(client, prefix) == allowed, 20, what=f"the keys {allowed}")
+    wait_until(lambda: client.xlen(keys.of("ready")) == 0, 20, what="an empty stream")
+    assert _pending(client, prefix) == 0
+
+
+def _idle(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() > end, seconds + 10)
+
+
+def test_a_killed_workers_messages_are_handled_by_another(
+    *, programs: Programs, producer: Producer, client: redis.Redis, prefix: str, declare: Declare
+) -> None:
+    """SIGKILL of a worker that holds 100 messages: another handles all of them, and none twice after its ack."""
+    declare(visibility_ms=700, backoff="fixed", backoff_base_ms=10)
+    programs.hold.touch()
+    programs.manager()
+    doomed = programs.worker("--concurrency", "40", "--prefetch", "60")
+    report = producer.send_many("orders", [Message(body=b"x") for _ in range(100)])
+    sent = {str(result.id) for result in report.results}
+    wait_until(lambda: _pending(client, prefix) == 100)
+    wait_until(lambda: len(programs.journal.begun()) == 40)
+    _idle(1.5)
+    assert _pending(client, prefix) == 100, "its leases are renewed while it lives"
+    other = programs.worker()
+    doomed.kill()
+    programs.hold.unlink()
+    _wait_until_drained(client, prefix)
+    by_other = [handling for handling in programs.journal.begun() if handling.process == other.pid]
+    assert Counter(handling.id for handling in by_other) == dict.fromkeys(sent, 1)
+    assert {handling.attempt for handling in by_other} == {2}
+    assert programs.journal.ended() == dict.fromkeys(sent, 1)
+
+
+def test_a_killed_manager_is_not_missed(
+    programs: Programs, producer: Producer, client: redis.Redis, prefix: str
+) -> None:
+    """SIGKILL of a manager: another goes on, or the same one once it is back, with nothing lost and nothing early."""
+    worker = programs.worker()
+    managers = [programs.manager(), programs.manager()]
+    report = producer.send_many("orders", [Message(body=b"x", delay=0.2 + n / 200) for n in range(400)])
+    wait_until(lambda: len(programs.journal.begun()) > 100)
+    managers[0].kill()
+    wait_until(lambda: len(programs.journal.begun()) > 200)
+    managers[1].kill()
+    programs.manager()
+    _wait_until_drained(client, prefix)
+    assert programs.journal.ended() == {result.id: 1 for result in report.results}
+    assert min(handling.lag_ms for handling in programs.journal.begun()) >= 0
+    assert worker.stop() == 0
+
+
+def test_an_idle_queue_is_on_time(programs: Programs, producer: Producer, client: redis.Redis, prefix: str) -> None:
+    """A message to an idle manager is ready at its due time, not one millisecond early, and soon after it."""
+    programs.worker()
+    programs.manager()
+    for n in range(10):
+        producer.send("orders", b"x", delay=0.3)
+        wait_until(lambda n=n: len(programs.journal.begun()) == n + 1)
+    lags = sorted(handling.lag_ms for handling in programs.journal.begun())
+    print(f"lag of messages to an idle manager, in ms: {lags}")  # noqa: T201 - a figure to look at
+    assert 0 <= lags[0] <= lags[-1] < 1_000
+    _wait_until_drained(client, prefix)
+
+
+def test_processes_stop_cleanly(programs: Programs, producer: Producer, client: redis.Redis, prefix: str) -> None:
+    """SIGTERM ends a manager and a worker with exit code 0; the worker finishes what it runs and loses nothing."""
+    manager = programs.manager()
+    worker = programs.worker("--concurrency", "5", "--prefetch", "15", "--processes", "2")
+    programs.hold.touch()
+    report = producer.send_many("orders", [Message(body=b"x") for _ in range(100)])
+    wait_until(lambda: len(programs.journal.begun()) == 10)
+    stopping = Thread(target=lambda: codes.append(worker.stop()))
+    codes: list[int] = []
+    stopping.start()
+    wait_until(lambda: _pending(client, prefix) == 10, what="what had not begun to be given back")
+    programs.hold.unlink()
+    stopping.join()
+    assert codes == [0]
+    assert len(programs.journal.ended()) == 10
+    programs.worker()
+    _wait_until_drained(client, prefix)
+    assert programs.journal.ended() == {result.id: 1 for result in report.results}
+    assert {handling.attempt for handling in programs.journal.begun()} == {1}
+    assert manager.stop() == 0
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_server_that_goes_and_comes_back(
+    own_server: Callable[..., Server], prefix: str, programs_on: Callable[[str], Programs], how: str
+) -> None:
+    """Manager, producer and workers go on by themselves; everything that was confirmed is delivered (promise 14)."""
+    server = own_server(appendonly="yes", appendfsync="always")
+    with server.client() as client:
+        # A read whose reply is lost in the crash comes again when its lease has run out.
+        policy = Policy(visibility_ms=2_000, backoff="fixed", backoff_base_ms=10)
+        client.hset(topics_key(prefix), "orders", policy.dump())
+    programs = programs_on(server.url)
+    manager, worker = programs.manager(), programs.worker("--processes", "2")
+    confirmed: list[str] = []
+    enough = Event()
+
+    def send() -> None:
+        settings = ProducerSettings(redis_url=server.url, prefix=prefix)
+        with Producer(settings=settings) as producer:
+            for n in range(100_000):
+                delay = n % 5 / 10
+                confirmed.append(str(producer.send("orders", b"x", id=f"m{n}", delay=delay).id))
+                if enough.wait(0.002):
+                    return
+
+    sending = Thread(target=send)
+    sending.start()
+    try:
+        wait_until(lambda: len(programs.journal.ended()) > 100)
+        getattr(server, how)()
+        _idle(3)
+        before = len(confirmed)
+        server.start()
+        wait_until(lambda: len(confirmed) > before + 100)
+    finally:
+        enough.set()
+        sending.join()
+    with server.client() as client:
+        _wait_until_drained(client, prefix, "finished")
+    ended = programs.journal.ended()
+    assert ended.keys() == set(confirmed)
+    assert sum(ended.values()) - len(ended) <= 100, "only what was acked as the server went may come again"
+    assert min(handling.lag_ms for handling in programs.journal.begun()) >= 0
+    assert (manager.stop(), worker.stop()) == (0, 0)
+
+
+def test_a_manager_without_a_server_can_be_stopped(
+    own_server: Callable[..., Server], prefix: str, programs_on: Callable[[str], Programs]
+) -> None:
+    """SIGTERM ends a manager and a worker cleanly although there is no server to say goodbye to."""
+    server = own_server()
+    programs = programs_on(server.url)
+    manager, worker = programs.manager(), programs.worker()
+    server.kill()
+    manager.wait_for("not woken by sends")
+    worker.wait_for("cannot read")
+    assert (manager.stop(), worker.stop()) == (0, 0)
+
+
+def test_a_thousand_idle_topics_cost_next_to_nothing(
+    own_server: Callable[..., Server], prefix: str, programs_on: Callable[[str], Programs]
+) -> None:
+    """A message an hour away in each of 1,000 topics: the manager uses a few per cent of one core."""
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("no /proc to read processor time from")
+    server = own_server()
+    programs = programs_on(server.url)
+    with Producer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer:
+        for n in range(1_000):
+            producer.send(f"topic-{n}", b"x", delay=3_600)
+    manager = programs.manager()
+    manager.wait_for("manager serves 1000 topics")
+    _idle(1)
+    began, used = time.monotonic(), manager.cpu_s()
+    _idle(10)
+    share = (manager.cpu_s() - used) / (time.monotonic() - began)
+    print(f"a manager of 1,000 idle topics uses {share:.1%} of one core")  # noqa: T201 - a figure to look at
+    assert share < 0.08

@@ -1,0 +1,138 @@
+"""The programs of Lisa as real processes, with their logs, and the journal that their workers keep."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.waiting import wait_until
+
+__all__ = ["Handling", "Journal", "Process", "Programs"]
+
+_TESTS = Path(__file__).parents[1]
+_WORKER = "support.programs.journal_worker:worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """One line of the journal."""
+
+    what: str
+    id: str
+    attempt: int
+    lag_ms: int
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """What all workers have begun and ended, in order."""
+
+    path: Path
+
+    def lines(self) -> list[Handling]:
+        """Every line so far."""
+        return [Handling(**json.loads(line)) for line in self.path.read_bytes().splitlines()]
+
+    def begun(self) -> list[Handling]:
+        """The messages that handlers have begun."""
+        return [line for line in self.lines() if line.what == "begun"]
+
+    def ended(self) -> Counter[str]:
+        """How often a handler of each message came to its end."""
+        return Counter(line.id for line in self.lines() if line.what == "ended")
+
+
+class Process:
+    """A program that runs."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str], log: Path) -> None:
+        self._log = log
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(command, cwd=_TESTS, env=environment, stdout=output, stderr=output)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """What it has said so far."""
+        return self._log.read_text("utf-8")
+
+    def wait_for(self, text: str) -> None:
+        """Waits until it has said something."""
+        wait_until(lambda: text in self.log or not self.runs, 20, what=f"{text!r} in {self._log.name}")
+        assert text in self.log, self.log
+
+    def kill(self) -> None:
+        """Ends it as a crash does."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self, timeout: float = 20) -> int:
+        """Ends it as an operator does. Result: its exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(timeout)
+
+    def cpu_s(self) -> float:
+        """Seconds of processor time used so far, by /proc."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Programs:
+    """Starts programs on one server and prefix, and sees to it that none is left."""
+
+    def __init__(self, url: str, prefix: str, directory: Path) -> None:
+        self._directory = directory
+        self._started: list[Process] = []
+        self.hold = directory / "hold"
+        self.journal = Journal(directory / "journal")
+        self.journal.path.touch()
+        self._environment = {
+            **os.environ,
+            "LISA_REDIS_URL": url,
+            "LISA_PREFIX": prefix,
+            "LISA_TEST_JOURNAL": str(self.journal.path),
+            "LISA_TEST_HOLD": str(self.hold),
+        }
+
+    def manager(self, *options: str, url: str | None = None) -> Process:
+        """Starts a manager, and returns once it serves."""
+        started = self._start(["lisa-manager", "run", "--housekeeping-s", "0.1", *options], url)
+        started.wait_for("manager serves")
+        return started
+
+    def worker(self, *options: str, group: str = "billing") -> Process:
+        """Starts a worker which keeps the journal, and returns once it reads."""
+        self._environment["LISA_TEST_GROUP"] = group
+        started = self._start(["lisa-consumer", "run", _WORKER, "--block-s", "0.2", *options], None)
+        started.wait_for("reads orders")
+        return started
+
+    def close(self) -> None:
+        """Makes sure that nothing runs any more, and that no program has met what it did not expect."""
+        for process in self._started:
+            if process.runs:
+                process.kill()
+        for process in self._started:
+            assert "Traceback" not in process.log, process.log
+
+    def _start(self, command: list[str], url: str | None) -> Process:
+        program = Path(sys.executable).parent / command[0]
+        environment = self._environment | ({"LISA_REDIS_URL": url} if url else {})
+        log = self._directory / f"{len(self._started)}-{command[0]}.log"
+        self._started.append(Process([str(program), *command[1:]], environment, log))
+        return self._started[-1]

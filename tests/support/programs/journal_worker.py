@@ -1,0 +1,39 @@
+"""A worker that writes a line into a journal as it begins a message, and one as it ends it.
+
+`LISA_TEST_JOURNAL` names the journal. While the file that `LISA_TEST_HOLD` names is there, handlers do not end.
+"""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+from lisa_consumer import Delivery, Worker
+
+__all__ = ["worker"]
+
+worker = Worker(os.environ.get("LISA_TEST_GROUP", "billing"))
+_journal = os.open(os.environ["LISA_TEST_JOURNAL"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+_hold = Path(os.environ["LISA_TEST_HOLD"])
+
+
+def _note(what: str, delivery: Delivery) -> None:
+    entry_ms, _, _ = delivery.entry.entry.partition("-")
+    line = {
+        "what": what,
+        "id": delivery.id,
+        "attempt": delivery.attempt,
+        "lag_ms": int(entry_ms) - delivery.due_ms,
+        "process": os.getpid(),
+    }
+    # One write for each line: a process that is killed leaves whole lines.
+    os.write(_journal, json.dumps(line).encode() + b"\n")
+
+
+@worker.on("orders")
+async def handle(delivery: Delivery) -> None:
+    """Handles a message of the tests."""
+    _note("begun", delivery)
+    while _hold.exists():  # noqa: ASYNC110, ASYNC240 - the test ends it, from another process
+        await asyncio.sleep(0.01)
+    _note("ended", delivery)
