@@ -190,7 +190,7 @@ def test_a_server_that_goes_and_comes_back(
 
 
 def test_a_manager_without_a_server_can_be_stopped(
-    own_server: Callable[..., Server], prefix: str, programs_on: Callable[[str], Programs]
+    own_server: Callable[..., Server], programs_on: Callable[[str], Programs]
 ) -> None:
     """SIGTERM ends a manager and a worker cleanly although there is no server to say goodbye to."""
     server = own_server()
