@@ -22,9 +22,9 @@ from hypothesis.stateful import (
 
 from lisa_common.call import command
 from lisa_common.connection import Connection
+from lisa_common.delivery import Delivery
 from lisa_common.keys import TopicKeys, copy_of, split_copy
 from lisa_common.policy import Policy
-from lisa_common.protocol.consuming import Delivery
 from lisa_common.record import is_husk, unpack_record
 from property.model import Copy, Entry, Message, Model
 from property.places import facts, places, shown

@@ -10,11 +10,12 @@ from typing import Any
 
 from lisa_common.call import Call, command
 from lisa_common.connection import Connection
+from lisa_common.delivery import Delivery, Entry
 from lisa_common.failure import Failure, read_failure
 from lisa_common.keys import TopicKeys
 from lisa_common.policy import Policy
 from lisa_common.protocol import consuming, managing, producing
-from lisa_common.protocol.consuming import AckOutcome, Delivery, Entry, Nack, NackOutcome
+from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.managing import Promoted, Reclaimed, Swept, Trimmed
 from lisa_common.protocol.producing import CancelOutcome, Found, Outgoing, RescheduleOutcome
 from lisa_common.record import pack_content

@@ -1,6 +1,17 @@
 """Read messages when they fall due, and ack them when they are handled."""
 
-from lisa_common.protocol.consuming import AckOutcome, Delivery, NackOutcome
+from lisa_common.delivery import Delivery
+from lisa_common.errors import (
+    AccessDenied,
+    InvalidInput,
+    InvalidSettings,
+    LisaError,
+    OutcomeUnknown,
+    Refused,
+    ServerError,
+    Unreachable,
+)
+from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_consumer.aio import AsyncConsumer
 from lisa_consumer.client import Consumer
 from lisa_consumer.handler import Reject, Retry
@@ -8,13 +19,21 @@ from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.worker import Worker
 
 __all__ = [
+    "AccessDenied",
     "AckOutcome",
     "AsyncConsumer",
     "Consumer",
     "ConsumerSettings",
     "Delivery",
+    "InvalidInput",
+    "InvalidSettings",
+    "LisaError",
     "NackOutcome",
+    "OutcomeUnknown",
+    "Refused",
     "Reject",
     "Retry",
+    "ServerError",
+    "Unreachable",
     "Worker",
 ]

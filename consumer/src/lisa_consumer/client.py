@@ -6,7 +6,8 @@ from typing import Self, TypeVar
 
 from lisa_common.call import Flow
 from lisa_common.connection import Connection
-from lisa_common.protocol.consuming import AckOutcome, Delivery, NackOutcome
+from lisa_common.delivery import Delivery
+from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_common.values import Duration
 from lisa_consumer.core import Core
 from lisa_consumer.settings import ConsumerSettings

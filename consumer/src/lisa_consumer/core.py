@@ -11,11 +11,12 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from lisa_common.call import Call, Flow
+from lisa_common.delivery import Delivery, Entry, delivery_of
 from lisa_common.errors import InvalidInput, NoGroup
 from lisa_common.keys import TopicKeys
 from lisa_common.policy import Policy
 from lisa_common.protocol import consuming
-from lisa_common.protocol.consuming import AckOutcome, Delivery, Entry, Nack, NackOutcome
+from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.record import UnreadableRecord, is_husk, unpack_record
 from lisa_common.topics import Topics
 from lisa_common.values import MAX_NAME_LENGTH, Duration, check_int, check_name, duration_ms
@@ -141,7 +142,7 @@ class Core:
             elif record is None or (record.expires_ms is not None and record.expires_ms <= now_ms):
                 found.pass_over.append(entry)
             else:
-                found.deliveries.append(consuming.delivery_of(keys, self.group, entry, record))
+                found.deliveries.append(delivery_of(keys, self.group, entry, record))
         return found
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:

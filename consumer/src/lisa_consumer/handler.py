@@ -7,8 +7,9 @@ from concurrent.futures import Executor
 from contextvars import copy_context
 from dataclasses import dataclass
 
+from lisa_common.delivery import Delivery
 from lisa_common.errors import LisaError
-from lisa_common.protocol.consuming import Delivery, Nack
+from lisa_common.protocol.consuming import Nack
 from lisa_common.values import Duration, duration_ms
 
 __all__ = ["Handler", "Reject", "Retry", "Route", "verdict"]

@@ -7,8 +7,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from lisa_common.aio import AsyncConnection
+from lisa_common.delivery import Delivery
 from lisa_common.errors import LisaError
-from lisa_common.protocol.consuming import Delivery
 from lisa_consumer.core import MAX_BATCH, Core
 
 __all__ = ["Leases"]

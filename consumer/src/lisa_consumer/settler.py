@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lisa_common.aio import AsyncConnection
+from lisa_common.delivery import Delivery
 from lisa_common.errors import LisaError
-from lisa_common.protocol.consuming import AckOutcome, Delivery, Nack, NackOutcome
+from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.server import RECONNECT
 from lisa_consumer.core import MAX_BATCH, Core
 

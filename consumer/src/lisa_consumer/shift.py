@@ -8,8 +8,9 @@ from concurrent.futures import Executor
 from contextlib import suppress
 
 from lisa_common.aio import AsyncConnection
+from lisa_common.delivery import Delivery
 from lisa_common.errors import LisaError
-from lisa_common.protocol.consuming import Delivery, Nack
+from lisa_common.protocol.consuming import Nack
 from lisa_common.server import RECONNECT
 from lisa_consumer.core import MAX_BATCH, Core
 from lisa_consumer.handler import Route, verdict

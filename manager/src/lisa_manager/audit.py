@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from lisa_common.delivery import Entry
 from lisa_common.failure import Failure
 from lisa_common.keys import NO_GROUP, copy_of
-from lisa_common.protocol.consuming import Entry
 from lisa_common.values import GENERATED_SUFFIX
 from lisa_manager.looking import entry_place
 

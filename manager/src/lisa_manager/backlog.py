@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lisa_common.call import Call, Flow
+from lisa_common.delivery import Entry
 from lisa_common.keys import TopicKeys
-from lisa_common.protocol.consuming import Entry
 from lisa_manager.looking import PAGE, GroupInfo, chunks, entries, entries_back
 
 __all__ = ["Backlog", "read_backlogs"]

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lisa_common.call import Call, Flow, command, script
+from lisa_common.delivery import Entry
 from lisa_common.keys import TopicKeys, split_copy
 from lisa_common.protocol import managing
-from lisa_common.protocol.consuming import Entry
 from lisa_common.values import check_name
 from lisa_manager.backlog import Backlog, read_backlogs
 from lisa_manager.looking import PAGE, GroupInfo, chunks, entries, entry_place, groups, pairs, text_of

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lisa_common.call import Call, Flow, command
+from lisa_common.delivery import Entry, entry_of
 from lisa_common.errors import UnknownTopic
 from lisa_common.keys import TopicKeys, topics_key
-from lisa_common.protocol.consuming import Entry, entry_of
 from lisa_common.topics import Topic, parse_topic
 from lisa_common.values import check_name
 

@@ -4,6 +4,17 @@ with Producer("redis://localhost:6379") as producer:
     producer.send("orders", {"order": 7}, delay=900, id="order-7")
 """
 
+from lisa_common.errors import (
+    AccessDenied,
+    InvalidInput,
+    InvalidSettings,
+    LisaError,
+    NotConfirmed,
+    OutcomeUnknown,
+    Refused,
+    ServerError,
+    Unreachable,
+)
 from lisa_common.protocol.producing import CancelOutcome, CopyState, Found, RescheduleOutcome, State
 from lisa_producer.aio import AsyncProducer
 from lisa_producer.client import Producer
@@ -11,18 +22,27 @@ from lisa_producer.message import Confirm, Message, PartialSend, SendOutcome, Se
 from lisa_producer.settings import ProducerSettings
 
 __all__ = [
+    "AccessDenied",
     "AsyncProducer",
     "CancelOutcome",
     "Confirm",
     "CopyState",
     "Found",
+    "InvalidInput",
+    "InvalidSettings",
+    "LisaError",
     "Message",
+    "NotConfirmed",
+    "OutcomeUnknown",
     "PartialSend",
     "Producer",
     "ProducerSettings",
+    "Refused",
     "RescheduleOutcome",
     "SendOutcome",
     "SendReport",
     "SendResult",
+    "ServerError",
     "State",
+    "Unreachable",
 ]

@@ -88,11 +88,11 @@ def shown(text: str) -> str:
 
 
 def shown_duration(ms: float) -> str:
-    """A duration in its two largest units: "2d 3h", "1.5s"."""
+    """A duration in its two largest units: "2d 3h", "1.5s", "250ms"."""
     if ms < 0:
         return f"-{shown_duration(-ms)}"
     if ms < 60_000:  # noqa: PLR2004 - a minute
-        return f"{ms / 1000:.3g}s" if ms else "0s"
+        return f"{ms / 1000:.3g}s" if ms >= 1_000 or not ms else f"{ms:.0f}ms"  # noqa: PLR2004 - a second
     parts = []
     rest = int(ms)
     for size, unit in _UNITS:

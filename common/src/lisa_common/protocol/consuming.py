@@ -1,27 +1,23 @@
 """Calls of the consumer: join, read, fetch, ack, nack, release, extend, pass."""
 
-import json
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from lisa_common.call import Call, command, script
+from lisa_common.delivery import Entry, entry_of
 from lisa_common.errors import InvalidInput
 from lisa_common.keys import TopicKeys, wake_channel
 from lisa_common.policy import Policy
-from lisa_common.record import Record
 from lisa_common.scripts import Arg
 
 __all__ = [
     "AckOutcome",
-    "Delivery",
-    "Entry",
     "Nack",
     "NackOutcome",
     "ack",
-    "entry_of",
     "extend",
     "fetch",
     "join",
@@ -34,62 +30,6 @@ __all__ = [
 
 MAX_ERROR_CHARACTERS = 2_000
 _REASON_NACK, _REASON_REJECTED = "nack", "rejected"
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An entry as read from the ready stream. Without an id it is none of ours."""
-
-    entry: str
-    id: str | None = None
-    due_ms: int = 0
-    attempt: int = 0
-    group: str | None = None
-    at_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """A message in the hands of a consumer.
-
-    Until it is acked, nacked or rejected, or its lease runs out, no other consumer of the group has it.
-    """
-
-    topic: str
-    group: str
-    id: str
-    body: bytes = field(repr=False)
-    headers: Mapping[str, str] = field(repr=False)
-    attempt: int
-    """1 for the first delivery in this group."""
-    due_ms: int
-    """When this delivery was due: the message, or its retry. Server time, in ms."""
-    sent_ms: int
-    entry: Entry = field(repr=False)
-    """What acks are fenced by."""
-
-    def json(self) -> Any:
-        """The body decoded as JSON; raises ValueError when it is none."""
-        return json.loads(self.body)
-
-    def text(self) -> str:
-        """The body decoded as UTF-8; raises UnicodeDecodeError when it is none."""
-        return self.body.decode()
-
-
-def delivery_of(keys: TopicKeys, group: str, entry: Entry, record: Record) -> Delivery:
-    """The delivery that an entry and its record make."""
-    return Delivery(
-        topic=keys.topic,
-        group=group,
-        id=entry.id or "",
-        body=record.body,
-        headers=record.headers,
-        attempt=entry.attempt,
-        due_ms=entry.at_ms or record.due_ms,
-        sent_ms=record.sent_ms,
-        entry=entry,
-    )
 
 
 def join(keys: TopicKeys, group: str) -> Call[bool]:
@@ -119,23 +59,6 @@ def read(
         decode=decode,
         repeatable=False,
     )
-
-
-def entry_of(entry: bytes, values: list[bytes] | None) -> Entry:
-    """An entry of the ready stream as Redis gives it."""
-    name = entry.decode()
-    fields = dict(zip(*[iter(values or ())] * 2, strict=True))
-    try:
-        return Entry(
-            entry=name,
-            id=fields[b"id"].decode(),
-            due_ms=int(fields[b"due"]),
-            attempt=int(fields[b"n"]),
-            group=fields[b"g"].decode() if b"g" in fields else None,
-            at_ms=int(fields[b"at"]) if b"at" in fields else None,
-        )
-    except (KeyError, ValueError):
-        return Entry(name)
 
 
 def fetch(keys: TopicKeys, ids: Sequence[str]) -> Call[list[bytes | None]]:
