@@ -30,12 +30,15 @@ local policy = read_policy(ARGV[3], ARGV[4])
 local expired = 0
 for i = 5, #ARGV, 4 do
   local entry, id, attempt, due = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
-  if redis.call('XACK', ready, group, entry) == 1 and id ~= '' and owes(group, id) then
-    local record = redis.call('HGET', messages, id)
-    local limits = record and read_record(record)
-    if record and is_husk(record) and is_of(record, due) then
+  local record = id ~= '' and owes(group, id) and redis.call('HGET', messages, id)
+  record = record and is_of(record, due) and record
+  local limits = record and read_record(record)
+  -- Read as expired, but since then a replay in another group has lifted the time to live: left to be reclaimed.
+  local lives = limits and not (limits.expires and limits.expires <= now)
+  if not lives and redis.call('XACK', ready, group, entry) == 1 and record then
+    if is_husk(record) then
       end_copies(group, { id })
-    elseif limits and limits.due == due and limits.expires and limits.expires <= now then
+    elseif limits then
       local failure = read_failure(redis.call('HGET', failures, copy_of(group, id))) or { error = '' }
       failure.attempts, failure.entry, failure.next, failure.due, failure.at = attempt - 1, entry, '-', due, now
       expire(group, id, failure, now)

@@ -1,0 +1,79 @@
+"""release: deliveries that have not begun are given back."""
+
+from support.queue import EPOCH_MS, STEADY, Queue, outgoing
+
+
+def test_ready_again_without_spending_an_attempt(queue: Queue) -> None:
+    """The next delivery is the same attempt, at once."""
+    queue.join("g")
+    queue.send("a", max_retries=0)
+    (delivery,) = queue.read("g", "c1")
+    queue.advance(10)
+    assert queue.release(delivery) == 1
+    contents = queue.contents()
+    assert contents.left == ["records", "failures"]
+    entry, fields = contents.stream.popitem()
+    assert fields == {"id": "a", "due": str(EPOCH_MS), "n": "1", "g": "g", "at": str(EPOCH_MS + 10)}
+    failure = queue.failure("g/a")
+    assert (failure.attempts, failure.entry, failure.next_entry) == (0, delivery.entry.entry, entry)
+    assert failure.reason == "released"
+    (again,) = queue.read("g", "c2")
+    assert again.attempt == 1
+    assert queue.ack(again) == ["acked"]
+    assert queue.contents().left == ["finished"]
+
+
+def test_only_for_its_group(queue: Queue) -> None:
+    """Other groups do not see what one gave back."""
+    queue.join("g", "h")
+    queue.send("a")
+    queue.release(*queue.read("g"))
+    assert [d.attempt for d in queue.read("h")] == [1]
+    assert [d.attempt for d in queue.read("g")] == [1]
+    assert queue.contents().groups["h"].pending.keys() == {next(iter(queue.contents().stream))}
+
+
+def test_a_retry_keeps_its_attempt_and_error(queue: Queue) -> None:
+    """Giving back a retry does not hide why there was one."""
+    queue.join("g")
+    queue.send("a")
+    queue.nack(*queue.read("g"), error="no", delay_ms=0)
+    queue.promote()
+    queue.release(*queue.read("g"))
+    failure = queue.failure("g/a")
+    assert (failure.attempts, failure.reason, failure.error) == (1, "nack", "no")
+    assert [d.attempt for d in queue.read("g")] == [2]
+
+
+def test_stale_changes_nothing(queue: Queue) -> None:
+    """What was settled or reclaimed is not given back, and not twice."""
+    queue.join("g")
+    queue.send_all([outgoing("acked"), outgoing("reclaimed"), outgoing("released")])
+    acked, reclaimed, released = queue.read("g")
+    queue.ack(acked)
+    assert queue.release(released) == 1
+    queue.advance(STEADY.visibility_ms)
+    queue.reclaim("g")
+    before = queue.contents()
+    assert queue.release(acked, reclaimed, released) == 0
+    assert queue.contents() == before
+
+
+def test_cancelled_meanwhile(queue: Queue) -> None:
+    """A cancelled message is not delivered again after it was given back; its id is free once that is read."""
+    queue.join("g")
+    queue.send("a")
+    (delivery,) = queue.read("g")
+    queue.cancel("a")
+    queue.release(delivery)
+    assert queue.read("g") == []
+    assert queue.contents().left == []
+    assert queue.contents().groups["g"].pending == {}
+
+
+def test_thousand_at_once(queue: Queue) -> None:
+    """1,000 deliveries in one call."""
+    queue.join("g")
+    queue.send_all([outgoing(f"{n}") for n in range(1_000)])
+    assert queue.release(*queue.read("g")) == 1_000
+    assert len(queue.read("g")) == 1_000
