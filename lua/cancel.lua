@@ -25,6 +25,11 @@ local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 --@include forget
 --@include places
 local now = clock(ARGV[1])
+local ids = {}
+for i = 2, #ARGV do
+  ids[i - 1] = ARGV[i]
+end
+local dues, entries = find_ready(ids)
 
 local function cancel_copies(id, record, places)
   local out_there, delivered, still_owing = false, false, {}
@@ -70,8 +75,7 @@ local function cancel(id)
   elseif is_husk(record) then
     return 'cancelled'
   end
-  local due = (read_record(record) or { due = 0 }).due
-  local places = places_of(id, due, find_entries({ [id] = due })[id])
+  local places = places_of(id, dues[id], entries[id])
   local dead = #places > 0
   for _, place in ipairs(places) do
     dead = dead and place.state == 'garbage'
@@ -80,7 +84,7 @@ local function cancel(id)
 end
 
 local replies = {}
-for i = 2, #ARGV do
-  replies[i - 1] = cancel(ARGV[i])
+for i, id in ipairs(ids) do
+  replies[i] = cancel(id)
 end
 return replies

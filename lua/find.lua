@@ -28,9 +28,9 @@ if not record then
 elseif redis.call('ZSCORE', waiting, id) then
   return { record, 1, 0, {} }
 end
-local due = (read_record(record) or { due = 0 }).due
+local dues, entries = find_ready({ id })
 local replies = {}
-for i, place in ipairs(places_of(id, due, find_entries({ [id] = due })[id])) do
+for i, place in ipairs(places_of(id, dues[id], entries[id])) do
   replies[i] = { place.group, place.state, place.at or 0, place.failure and write_failure(place.failure) or false }
 end
 return { record, 0, 0, replies }

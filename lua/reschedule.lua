@@ -31,6 +31,11 @@ local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local now = clock(ARGV[1])
 local before = math.min(earliest(waiting) or math.huge, earliest(retry) or math.huge)
 local first
+local ids = {}
+for i = 4, #ARGV, 2 do
+  ids[#ids + 1] = ARGV[i]
+end
+local dues, entries = find_ready(ids)
 
 local function reschedule_waiting(id, record, due)
   local limits = read_record(record) or { priority = 0 }
@@ -51,8 +56,8 @@ local function reschedule(id, due)
     reschedule_waiting(id, record, due)
     return 'rescheduled'
   end
-  local limits = read_record(record) or { due = 0, priority = 0 }
-  local places = places_of(id, limits.due, find_entries({ [id] = limits.due })[id])
+  local limits = read_record(record) or { priority = 0 }
+  local places = places_of(id, dues[id], entries[id])
   local retries, other = {}, nil
   for _, place in ipairs(places) do
     if place.state == 'retry' then

@@ -1,4 +1,4 @@
--- Where a message stands. Needs the locals: ready, owed, failures, retry, garbage.
+-- Where messages stand. Needs the locals: ready, messages, waiting, owed, failures, retry, garbage.
 
 -- A search of the stream is bounded: what lies deeper in a backlog is "unknown".
 local PAGE, DEPTH = 500, 5000
@@ -16,7 +16,7 @@ local function find_entries(dues)
     for _, entry in ipairs(page) do
       local fields = fields_of(entry[2])
       local id = fields['id']
-      if id and not fields['g'] and not found[id] and dues[id] == tonumber(fields['due']) then
+      if dues[id or ''] and not fields['g'] and not found[id] and dues[id] == tonumber(fields['due']) then
         found[id], missing = entry[1], missing - 1
       end
     end
@@ -26,6 +26,18 @@ local function find_entries(dues)
     seen, start = seen + PAGE, '(' .. page[PAGE][1]
   end
   return found
+end
+
+-- Due times and entries of those of the messages that do not wait, in one search for all.
+local function find_ready(ids)
+  local dues = {}
+  for _, id in ipairs(ids) do
+    local record = not redis.call('ZSCORE', waiting, id) and redis.call('HGET', messages, id)
+    if record and not is_husk(record) then
+      dues[id] = (read_record(record) or { due = 0 }).due
+    end
+  end
+  return dues, find_entries(dues)
 end
 
 local function is_pending(group, entry)
