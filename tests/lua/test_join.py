@@ -1,0 +1,42 @@
+"""join: groups are made."""
+
+from support.queue import Queue
+
+
+def test_made_once(queue: Queue) -> None:
+    """The first join makes stream and group; later ones find them."""
+    assert queue.join("g", "g") == [True, False]
+    contents = queue.contents()
+    assert contents.groups.keys() == {"g"}
+    assert contents.left == []
+
+
+def test_the_first_group_gets_what_was_there(queue: Queue) -> None:
+    """Messages sent before any group existed are the first group's, and only its."""
+    queue.send("early")
+    queue.join("g", "h")
+    queue.send("late")
+    assert [d.id for d in queue.read("g")] == ["early", "late"]
+    assert [d.id for d in queue.read("h")] == ["late"]
+
+
+def test_a_message_that_waits_is_for_all(queue: Queue) -> None:
+    """What becomes ready after a group was made is for it, whenever it was sent."""
+    queue.send("a", due="+5")
+    queue.join("g", "h")
+    queue.advance(5)
+    queue.promote()
+    assert [d.id for d in queue.read("g")] == [d.id for d in queue.read("h")] == ["a"]
+
+
+def test_a_later_group_leaves_the_first_alone(queue: Queue) -> None:
+    """Messages of the time of one group end with that group's ack, though there are two now."""
+    queue.join("g")
+    queue.send("a")
+    (delivery,) = queue.read("g")
+    queue.join("h")
+    queue.nack(delivery, delay_ms=0)
+    queue.promote()
+    assert queue.read("h") == []
+    assert queue.ack(*queue.read("g")) == ["acked"]
+    assert queue.contents().left == ["finished"]

@@ -1,0 +1,54 @@
+"""purge: dead letters are deleted for good."""
+
+from support.queue import Queue, outgoing
+
+
+def test_nothing_is_left(queue: Queue) -> None:
+    """Record, failure and place go, without a dedup window: the id may be sent again at once."""
+    queue.join("g")
+    queue.send("a", ttl_ms=9)
+    queue.nack(*queue.read("g"), rejected=True)
+    assert queue.purge("g/a") == 1
+    assert queue.contents().left == []
+    assert queue.send("a")
+
+
+def test_what_no_group_had(queue: Queue) -> None:
+    """So do those that died without a group."""
+    queue.send("a", ttl_ms=1)
+    queue.advance(5)
+    queue.sweep()
+    assert queue.purge("/a") == 1
+    assert queue.contents().left == []
+
+
+def test_only_what_is_dead(queue: Queue) -> None:
+    """What waits, is ready, delivered or to be retried is not purged."""
+    queue.join("g")
+    queue.send_all([outgoing("held"), outgoing("retried"), outgoing("waits", due="+5")])
+    held, retried = queue.read("g")
+    queue.nack(retried)
+    queue.send("ready")
+    before = queue.contents()
+    assert queue.purge("g/held", "g/retried", "g/waits", "/waits", "g/ready", "g/never") == 0
+    assert queue.contents() == before
+    assert queue.ack(held) == ["acked"]
+
+
+def test_another_groups_copy_stays(queue: Queue) -> None:
+    """The record lives while another group owes it."""
+    queue.join("g", "h")
+    queue.send("a")
+    queue.nack(*queue.read("g"), rejected=True)
+    assert queue.purge("g/a") == 1
+    assert queue.contents().owed == {"a": "h"}
+    assert [d.id for d in queue.read("h")] == ["a"]
+
+
+def test_thousand_at_once(queue: Queue) -> None:
+    """1,000 dead letters in one call."""
+    queue.join("g")
+    queue.send_all([outgoing(f"{n}") for n in range(1_000)])
+    queue.nack(*queue.read("g"), rejected=True)
+    assert queue.purge(*(f"g/{n}" for n in range(1_000))) == 1_000
+    assert queue.contents().left == []
