@@ -8,10 +8,11 @@
 --   error     the text given with it, to the end of the value
 -- `lisa_common.failure` is the twin of this file.
 local function write_failure(failure)
+  -- The text is appended, as string.format would end it at a zero byte.
   return string.format(
-    '%d %s %s %.0f %.0f %s %s',
-    failure.attempts, failure.entry, failure.next, failure.due, failure.at, failure.reason, failure.error
-  )
+    '%d %s %s %.0f %.0f %s ',
+    failure.attempts, failure.entry, failure.next, failure.due, failure.at, failure.reason
+  ) .. failure.error
 end
 
 local function read_failure(value)
