@@ -1,6 +1,6 @@
 """Fixtures of the integration tests: producers, consumers, workers and managers on the server of the run."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -8,11 +8,14 @@ import pytest
 import redis
 
 from lisa_common.aio import AsyncConnection
-from lisa_common.keys import topics_key
+from lisa_common.connection import Connection
+from lisa_common.keys import TopicKeys, topics_key
 from lisa_common.policy import Policy
 from lisa_consumer import AsyncConsumer, Consumer, ConsumerSettings
 from lisa_producer import AsyncProducer, Producer, ProducerSettings
+from support.commands import Commands
 from support.housekeeping import Housekeeper
+from support.queue import Queue
 from support.twins import InThread
 
 
@@ -93,3 +96,19 @@ async def sender(redis_url: str, prefix: str) -> AsyncIterator[AsyncProducer]:
     """A producer for tests of something else."""
     async with AsyncProducer(settings=ProducerSettings(redis_url=redis_url, prefix=prefix)) as opened:
         yield opened
+
+
+@pytest.fixture
+def commands(redis_url: str, prefix: str) -> Commands:
+    """Runs command lines as operators type them."""
+    return Commands(redis_url, prefix)
+
+
+@pytest.fixture
+def orders(redis_url: str, prefix: str, client: redis.Redis, declare: Callable[..., Policy]) -> Iterator[Queue]:
+    """The topic "orders", declared, with every script as a verb; its clock begins with the server's."""
+    declare("orders")
+    seconds, microseconds = client.execute_command("TIME")
+    now_ms = int(seconds) * 1000 + int(microseconds) // 1000
+    with Connection(redis_url, name="test") as connection:
+        yield Queue(connection, TopicKeys(prefix, "orders"), now_ms=now_ms)

@@ -306,9 +306,8 @@ def _dangling_failures(pieces: Pieces, head: Head, groups: Groups) -> Iterator[P
 
 
 def _expiry(pieces: Pieces, head: Head, places: Mapping[str, list[str]]) -> Iterator[Problem]:
+    # The other way round is legitimate: a replay takes the time to live away, and the next sweep the expiry.
     id = pieces.id
-    if pieces.expiring is not None and head.expires_ms is None:
-        yield _dangling(id, "to expire, but has no time to live", ("ZREM", "expiring", id, ""))
     alive = pieces.waiting is not None or any(place != "garbage" for found in places.values() for place in found)
     if pieces.expiring is None and head.expires_ms is not None and alive:
         step: Step = ("ZADD", "expiring", id, head.expires_ms)

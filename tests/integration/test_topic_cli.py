@@ -1,0 +1,174 @@
+"""`lisa-manager topic list | set | drop`, `show` and `cancel`."""
+
+import base64
+from typing import Any
+
+import pytest
+import redis
+
+from lisa_common.policy import Policy
+from lisa_common.topics import dropped_entry
+from support import keys_left
+from support.commands import Commands
+from support.queue import Queue
+
+
+def _policy(commands: Commands, topic: str = "orders") -> dict[str, Any]:
+    listed = {one["topic"]: one["policy"] for one in commands.manager("topic", "list", "--json").document}
+    return listed[topic]
+
+
+def test_set_changes_only_what_is_named(commands: Commands, client: redis.Redis, prefix: str) -> None:
+    """Durations are written as people write them; only what was set is stored, so that defaults may improve."""
+    assert commands.manager("topic", "set", "orders", "--visibility", "45s", "--ttl", "1d").code == 0
+    assert client.hget(f"{prefix}:topics", "orders") == b'{"visibility_ms":45000,"ttl_ms":86400000}'
+    ran = commands.manager("topic", "set", "orders", "--ttl", "none", "--visibility", "default", "--max-retries", 3)
+    assert ran.out == "orders: max_retries 3, ttl none; in force everywhere within 10 s\n"
+    assert _policy(commands) == Policy(max_retries=3, ttl_ms=None).model_dump()
+
+
+def test_every_field_can_be_set(commands: Commands) -> None:
+    """There is an option for each field of a policy, derived from it."""
+    words = [
+        *("--visibility", "1m", "--max-retries", "0", "--backoff", "fixed", "--backoff-base", "250ms"),
+        *("--backoff-cap", "1h30m", "--backoff-jitter", "0.5", "--ttl", "2h", "--on-expire", "drop"),
+        *("--dedup-window", "0", "--garbage-retention", "30d", "--garbage-max-messages", "7"),
+        *("--max-body-bytes", "10", "--priority", "9"),
+    ]
+    assert len(words) == 2 * len(Policy.model_fields)
+    document = commands.manager("topic", "set", "orders", *words, "--json").document
+    assert document["set"] == sorted(Policy.model_fields)
+    assert (document["policy"]["backoff_base_ms"], document["policy"]["backoff_cap_ms"]) == (250, 5_400_000)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--visibility", "1ms"], "policy field visibility_ms 1 is not allowed: Input should be greater"),
+        (["--visibility", "soon"], "visibility 'soon' is not allowed: seconds, or numbers with units"),
+        (["--max-retries", "many"], "max_retries 'many' is not allowed: a number is"),
+        (["--on-expire", "keep"], "policy field on_expire 'keep' is not allowed"),
+        (["--visibility", "none"], "visibility 'none' is not allowed"),
+        (["--shards", "2"], "No such option"),
+        ([], "at least one field to set"),
+    ],
+)
+def test_set_refuses_bad_values(
+    commands: Commands, client: redis.Redis, prefix: str, words: list[str], told: str
+) -> None:
+    """One line that names field, value and limit; nothing is written (promise 13)."""
+    ran = commands.manager("topic", "set", "orders", *words)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert told in ran.err
+    assert keys_left(client, prefix) == []
+
+
+def test_damaged_policy_is_replaced(commands: Commands, client: redis.Redis, prefix: str) -> None:
+    """What cannot be read does not stand in the way."""
+    client.hset(f"{prefix}:topics", "orders", "{")
+    assert commands.manager("topic", "set", "orders", "--priority", "1").code == 0
+    assert client.hget(f"{prefix}:topics", "orders") == b'{"priority":1}'
+
+
+def test_drop_refuses_while_there_are_messages(orders: Queue, commands: Commands) -> None:
+    """And says how many of which kind."""
+    orders.send("w", due="+60000")
+    orders.send("r")
+    ran = commands.manager("topic", "drop", "orders", "--yes")
+    assert (ran.code, ran.out) == (2, "")
+    assert (
+        ran.err == "lisa-manager: topic orders still holds messages (1 waiting, 1 ready); --force drops them with it\n"
+    )
+    assert commands.manager("topic", "drop", "orders", "--force").code == 2, "nobody was asked"
+    assert orders.find("w") is not None
+
+
+def test_drop_leaves_a_tombstone_only(orders: Queue, commands: Commands, client: redis.Redis) -> None:
+    """All keys go at once; the registry says since when, for managers and producers to know."""
+    orders.join("billing")
+    orders.send("m", ttl_ms=1000)
+    assert commands.manager("topic", "drop", "orders", "--force", "--yes", "--json").document["messages"] == 1
+    prefix = orders.keys.prefix
+    assert keys_left(client, prefix) == [f"{prefix}:topics"]
+    stored = client.hget(f"{prefix}:topics", "orders")
+    assert stored.startswith(dropped_entry(0)[:14].encode())
+    assert commands.manager("topic", "list").out == "no topics\n"
+    assert commands.manager("topic", "drop", "orders", "--yes").err == "lisa-manager: there is no topic 'orders'\n"
+
+
+def test_a_message_sent_before_a_drop_keeps_the_topic(orders: Queue, commands: Commands) -> None:
+    """A husk is all that status does not count; it is a message all the same."""
+    orders.join("billing")
+    orders.send("m")
+    orders.read("billing")
+    orders.cancel("m")
+    orders.connection.client.execute_command("XACK", orders.keys.of("ready"), "billing", *orders.contents().stream)
+    ran = commands.manager("topic", "drop", "orders", "--yes")
+    assert (ran.code, ran.err) == (
+        2,
+        "lisa-manager: topic orders still holds 1 messages; --force drops them with it\n",
+    )
+
+
+# show and cancel
+
+
+def test_show_tells_everything(orders: Queue, commands: Commands) -> None:
+    """State, times, limits, headers, body, and how each group fared."""
+    orders.join("billing", "mail")
+    orders.send("m", body=b'{"order": 7}', ttl_ms=60_000, max_retries=3, priority=9, headers={"trace": "1"})
+    orders.nack(*orders.read("billing"), error="no money", delay_ms=5000)
+    document = commands.manager("show", "orders", "m", "--json").document
+    now = orders.now_ms
+    assert document | {"copies": None} == {
+        "id": "m", "state": "ready", "due_ms": now + 5000, "attempts": 1, "copies": None, "sent_ms": now,
+        "expires_ms": now + 60_000, "max_retries": 3, "priority": 9, "headers": {"trace": "1"}, "body_bytes": 12,
+        "body": {"json": {"order": 7}},
+    }  # fmt: skip
+    billing, mail = document["copies"]
+    assert billing == {
+        "group": "billing", "state": "retry", "at_ms": now + 5000, "attempts": 1, "reason": "nack",
+        "error": "no money", "failed_ms": now,
+    }  # fmt: skip
+    assert (mail["group"], mail["state"], mail["reason"]) == ("mail", "ready", None)
+    out = commands.manager("show", "orders", "m").out
+    assert "header trace 1\n" in out
+    assert '"order": 7' in out
+
+
+@pytest.mark.parametrize(
+    ("body", "shown", "document"),
+    [
+        (b"plain\ntext \x1b[31m", "plain\ntext \\x1b[31m\n", {"text": "plain\ntext \x1b[31m"}),
+        (b"\xff\x00", "(2 bytes, binary", {"base64": base64.b64encode(b"\xff\x00").decode()}),
+        (b"", "(0 bytes of text)", {"text": ""}),
+    ],
+)
+def test_show_tells_bodies_apart(
+    orders: Queue, commands: Commands, body: bytes, shown: str, document: dict[str, str]
+) -> None:
+    """Text and JSON are shown, binary is told; nothing is obeyed by the terminal."""
+    orders.send("m", body=body)
+    assert shown in commands.manager("show", "orders", "m").out
+    assert commands.manager("show", "orders", "m", "--json").document["body"] == document
+
+
+def test_show_of_an_unknown_message(orders: Queue, commands: Commands) -> None:
+    """Exit code 1: the question was fine."""
+    ran = commands.manager("show", orders.keys.topic, "nope")
+    assert (ran.code, ran.out, ran.err) == (1, "", "topic orders knows no message nope\n")
+    assert commands.manager("show", "orders", "nope", "--json").out == "null\n"
+    assert commands.manager("show", "orders", "").code == 2
+
+
+def test_cancel_tells_what_became_of_each(orders: Queue, commands: Commands) -> None:
+    """Exit code 1 if any could not be cancelled."""
+    orders.send("a", due="+1000")
+    orders.send("b")
+    ran = commands.manager("cancel", "orders", "a", "b", "--json")
+    assert (ran.code, ran.document) == (
+        0,
+        [{"id": "a", "outcome": "cancelled"}, {"id": "b", "outcome": "cancelled"}],
+    )
+    ran = commands.manager("cancel", "orders", "a")
+    assert (ran.code, ran.rows[1]) == (1, ["a", "unknown"])
