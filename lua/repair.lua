@@ -49,14 +49,10 @@ local function make_ready(group, due)
   redis.call('HSET', failures, copy, write_failure(failure))
 end
 
-local function remove(verb, name, member)
-  redis.call(verb, key_of[name], member)
-end
-
 local steps = {
-  HDEL = function(name, member) remove('HDEL', name, member) end,
-  ZREM = function(name, member) remove('ZREM', name, member) end,
-  XDEL = function(name, member) remove('XDEL', name, member) end,
+  HDEL = function(name, member) redis.call('HDEL', key_of[name], member) end,
+  ZREM = function(name, member) redis.call('ZREM', key_of[name], member) end,
+  XDEL = function(name, member) redis.call('XDEL', key_of[name], member) end,
   HSET = function(name, member, value) redis.call('HSET', key_of[name], member, value) end,
   ZADD = function(name, member, value) redis.call('ZADD', key_of[name], value, member) end,
   ack = function(_, member, value) redis.call('XACK', ready, value, member) end,

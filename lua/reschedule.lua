@@ -24,7 +24,6 @@ local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 --@include groups
 --@include failure
 --@include owes
---@include forget
 --@include places
 --@include due
 --@include wake
