@@ -136,3 +136,22 @@ def test_nothing_is_no_error(commands: Commands) -> None:
     """A fresh server has no topics."""
     assert commands.manager("status").out == "no topics\n"
     assert commands.manager("status", "--json").document == []
+
+
+@pytest.mark.parametrize("json", [True, False])
+def test_watch_shows_it_again_until_interrupted(
+    orders: Queue, commands: Commands, monkeypatch: pytest.MonkeyPatch, *, json: bool
+) -> None:
+    """Ctrl-C ends it, and is told by the exit code."""
+    pauses = iter([None, KeyboardInterrupt])
+
+    def pause(seconds: float) -> None:
+        assert seconds == 2.5
+        orders.send(f"m{seconds}-{pauses}", due="+1000")
+        if interrupt := next(pauses):
+            raise interrupt
+
+    monkeypatch.setattr("lisa_manager.commands.status.time.sleep", pause)
+    ran = commands.manager("status", "--watch", "2.5", *(["--json"] if json else []))
+    assert ran.code == 130
+    assert len([line for line in ran.out.splitlines() if "orders" in line and (json or "s" in line)]) >= 2

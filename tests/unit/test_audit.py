@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from lisa_common.delivery import Entry
 from lisa_common.failure import Failure
-from lisa_common.protocol.consuming import Entry
-from lisa_manager.audit import Copy, GroupState, Head, Kind, Pieces, audit
+from lisa_manager.audit import Kind, audit
+from lisa_manager.pieces import Copy, GroupState, Head, Pieces
 
 DUE, NOW = 1_000, 5_000
 NONE: dict[str, GroupState] = {}

@@ -3,10 +3,10 @@
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, BinaryIO, TypeVar
 
 import typer
 from typer.models import OptionInfo
@@ -34,6 +34,8 @@ from lisa_producer.message import PartialSend, SendReport, SendResult
 from lisa_producer.settings import ProducerSettings
 
 __all__ = ["program"]
+
+T = TypeVar("T")
 
 program = new_program("lisa-producer", "Sends messages to Lisa, a delay queue on Redis Streams.")
 
@@ -64,10 +66,12 @@ def send(
     settings: ProducerSettings,
 ) -> None:
     """Sends one message; now, unless --delay or --at say otherwise."""
-    # Before the server is asked for anything, and before standard input is waited for.
-    seconds = None if delay is None else read_duration("delay", delay)
-    moment = None if at is None else read_moment("at", at)
-    ttl_s = None if ttl is None else read_duration("ttl", ttl)
+    # Before standard input is waited for.
+    after, moment, life = (
+        _read(read_duration, "delay", delay),
+        _read(read_moment, "at", at),
+        _read(read_duration, "ttl", ttl),
+    )
     headers = dict(_header(text) for text in header or ())
     content = sys.stdin.buffer.read() if body == "-" else body
     if "patience_s" not in settings.model_fields_set:
@@ -77,10 +81,10 @@ def send(
         result = producer.send(
             topic,
             content,
-            delay=seconds,
+            delay=after,
             at=moment,
             id=id,
-            ttl=ttl_s,
+            ttl=life,
             max_retries=max_retries,
             priority=priority,
             headers=headers,
@@ -96,6 +100,10 @@ def _tell(topic: str, result: SendResult, *, json: bool) -> None:
     else:
         due = f", due {shown_moment(result.due_ms)}" if result.due_ms else ""
         say(f"sent {result.id}{due}")
+
+
+def _read(read: Callable[[str, str], T], name: str, text: str | None) -> T | None:
+    return None if text is None else read(name, text)
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from lisa_common.errors import InvalidInput
 __all__ = ["read_duration", "read_moment"]
 
 _UNIT_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_NUMBER = r"\d+(?:\.\d+)?"
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _PART = re.compile(rf"({_NUMBER})(ms|s|m|h|d)")
 _SECONDS = re.compile(_NUMBER)
 _ALL_PARTS = re.compile(rf"(?:{_PART.pattern})+")

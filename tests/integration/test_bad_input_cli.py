@@ -1,0 +1,159 @@
+"""What concerns every command: settings, the server, and how it ends. One clear line, exit code 2, no traceback."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from support import Server, keys_left
+from support.commands import Commands
+
+COMMANDS = [
+    ("lisa-producer", ("send", "orders", "body")),
+    ("lisa-producer", ("load", "-", "--topic", "orders")),
+    ("lisa-manager", ("status",)),
+    ("lisa-manager", ("show", "orders", "m")),
+    ("lisa-manager", ("cancel", "orders", "m")),
+    ("lisa-manager", ("garbage", "list", "orders")),
+    ("lisa-manager", ("garbage", "replay", "orders", "--all")),
+    ("lisa-manager", ("garbage", "purge", "orders", "--all", "--yes")),
+    ("lisa-manager", ("topic", "list")),
+    ("lisa-manager", ("topic", "set", "orders", "--priority", "1")),
+    ("lisa-manager", ("topic", "drop", "orders", "--yes")),
+    ("lisa-manager", ("group", "list", "orders")),
+    ("lisa-manager", ("group", "drop", "orders", "billing", "--yes")),
+    ("lisa-manager", ("check",)),
+    ("lisa-manager", ("doctor",)),
+]
+each_command = pytest.mark.parametrize(("program", "words"), COMMANDS, ids=lambda part: " ".join(part) if part else "")
+
+
+def _fails(commands: Commands, program: str, words: tuple[str, ...], **env: str) -> str:
+    """The one line with which it ends."""
+    run = commands.producer if program == "lisa-producer" else commands.manager
+    ran = run(*words, stdin='{"body": 1}\n', **env)
+    assert ran.code == 2, ran.out
+    assert ran.err.count("\n") == 1, ran.err
+    assert ran.err.startswith(f"{program}: ")
+    return ran.err
+
+
+@each_command
+def test_unreachable_server(commands: Commands, program: str, words: tuple[str, ...]) -> None:
+    """Told at once, or after the patience that was asked for; the password is not shown."""
+    url = "redis://user:secret@localhost:1/0"
+    told = _fails(commands, program, words, LISA_REDIS_URL=url, LISA_PATIENCE_S="0")
+    assert "cannot reach Redis at redis://user:***@localhost:1/0" in told
+    assert "secret" not in told
+
+
+@pytest.mark.parametrize("url", ["http://localhost", "localhost:6379", "", "redis://[", "redis://localhost:port"])
+def test_wrong_url(commands: Commands, url: str) -> None:
+    """Said to be one, with what would be right."""
+    for program, words in COMMANDS[0], COMMANDS[2]:
+        told = _fails(commands, program, words, LISA_REDIS_URL=url)
+        assert "redis_url" in told
+        assert "redis://" in told
+
+
+def test_a_url_without_a_scheme_does_not_tell_its_password(commands: Commands) -> None:
+    """Whatever it was meant to be."""
+    assert "secret" not in _fails(commands, *COMMANDS[2], LISA_REDIS_URL="user:secret@localhost:6379")
+
+
+def test_wrong_password(commands: Commands, own_server: Callable[..., Server]) -> None:
+    """The server's own words, without the password."""
+    server = own_server()
+    with server.client() as admin:
+        admin.config_set("requirepass", "right")
+    for program, words in COMMANDS[0], COMMANDS[2]:
+        told = _fails(commands, program, words, LISA_REDIS_URL=f"redis://:wrong@127.0.0.1:{server.port}")
+        assert "Redis denies access" in told
+        assert "wrong@" not in told
+        assert "denies" in _fails(commands, program, words, LISA_REDIS_URL=server.url)
+
+
+def test_unknown_settings_in_lisa_toml(commands: Commands, client: redis.Redis, prefix: str, tmp_path: Path) -> None:
+    """Named, with the file and what is known; nothing is written."""
+    path = tmp_path / "lisa.toml"
+    path.write_text("redis_ulr = 'redis://localhost'\n")
+    for program, words in COMMANDS:
+        told = _fails(commands, program, words, LISA_CONFIG=str(path))
+        assert f"{path}: unknown setting 'redis_ulr'; known: redis_url" in told
+    assert keys_left(client, prefix) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("[manager]\npol_s = 1\n", "setting pol_s"),
+        ("[manager]\npoll_s = 0\n", "setting poll_s 0 is not allowed"),
+        ("manager = 1\n", "must be a table"),
+        ("= 1\n", "lisa.toml"),
+        ("timeout_s = 'long'\n", "setting timeout_s 'long' is not allowed"),
+    ],
+)
+def test_bad_lisa_toml(commands: Commands, tmp_path: Path, content: str, told: str) -> None:
+    """What is wrong in the program's own table is told too, also by commands that have no option for it."""
+    path = tmp_path / "lisa.toml"
+    path.write_text(content)
+    assert told in _fails(commands, "lisa-manager", ("status",), LISA_CONFIG=str(path))
+
+
+def test_a_lisa_toml_that_is_not_there(commands: Commands) -> None:
+    """Only where one was named."""
+    assert "nowhere.toml" in _fails(commands, "lisa-manager", ("status",), LISA_CONFIG="nowhere.toml")
+
+
+def test_several_bad_settings_are_all_told(commands: Commands) -> None:
+    """Each on a line of its own."""
+    ran = commands.manager("run", "--poll-s", "0", "--timeout-s", "x", "--prefix", "a b")
+    assert ran.code == 2
+    assert [line.split()[2] for line in ran.err.splitlines()] == ["prefix", "timeout_s", "poll_s"]
+
+
+def test_flags_win_over_environment(commands: Commands, redis_url: str) -> None:
+    """And the environment over the file."""
+    ran = commands.manager("status", "--redis-url", redis_url, LISA_REDIS_URL="redis://localhost:1")
+    assert ran.code == 0
+
+
+def test_help_tells_settings_with_bounds_defaults_and_variables(commands: Commands) -> None:
+    """Derived from the settings; commands that do not run the daemon show only what concerns them."""
+    told = " ".join(commands.manager("run", "--help", COLUMNS="300", TERMINAL_WIDTH="300").out.split())
+    assert "--poll-s" in told
+    assert "in seconds, 0.01 to 60; default 1.0 (env LISA_POLL_S)" in told
+    assert "--poll-s" not in commands.manager("status", "--help").out
+
+
+@pytest.mark.parametrize("program", ["lisa-manager", "lisa-producer"])
+def test_version_and_no_command(commands: Commands, program: str) -> None:
+    """A version is a line; no command at all shows the help."""
+    run = commands.producer if program == "lisa-producer" else commands.manager
+    assert run("--version").out == f"{program} 0.1.0\n"
+    assert run().code == 2
+    assert "No such command" in run("nonsense").err
+
+
+def test_real_processes_end_like_this(redis_url: str, prefix: str) -> None:
+    """Also outside the tests' process: a line, no traceback, the code."""
+    code = "import sys; from lisa_manager.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "status", "nope", "--redis-url", redis_url, "--prefix", prefix],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "lisa-manager: there is no topic 'nope'\n")
+
+
+def test_doctor_tells_what_is_wrong(commands: Commands, own_server: Callable[..., Server]) -> None:
+    """Exit code 1, a line for each finding; 0 when all is well."""
+    bad, good = own_server(), own_server(appendonly="yes")
+    ran = commands.manager("doctor", LISA_REDIS_URL=bad.url)
+    assert (ran.code, "no persistence" in ran.out) == (1, True)
+    assert commands.manager("doctor", "--json", LISA_REDIS_URL=bad.url).document
+    ran = commands.manager("doctor", LISA_REDIS_URL=good.url)
+    assert (ran.code, ran.out) == (0, "nothing is wrong with the server\n")
