@@ -20,6 +20,10 @@ local function read_record(record)
     return nil
   end
   local _, sent, due, flags, at = struct.unpack('>BI6I6B', record)
+  local limits = (flags % 2 >= HAS_TTL and 6 or 0) + (flags % 4 >= HAS_MAX_RETRIES and 2 or 0)
+  if #record < 14 + limits + (flags % 8 >= HAS_PRIORITY and 1 or 0) then
+    return nil
+  end
   local fields = { sent = sent, due = due, priority = 0 }
   if flags % 2 >= HAS_TTL then
     fields.ttl, at = struct.unpack('>I6', record, at)

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lisa_common.failure import Failure, read_failure
-from lisa_common.record import is_husk, pack_content, unpack_record
+from lisa_common.record import UnreadableRecord, is_husk, pack_content, unpack_record
 from lisa_common.scripts import _read
 from lisa_common.values import headers_json
 
@@ -116,3 +116,21 @@ def test_failures(client: redis.Redis, lua: dict[str, str], failure: Failure) ->
         failure.error,
     )
     assert read_failure(written) == failure
+
+
+@WITH_CLIENT
+@given(data=st.binary(max_size=30), flags=st.integers(0, 7))
+def test_damaged_records(client: redis.Redis, lua: dict[str, str], data: bytes, flags: int) -> None:
+    """A record that Python cannot read does not break a script, and is nothing to it either."""
+    for record in (data, b"\1" + data, b"\1" + bytes(12) + bytes((flags,)) + data[:9]):
+        read = client.eval(lua["record"] + "return read_record(ARGV[1]) and 1 or 0", 0, record)
+        assert read == _readable(record)
+
+
+def _readable(data: bytes) -> bool:
+    try:
+        unpack_record(data)
+    except UnreadableRecord as error:
+        # Scripts pass over headers.
+        return "headers" in str(error)
+    return True

@@ -95,4 +95,6 @@ def unpack_record(data: bytes) -> Record:
         except ValueError as error:
             raise UnreadableRecord(f"headers: {error}") from None
         at = end
+    if at > len(data):
+        raise UnreadableRecord(f"it ends after {len(data)} bytes")
     return Record(sent_ms, due_ms, data[at:], ttl_ms, max_retries, priority, headers)

@@ -1,0 +1,81 @@
+"""The policy of a topic: its defaults, its stored form, and what it refuses."""
+
+import json
+
+import pytest
+
+from lisa_common.errors import InvalidInput
+from lisa_common.policy import DEFAULT_POLICY, Policy
+
+
+def test_defaults() -> None:
+    """The defaults are those of the contract."""
+    assert DEFAULT_POLICY.model_dump() == {
+        "visibility_ms": 30_000,
+        "max_retries": 10,
+        "backoff": "exponential",
+        "backoff_base_ms": 1_000,
+        "backoff_cap_ms": 3_600_000,
+        "backoff_jitter": 0.1,
+        "ttl_ms": None,
+        "on_expire": "garbage",
+        "dedup_window_ms": 300_000,
+        "garbage_retention_ms": 604_800_000,
+        "garbage_max_messages": 100_000,
+        "max_body_bytes": 1_048_576,
+        "priority": 0,
+    }
+
+
+def test_stored_form_holds_what_was_set() -> None:
+    """What was not set follows the defaults of later releases too."""
+    policy = Policy.of({"max_retries": 3})
+    assert policy.dump() == '{"max_retries":3}'
+    assert Policy.load(policy.dump()) == policy
+    assert Policy.load(b"{}") == DEFAULT_POLICY
+    assert DEFAULT_POLICY.dump() == "{}"
+
+
+def test_scripts_get_every_field() -> None:
+    """The JSON for scripts names all fields that have a value."""
+    assert json.loads(DEFAULT_POLICY.as_json).keys() == Policy.model_fields.keys() - {"ttl_ms"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("visibility_ms", 99),
+        ("visibility_ms", 86_400_001),
+        ("visibility_ms", "30000"),
+        ("visibility_ms", 1_000.5),
+        ("max_retries", -1),
+        ("max_retries", 1_001),
+        ("max_retries", True),
+        ("backoff", "linear"),
+        ("backoff_base_ms", 0),
+        ("backoff_jitter", 1.1),
+        ("backoff_jitter", -0.1),
+        ("backoff_jitter", float("nan")),
+        ("ttl_ms", 0),
+        ("on_expire", "keep"),
+        ("dedup_window_ms", -1),
+        ("garbage_max_messages", -1),
+        ("max_body_bytes", 0),
+        ("priority", 256),
+        ("visibility", 30),
+    ],
+)
+def test_refused(field: str, value: object) -> None:
+    """An error names the field and the value; an unknown field is answered with those there are."""
+    with pytest.raises(InvalidInput, match=f"policy field {field} ") as caught:
+        Policy.of({field: value})
+    assert repr(value) in str(caught.value)
+    if field == "visibility":
+        assert "visibility_ms" in caught.value.limit
+
+
+@pytest.mark.parametrize("stored", [b"", b"rubbish", b"[]", b'"x"', b'{"max_retries": "many"}', b"\xff"])
+def test_damaged(stored: bytes) -> None:
+    """A stored policy that cannot be read is bad input, not a crash."""
+    with pytest.raises(InvalidInput):
+        Policy.load(stored)
