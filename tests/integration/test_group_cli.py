@@ -129,7 +129,8 @@ def test_drop_refuses_while_consumers_read(orders: Queue, commands: Commands, mo
     """They would make the group again at once."""
     monkeypatch.undo()
     orders.join("billing")
-    orders.read("billing")
+    orders.send("m")
+    orders.ack(*orders.read("billing"))
     ran = commands.manager("group", "drop", "orders", "billing", "--yes")
     assert (ran.code, "1 consumers of orders are reading in group billing" in ran.err) == (2, True)
 

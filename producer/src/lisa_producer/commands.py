@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, BinaryIO, TypeVar
+from typing import Annotated, Any, BinaryIO, TypeVar
 
 import typer
 from typer.models import OptionInfo
@@ -67,28 +67,18 @@ def send(
 ) -> None:
     """Sends one message; now, unless --delay or --at say otherwise."""
     # Before standard input is waited for.
-    after, moment, life = (
-        _read(read_duration, "delay", delay),
-        _read(read_moment, "at", at),
-        _read(read_duration, "ttl", ttl),
-    )
-    headers = dict(_header(text) for text in header or ())
+    options: dict[str, Any] = {
+        "delay": _read(read_duration, "delay", delay),
+        "at": _read(read_moment, "at", at),
+        "ttl": _read(read_duration, "ttl", ttl),
+        "headers": dict(_header(text) for text in header or ()),
+    }
     content = sys.stdin.buffer.read() if body == "-" else body
     if "patience_s" not in settings.model_fields_set:
         # Somebody waits for the answer.
         settings = settings.model_copy(update={"patience_s": 0.0})
     with Producer(settings=settings) as producer:
-        result = producer.send(
-            topic,
-            content,
-            delay=after,
-            at=moment,
-            id=id,
-            ttl=life,
-            max_retries=max_retries,
-            priority=priority,
-            headers=headers,
-        )
+        result = producer.send(topic, content, id=id, max_retries=max_retries, priority=priority, **options)
     _tell(topic, result, json=json)
 
 
