@@ -1,5 +1,6 @@
 """A Redis or Valkey server of our own, which can be stopped, killed, frozen and restarted."""
 
+import random
 import signal
 import socket
 import subprocess
@@ -121,7 +122,13 @@ class Server:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    # Below the range from which the kernel takes the ports of clients: one of those could take the port while its server
+    # is down, or, polling for the server, even connect to itself.
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
         return port
