@@ -122,7 +122,7 @@ class Server:
 
 
 def _free_port() -> int:
-    # Below the range from which the kernel takes the ports of clients: one of those could take the port while its server
+    # Below the range from which the kernel takes ports for clients: one of those could take the port while its server
     # is down, or, polling for the server, even connect to itself.
     while True:
         port = random.randrange(20_000, 32_000)
