@@ -22,7 +22,7 @@ from lisa_common.server import (
     unreachable,
 )
 
-__all__ = ["AsyncConnection"]
+__all__ = ["AsyncConnection", "cancel_all"]
 
 T = TypeVar("T")
 
@@ -149,3 +149,19 @@ class AsyncConnection:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+async def cancel_all(*tasks: "asyncio.Task[Any]") -> None:
+    """Cancels tasks and returns once all have ended, however they did.
+
+    Cancelling once is not enough: in Python 3.11 `wait_for`, through which the Redis client writes, loses one that
+    comes at the moment of its success.
+    """
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        ended, pending = await asyncio.wait(pending, timeout=0.1)
+        for task in ended:
+            if not task.cancelled():
+                task.exception()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 
-from lisa_common.aio import AsyncConnection
+from lisa_common.aio import AsyncConnection, cancel_all
 from lisa_common.delivery import Delivery
 from lisa_common.errors import LisaError
 from lisa_common.protocol.consuming import Nack
@@ -71,16 +71,12 @@ class Shift:
             await self._drain()
         finally:
             stopping.set()
-            for task in (reader, waiter):
-                task.cancel()
-            await asyncio.gather(reader, waiter, return_exceptions=True)
+            await cancel_all(reader, waiter)
             await self._cancel_handlers()
             self._settler.close()
-            with suppress(TimeoutError):
-                # Without a server there is nobody to tell: what was handled comes again when its lease has run out.
-                await asyncio.wait_for(settler, self._settings.drain_s + 1)
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+            # Without a server there is nobody to tell: what was handled comes again when its lease has run out.
+            await asyncio.wait((settler,), timeout=self._settings.drain_s + 1)
+            await cancel_all(settler, keeper)
 
     # Reading
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from lisa_common.aio import AsyncConnection
+from lisa_common.aio import AsyncConnection, cancel_all
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.values import check_name
 from lisa_manager.board import Board
@@ -81,9 +81,7 @@ class Manager:
                     task.result()
             finally:
                 scheduler.shutdown(wait=False)
-                for task in loops:
-                    task.cancel()
-                await asyncio.gather(*loops, return_exceptions=True)
+                await cancel_all(*loops)
         logger.info("manager has ended")
 
     async def _check_server(self) -> None:
