@@ -1,0 +1,43 @@
+"""drop: a topic's keys go together, or stay together."""
+
+import redis
+
+from lisa_common.call import script
+from support import keys_left
+from support.queue import Queue
+
+
+def drop(queue: Queue, *, force: bool) -> list[int]:
+    """Drops the topic. Result: whether it was, and the messages it held."""
+    done: list[int] = queue.connection.call(script("drop", queue.keys, force=int(force)))
+    return done
+
+
+def test_a_topic_that_holds_messages_stays(queue: Queue) -> None:
+    """Unless it is forced; nothing is changed."""
+    queue.send("a", due="+1000", ttl_ms=9)
+    before = queue.contents()
+    assert drop(queue, force=False) == [0, 1]
+    assert queue.contents() == before
+
+
+def test_all_keys_go(queue: Queue, client: redis.Redis, prefix: str) -> None:
+    """Messages, groups, failures, tombstones."""
+    queue.join("g", "h")
+    for id in ("a", "b", "c"):
+        queue.send(id, ttl_ms=9)
+    acked, retried, _ = queue.read("g")
+    queue.nack(retried)
+    queue.ack(acked, *queue.read("h", limit=1))
+    queue.send("w", due="+1000")
+    assert drop(queue, force=True) == [1, 4]
+    assert keys_left(client, prefix) == []
+
+
+def test_an_empty_topic_needs_no_force(queue: Queue, client: redis.Redis, prefix: str) -> None:
+    """Groups and tombstones are no messages."""
+    queue.join("g")
+    queue.send("a")
+    queue.ack(*queue.read("g"))
+    assert drop(queue, force=False) == [1, 0]
+    assert keys_left(client, prefix) == []

@@ -1,0 +1,72 @@
+"""repair: steps are taken together, and only if nothing has changed since the look."""
+
+from lisa_common.call import command
+from lisa_manager.audit import Step
+from lisa_manager.pieces import Pieces
+from lisa_manager.snapshot import look, repair
+from support.queue import Queue
+
+
+def mend(queue: Queue, id: str, *steps: Step) -> bool:
+    """Looks, and mends."""
+    looked = queue.connection.call(look(queue.keys, Pieces(id), "0-0"))
+    mended: bool = queue.connection.call(repair(queue.keys, looked, steps))
+    return mended
+
+
+def test_ready_for_a_group_has_the_attempts_that_are_known(queue: Queue) -> None:
+    """A delivery that failed counts; without one known, the next is the first."""
+    queue.join("g")
+    queue.send("failed")
+    queue.send("fresh")
+    failed, fresh = queue.read("g")
+    queue.nack(failed)
+    queue.connection.call(command("ZREM", queue.keys.of("retry"), "g/failed"))
+    queue.connection.call(command("XACK", queue.keys.of("ready"), "g", fresh.entry.entry))
+    assert mend(queue, "failed", ("ready", "g", "failed", failed.due_ms))
+    assert mend(queue, "fresh", ("ready", "g", "fresh", fresh.due_ms))
+    deliveries = queue.read("g")
+    assert [(delivery.id, delivery.attempt) for delivery in deliveries] == [("failed", 2), ("fresh", 1)]
+    assert queue.ack(*deliveries) == ["acked", "acked"]
+    assert queue.contents().left == ["finished"]
+
+
+def test_ready_for_a_group_to_come(queue: Queue) -> None:
+    """Where there is none."""
+    due = queue.send("a", due="+10")
+    queue.connection.call(command("ZREM", queue.keys.of("waiting"), "a"))
+    assert mend(queue, "a", ("ready", "", "a", due))
+    queue.join("g")
+    assert [delivery.id for delivery in queue.read("g")] == ["a"]
+
+
+def test_every_step(queue: Queue) -> None:
+    """Removals from hashes, sets and the stream, and what is set."""
+    queue.join("g")
+    queue.send("a")
+    (delivery,) = queue.read("g")
+    entry = delivery.entry.entry
+    steps: list[Step] = [
+        ("ack", "ready", entry, "g"),
+        ("XDEL", "ready", entry, ""),
+        ("HSET", "owed", "a", "h"),
+        ("ZADD", "expiring", "a", 77),
+    ]
+    assert mend(queue, "a", *steps)
+    contents = queue.contents()
+    assert (contents.stream, contents.groups["g"].pending) == ({}, {})
+    assert (contents.owed, contents.expiring) == ({"a": "h"}, {"a": 77})
+    assert mend(queue, "a", ("HDEL", "owed", "a", ""), ("HDEL", "messages", "a", ""), ("ZREM", "expiring", "a", ""))
+    assert queue.contents().left == []
+
+
+def test_a_change_since_the_look_stops_it(queue: Queue) -> None:
+    """No step is taken then."""
+    queue.join("g")
+    queue.send("a", due="+10")
+    looked = queue.connection.call(look(queue.keys, Pieces("a"), "0-0"))
+    queue.advance(10)
+    queue.promote()
+    before = queue.contents()
+    assert not queue.connection.call(repair(queue.keys, looked, [("HDEL", "messages", "a", "")]))
+    assert queue.contents() == before
