@@ -50,7 +50,10 @@ def test_unreachable_server(commands: Commands, program: str, words: tuple[str, 
     assert "secret" not in told
 
 
-@pytest.mark.parametrize("url", ["http://localhost", "localhost:6379", "", "redis://[", "redis://localhost:port"])
+@pytest.mark.parametrize(
+    "url",
+    ["http://localhost", "localhost:6379", "", "redis://[", "redis://localhost:port", "redis://h/db", "redis://h?x=1"],
+)
 def test_wrong_url(commands: Commands, url: str) -> None:
     """Said to be one, with what would be right."""
     for program, words in COMMANDS[0], COMMANDS[2]:

@@ -14,6 +14,7 @@ from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_common.server import (
     NO_RETRY,
     RECONNECT,
+    check_options,
     client_options,
     forgotten,
     lisa_error,
@@ -36,10 +37,8 @@ class Connection:
     def __init__(self, url: str, *, name: str = "lisa", timeout_s: float = 10.0) -> None:
         options = client_options(url, name=name, timeout_s=timeout_s)
         self.url: str = options.pop("url")
-        try:
-            self.client = redis.Redis.from_url(self.url, retry=Retry(NO_RETRY, 0), **options)
-        except ValueError as error:
-            raise unreachable(error, url) from None
+        self.client = redis.Redis.from_url(self.url, retry=Retry(NO_RETRY, 0), **options)
+        check_options(self.client.connection_pool, url)
         self.client.response_callbacks.clear()
         # A connection that may be broken is tried with a PING first, so that a request which finds no server is known
         # not to have been carried out.

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import redis.exceptions as redis_errors
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.connection import parse_url
 
 from lisa_common.call import Call
 from lisa_common.errors import (
@@ -23,6 +24,7 @@ from lisa_common.errors import (
 __all__ = [
     "NO_RETRY",
     "RECONNECT",
+    "check_options",
     "client_options",
     "forgotten",
     "lisa_error",
@@ -38,7 +40,6 @@ NO_RETRY = NoBackoff()
 """The client itself must not repeat a command: it cannot know which are safe to repeat."""
 
 _QUERY_PASSWORD = re.compile(r"(\bpassword=)[^&]*")
-_SCHEMES = ("redis", "rediss", "unix")
 _REFUSALS = (
     "OOM",
     "MISCONF",
@@ -63,14 +64,15 @@ _DENIED = (
 
 def client_options(url: str, *, name: str, timeout_s: float) -> dict[str, Any]:
     """Options for `redis.Redis.from_url` of either client; raises InvalidInput for a URL that is none of ours."""
-    limit = f"URLs of {'://, '.join(_SCHEMES)}:// are"
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        parse_url(url)  # type: ignore[no-untyped-call]
     except ValueError as error:
-        raise InvalidInput("redis_url", masked(url), f"{limit} ({error})") from None
-    if parts.scheme not in _SCHEMES:
-        raise InvalidInput("redis_url", masked(url), limit)
+        limit = f"a redis://, rediss:// or unix:// URL is ({_first_line(error)})"
+        raise InvalidInput("redis_url", masked(url), limit) from None
+    database = parts.path.strip("/")
+    if parts.scheme != "unix" and database and not database.isdecimal():
+        raise InvalidInput("redis_url", masked(url), f"with a path, the number of a database is, not {database!r}")
     return {
         "url": url,
         "client_name": name,
@@ -80,6 +82,15 @@ def client_options(url: str, *, name: str, timeout_s: float) -> dict[str, Any]:
         "socket_keepalive": True,
         "health_check_interval": 30,
     }
+
+
+def check_options(pool: Any, url: str) -> None:
+    """Raises InvalidInput when the URL carries options that a connection does not take."""
+    try:
+        # It does not connect yet.
+        pool.connection_class(**pool.connection_kwargs)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput("redis_url", masked(url), f"with options, those of the client are ({error})") from None
 
 
 def masked(url: str) -> str:

@@ -84,8 +84,11 @@ def duration_ms(field: str, value: object, *, low_ms: int = 0, high_s: float = M
     # The comparison also refuses NaN; it comes before ceil, which cannot take infinities.
     if not 0 <= seconds <= high_s:
         raise InvalidInput(field, value, limit)
+    exact = seconds * 1000
+    nearest = round(exact)
     # 0.1 + 0.2 s are 300 ms, not 301: a float's last bits are no part of what the caller meant.
-    milliseconds = math.ceil(round(seconds * 1000, 6))
+    meant = math.isclose(exact, nearest, rel_tol=1e-15, abs_tol=1e-6)
+    milliseconds = nearest if meant else math.ceil(exact)
     if milliseconds < low_ms:
         raise InvalidInput(field, value, limit)
     return milliseconds
