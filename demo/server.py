@@ -10,7 +10,7 @@ from demo.servertime import ServerTime
 from lisa_common.connection import Connection
 from lisa_common.keys import TopicKeys, topics_key, wake_channel
 from lisa_common.policy import Policy
-from lisa_manager.status import TopicStatus, read_status
+from lisa_manager.operator.status import TopicStatus, read_status
 
 __all__ = ["GROUP", "POLICY", "Server"]
 

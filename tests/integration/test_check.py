@@ -9,9 +9,9 @@ import pytest
 
 from lisa_common.call import command
 from lisa_common.connection import Connection
-from lisa_manager.checking import check
-from lisa_manager.looking import server_ms
-from lisa_manager.snapshot import look, read_snapshot, repair
+from lisa_manager.operator.checking import check
+from lisa_manager.operator.looking import server_ms
+from lisa_manager.operator.snapshot import look, read_snapshot, repair
 from support.commands import Commands
 from support.queue import Queue
 
@@ -204,8 +204,8 @@ def _output_bytes(info: bytes) -> int:
 
 def test_a_busy_topic_raises_no_false_alarm(orders: Queue, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While messages are sent, delivered, retried and acked, no check finds anything."""
-    monkeypatch.setattr("lisa_manager.snapshot.PAGE", 10)
-    monkeypatch.setattr("lisa_manager.snapshot._RECORDS", 10)
+    monkeypatch.setattr("lisa_manager.operator.snapshot.PAGE", 10)
+    monkeypatch.setattr("lisa_manager.operator.snapshot._RECORDS", 10)
     orders.join("billing", "mail")
     stop = Event()
     trafficker = Thread(target=_traffic, args=(orders, redis_url, stop))

@@ -186,6 +186,7 @@ async def test_a_broken_topic_does_not_delay_others(
     consumer: AsyncConsumer,
     client: redis.Redis,
     broken: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A key of a foreign type costs its own topic, and a line in the log; no other one (promise 12)."""
     bad = TopicKeys(prefix, "bad")
@@ -198,6 +199,9 @@ async def test_a_broken_topic_does_not_delay_others(
             await sender.send("orders", b"x", delay=0.05)
             [delivery] = await _collect(consumer, 1)
             assert 0 <= _lag_ms(delivery) < 1_000
+    assert "cannot promote" not in caplog.text, "the trouble of one topic is not taken for the server's"
+    complaints = [record.getMessage() for record in caplog.records if "WRONGTYPE" in record.getMessage()]
+    assert len(complaints) == len(set(complaints)), "each is told once"
 
 
 async def test_a_damaged_registry_does_not_stop_the_manager(

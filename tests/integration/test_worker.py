@@ -149,6 +149,35 @@ async def test_a_hanging_topic_does_not_delay_another(redis_url: str, prefix: st
             await wait_until_async(lambda: len(hanging) == 20)
 
 
+@pytest.mark.parametrize("broken", ["ready", "messages", "failures"])
+async def test_a_broken_topic_does_not_delay_another(
+    *, redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis, broken: str
+) -> None:
+    """A topic that cannot be read, fetched or settled costs itself, and lines in the log (promise 12)."""
+    worker = new_worker(redis_url, prefix, concurrency=4, prefetch=4)
+    begun, handled, bad = Handled(), Handled(), TopicKeys(prefix, "bad")
+    async with _gate() as gate:
+
+        @worker.on("bad")
+        async def wait(delivery: Delivery) -> None:
+            begun.append(delivery)
+            await gate.wait()
+
+        worker.on("orders")(_as_kind("coroutine", handled.append))
+        await sender.send_many("bad", [Message(body=b"x") for _ in range(3)])
+        if broken != "failures":
+            client.set(bad.of(broken), "none of ours")
+        async with working(worker):
+            if broken == "failures":
+                await wait_until_async(lambda: len(begun) == 3)
+                client.set(bad.of(broken), "none of ours")
+                gate.set()
+            sent = await sender.send_many("orders", [Message(body=b"x") for _ in range(40)])
+            await wait_until_async(lambda: len(handled) >= 40)
+            await _drained(sender, *(str(result.id) for result in sent.results))
+    assert len(handled) == 40
+
+
 async def test_a_topic_may_have_a_bound_of_its_own(worker: Worker, sender: AsyncProducer) -> None:
     """`on(concurrency=1)` handles the messages of a topic one by one, in the order in which they fell due."""
     handled, running = Handled(), Counter[str]()

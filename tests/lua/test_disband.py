@@ -2,7 +2,7 @@
 
 import pytest
 
-from lisa_manager.groups import disband
+from lisa_manager.operator.groups import disband
 from support.queue import Queue
 
 

@@ -1,7 +1,7 @@
 """look: all that is known of one message."""
 
-from lisa_manager.pieces import Copy, Pieces
-from lisa_manager.snapshot import Look, look, read_snapshot
+from lisa_manager.operator.pieces import Copy, Pieces
+from lisa_manager.operator.snapshot import Look, look, read_snapshot
 from support.queue import Queue
 
 

@@ -38,10 +38,10 @@ IDS = ("a", "b", "order-3", "sub/4", "made-5~")
 GROUPS = ("alpha", "beta")
 CONSUMERS = ("c1", "c2")
 
-# All times are multiples of 10 ms and the visibility timeout is not: no lease ends in the very ms of a step, where the
-# server's clock, which measures leases, might have gone on by one.
+# Steps of time are multiples of 10 ms and the visibility timeout is not: no lease ends in the very ms of a step, where
+# the server's clock, which measures leases, might have gone on by one. Due times may lie 1 ms after a step.
 VISIBILITY_MS = 995
-delays = st.sampled_from((0, 0, 10, 200, 1_000, 5_000))
+delays = st.sampled_from((0, 0, 1, 10, 200, 1_000, 5_000))
 steps = st.sampled_from((10, 200, 1_000, 5_000, 30_000))
 bodies = st.binary(max_size=20)
 ids = st.sampled_from(IDS)
@@ -237,6 +237,30 @@ class Machine(RuleBasedStateMachine):
         outcomes = self.queue.nack(held.delivery, error="it broke", delay_ms=delay_ms, rejected=rejected)
         reason = "rejected" if rejected else "nack"
         assert outcomes == [self.model.nack(held.group, held.entry, reason, delay_ms)]
+
+    @precondition(lambda self: self.model.groups)
+    @rule(
+        id=ids,
+        choice=choices,
+        ms=st.sampled_from((0, 200, 1_000)),
+        delay_ms=st.sampled_from((None, 0, 300)),
+        ttl_ms=st.sampled_from((None, 200, 2_000)),
+        ack=st.booleans(),
+    )
+    def work(self, *, id: str, choice: int, ms: int, delay_ms: int | None, ttl_ms: int | None, ack: bool) -> None:
+        """A message is sent, handled for a while, then acked or nacked: what happens most, in one step."""
+        self.send(id=id, delay_ms=0, absolute=False, body=b"work", ttl_ms=ttl_ms, max_retries=None, priority=0)
+        before = len(self.held)
+        self.read(choice, "c1", 100)
+        if ms:
+            self.advance(ms)
+        self.check()
+        if len(self.held) == before:
+            return
+        if ack:
+            self.ack([0])
+        else:
+            self.nack(0, delay_ms, rejected=False)
 
     @precondition(lambda self: self.held)
     @rule(choice=choices)

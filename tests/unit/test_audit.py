@@ -7,8 +7,8 @@ import pytest
 
 from lisa_common.delivery import Entry
 from lisa_common.failure import Failure
-from lisa_manager.audit import Kind, audit
-from lisa_manager.pieces import Copy, GroupState, Head, Pieces
+from lisa_manager.operator.audit import Kind, audit
+from lisa_manager.operator.pieces import Copy, GroupState, Head, Pieces
 
 DUE, NOW = 1_000, 5_000
 NONE: dict[str, GroupState] = {}

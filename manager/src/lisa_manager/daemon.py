@@ -12,13 +12,13 @@ from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.values import check_name
 from lisa_manager.board import Board
 from lisa_manager.complaints import Complaints
-from lisa_manager.discoverer import Discoverer
-from lisa_manager.promoter import Promoter
-from lisa_manager.reclaimer import Reclaimer
+from lisa_manager.jobs.discoverer import Discoverer
+from lisa_manager.jobs.promoter import Promoter
+from lisa_manager.jobs.reclaimer import Reclaimer
+from lisa_manager.jobs.sweeper import Sweeper
+from lisa_manager.jobs.trimmer import Trimmer
 from lisa_manager.server_checks import findings
 from lisa_manager.settings import ManagerSettings
-from lisa_manager.sweeper import Sweeper
-from lisa_manager.trimmer import Trimmer
 
 __all__ = ["Manager", "serve"]
 

@@ -6,11 +6,11 @@ import typer
 
 from lisa_common.cli import EXIT_WRONG, Column, JsonFlag, print_json, print_table, progress, say
 from lisa_common.keys import TopicKeys
-from lisa_manager.checking import Finding, Report, check
 from lisa_manager.commands.shared import connected, operator
-from lisa_manager.looking import existing
+from lisa_manager.operator.checking import Finding, Report, check
+from lisa_manager.operator.looking import existing
+from lisa_manager.operator.topics import list_topics
 from lisa_manager.settings import ManagerSettings
-from lisa_manager.topics_admin import list_topics
 
 __all__ = ["check_"]
 

@@ -25,10 +25,10 @@ from lisa_common.connection import Connection
 from lisa_common.errors import InvalidInput
 from lisa_common.keys import TopicKeys
 from lisa_common.values import check_id, check_name, duration_ms
-from lisa_manager import garbage
 from lisa_manager.commands.shared import TopicName, connected, operator
-from lisa_manager.garbage import DeadLetter, Pages, Wanted
-from lisa_manager.looking import existing, server_ms
+from lisa_manager.operator import garbage
+from lisa_manager.operator.garbage import DeadLetter, Pages, Wanted
+from lisa_manager.operator.looking import existing, server_ms
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["list_", "purge", "replay"]

@@ -10,8 +10,8 @@ from lisa_common.errors import UnknownGroup
 from lisa_common.values import check_name
 from lisa_manager.commands.shared import TopicName, connected, operator
 from lisa_manager.commands.topics import ForceFlag
-from lisa_manager.groups import GroupDebt, disband, end_copies, read_groups
-from lisa_manager.looking import existing
+from lisa_manager.operator.groups import GroupDebt, disband, end_copies, read_groups
+from lisa_manager.operator.looking import existing
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["drop", "list_"]

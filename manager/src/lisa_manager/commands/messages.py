@@ -22,7 +22,7 @@ from lisa_common.protocol.producing import CancelOutcome, CopyState, Found
 from lisa_common.record import Record
 from lisa_common.values import check_id
 from lisa_manager.commands.shared import TopicName, ask, operator
-from lisa_manager.looking import chunks, existing
+from lisa_manager.operator.looking import chunks, existing
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["cancel", "show"]

@@ -13,7 +13,7 @@ from lisa_common.cli.options import bounds_of, flag_of
 from lisa_common.errors import InvalidInput
 from lisa_common.policy import Policy
 from lisa_common.values import duration_ms
-from lisa_manager.topics_admin import DEFAULT
+from lisa_manager.operator.topics import DEFAULT
 
 __all__ = ["shown_field", "with_policy"]
 

@@ -14,8 +14,8 @@ from lisa_common.cli import Column, JsonFlag, print_json, print_table, say, show
 from lisa_common.cli.output import new_table
 from lisa_common.connection import Connection
 from lisa_manager.commands.shared import connected, operator
+from lisa_manager.operator.status import BUCKETS, TopicStatus, read_status
 from lisa_manager.settings import ManagerSettings
-from lisa_manager.status import BUCKETS, TopicStatus, read_status
 
 __all__ = ["status"]
 

@@ -10,9 +10,9 @@ from lisa_common.policy import Policy
 from lisa_common.topics import REFRESH_S
 from lisa_manager.commands.policy_options import shown_field, with_policy
 from lisa_manager.commands.shared import TopicName, ask, connected, operator
+from lisa_manager.operator.status import TopicStatus, read_status
+from lisa_manager.operator.topics import drop_topic, list_topics, set_policy
 from lisa_manager.settings import ManagerSettings
-from lisa_manager.status import TopicStatus, read_status
-from lisa_manager.topics_admin import drop_topic, list_topics, set_policy
 
 __all__ = ["ForceFlag", "drop", "list_", "owing", "set_"]
 

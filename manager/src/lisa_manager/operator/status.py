@@ -8,8 +8,8 @@ from typing import Any
 from lisa_common.call import Call, Flow, command
 from lisa_common.keys import TopicKeys
 from lisa_common.topics import read_registry
-from lisa_manager.backlog import Backlog, read_backlogs
-from lisa_manager.looking import GroupInfo, chunks, existing, groups, scored, server_ms
+from lisa_manager.operator.backlog import Backlog, read_backlogs
+from lisa_manager.operator.looking import GroupInfo, chunks, existing, groups, scored, server_ms
 
 __all__ = ["BUCKETS", "GroupStatus", "TopicStatus", "read_status"]
 

@@ -8,7 +8,7 @@ from lisa_common.keys import TopicKeys, topics_key
 from lisa_common.policy import Policy
 from lisa_common.topics import Topic, dropped_entry, parse_topic, read_registry
 from lisa_common.values import check_name
-from lisa_manager.looking import existing, server_ms
+from lisa_manager.operator.looking import existing, server_ms
 
 __all__ = ["DEFAULT", "Dropped", "drop_topic", "list_topics", "set_policy"]
 

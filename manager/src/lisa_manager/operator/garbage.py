@@ -9,7 +9,7 @@ from lisa_common.call import Call, Flow, command
 from lisa_common.failure import Failure, read_failure
 from lisa_common.keys import NO_GROUP, TopicKeys, copy_of, split_copy
 from lisa_common.protocol import managing
-from lisa_manager.looking import PAGE, chunks, groups, scored
+from lisa_manager.operator.looking import PAGE, chunks, groups, scored
 
 __all__ = ["DeadLetter", "Pages", "Wanted", "batches", "count", "named", "purge", "replay"]
 

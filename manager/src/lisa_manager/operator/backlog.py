@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from lisa_common.call import Call, Flow
 from lisa_common.delivery import Entry
 from lisa_common.keys import TopicKeys
-from lisa_manager.looking import PAGE, GroupInfo, chunks, entries, entries_back
+from lisa_manager.operator.looking import PAGE, GroupInfo, chunks, entries, entries_back
 
 __all__ = ["Backlog", "read_backlogs"]
 

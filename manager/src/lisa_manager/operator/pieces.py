@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from lisa_common.delivery import Entry
 from lisa_common.failure import Failure
-from lisa_manager.looking import entry_place
+from lisa_manager.operator.looking import entry_place
 
 __all__ = ["Copy", "GroupState", "Head", "Pieces"]
 

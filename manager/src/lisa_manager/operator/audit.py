@@ -11,7 +11,7 @@ from enum import StrEnum
 from lisa_common.delivery import Entry
 from lisa_common.keys import NO_GROUP, copy_of
 from lisa_common.values import GENERATED_SUFFIX
-from lisa_manager.pieces import Copy, GroupState, Head, Pieces
+from lisa_manager.operator.pieces import Copy, GroupState, Head, Pieces
 
 __all__ = ["Kind", "Problem", "Step", "audit"]
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from lisa_common.call import Flow
 from lisa_common.keys import TopicKeys
-from lisa_manager.audit import Problem, audit
-from lisa_manager.looking import chunks, server_ms
-from lisa_manager.snapshot import Look, look, read_snapshot, repair
+from lisa_manager.operator.audit import Problem, audit
+from lisa_manager.operator.looking import chunks, server_ms
+from lisa_manager.operator.snapshot import Look, look, read_snapshot, repair
 
 __all__ = ["Finding", "Report", "check"]
 

@@ -1,0 +1,1 @@
+"""The jobs of the manager, one file each. The promoter has a loop of its own; the daemon schedules the others."""

@@ -1,0 +1,1 @@
+"""What operators ask and do, as flows: the commands drive them and show what comes of it."""
