@@ -151,6 +151,7 @@ class Queue:
             return []
         core = self._cores.setdefault(group, Core(self.keys.prefix, group))
         records = self.connection.call(consuming.fetch(self.keys, [entry.id or "" for entry in entries]))
+        assert not isinstance(records, str)
         found = core._sort(self.keys, list(entries), records, self.now_ms)
         if found.pass_over:
             self.pass_over(group, found.pass_over)

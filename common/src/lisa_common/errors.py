@@ -17,6 +17,7 @@ LisaError
 from collections.abc import Sequence
 
 __all__ = [
+    "OF_THE_SERVER",
     "AccessDenied",
     "InvalidInput",
     "InvalidSettings",
@@ -99,6 +100,9 @@ class AccessDenied(ServerError):
 class NoGroup(ServerError):
     """The consumer group, or the stream that it reads, is not there."""
 
+
+OF_THE_SERVER = (Unreachable, OutcomeUnknown, Refused, AccessDenied)
+"""Errors that any call would meet now; others are a call's own, and so its topic's."""
 
 _SHOWN = 80
 

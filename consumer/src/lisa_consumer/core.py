@@ -1,5 +1,6 @@
 """What a consumer does, without I/O: flows that `client`, `aio` and the worker drive."""
 
+import logging
 import os
 import re
 import secrets
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 
 from lisa_common.call import Call, Flow
 from lisa_common.delivery import Delivery, Entry, delivery_of
-from lisa_common.errors import InvalidInput, NoGroup
+from lisa_common.errors import InvalidInput, LisaError, NoGroup
 from lisa_common.keys import TopicKeys
 from lisa_common.policy import Policy
 from lisa_common.protocol import consuming
@@ -22,6 +23,8 @@ from lisa_common.topics import Topics
 from lisa_common.values import MAX_NAME_LENGTH, Duration, check_int, check_name, duration_ms
 
 __all__ = ["Core", "consumer_name"]
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -112,6 +115,9 @@ class Core:
         calls: list[Call[Any]] = []
         for (topic, entries), records in zip(batches, fetched, strict=True):
             keys, policy = resolved[topic]
+            if isinstance(records, str):
+                logger.error("%d messages of %s cannot be fetched: %s", len(entries), topic, records)
+                continue
             found = self._sort(keys, entries, records, now_ms)
             deliveries += found.deliveries
             if found.pass_over:
@@ -122,7 +128,11 @@ class Core:
                 held = [delivery.entry for delivery in found.deliveries]
                 calls.append(consuming.extend(keys, self.group, self.name, held, policy, lease_ms=lease_ms))
         if calls:
-            yield calls
+            try:
+                yield calls
+            except LisaError as error:
+                # What was read is ours all the same.
+                logger.warning("entries that were to be passed over come again: %s", error)
         return deliveries
 
     def _sort(self, keys: TopicKeys, entries: list[Entry], records: list[bytes | None], now_ms: int) -> _Sorted:

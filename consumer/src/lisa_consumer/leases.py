@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lisa_common.aio import AsyncConnection
 from lisa_common.delivery import Delivery
-from lisa_common.errors import LisaError
+from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_consumer.core import MAX_BATCH, Core
 
 __all__ = ["Leases"]
@@ -88,15 +88,23 @@ class Leases:
             topic = lease.delivery.topic
             if now - lease.renewed >= self._visibility[topic] / _RENEWALS and (lease.give_up or now) >= now:
                 due[topic].append(lease)
-        for leases in due.values():
-            for at in range(0, len(leases), MAX_BATCH):
-                batch = leases[at : at + MAX_BATCH]
-                kept = await self._connection.run(self._core.extend([lease.delivery for lease in batch]))
-                for lease, ours in zip(batch, kept, strict=True):
-                    if ours:
-                        lease.renewed = now
-                    elif self._leases.pop(_key(lease.delivery), None) and not lease.ending:
-                        logger.warning("the lease of %s is lost: another consumer may have it", lease.delivery)
+        for topic, leases in due.items():
+            try:
+                await self._extend(leases, now)
+            except OF_THE_SERVER:
+                raise
+            except LisaError as error:
+                logger.warning("leases of %s could not be renewed: %s", topic, error)
+
+    async def _extend(self, leases: list[_Lease], now: float) -> None:
+        for at in range(0, len(leases), MAX_BATCH):
+            batch = leases[at : at + MAX_BATCH]
+            kept = await self._connection.run(self._core.extend([lease.delivery for lease in batch]))
+            for lease, ours in zip(batch, kept, strict=True):
+                if ours:
+                    lease.renewed = now
+                elif self._leases.pop(_key(lease.delivery), None) and not lease.ending:
+                    logger.warning("the lease of %s is lost: another consumer may have it", lease.delivery)
 
 
 def _key(delivery: Delivery) -> tuple[str, str]:

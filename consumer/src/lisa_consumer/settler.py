@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from lisa_common.aio import AsyncConnection
 from lisa_common.delivery import Delivery
-from lisa_common.errors import LisaError
+from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.server import RECONNECT
 from lisa_consumer.core import MAX_BATCH, Core
@@ -59,23 +60,41 @@ class Settler:
                 for ended in batch:
                     self._on_settled(ended.delivery)
 
-    async def _settle(self, batch: list[_Ended]) -> None:
+    async def _settle(self, batch: list[_Ended], *, again: bool = False) -> None:
         acks = [ended.delivery for ended in batch if ended.nack is None]
         nacks = [(ended.delivery, ended.nack) for ended in batch if ended.nack is not None]
         failures = 0
         while acks or nacks:
             try:
                 if acks:
-                    _tell_acks(acks, await self._connection.run(self._core.ack(acks)), again=failures > 0)
+                    _tell_acks(acks, await self._connection.run(self._core.ack(acks)), again=again or failures > 0)
                     acks = []
                 if nacks:
                     _tell_nacks(nacks, await self._connection.run(self._core.nack_each(nacks)))
                     nacks = []
-            except LisaError as error:
+            except OF_THE_SERVER as error:
                 failures += 1
                 if failures == 1:
                     logger.warning("%d handled deliveries wait for the server: %s", len(acks) + len(nacks), error)
                 await asyncio.sleep(RECONNECT.compute(failures))
+            except LisaError as error:
+                await self._settle_apart(batch, error)
+                return
+
+    async def _settle_apart(self, batch: list[_Ended], error: LisaError) -> None:
+        """Settles each topic by itself, so that one that cannot be settled does not hold up the others."""
+        by_topic: dict[str, list[_Ended]] = defaultdict(list)
+        for ended in batch:
+            by_topic[ended.delivery.topic].append(ended)
+        if len(by_topic) > 1:
+            for of_topic in by_topic.values():
+                await self._settle(of_topic, again=True)
+            return
+        for topic, of_topic in by_topic.items():
+            logger.error(
+                "%d deliveries of %s cannot be settled: %s; if they come again, it is when their leases have run out",
+                *(len(of_topic), topic, error),
+            )
 
 
 def _tell_acks(deliveries: list[Delivery], outcomes: list[AckOutcome], *, again: bool) -> None:

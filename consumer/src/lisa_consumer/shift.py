@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Executor
@@ -9,7 +10,7 @@ from contextlib import suppress
 
 from lisa_common.aio import AsyncConnection, cancel_all
 from lisa_common.delivery import Delivery
-from lisa_common.errors import LisaError
+from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.protocol.consuming import Nack
 from lisa_common.server import RECONNECT
 from lisa_consumer.core import MAX_BATCH, Core
@@ -25,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 _CANCEL_S = 1.0
 """How long a handler that was cancelled may take to end."""
+
+_ASIDE_S = 10.0
+"""How long a topic is left alone that could not be read."""
 
 _BUSY_POLL_S = 0.05
 """While a topic is full, the others are read without waiting at the server, at least this often."""
@@ -54,6 +58,8 @@ class Shift:
         self._in_hand = dict.fromkeys(routes, 0)
         self._running: set[asyncio.Task[None]] = set()
         self._room = asyncio.Event()
+        self._aside: dict[str, float] = {}
+        """Topics that cannot be read, and until when they are left alone."""
 
     async def work(self, stopping: asyncio.Event) -> None:
         """Reads and handles until stopping, then drains. Cancelled, it cancels its handlers and settles what ended."""
@@ -99,20 +105,34 @@ class Shift:
 
     async def _read_once(self) -> None:
         self._room.clear()
-        rooms = {topic: self._most(topic) - held for topic, held in self._in_hand.items()}
+        self._aside = {topic: end for topic, end in self._aside.items() if end > time.monotonic()}
+        rooms = {topic: self._most(topic) - held for topic, held in self._in_hand.items() if topic not in self._aside}
         # Half of the hand must be free, so that reads bring batches.
         roomy = [topic for topic, room in rooms.items() if 2 * room >= self._most(topic)]
-        all_roomy = len(roomy) == len(rooms)
-        deliveries: list[Delivery] = []
+        all_roomy = 0 < len(roomy) == len(rooms)
+        brought = 0
         if roomy:
             limit = min(rooms[topic] for topic in roomy)
-            wait = self._settings.block_s if all_roomy else None
-            flow = self._core.read(roomy, limit=limit, wait=wait, block=self._settings.block_s)
-            deliveries = await self._connection.run(flow)
-            self._take(deliveries)
-        if not all_roomy and not deliveries:
+            brought = await self._read_topics(roomy, limit, wait=self._settings.block_s if all_roomy else None)
+        if not all_roomy and not brought:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._room.wait(), _BUSY_POLL_S if roomy else None)
+                await asyncio.wait_for(self._room.wait(), _BUSY_POLL_S if roomy or self._aside else None)
+
+    async def _read_topics(self, topics: list[str], limit: int, *, wait: float | None) -> int:
+        """Reads topics and takes what they bring; one that cannot be read is set aside, so that the others are."""
+        flow = self._core.read(topics, limit=limit, wait=wait, block=self._settings.block_s)
+        try:
+            deliveries = await self._connection.run(flow)
+        except OF_THE_SERVER:
+            raise
+        except LisaError as error:
+            if len(topics) > 1:
+                return sum([await self._read_topics([topic], limit, wait=None) for topic in topics])
+            logger.error("topic %s cannot be read, will try again in %g s: %s", topics[0], _ASIDE_S, error)
+            self._aside[topics[0]] = time.monotonic() + _ASIDE_S
+            return 0
+        self._take(deliveries)
+        return len(deliveries)
 
     def _most(self, topic: str) -> int:
         return min(self._routes[topic].concurrency + self._settings.prefetch, MAX_BATCH)

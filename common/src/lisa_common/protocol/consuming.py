@@ -8,10 +8,11 @@ from typing import Any
 
 from lisa_common.call import Call, command, script
 from lisa_common.delivery import Entry, entry_of
-from lisa_common.errors import InvalidInput
+from lisa_common.errors import OF_THE_SERVER, InvalidInput
 from lisa_common.keys import TopicKeys, wake_channel
 from lisa_common.policy import Policy
 from lisa_common.scripts import Arg
+from lisa_common.server import lisa_error
 
 __all__ = [
     "AckOutcome",
@@ -61,9 +62,19 @@ def read(
     )
 
 
-def fetch(keys: TopicKeys, ids: Sequence[str]) -> Call[list[bytes | None]]:
-    """The records of messages, None for each that has none."""
-    return command("HMGET", keys.of("messages"), *ids)
+def fetch(keys: TopicKeys, ids: Sequence[str]) -> Call[list[bytes | None] | str]:
+    """The records of messages, None for each that has none; or, as text, what is wrong with all of this topic's."""
+
+    def decode(reply: Any) -> list[bytes | None] | str:
+        if not isinstance(reply, Exception):
+            records: list[bytes | None] = reply
+            return records
+        error = lisa_error(reply)
+        if isinstance(error, OF_THE_SERVER):
+            raise error
+        return str(error)
+
+    return command("HMGET", keys.of("messages"), *ids, decode=decode, takes_errors=True)
 
 
 def server_time() -> Call[int]:
