@@ -111,23 +111,26 @@ async def test_polling_delivers_where_no_wake_is_heard(own_server: OwnServer, pr
 
 
 async def test_a_broken_subscription_is_made_again(own_server: OwnServer, prefix: str) -> None:
-    """What was sent while nobody listened is found when it returns, without any polling."""
+    """What was sent while nobody listened is found when it returns, in new topics too, without any polling."""
     server = own_server()
     consuming = ConsumerSettings(redis_url=server.url, prefix=prefix, block_s=0.2)
+    topics = [f"topic-{n}" for n in range(5)]
     async with (
         managed(server.url, prefix, **NEVER),
         AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer,
-        AsyncConsumer("orders", "billing", settings=consuming) as consumer,
+        AsyncConsumer(["orders", *topics], "billing", settings=consuming) as consumer,
     ):
         await producer.send("orders", b"x", delay=0.05)
         await _collect(consumer, 1)
         with server.client() as client:
-            for _ in range(5):
+            for topic in topics:
                 await wait_until_async(lambda: client.pubsub_numsub(f"{prefix}:wake")[0][1] == 1)
                 client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-                await producer.send("orders", b"x", delay=0.05)
-                [delivery] = await _collect(consumer, 1)
-                assert 0 <= _lag_ms(delivery) < 5_000
+                await producer.send_many("orders", [Message(body=b"x", delay=0.05)])
+                await producer.send_many(topic, [Message(body=b"x", delay=0.05)])
+                deliveries = await _collect(consumer, 2)
+                assert {delivery.topic for delivery in deliveries} == {"orders", topic}
+                assert all(0 <= _lag_ms(delivery) < 5_000 for delivery in deliveries)
 
 
 async def test_new_topics_are_served_at_once(

@@ -121,8 +121,11 @@ class Manager:
         """Serves a topic at once of which a send was heard, not only when the registry is read again."""
         while True:
             name = await self._promoter.unknown_topics.get()
+            if name in self._board.topics:
+                continue
             try:
-                await self._discoverer.adopt(check_name("topic", name))
+                if name is not None:
+                    await self._discoverer.adopt(check_name("topic", name))
                 await self._discover()
             except InvalidInput as error:
                 self._complaints.about("wake", error)

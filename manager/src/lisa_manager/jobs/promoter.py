@@ -61,8 +61,8 @@ class Promoter:
         self._listening = False
         self._was_busy = False
         self._complaints = Complaints(logger)
-        self.unknown_topics: asyncio.Queue[str] = asyncio.Queue()
-        """Topics that sends were heard of and the board does not have."""
+        self.unknown_topics: asyncio.Queue[str | None] = asyncio.Queue()
+        """Topics that sends were heard of and the board does not have; None: there may be some, as nobody listened."""
         self.promoted = 0
         """Messages and retries promoted so far."""
 
@@ -148,6 +148,7 @@ class Promoter:
                         self._listening = True
                         self._board.look_now(self._board.topics)
                         self.wake()
+                        self.unknown_topics.put_nowait(None)
                     if heard is not None:
                         self._hear(heard)
             except LisaError as error:
