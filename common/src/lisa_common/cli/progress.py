@@ -13,9 +13,12 @@ __all__ = ["progress"]
 @contextmanager
 def progress(what: str, total: int | None, *, in_bytes: bool = False) -> Iterator[Callable[[int], None]]:
     """Shows a bar while the block runs; it is given the function to call with each step. `total` is None if unknown."""
-    console = Console(file=sys.stderr)
+    if not sys.stderr.isatty():
+        # A disabled bar of rich still ends with an empty line in some of its versions.
+        yield lambda _: None
+        return
     counter = DownloadColumn() if in_bytes else MofNCompleteColumn()
     columns = (TextColumn("{task.description}"), BarColumn(), counter, TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True) as bar:
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda step: bar.advance(task, step)
