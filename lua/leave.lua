@@ -1,4 +1,5 @@
--- Ends a dropped group's copies of messages; a message that no other group owes is forgotten.
+-- Ends a dropped group's copies of messages; a message that no other group owes is forgotten. Only for ids that `owed`,
+-- `retry` or `garbage` name with the group: of any other it could not be told whose it is.
 --
 -- KEYS[1] messages   hash    message id -> record
 -- KEYS[2] owed       hash    message id -> groups

@@ -125,12 +125,14 @@ def body_bytes(body: object, max_bytes: int) -> bytes:
 
 def headers_json(headers: object) -> bytes:
     """Headers, a mapping of text to text, as JSON of at most 16 KiB; empty for none."""
-    if not headers:
+    if headers is None:
         return b""
     if not isinstance(headers, Mapping) or not all(
         isinstance(key, str) and isinstance(value, str) for key, value in headers.items()
     ):
         raise InvalidInput("headers", headers, "a mapping of text to text is")
+    if not headers:
+        return b""
     data = _utf8("headers", json.dumps(dict(headers), ensure_ascii=False, separators=(",", ":")))
     if len(data) > MAX_HEADERS_BYTES:
         raise InvalidInput("headers", f"of {len(data)} bytes", f"at most {MAX_HEADERS_BYTES} bytes are")

@@ -80,7 +80,7 @@ class Producer:
             ttl=ttl,
             max_retries=max_retries,
             priority=priority,
-            headers=headers or {},
+            headers={} if headers is None else headers,
         )
         return self._run(core.send(self._topics, topic, message, confirm or self._confirm))
 
