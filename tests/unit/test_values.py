@@ -64,7 +64,10 @@ NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001 - what is refused here
         (moment_ms, "due_at", 1_700_000_000, "time zone"),
         (moment_ms, "due_at", datetime(1969, 12, 31, tzinfo=UTC), "1970"),
         (moment_ms, "due_at", datetime.max.replace(tzinfo=UTC), "1970"),
-        *((headers_json, "headers", bad, "text to text") for bad in ({"a": 1}, {1: "a"}, {"a": None}, ["a"], "a", [], "", 0)),
+        *(
+            (headers_json, "headers", bad, "text to text")
+            for bad in ({"a": 1}, {1: "a"}, {"a": None}, ["a"], "a", [], "", 0)
+        ),
     ],
 )
 def test_refused(check: Any, field: str, value: object, limit: str) -> None:
