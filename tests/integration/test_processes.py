@@ -1,5 +1,7 @@
 """Real processes: killed, stopped, and left without their server."""
 
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -189,6 +191,28 @@ def test_a_server_that_goes_and_comes_back(
     assert sum(ended.values()) - len(ended) <= 100, "only what was acked as the server went may come again"
     assert min(handling.lag_ms for handling in programs.journal.begun()) >= 0
     assert (manager.stop(), worker.stop()) == (0, 0)
+
+
+def test_a_worker_process_is_replaced_though_the_server_is_away(
+    own_server: Callable[..., Server], prefix: str, programs_on: Callable[[str], Programs]
+) -> None:
+    """A process that dies during an outage has a successor, which waits for the server like all others."""
+    server = own_server(appendonly="yes")
+    programs = programs_on(server.url)
+    worker = programs.worker("--processes", "2")
+    with Producer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer:
+        programs.hold.touch()
+        producer.send("orders", b"x")
+        wait_until(programs.journal.begun)
+        server.stop()
+        os.kill(programs.journal.begun()[0].process, signal.SIGKILL)
+        worker.wait_for("another starts in")
+        wait_until(lambda: worker.log.count("cannot read") >= 2, 20)
+        programs.hold.unlink()
+        server.start()
+        producer.send("orders", b"x", id="after")
+        wait_until(lambda: programs.journal.ended()["after"] == 1)
+    assert worker.stop() == 0
 
 
 def test_a_manager_without_a_server_can_be_stopped(

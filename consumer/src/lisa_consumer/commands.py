@@ -31,6 +31,7 @@ def run(
     processes: Annotated[
         int, typer.Option(min=1, max=1_000, help="How many processes to run, each with all of it.")
     ] = 1,
+    check: Annotated[bool, typer.Option("--check/--no-check", hidden=True)] = True,
     settings: ConsumerSettings,
 ) -> None:
     """Runs a worker until SIGTERM or SIGINT, then drains.
@@ -40,7 +41,8 @@ def run(
     configure_logging(settings.log_level)
     _export(settings)
     found = load_worker(worker)
-    asyncio.run(_check(found.url, settings.timeout_s))
+    if check:
+        asyncio.run(_check(found.url, settings.timeout_s))
     if processes == 1:
         found.run()
     else:

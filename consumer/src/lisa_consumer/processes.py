@@ -25,8 +25,8 @@ _KILL_AFTER_S = 10.0
 
 
 def worker_command(target: str) -> list[str]:
-    """The command that runs one worker process of a target."""
-    return [sys.executable, "-m", "lisa_consumer", "run", target]
+    """The command that runs one worker process of a target: it may start, or replace another, while the server is away."""
+    return [sys.executable, "-m", "lisa_consumer", "run", target, "--no-check"]
 
 
 def supervise(command: Sequence[str], count: int, *, drain_s: float) -> int:
