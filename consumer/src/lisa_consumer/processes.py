@@ -25,7 +25,7 @@ _KILL_AFTER_S = 10.0
 
 
 def worker_command(target: str) -> list[str]:
-    """The command that runs one worker process of a target: it may start, or replace another, while the server is away."""
+    """The command that runs one worker process of a target. It may start while the server is away, to replace one."""
     return [sys.executable, "-m", "lisa_consumer", "run", target, "--no-check"]
 
 
