@@ -18,6 +18,7 @@ local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEY
 local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 --@include clock
 --@include record
+--@include finished
 --@include entry
 --@include groups
 --@include failure
@@ -70,8 +71,7 @@ local function cancel(id)
   end
   local record = redis.call('HGET', messages, id)
   if not record then
-    local until_ms = redis.call('ZSCORE', finished, id)
-    return until_ms and tonumber(until_ms) > now and 'finished' or 'unknown'
+    return is_finished(id, now) and 'finished' or 'unknown'
   elseif is_husk(record) then
     return 'cancelled'
   end

@@ -15,6 +15,7 @@ local ready, messages, owed, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local failures, retry, garbage, waiting = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 --@include clock
 --@include record
+--@include finished
 --@include entry
 --@include groups
 --@include failure
@@ -23,8 +24,7 @@ local failures, retry, garbage, waiting = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local now, id = clock(ARGV[1]), ARGV[2]
 local record = redis.call('HGET', messages, id)
 if not record then
-  local until_ms = redis.call('ZSCORE', finished, id)
-  return { false, 0, until_ms and tonumber(until_ms) > now and 1 or 0, {} }
+  return { false, 0, is_finished(id, now) and 1 or 0, {} }
 elseif redis.call('ZSCORE', waiting, id) then
   return { record, 1, 0, {} }
 end

@@ -16,25 +16,18 @@
 local messages, waiting, ready, expiring, finished, owed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 --@include clock
 --@include record
+--@include finished
 --@include groups
 --@include due
 --@include wake
 local now = clock(ARGV[1])
-
-local function is_finished(id)
-  if not chosen(id) then
-    return false
-  end
-  local until_ms = redis.call('ZSCORE', finished, id)
-  return until_ms and tonumber(until_ms) > now
-end
 
 local scheduled, expiries, immediate, replies = {}, {}, {}, {}
 local first
 for i = 4, #ARGV, 5 do
   local id, due, ttl, priority = ARGV[i], due_of(ARGV[i + 1], now), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
   -- HSETNX is the first write: a server without memory refuses it, and with it the whole send.
-  if is_finished(id) or redis.call('HSETNX', messages, id, stamp(now, due) .. ARGV[i + 4]) == 0 then
+  if (chosen(id) and is_finished(id, now)) or redis.call('HSETNX', messages, id, stamp(now, due) .. ARGV[i + 4]) == 0 then
     replies[#replies + 1] = 0
   else
     replies[#replies + 1] = due
