@@ -15,6 +15,7 @@ from lisa_common.protocol.managing import Promoted
 from lisa_common.server import RECONNECT
 from lisa_manager.board import Board, Watched
 from lisa_manager.complaints import Complaints
+from lisa_manager.jobs.rounds import Rounds
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["Promoter"]
@@ -23,9 +24,6 @@ logger = logging.getLogger(__name__)
 
 # Anybody may publish, and not all that looks like a number fits into a clock.
 _WAKE = re.compile(rb"(.+) ([0-9]{1,15})")
-
-_ROUND = 200
-"""Most topics in one round trip."""
 
 _SOON_S = 10.0
 """A topic with something due within this time is polled often: a wake that was lost would matter."""
@@ -60,7 +58,7 @@ class Promoter:
         self._woken = asyncio.Event()
         self._listening = False
         self._was_busy = False
-        self._complaints = Complaints(logger)
+        self._rounds = Rounds(connection, board, board.promotions, settings, Complaints(logger))
         self.unknown_topics: asyncio.Queue[str | None] = asyncio.Queue()
         """Topics that sends were heard of and the board does not have; None: there may be some, as nobody listened."""
         self.promoted = 0
@@ -101,24 +99,15 @@ class Promoter:
         await asyncio.sleep(self._settings.resolution_s if self._was_busy else 0)
 
     async def _round(self) -> None:
-        due = self._board.due(self._board.promotions)
         self._was_busy = False
-        for at in range(0, len(due), _ROUND):
-            await self._promote(due[at : at + _ROUND])
+        for topics in self._rounds.due():
+            await self._promote(topics)
 
     async def _promote(self, topics: list[tuple[str, Watched]]) -> None:
         limit = self._settings.promote_batch
-        results = await self._connection.execute_each(
-            [managing.promote(watched.keys, limit=limit) for _, watched in topics]
-        )
+        answered = await self._rounds.ask(topics, lambda topic: managing.promote(topic.keys, limit=limit))
         now = self._board.clock()
-        for (name, _), result in zip(topics, results, strict=True):
-            if isinstance(result, LisaError):
-                # One bad topic does not keep the others.
-                self._complaints.about(name, result)
-                self._board.promotions.put(name, now + self._settings.quiet_poll_s)
-                continue
-            self._complaints.settled(name)
+        for name, _, result in answered:
             self._clock.see(result.now_ms, now)
             self.promoted += result.count
             self._was_busy = self._was_busy or (result.count > 0 and not result.more)

@@ -3,50 +3,38 @@
 import logging
 
 from lisa_common.aio import AsyncConnection
-from lisa_common.errors import LisaError
 from lisa_common.protocol import managing
-from lisa_manager.board import Board
+from lisa_manager.board import Board, Watched
 from lisa_manager.complaints import Complaints
+from lisa_manager.jobs.rounds import Rounds
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["Trimmer"]
 
 logger = logging.getLogger(__name__)
 
-_ROUND = 200
-
 
 class Trimmer:
     """Looks often at topics with entries in their stream, and seldom at the others."""
 
     def __init__(self, connection: AsyncConnection, board: Board, settings: ManagerSettings) -> None:
-        self._connection = connection
         self._board = board
         self._settings = settings
-        self._complaints = Complaints(logger)
+        self._rounds = Rounds(connection, board, board.trims, settings, Complaints(logger))
         self.trimmed = 0
 
     async def turn(self) -> None:
         """One turn over the topics that are due for it."""
-        due = self._board.due(self._board.trims)
-        for at in range(0, len(due), _ROUND):
-            await self._trim([name for name, _ in due[at : at + _ROUND]])
+        for topics in self._rounds.due():
+            await self._trim(topics)
 
-    async def _trim(self, names: list[str]) -> None:
+    async def _trim(self, topics: list[tuple[str, Watched]]) -> None:
         spent_ms = int(self._settings.spent_consumer_s * 1000)
-        results = await self._connection.execute_each(
-            [managing.trim(self._board.topics[name].keys, spent_ms=spent_ms) for name in names]
+        answered = await self._rounds.ask(
+            topics, lambda topic: managing.trim(topic.keys, spent_ms=spent_ms), "trim of {}"
         )
         now = self._board.clock()
-        for name, result in zip(names, results, strict=True):
-            watched = self._board.topics.get(name)
-            if watched is None:
-                continue
-            if isinstance(result, LisaError):
-                self._complaints.about(f"trim of {name}", result)
-                self._board.trims.put(name, now + self._settings.quiet_poll_s)
-                continue
-            self._complaints.settled(f"trim of {name}")
+        for name, watched, result in answered:
             self.trimmed += result.entries
             watched.pending = result.pending
             busy = result.entries_left or any(result.pending.values())

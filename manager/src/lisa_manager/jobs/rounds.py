@@ -1,0 +1,60 @@
+"""One call for each of many topics, in few round trips: what promoter, trimmer and sweeper share."""
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from lisa_common.aio import AsyncConnection
+from lisa_common.call import Call
+from lisa_common.errors import LisaError
+from lisa_manager.board import Agenda, Board, Watched
+from lisa_manager.complaints import Complaints
+from lisa_manager.settings import ManagerSettings
+
+__all__ = ["Rounds"]
+
+T = TypeVar("T")
+
+_ROUND = 200
+"""Most topics in one round trip."""
+
+
+class Rounds:
+    """The topics of one agenda, and what is said of those that the server answers with an error."""
+
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        board: Board,
+        agenda: Agenda,
+        settings: ManagerSettings,
+        complaints: Complaints,
+    ) -> None:
+        self._connection = connection
+        self._board = board
+        self._agenda = agenda
+        self._settings = settings
+        self._complaints = complaints
+
+    def due(self) -> Iterator[list[tuple[str, Watched]]]:
+        """The topics that are due now, as many at once as make one round trip."""
+        due = self._board.due(self._agenda)
+        for at in range(0, len(due), _ROUND):
+            yield due[at : at + _ROUND]
+
+    async def ask(
+        self, topics: list[tuple[str, Watched]], call: Callable[[Watched], Call[T]], subject: str = "{}"
+    ) -> list[tuple[str, Watched, T]]:
+        """Makes the call for each topic, in one round trip. Result: what came of it, of topics that still exist.
+
+        One bad topic does not keep the others: it is complained about, and looked at again as seldom as a quiet one.
+        """
+        results = await self._connection.execute_each([call(watched) for _, watched in topics])
+        answered = []
+        for (name, watched), result in zip(topics, results, strict=True):
+            if isinstance(result, LisaError):
+                self._complaints.about(subject.format(name), result)
+                self._agenda.put(name, self._board.clock() + self._settings.quiet_poll_s)
+            elif name in self._board.topics:
+                self._complaints.settled(subject.format(name))
+                answered.append((name, watched, result))
+        return answered
