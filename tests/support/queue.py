@@ -5,7 +5,7 @@ is why every read sets them to the test's time. That works for times in the serv
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from lisa_common.call import Call, command
@@ -18,9 +18,9 @@ from lisa_common.protocol import consuming, managing, producing
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.managing import Promoted, Reclaimed, Swept, Trimmed
 from lisa_common.protocol.producing import CancelOutcome, Found, Outgoing, RescheduleOutcome
+from lisa_common.reading import sort_entries
 from lisa_common.record import pack_content
 from lisa_common.values import headers_json
-from lisa_consumer.core import Core
 
 __all__ = ["EPOCH_MS", "STEADY", "Contents", "GroupState", "Queue", "outgoing"]
 
@@ -93,7 +93,6 @@ class Queue:
     keys: TopicKeys
     policy: Policy = STEADY
     now_ms: int = EPOCH_MS
-    _cores: dict[str, Core] = field(default_factory=dict)
 
     def advance(self, ms: int) -> None:
         """Lets time pass."""
@@ -149,10 +148,9 @@ class Queue:
         """The second half of a read: the messages of entries; those that must not be delivered are settled."""
         if not entries:
             return []
-        core = self._cores.setdefault(group, Core(self.keys.prefix, group))
         records = self.connection.call(consuming.fetch(self.keys, [entry.id or "" for entry in entries]))
         assert not isinstance(records, str)
-        found = core._sort(self.keys, list(entries), records, self.now_ms)
+        found = sort_entries(self.keys, group, entries, records, self.now_ms)
         if found.pass_over:
             self.pass_over(group, found.pass_over)
         if found.unreadable:

@@ -7,18 +7,17 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, TypeVar
 
 from lisa_common.call import Call, Flow
-from lisa_common.delivery import Delivery, Entry, delivery_of
+from lisa_common.delivery import Delivery, Entry
 from lisa_common.errors import InvalidInput, LisaError, NoGroup
 from lisa_common.keys import TopicKeys
 from lisa_common.policy import Policy
 from lisa_common.protocol import consuming
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
-from lisa_common.record import UnreadableRecord, is_husk, unpack_record
+from lisa_common.reading import sort_entries
 from lisa_common.topics import Topics
 from lisa_common.values import MAX_NAME_LENGTH, Duration, check_int, check_name, duration_ms
 
@@ -36,15 +35,6 @@ def consumer_name() -> str:
     """A name no other consumer has: host, process, and something random."""
     host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())
     return f"{host[: MAX_NAME_LENGTH - 40]}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
-@dataclass(slots=True)
-class _Sorted:
-    """What one read brought from one topic, sorted by what is to be done with it."""
-
-    deliveries: list[Delivery] = field(default_factory=list)
-    pass_over: list[Entry] = field(default_factory=list)
-    unreadable: list[Nack] = field(default_factory=list)
 
 
 class Core:
@@ -118,7 +108,7 @@ class Core:
             if isinstance(records, str):
                 logger.error("%d messages of %s cannot be fetched: %s", len(entries), topic, records)
                 continue
-            found = self._sort(keys, entries, records, now_ms)
+            found = sort_entries(keys, self.group, entries, records, now_ms)
             deliveries += found.deliveries
             if found.pass_over:
                 calls.append(consuming.pass_over(keys, self.group, found.pass_over, policy))
@@ -134,26 +124,6 @@ class Core:
                 # What was read is ours all the same.
                 logger.warning("entries that were to be passed over come again: %s", error)
         return deliveries
-
-    def _sort(self, keys: TopicKeys, entries: list[Entry], records: list[bytes | None], now_ms: int) -> _Sorted:
-        found = _Sorted()
-        for entry, data in zip(entries, records, strict=True):
-            if entry.id is None or data is None or entry.group not in (None, self.group):
-                found.pass_over.append(replace(entry, id=None))
-                continue
-            try:
-                record = None if is_husk(data) else unpack_record(data)
-            except UnreadableRecord as error:
-                found.unreadable.append(Nack(entry, f"unreadable record: {error}", rejected=True))
-                continue
-            if record is not None and record.due_ms != entry.due_ms:
-                # Left over from an earlier message of the same id.
-                found.pass_over.append(replace(entry, id=None))
-            elif record is None or (record.expires_ms is not None and record.expires_ms <= now_ms):
-                found.pass_over.append(entry)
-            else:
-                found.deliveries.append(delivery_of(keys, self.group, entry, record))
-        return found
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
         """Acks deliveries. Result: one outcome for each."""

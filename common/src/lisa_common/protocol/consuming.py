@@ -1,4 +1,4 @@
-"""Calls of the consumer: join, read, fetch, ack, nack, release, extend, pass."""
+"""Calls of the consumer: join, read, held, fetch, ack, nack, release, extend, pass."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -21,6 +21,7 @@ __all__ = [
     "ack",
     "extend",
     "fetch",
+    "held",
     "join",
     "nack",
     "pass_over",
@@ -59,6 +60,25 @@ def read(
         *("STREAMS", *topics, *(">" for _ in topics)),
         decode=decode,
         repeatable=False,
+    )
+
+
+def held(
+    keys: TopicKeys, group: str, consumer: str, *, after: str = "0-0", last: str = "+", limit: int
+) -> Call[list[Entry]]:
+    """What a consumer has read and not settled, beyond one entry and up to another, at most `limit`, oldest first.
+
+    An entry that the stream has lost meanwhile is without an id.
+    """
+    return script(
+        "held",
+        keys,
+        decode=lambda reply: [entry_of(entry, values) for entry, values in reply],
+        group=group,
+        consumer=consumer,
+        after=after,
+        last=last,
+        limit=limit,
     )
 
 

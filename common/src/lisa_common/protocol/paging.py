@@ -1,0 +1,115 @@
+"""Calls that read a topic's waiting, retry and garbage messages page by page, in ranges that can be read in parallel.
+
+What moves meanwhile does no harm: a message that stays where it is, is met exactly once.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from lisa_common.call import Call, Flow, command, script
+from lisa_common.failure import Failure, read_failure
+from lisa_common.keys import TopicKeys, split_copy
+from lisa_common.protocol.producing import State
+from lisa_common.record import Record, UnreadableRecord, is_husk, unpack_record
+
+__all__ = ["END", "PAGED", "START", "Listed", "Page", "Point", "page", "split"]
+
+PAGED = (State.WAITING, State.RETRY, State.GARBAGE)
+"""The states that are sets in the order of time."""
+
+
+class Point(NamedTuple):
+    """A place in the order of a set: a score, and a member among those of that score. It need not be there."""
+
+    score: float
+    member: bytes = b""
+
+    def successor(self) -> "Point":
+        """The place right after this one."""
+        return Point(self.score, self.member + b"\0")
+
+
+START, END = Point(-math.inf), Point(math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A message in one of the sets, or a group's copy of it."""
+
+    state: State
+    group: str | None
+    id: str
+    at_ms: int
+    """When it is due, or when it died."""
+    record: Record | None
+    """None where it is gone or unreadable; of a dead letter that was cancelled, too."""
+    failure: Failure | None
+    unreadable: str = ""
+    """What is wrong with the record, if anything is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some of a set, and where to go on: None at the end."""
+
+    messages: list[Listed]
+    rest: Point | None
+
+
+def page(
+    keys: TopicKeys, state: State, start: Point, end: Point, *, limit: int = 1_000, max_bytes: int = 8 * 1024 * 1024
+) -> Call[Page]:
+    """The messages from one point, which is part of the page, up to another, which is not."""
+
+    def decode(reply: Any) -> Page:
+        done, flat = reply
+        rows = list(zip(*[iter(flat)] * 4, strict=True))
+        messages = [_listed(state, *row) for row in rows]
+        return Page(messages, None if done else Point(float(rows[-1][1]), rows[-1][0]).successor())
+
+    return script(
+        "page",
+        keys,
+        decode=decode,
+        state=state.value,
+        score=_number(start.score),
+        member=start.member,
+        end_score=_number(end.score),
+        end_member=end.member,
+        limit=limit,
+        max_bytes=max_bytes,
+    )
+
+
+def _listed(state: State, member: bytes, score: bytes, data: bytes | None, failure: bytes | None) -> Listed:
+    name = member.decode("utf-8", "replace")
+    group, id = (None, name) if state is State.WAITING else split_copy(name)
+    record, unreadable = None, ""
+    try:
+        record = None if data is None or is_husk(data) else unpack_record(data)
+    except UnreadableRecord as error:
+        unreadable = f"unreadable record: {error}"
+    return Listed(state, group or None, id, math.ceil(float(score)), record, read_failure(failure), unreadable)
+
+
+def split(keys: TopicKeys, state: State, start: Point, end: Point, size: int) -> Flow[list[tuple[Point, Point]]]:
+    """Cuts what lies between two points into ranges of about `size` messages, as it stands now; at least one range."""
+    name = keys.of(state.value)
+    first, last = yield [
+        command("ZCOUNT", name, "-inf", f"({_number(start.score)}"),
+        command("ZCOUNT", name, "-inf", _number(end.score)),
+    ]
+    cuts: Sequence[Any] = ()
+    if ranks := range(first + size, last, size):
+        cuts = yield [command("ZRANGE", name, rank, rank, "WITHSCORES") for rank in ranks]
+    inner = (Point(float(cut[1]), cut[0]) for cut in cuts if cut)
+    # Points that moved between the two calls may lie outside, or out of order.
+    ordered = sorted({point for point in inner if start < point < end})
+    return list(itertools.pairwise((start, *ordered, end)))
+
+
+def _number(score: float) -> str:
+    return repr(score)
