@@ -112,17 +112,27 @@ async def test_a_lost_reply_of_a_generated_id_leaves_the_outcome_unknown(
 
 
 @pytest.mark.parametrize(
-    ("options", "outcome"),
-    [({"id": "mine"}, SendOutcome.DUPLICATE), ({"delay": 600}, SendOutcome.SENT)],
-    ids=["chosen id", "generated id, due much later"],
+    ("options", "settings", "outcome"),
+    [
+        ({"id": "mine"}, {}, SendOutcome.DUPLICATE),
+        ({"delay": 600}, {}, SendOutcome.SENT),
+        ({}, {"at_least_once": True}, SendOutcome.SENT),
+    ],
+    ids=["chosen id", "generated id, due much later", "at least once"],
 )
-async def test_a_lost_reply_is_made_good_where_that_cannot_send_twice(
-    producers: Producers, own_server: OwnServer, prefix: str, options: dict[str, Any], outcome: SendOutcome
+async def test_a_lost_reply_is_made_good_where_that_cannot_send_twice_or_may(
+    producers: Producers,
+    own_server: OwnServer,
+    prefix: str,
+    *,
+    options: dict[str, Any],
+    settings: dict[str, Any],
+    outcome: SendOutcome,
 ) -> None:
     """The send is tried again, and there is one message (promise 6)."""
     server = own_server()
     async with Proxy(server.port) as proxy:
-        producer = producers(proxy.url)
+        producer = producers(proxy.url, **settings)
         await producer.send("other", b"x")
         proxy.lose_reply_to(b"EVALSHA")
         assert (await producer.send("orders", b"x", **options)).outcome is outcome

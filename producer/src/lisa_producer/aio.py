@@ -70,7 +70,7 @@ class AsyncProducer:
             priority=priority,
             headers={} if headers is None else headers,
         )
-        return await self._run(core.send(self._topics, topic, message, confirm or self._confirm))
+        return await self._run(core.send(self._topics, topic, message, self._settings, confirm or self._confirm))
 
     async def send_many(
         self,

@@ -35,7 +35,7 @@ class Producer:
     While the server is away or refuses writes, each call tries again for `settings.patience_s` seconds, then raises
     `Unreachable` or `Refused`. A connection that breaks between request and reply is tried again as well where that
     cannot send twice: the message has an id of the caller's, or is due in more than five minutes. Else the call raises
-    `OutcomeUnknown`.
+    `OutcomeUnknown`, unless `settings.at_least_once` accepts that.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Producer:
             priority=priority,
             headers={} if headers is None else headers,
         )
-        return self._run(core.send(self._topics, topic, message, confirm or self._confirm))
+        return self._run(core.send(self._topics, topic, message, self._settings, confirm or self._confirm))
 
     def send_many(
         self,

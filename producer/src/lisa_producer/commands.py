@@ -28,7 +28,7 @@ from lisa_common.cli import (
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.values import check_name
 from lisa_producer.client import Producer
-from lisa_producer.lines import read_lines
+from lisa_producer.lines import load_lines, read_lines
 from lisa_producer.loading import Loader
 from lisa_producer.message import PartialSend, SendReport, SendResult
 from lisa_producer.settings import ProducerSettings
@@ -127,9 +127,9 @@ def load(
         progress("loading", size, in_bytes=True) as step,
         Producer(settings=settings) as p,
     ):
-        loader = Loader(p, topic, _complain, step)
+        loader = Loader(p, _complain, step)
         try:
-            loader.load(read_lines(lines))
+            load_lines(loader, read_lines(lines), topic)
         except PartialSend as error:
             stopped = error.__cause__ if isinstance(error.__cause__, LisaError) else error
         except LisaError as error:

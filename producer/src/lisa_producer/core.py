@@ -23,18 +23,22 @@ _SAFE_TO_REPEAT_MS = 300_000
 any producer may be patient with one send, and its server with one reply."""
 
 
-def send(topics: Topics, topic: str, message: Message, confirm: Confirm | None) -> Flow[SendResult]:
+def send(
+    topics: Topics, topic: str, message: Message, settings: ProducerSettings, confirm: Confirm | None
+) -> Flow[SendResult]:
     """Sends one message; raises InvalidInput before anything is written."""
     keys, policy = yield from topics.resolve(topic)
     outgoing = message.outgoing(policy, producing.new_ids(1)[0])
     yield from topics.declare(topic)
-    results = yield from _send(keys, [(0, outgoing)], confirm)
+    results = yield from _send(keys, [(0, outgoing)], settings, confirm)
     return results[0]
 
 
-def _send(keys: TopicKeys, batch: Sequence[tuple[int, Outgoing]], confirm: Confirm | None) -> Flow[list[SendResult]]:
+def _send(
+    keys: TopicKeys, batch: Sequence[tuple[int, Outgoing]], settings: ProducerSettings, confirm: Confirm | None
+) -> Flow[list[SendResult]]:
     messages = [outgoing for _, outgoing in batch]
-    repeatable = all(map(_safe_to_repeat, messages))
+    repeatable = settings.at_least_once or all(map(_safe_to_repeat, messages))
     stored = producing.send(keys, messages, repeatable=repeatable)
     if confirm is None:
         dues: list[int] = yield stored
@@ -125,7 +129,7 @@ class Batch:
             keys, self._policy = yield from self._topics.resolve(self._topic)
             if batch:
                 yield from self._topics.declare(self._topic)
-                results += yield from _send(keys, batch, self._confirm)
+                results += yield from _send(keys, batch, self._settings, self._confirm)
         except LisaError as error:
             self.broken = error
             results += [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in batch]

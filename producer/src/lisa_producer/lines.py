@@ -8,16 +8,17 @@ in ISO 8601 with its zone. Durations are seconds, or text such as "15m".
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from lisa_common.cli import read_duration, read_moment
 from lisa_common.errors import InvalidInput
 from lisa_common.values import Duration, check_name
+from lisa_producer.loading import Loader
 from lisa_producer.message import Message
 
-__all__ = ["MAX_LINE_BYTES", "Line", "read_line", "read_lines"]
+__all__ = ["MAX_LINE_BYTES", "Line", "load_lines", "read_line", "read_lines"]
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 
@@ -43,6 +44,21 @@ def read_lines(file: BinaryIO) -> Iterator[Line]:
             size += len(text_on)
             text = text_on if not whole else text + text_on
         yield Line(number, text if whole else None, size)
+
+
+def load_lines(loader: Loader[int], lines: Iterable[Line], topic: str | None) -> None:
+    """Sends all lines, named to the loader by their numbers; `topic` is for those that do not say."""
+    for line in lines:
+        try:
+            found = read_line(line, topic)
+        except InvalidInput as error:
+            loader.refuse(line.number, error)
+            found = None
+        if found:
+            loader.add(line.number, *found, line.bytes)
+        else:
+            loader.progress(line.bytes)
+    loader.flush()
 
 
 def read_line(line: Line, topic: str | None) -> tuple[str, Message] | None:

@@ -23,3 +23,7 @@ class ProducerSettings(Settings):
         float,
         Field(ge=0, le=3_600, description="how long to try while the server is away, in seconds"),
     ] = 30.0
+    at_least_once: Annotated[
+        bool,
+        Field(description="send again what may have been sent, at the risk of sending it twice"),
+    ] = False
