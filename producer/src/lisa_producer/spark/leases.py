@@ -1,0 +1,46 @@
+"""Keeps the leases of a query's micro-batch while Spark works on it."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from lisa_common.connection import Connection
+from lisa_common.errors import LisaError
+from lisa_producer.spark.holding import Holding
+
+__all__ = ["LeaseKeeper"]
+
+logger = logging.getLogger(__name__)
+
+_RENEWALS = 3
+"""Renewals within one visibility timeout: one may fail, and the next still comes in time."""
+_RETRY_S = 1.0
+
+
+class LeaseKeeper:
+    """Renews all that one consumer holds, in a thread of its own, until stopped."""
+
+    def __init__(self, connect: Callable[[], Connection], holding: Holding) -> None:
+        self._connect = connect
+        self._holding = holding
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lisa-leases", daemon=True)
+
+    def start(self) -> None:
+        """Begins at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Lets the leases run."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        wait = 0.0
+        with self._connect() as connection:
+            while not self._stopped.wait(wait):
+                try:
+                    wait = connection.run(self._holding.renew()) / _RENEWALS
+                except LisaError as error:
+                    logger.warning("leases could not be renewed: %s", error)
+                    wait = _RETRY_S

@@ -1,0 +1,137 @@
+"""Options of reads and writes: as text from Spark, checked, and with the environment's settings for the rest."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+
+from lisa_common.errors import InvalidInput
+from lisa_common.protocol.paging import PAGED
+from lisa_common.protocol.producing import State
+from lisa_common.values import check_name
+from lisa_producer.message import Confirm
+from lisa_producer.settings import ProducerSettings
+
+__all__ = ["SnapshotOptions", "StreamOptions", "WriteOptions"]
+
+
+def _camel(name: str) -> str:
+    return re.sub(r"_(\w)", lambda match: match[1].upper(), name)
+
+
+class _Options(BaseModel):
+    """What every read and write takes. Spark gives names in lower case; they are told in camel case."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=lambda name: _camel(name).lower())
+
+    settings_of: ClassVar[dict[str, str]] = {
+        "url": "redis_url",
+        "prefix": "prefix",
+        "timeout": "timeout_s",
+        "patience": "patience_s",
+    }
+    """Options that are settings of a producer; those that are not given come from `LISA_…` and `lisa.toml`."""
+
+    topic: str | None = None
+    settings: ProducerSettings
+
+    @field_validator("topic", "group", check_fields=False)
+    @classmethod
+    def _is_a_name(cls, value: str | None, info: Any) -> str | None:
+        return None if value is None else check_name(info.field_name, value)
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Self:
+        """The options as Spark gives them; raises InvalidInput, or InvalidSettings, naming the first bad one."""
+        named = {_camel(name).lower(): field for name, field in cls.settings_of.items()}
+        settings = ProducerSettings.load(**cls._fixed(), **{named[n]: text for n, text in given.items() if n in named})
+        rest = {name: text for name, text in given.items() if name not in named}
+        try:
+            return cls.model_validate({**rest, "settings": settings})
+        except ValidationError as error:
+            raise cls._error(error) from None
+
+    @classmethod
+    def _fixed(cls) -> dict[str, Any]:
+        """Settings that a Spark job needs otherwise than a service."""
+        return {}
+
+    @classmethod
+    def _error(cls, error: ValidationError) -> InvalidInput:
+        problem = error.errors()[0]
+        if isinstance(cause := problem.get("ctx", {}).get("error"), InvalidInput):
+            return cause
+        alias = str(problem["loc"][0]) if problem["loc"] else "options"
+        known = [_camel(name) for name in (*cls.settings_of, *cls.model_fields) if name != "settings"]
+        name = next((option for option in known if option.lower() == alias), alias)
+        if problem["type"] == "extra_forbidden":
+            return InvalidInput("option", name, f"{', '.join(known)} are")
+        if problem["type"] == "missing":
+            return InvalidInput(f"option {name}", None, "a value is")
+        return InvalidInput(f"option {name}", problem["input"], problem["msg"])
+
+
+class WriteOptions(_Options):
+    """How to write."""
+
+    settings_of: ClassVar[dict[str, str]] = _Options.settings_of | {
+        "batch_messages": "batch_messages",
+        "batch_bytes": "batch_bytes",
+    }
+
+    bad_rows: str | None = None
+    """Where rows go that cannot be sent: a topic, or with a slash in it a directory. None: they fail the task."""
+    confirm_replicas: Annotated[int, Field(ge=0, le=100)] = 0
+    confirm_fsync: bool = False
+    confirm_timeout: Annotated[float, Field(gt=0, le=60)] = 1.0
+    """In seconds."""
+
+    @classmethod
+    def _fixed(cls) -> dict[str, Any]:
+        # A row without an id is at least once in any case: Spark sends all rows of a task again that failed.
+        return {"at_least_once": True}
+
+    @field_validator("bad_rows")
+    @classmethod
+    def _is_a_place(cls, value: str | None) -> str | None:
+        return value if value is None or "/" in value else check_name("badRows", value)
+
+    @property
+    def confirm(self) -> Confirm | None:
+        """What must be known before a send counts as done."""
+        if not self.confirm_replicas and not self.confirm_fsync:
+            return None
+        return Confirm(replicas=self.confirm_replicas, fsync=self.confirm_fsync, timeout=self.confirm_timeout)
+
+
+def _states(text: object) -> object:
+    return text.replace(" ", "").split(",") if isinstance(text, str) else text
+
+
+class SnapshotOptions(_Options):
+    """What to read of a topic as it stands."""
+
+    topic: str
+    state: Annotated[tuple[State, ...], BeforeValidator(_states)] = PAGED
+    partition_rows: Annotated[int, Field(ge=1, le=100_000_000)] = 100_000
+    """Messages in one partition, about."""
+
+    @field_validator("state")
+    @classmethod
+    def _can_be_listed(cls, states: tuple[State, ...]) -> tuple[State, ...]:
+        for state in states:
+            if state not in PAGED:
+                raise InvalidInput("option state", state.value, f"{', '.join(PAGED)}, with commas between, are")
+        return tuple(state for state in PAGED if state in states)
+
+
+class StreamOptions(_Options):
+    """What to read as it becomes ready."""
+
+    topic: str
+    group: str
+    max_rows: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
+    """Most messages in one micro-batch."""
+    partition_rows: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
+    """Messages in one partition of it."""

@@ -1,0 +1,54 @@
+"""The data source, as Spark asks for it. Everything here runs on the driver, before any task starts."""
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import StructType
+
+from lisa_common.errors import InvalidInput
+from lisa_producer.spark.columns import check_columns
+from lisa_producer.spark.options import SnapshotOptions, StreamOptions, WriteOptions
+from lisa_producer.spark.rows import MESSAGE_SCHEMA, check_schema
+from lisa_producer.spark.snapshot import snapshot_reader
+from lisa_producer.spark.stream import GroupReader
+from lisa_producer.spark.writer import BatchWriter, Sink, StreamWriter
+
+__all__ = ["LisaDataSource"]
+
+
+class LisaDataSource(DataSource):
+    """Topics of Lisa as tables and streams: `spark.read`, `df.write`, `spark.readStream` and `df.writeStream`.
+
+    Options and columns are checked here: one that cannot be taken raises InvalidInput, which names what is allowed.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format(…)` takes."""
+        return "lisa"
+
+    def schema(self) -> StructType:
+        """What reads yield where the reader names no columns of its own."""
+        return MESSAGE_SCHEMA
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's signature
+        """Writes a frame; appending is all there is."""
+        if overwrite:
+            raise InvalidInput("mode", "overwrite", "append is")
+        return BatchWriter(self._sink(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
+        """Writes the micro-batches of a query."""
+        if overwrite:
+            raise InvalidInput("outputMode", "complete", "append or update is")
+        return StreamWriter(self._sink(schema))
+
+    def _sink(self, schema: StructType) -> Sink:
+        options = WriteOptions.of(self.options)
+        return Sink(options, check_columns(schema, options.topic))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reads what waits, is to be retried, or is dead."""
+        return snapshot_reader(SnapshotOptions.of(self.options), check_schema(schema))
+
+    def streamReader(self, schema: StructType) -> GroupReader:  # noqa: N802
+        """Reads what becomes ready, as a consumer group."""
+        return GroupReader(StreamOptions.of(self.options), check_schema(schema))
