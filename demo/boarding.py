@@ -5,27 +5,17 @@ Some calls fail on purpose, always the same ones: what is wrong with a flight is
 
 import asyncio
 import os
-from functools import cache
-from pathlib import Path
 
-import redis
-
-from demo.events import Begun, Ended, Journal
 from demo.flights import AIRPORTS
+from demo.logbook import NAME, noted
 from demo.server import GROUP
-from demo.servertime import ServerTime
-from lisa_consumer import ConsumerSettings, Delivery, Reject, Retry, Worker
+from lisa_consumer import Delivery, Reject, Retry, Worker
 
 __all__ = ["worker"]
 
-_name = os.environ.get("DEMO_WORKER", "worker")
 _boarding_s = float(os.environ.get("DEMO_BOARDING_S", "0.25"))
 
-# Measured while the module is imported: the first delivery is not to wait for it.
-with redis.Redis.from_url(ConsumerSettings.load().redis_url.get_secret_value()) as _client:
-    _clock = ServerTime.of(_client)
-
-worker = Worker(group=GROUP, name=_name)
+worker = Worker(group=GROUP, name=NAME)
 
 
 class GateTaken(Exception):
@@ -38,17 +28,9 @@ class NoAircraft(Exception):
 
 @worker.on(*AIRPORTS)
 async def board(delivery: Delivery) -> None:
-    """Calls a flight, and notes when by the server's clock, whatever comes of it."""
-    now_ms = _clock.now_ms()
-    journal = _journal()
-    journal.note(Begun(delivery.id, delivery.attempt, _name, delivery.topic, delivery.due_ms, now_ms))
-    try:
+    """Calls a flight, and notes when."""
+    with noted(delivery):
         await _board(delivery)
-    except Exception as error:
-        text = f"{type(error).__name__}: {error}"
-        journal.note(Ended(delivery.id, delivery.attempt, _name, _clock.now_ms(), text))
-        raise
-    journal.note(Ended(delivery.id, delivery.attempt, _name, _clock.now_ms()))
 
 
 async def _board(delivery: Delivery) -> None:
@@ -62,8 +44,3 @@ async def _board(delivery: Delivery) -> None:
         case "no such gate":
             raise Reject("the gate does not exist")
     await asyncio.sleep(_boarding_s)
-
-
-@cache
-def _journal() -> Journal:
-    return Journal(Path(os.environ["DEMO_JOURNALS"]) / f"{_name}.jsonl")

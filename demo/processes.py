@@ -1,4 +1,4 @@
-"""The demo's processes: each logs to a file of its own, and none outlives the demo."""
+"""The demos' processes: each logs to a file of its own, and none outlives the demo."""
 
 import os
 import signal
@@ -35,16 +35,14 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # In a session of its own, so that Ctrl-C reaches it through us only.
+                # In a session of its own, so that Ctrl-C reaches it through us only, and SIGKILL its children as well.
                 start_new_session=True,
             )
         return self._running[name].pid
 
     def kill(self, name: str) -> None:
         """Ends a process by SIGKILL, and returns when it is no more."""
-        process = self._running.pop(name)
-        process.kill()
-        process.wait()
+        _kill(self._running.pop(name))
 
     def done(self, name: str) -> bool:
         """Whether a process has ended by itself; raises DemoFailed when it has not ended well."""
@@ -63,7 +61,16 @@ class Processes:
 
     def stop(self) -> None:
         """Asks all that run to end, by SIGTERM; raises DemoFailed when one does not end in time, and well."""
-        codes = self._end(signal.SIGTERM)
+        for process in self._running.values():
+            process.terminate()
+        codes = {}
+        for name, process in list(self._running.items()):
+            try:
+                codes[name] = process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                codes[name] = _kill(process)
+            # Only now: a second Ctrl-C in the midst of this leaves the rest to the end of the block.
+            del self._running[name]
         if bad := [f"{name} with {code}" for name, code in codes.items() if code != 0]:
             raise DemoFailed(f"told to stop, these did not end well: {', '.join(bad)}")
 
@@ -75,24 +82,18 @@ class Processes:
             parts.append("\n".join([f"--- {log.stem}", *last]))
         return "\n".join(parts)
 
-    def _end(self, how: signal.Signals) -> dict[str, int]:
-        for process in self._running.values():
-            process.send_signal(how)
-        codes = {}
-        for name, process in list(self._running.items()):
-            try:
-                codes[name] = process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                codes[name] = process.wait()
-            # Only now: a second Ctrl-C in the midst of this leaves the rest to the end of the block.
-            del self._running[name]
-        return codes
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end(signal.SIGKILL)
+        for process in self._running.values():
+            _kill(process)
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> int:
+    """Ends a process by SIGKILL, with what it has started, and returns when it is no more."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()

@@ -1,0 +1,106 @@
+"""The manager and the workers of a demo, each a process of its own, and what they note."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from demo.events import Event, Sent, Tail
+from demo.flights import AIRPORTS
+from demo.ledger import End
+from demo.processes import DemoFailed, Processes
+from demo.running import Place
+from demo.server import Server
+from lisa_producer import Producer, ProducerSettings
+
+__all__ = ["WORKERS", "Crew"]
+
+WORKERS = ("worker-1", "worker-2")
+
+_ROOT = Path(__file__).parents[1]
+_START_S = 20.0
+_TICK_S = 0.05
+
+
+class Crew:
+    """The processes of a demo, the server that they meet on, and their journals. None outlives the block."""
+
+    def __init__(self, place: Place, environment: Mapping[str, str]) -> None:
+        self._place = place
+        self.journals = place.directory / "journals"
+        logs = place.directory / "logs"
+        self.journals.mkdir()
+        logs.mkdir()
+        self.processes = Processes(
+            logs,
+            {
+                "LISA_REDIS_URL": place.url,
+                "LISA_PREFIX": place.prefix,
+                "PYTHONPATH": str(_ROOT),
+                "DEMO_JOURNALS": str(self.journals),
+                **environment,
+            },
+        )
+        self.server = Server(place.url, place.prefix)
+        self._tail = Tail(self.journals)
+        self._pids: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self.server, self.processes:
+            pass
+
+    def start(self, worker: str) -> None:
+        """Starts the manager and the workers, whose handlers are at `worker`, and returns when all are ready."""
+        self.server.declare(AIRPORTS)
+        self._start("manager", _program("lisa-manager"), "run")
+        for name in WORKERS:
+            self._start(name, _program("lisa-consumer"), "run", worker, environment={"DEMO_WORKER": name})
+        deadline = time.monotonic() + _START_S
+        while not self._ready():
+            self.processes.check(*self._pids)
+            if time.monotonic() > deadline:
+                raise DemoFailed("manager and workers are not ready in time")
+            time.sleep(_TICK_S)
+
+    def start_module(self, name: str, module: str, *arguments: str) -> None:
+        """Starts a module of the demo as one more process, which notes in a journal of its name."""
+        journal = self.journals / f"{name}.jsonl"
+        self._start(name, sys.executable, "-m", module, *arguments, "--journal", str(journal))
+
+    def _start(self, name: str, *command: str, environment: Mapping[str, str] | None = None) -> None:
+        self._pids[name] = self.processes.start(name, command, environment)
+
+    def _ready(self) -> bool:
+        return self.server.managers() > 0 and self.server.readers() >= len(WORKERS)
+
+    def __str__(self) -> str:
+        """Who plays."""
+        pids = ", ".join(f"{name} {pid}" for name, pid in self._pids.items())
+        return f"{self.server.version()}; processes: {pids}"
+
+    def news(self) -> Iterator[Event]:
+        """What was noted since the last call."""
+        return self._tail.new()
+
+    def ends(self, messages: Iterable[Sent]) -> Iterator[tuple[str, End]]:
+        """Where Lisa says that each message is."""
+        settings = ProducerSettings.load(redis_url=self._place.url, prefix=self._place.prefix)
+        with Producer(settings=settings) as producer:
+            for sent in messages:
+                found = producer.find(sent.topic, sent.id)
+                failures = [copy.failure for copy in found.copies if copy.failure] if found else []
+                reason = "; ".join(f"{failure.reason}: {failure.error}" for failure in failures)
+                yield sent.id, End(found.state if found else "unknown", reason)
+
+
+def _program(name: str) -> str:
+    """A program of the environment that runs the demo, whether that is activated or not."""
+    beside = Path(sys.executable).with_name(name)
+    return str(beside) if beside.exists() else name

@@ -1,0 +1,41 @@
+"""What a worker writes down of its deliveries."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import redis
+
+from demo.events import Begun, Ended, Journal
+from demo.servertime import ServerTime
+from lisa_consumer import ConsumerSettings, Delivery
+
+__all__ = ["NAME", "noted"]
+
+NAME = os.environ.get("DEMO_WORKER", "worker")
+
+# Measured while the module is imported: the first delivery is not to wait for it.
+with redis.Redis.from_url(ConsumerSettings.load().redis_url.get_secret_value()) as _client:
+    _clock = ServerTime.of(_client)
+
+
+@contextmanager
+def noted(delivery: Delivery) -> Iterator[None]:
+    """Notes when the handling of a delivery begins and ends by the server's clock, whatever comes of it."""
+    now_ms = _clock.now_ms()
+    journal = _journal()
+    journal.note(Begun(delivery.id, delivery.attempt, NAME, delivery.topic, delivery.due_ms, now_ms))
+    try:
+        yield
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        journal.note(Ended(delivery.id, delivery.attempt, NAME, _clock.now_ms(), text))
+        raise
+    journal.note(Ended(delivery.id, delivery.attempt, NAME, _clock.now_ms()))
+
+
+@cache
+def _journal() -> Journal:
+    return Journal(Path(os.environ["DEMO_JOURNALS"]) / f"{NAME}.jsonl")

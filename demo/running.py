@@ -1,0 +1,106 @@
+"""What the demos have in common around their play: a server, a directory, and an end that leaves nothing behind."""
+
+import argparse
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from types import FrameType
+
+import redis
+from rich.console import Console
+
+from demo.flights import Flight, flights_of
+from demo.server import Server
+from lisa_common.embedded import embedded_server
+from lisa_common.errors import LisaError
+
+__all__ = ["Day", "Place", "options_of", "run"]
+
+_STORM = date(2013, 3, 8)
+"""A snowstorm: of 979 flights, 180 were cancelled, and 552 were late."""
+
+_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """Which day is played, and how long that takes."""
+
+    date: date
+    flights: Sequence[Flight]
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.date:%d %B %Y}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a demo is played: a server, a prefix of its own on it, and a directory of its own."""
+
+    url: str
+    prefix: str
+    directory: Path
+
+
+def options_of(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None
+) -> tuple[argparse.Namespace, Day]:
+    """The parser's own options and the day; ends the program, with what is allowed, where one cannot be taken."""
+    parser.add_argument("--day", type=date.fromisoformat, default=_STORM, help="a day in 2013 (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long the day takes (default: %(default)g)")
+    options = parser.parse_args(arguments)
+    if not 5 <= options.seconds <= 45:  # noqa: PLR2004 - said in the message
+        parser.error("--seconds: from 5 to 45, so that the demo ends within two minutes")
+    try:
+        flights = flights_of(options.day)
+    except (ValueError, ModuleNotFoundError) as error:
+        parser.error(str(error))
+    return options, Day(options.day, flights, options.seconds)
+
+
+def run(console: Console, play: Callable[[Place], int]) -> int:
+    """Plays, and returns the exit code. The directory stays if that is 1: its logs and journals tell why."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    directory = Path(tempfile.mkdtemp(prefix="lisa-demo-"))
+    code = 1
+    try:
+        with _place(directory) as place:
+            code = play(place)
+    except KeyboardInterrupt:
+        console.print("interrupted; everything that was started has been stopped")
+        code = _INTERRUPTED
+    except (LisaError, redis.RedisError) as error:
+        console.print(f"the demo has failed: {error}", markup=False)
+    finally:
+        if code == 1:
+            console.print(f"logs and journals are kept in {directory}")
+        else:
+            shutil.rmtree(directory)
+    return code
+
+
+@contextmanager
+def _place(directory: Path) -> Iterator[Place]:
+    """A server of our own, or a prefix of our own on the one that is named."""
+    if named := os.environ.get("LISA_REDIS_URL"):
+        place = Place(named, f"demo-{secrets.token_hex(4)}", directory)
+        try:
+            yield place
+        finally:
+            with Server(place.url, place.prefix) as server:
+                server.remove_all()
+    else:
+        with embedded_server(directory / "valkey") as url:
+            yield Place(url, "lisa", directory)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
