@@ -70,10 +70,10 @@ def message_of(row: Row, topic: str | None) -> tuple[str, Message]:
         if isinstance(value, _Refused):
             raise value.error
     if "body" not in fields:
-        raise InvalidInput("body", None, "anything but null is")
+        raise InvalidInput("body", None, "a value is")
     named = fields.pop("topic", topic)
     if named is None:
-        raise InvalidInput("topic", None, "without the option topic, a topic is")
+        raise InvalidInput("topic", None, "without the option topic, a name is")
     due = fields.pop("due_at", None)
     return check_name("topic", named), Message(at=None if due is None else _moment(due), **fields)
 

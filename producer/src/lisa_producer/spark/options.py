@@ -6,14 +6,19 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
-from lisa_common.errors import InvalidInput
+from lisa_common.errors import InvalidInput, InvalidSettings
 from lisa_common.protocol.paging import PAGED
 from lisa_common.protocol.producing import State
+from lisa_common.server import client_options
 from lisa_common.values import check_name
 from lisa_producer.message import Confirm
 from lisa_producer.settings import ProducerSettings
 
 __all__ = ["SnapshotOptions", "StreamOptions", "WriteOptions"]
+
+
+_SPARKS_OWN = ("checkpointlocation",)
+"""What Spark passes on, though it is none of a source's business."""
 
 
 def _camel(name: str) -> str:
@@ -45,12 +50,25 @@ class _Options(BaseModel):
     def of(cls, given: Mapping[str, str]) -> Self:
         """The options as Spark gives them; raises InvalidInput, or InvalidSettings, naming the first bad one."""
         named = {_camel(name).lower(): field for name, field in cls.settings_of.items()}
-        settings = ProducerSettings.load(**cls._fixed(), **{named[n]: text for n, text in given.items() if n in named})
-        rest = {name: text for name, text in given.items() if name not in named}
+        settings = cls._settings({named[name]: text for name, text in given.items() if name in named})
+        rest = {name: text for name, text in given.items() if name not in named and name not in _SPARKS_OWN}
         try:
             return cls.model_validate({**rest, "settings": settings})
         except ValidationError as error:
             raise cls._error(error) from None
+
+    @classmethod
+    def _settings(cls, given: Mapping[str, str]) -> ProducerSettings:
+        try:
+            settings = ProducerSettings.load(**cls._fixed(), **given)
+        except InvalidSettings as error:
+            text = str(error)
+            for option, field in cls.settings_of.items():
+                text = text.replace(f"setting {field} ", f"option {_camel(option)} ")
+            raise InvalidSettings(text) from None
+        # Tasks connect; that they can is found out here, as far as the URL can tell.
+        client_options(settings.redis_url.get_secret_value(), name="lisa-spark", timeout_s=settings.timeout_s)
+        return settings
 
     @classmethod
     def _fixed(cls) -> dict[str, Any]:

@@ -1,0 +1,38 @@
+"""Spark once for all tests, and a topic for each."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from pyspark.sql import SparkSession
+
+from lisa_common.keys import TopicKeys
+from support.spark import SparkTopic, java_17, spark_session
+
+
+@pytest.fixture(autouse=True)
+def _needs_java(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("spark") and not java_17():
+        pytest.skip("no Java 17 for Spark")
+
+
+@pytest.fixture(scope="session")
+def spark_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Spark leaves what it leaves, its log among it."""
+    return tmp_path_factory.mktemp("spark")
+
+
+@pytest.fixture(scope="session")
+def spark(spark_directory: Path) -> Iterator[SparkSession]:
+    """Spark, with filter push-down."""
+    if not java_17():
+        pytest.skip("no Java 17 for Spark")
+    with spark_session(spark_directory, **{"spark.sql.python.filterPushdown.enabled": "true"}) as session:
+        yield session
+
+
+@pytest.fixture
+def topic(spark: SparkSession, spark_directory: Path, client: redis.Redis, redis_url: str, prefix: str) -> SparkTopic:
+    """A topic of the test's own, named like its prefix."""
+    return SparkTopic(spark, client, redis_url, TopicKeys(prefix, f"orders-{prefix}"), spark_directory / "driver.log")

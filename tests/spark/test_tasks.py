@@ -1,0 +1,162 @@
+"""What one task of the sink does with its rows: sends them, sets them aside, or fails."""
+
+import json
+import pickle
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import redis
+
+from lisa_common.errors import InvalidInput, Refused, Unreachable
+from lisa_common.keys import TopicKeys
+from lisa_producer.spark.bad_rows import BadRow
+from lisa_producer.spark.columns import Columns
+from lisa_producer.spark.options import WriteOptions
+from lisa_producer.spark.writer import BatchWriter, Sink, Written
+from support import Server
+
+OwnServer = Callable[..., Server]
+
+
+@pytest.fixture
+def write(redis_url: str, prefix: str) -> Callable[..., Written]:
+    """Run a task on a batch of rows, given by columns."""
+
+    def run(columns: dict[str, list[Any]], **options: Any) -> Written:
+        given = {"url": redis_url, "prefix": prefix, "topic": "orders"} | options
+        sink = Sink(
+            WriteOptions.of({name.lower(): str(value) for name, value in given.items()}),
+            Columns(tuple(columns), "orders"),
+        )
+        batch = pa.RecordBatch.from_pydict(columns)
+        # As Spark hands it to its tasks.
+        writer: BatchWriter = pickle.loads(pickle.dumps(BatchWriter(sink)))  # noqa: S301 - our own bytes
+        return writer.write(iter([batch]))
+
+    return run
+
+
+def _counts(written: Written) -> tuple[int, int, int, int]:
+    return written.rows, written.sent, written.duplicates, written.bad
+
+
+def test_counts(write: Callable[..., Written]) -> None:
+    """Rows are sent once; done again, those with an id are duplicates."""
+    columns: dict[str, list[Any]] = {"id": ["a", "b", None], "body": ["x", "y", "z"]}
+    assert _counts(write(columns)) == (3, 3, 0, 0)
+    assert _counts(write(columns)) == (3, 1, 2, 0)
+    assert _counts(write({"body": []})) == (0, 0, 0, 0)
+
+
+BAD = {
+    "null body": ({"body": [None]}, r"row 1, id 'b' of partition 0 cannot be sent: body None is not allowed"),
+    "negative": ({"body": ["x"], "delay": [-1.0]}, "delay -1.0 is not allowed: a number of seconds"),
+    "not a number": ({"body": ["x"], "delay": [float("nan")]}, "delay nan is not allowed"),
+    "interval": ({"body": ["x"], "delay": [timedelta(days=9999)]}, "delay datetime.* is not allowed: .* 10 years"),
+    "priority": ({"body": ["x"], "priority": [256]}, "priority 256 is not allowed: whole numbers from 0 to 255"),
+    "retries": ({"body": ["x"], "max_retries": [-1]}, "max_retries -1 is not allowed"),
+    "topic": ({"body": ["x"], "topic": ["a/b"]}, "topic 'a/b' is not allowed"),
+    "too large": ({"body": ["x" * 1_048_577]}, "body 'of 1048577 bytes' is not allowed: at most 1048576"),
+    "digits": ({"body": [{"n": Decimal("0.1234567890123456789")}]}, "body .* is not allowed: a decimal of at most 15"),
+    "in JSON": ({"body": [{"n": float("inf")}]}, "body .* is not allowed: bytes, text or a JSON value is"),
+}
+
+
+@pytest.mark.parametrize(("bad", "error"), BAD.values(), ids=BAD.keys())
+def test_a_bad_row_fails_the_task(
+    write: Callable[..., Written], tmp_path: Path, bad: dict[str, list[Any]], error: str
+) -> None:
+    """With the row's place, its id, and the reason; set aside, the others are sent and it is counted."""
+    good: dict[str, Any] = {"body": "x", "delay": 1.0, "priority": 1, "max_retries": 1, "topic": "orders"}
+    if isinstance(bad["body"][0], dict):
+        good["body"] = {"n": type(bad["body"][0]["n"])(1)}
+    if isinstance(bad.get("delay", [0])[0], timedelta):
+        good["delay"] = timedelta(seconds=1)
+    columns = {"id": ["a", "b"], **{name: [good[name], *value] for name, value in bad.items()}}
+    with pytest.raises(BadRow, match=error):
+        write(columns)
+    done = write(columns, badRows=f"{tmp_path}/aside")
+    # The good row may have been sent before its neighbour was found out.
+    assert (done.rows, done.sent + done.duplicates, done.bad) == (2, 1, 1)
+
+
+def test_both_times(write: Callable[..., Written]) -> None:
+    """A row is due at a time, or after a delay."""
+    due = pa.array([1_800_000_000_000_000], pa.timestamp("us", tz="UTC"))
+    with pytest.raises(BadRow, match="only one of delay and at is"):
+        write({"body": ["x"], "due_at": due, "delay": [5]})
+
+
+def test_set_aside_in_a_directory(write: Callable[..., Written], tmp_path: Path) -> None:
+    """One line of JSON for each bad row, with all that it held, in a file that the same task replaces."""
+    columns: dict[str, list[Any]] = {
+        "id": ["good", "bad\n", "worse"],
+        "body": [b"x", b"\xff\x00", None],
+        "delay": [timedelta(seconds=60)] * 3,
+    }
+    place = tmp_path / "some" / "where"
+    done = write(columns, badRows=f"{place}/")
+    assert _counts(done) == (3, 1, 0, 2)
+    (file,) = place.iterdir()
+    assert done.bad_file == str(file)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    first, second = sorted(lines, key=lambda line: line["row"])
+    assert first["error"].startswith("id 'bad\\n' is not allowed")
+    assert {name: first[name] for name in ("row", "id", "body", "delay")} == {
+        "row": 1,
+        "id": "bad\n",
+        "body": {"base64": "/wA="},
+        "delay": 60.0,
+    }
+    assert second["error"].startswith("body None")
+    assert (second["row"], "body" in second) == (2, False)
+    assert write({"body": ["x"]}, badRows=str(place)).bad_file is None
+
+
+def test_set_aside_in_a_topic(write: Callable[..., Written], client: redis.Redis, prefix: str) -> None:
+    """One message for each bad row; done again, it is not sent twice."""
+    columns: dict[str, list[Any]] = {"id": ["a~", "b"], "body": ["x", "y"]}
+    assert _counts(write(columns, badRows="bad-orders")) == (2, 1, 0, 1)
+    assert _counts(write(columns, badRows="bad-orders")) == (2, 0, 1, 1)
+    ((_, record),) = client.hgetall(TopicKeys(prefix, "bad-orders").of("messages")).items()  # type: ignore[union-attr]
+    body = json.loads(record[14:])
+    assert (body["id"], body["body"]) == ("a~", "x")
+    assert body["error"].startswith("id 'a~' is not allowed")
+
+
+def test_what_cannot_be_set_aside_fails_the_task(
+    write: Callable[..., Written], client: redis.Redis, prefix: str
+) -> None:
+    """A row too large even for the topic of bad rows is not dropped."""
+    with pytest.raises(BadRow, match="row 0 of partition 0 cannot be sent: body 'of 2000000 bytes' is not allowed"):
+        write({"body": ["x" * 2_000_000]}, badRows="bad-orders")
+    assert client.xlen(TopicKeys(prefix, "bad-orders").of("ready")) == 0
+
+
+def test_a_failed_task_leaves_no_file(write: Callable[..., Written], tmp_path: Path, own_server: OwnServer) -> None:
+    """What a task has set aside goes when the server is away for too long: the task is done again."""
+    server = own_server()
+    server.stop()
+    columns: dict[str, list[Any]] = {"id": ["a", "b"], "body": [None, "y"]}
+    with pytest.raises(Unreachable):
+        write(columns, badRows=f"{tmp_path}/aside", url=server.url, patience=0.1)
+    assert list((tmp_path / "aside").iterdir()) == []
+
+
+def test_a_full_server_fails_the_task_after_its_patience(write: Callable[..., Written], own_server: OwnServer) -> None:
+    """Refused, with the server's own words."""
+    server = own_server(maxmemory="1mb", maxmemory_policy="noeviction")
+    with pytest.raises(Refused, match="used memory > 'maxmemory'"):
+        write({"body": ["x" * 1000] * 5000}, url=server.url, patience=0.1)
+
+
+def test_invalid_input_is_told_once(write: Callable[..., Written]) -> None:
+    """The error of a row is the producer's own."""
+    with pytest.raises(BadRow) as caught:
+        write({"id": [""], "body": ["x"]})
+    assert isinstance(caught.value.__cause__, InvalidInput)
