@@ -14,7 +14,8 @@ from typing import Any
 
 import redis
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamReader, StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from lisa_common.keys import TopicKeys
 
@@ -111,9 +112,9 @@ class SparkTopic:
     @property
     def waiting(self) -> int:
         """How many messages wait."""
-        return int(self.client.zcard(self.keys.of("waiting")))  # type: ignore[arg-type]
+        return int(self.client.zcard(self.keys.of("waiting")))
 
     @property
     def ready(self) -> int:
         """How many entries the stream has."""
-        return int(self.client.xlen(self.keys.of("ready")))  # type: ignore[arg-type]
+        return int(self.client.xlen(self.keys.of("ready")))

@@ -1,5 +1,6 @@
 """What one consumer of a group holds, as flows: taken from the ready stream, cut into ranges, fetched, settled."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +29,7 @@ def place_of(entry: str) -> tuple[int, int]:
 
 
 class BeganAnew(LisaError):
-    """The stream's entries begin below what the consumer has read already."""
+    """All of the stream, even what was added just now, lies below what the consumer has read already."""
 
     def __init__(self, topic: str, entry: str, after: str) -> None:
         super().__init__(
@@ -89,8 +90,12 @@ class Holding:
         early = [entry for entry in entries if place_of(entry.entry) <= place_of(after)]
         late = [entry for entry in entries if until and place_of(entry.entry) > place_of(until)]
         if early or late:
-            yield consuming.release(self._keys, self.group, entries if early else late)
-        if early:
+            # The group was made anew, or there is more than was asked for: given back, they come again as new entries.
+            back, others = self._sorted(early + late)
+            yield consuming.release(self._keys, self.group, back)
+            if others:
+                yield from self._pass_over(others)
+        if early and place_of((yield from self.newest())) <= place_of(after):
             raise BeganAnew(self.topic, early[0].entry, after)
         return len(entries) > len(late)
 
@@ -135,20 +140,27 @@ class Holding:
         """Acks all that the consumer holds up to an entry."""
         at = FIRST
         while held := (yield from self._held(at, last)):
-            ours = [entry for entry in held if entry.id is not None and entry.group in (None, self.group)]
-            others = [replace(entry, id=None) for entry in held if entry not in ours]
+            ours, others = self._sorted(held)
             _, policy = yield from self.topics.resolve(self.topic)
-            calls: list[Call[Any]] = []
-            if ours:
-                calls.append(consuming.ack(self._keys, self.group, ours, policy))
-            if others:
-                calls.append(consuming.pass_over(self._keys, self.group, others, policy))
             try:
-                yield calls
+                if ours:
+                    yield consuming.ack(self._keys, self.group, ours, policy)
+                if others:
+                    yield from self._pass_over(others)
             except OutcomeUnknown:
                 # Acked or not: what is still held is acked again.
                 continue
             at = held[-1].entry
+
+    def _sorted(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+        """The group's deliveries, and entries that are none: another group's retries, and foreign ones."""
+        ours = [entry for entry in entries if entry.id is not None and entry.group in (None, self.group)]
+        others = [replace(e, id=None) for e in entries if e.id is None or e.group not in (None, self.group)]
+        return ours, others
+
+    def _pass_over(self, entries: Sequence[Entry]) -> Flow[None]:
+        _, policy = yield from self.topics.resolve(self.topic)
+        yield consuming.pass_over(self._keys, self.group, entries, policy)
 
     def renew(self) -> Flow[float]:
         """Renews the leases on all that the consumer holds. Result: the visibility timeout, in seconds."""

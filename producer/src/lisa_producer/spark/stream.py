@@ -136,6 +136,4 @@ def _parsed(offset: Offset) -> tuple[str, str]:
     try:
         return offset["entry"], offset["consumer"]
     except (KeyError, TypeError):
-        raise InvalidInput(
-            "offset", offset, "one with entry and consumer is; the checkpoint is another source's"
-        ) from None
+        raise InvalidInput("offset", offset, "one of this source, with entry and consumer, is") from None

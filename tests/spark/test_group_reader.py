@@ -1,0 +1,326 @@
+"""A topic as a stream, without Spark around it: offsets, acks, leases, what comes back."""
+
+import asyncio
+import pickle
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import redis
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+from lisa_common.call import command
+from lisa_common.errors import InvalidInput
+from lisa_common.keys import TopicKeys
+from lisa_common.policy import Policy
+from lisa_common.protocol import managing
+from lisa_consumer import Consumer
+from lisa_consumer.settings import ConsumerSettings
+from lisa_producer import Message, Producer, ProducerSettings
+from lisa_producer.spark.holding import BeganAnew
+from lisa_producer.spark.options import StreamOptions
+from lisa_producer.spark.rows import MESSAGE_SCHEMA, check_schema
+from lisa_producer.spark.stream import GroupReader, Offset
+from support import wait_until
+from support.proxy import Proxy
+
+ALL = check_schema(MESSAGE_SCHEMA)
+
+
+class Topic:
+    """A topic, and readers of it as Spark makes them."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self.url = url
+        self.keys = TopicKeys(prefix, "orders")
+        self.producer = Producer(url, settings=ProducerSettings.load(redis_url=url, prefix=prefix))
+        self.client = redis.Redis.from_url(url, protocol=2)
+        self.readers: list[GroupReader] = []
+
+    def send(self, *ids: str, **options: Any) -> None:
+        """Sends messages, due now."""
+        self.producer.send_many("orders", [Message(body=f"body {id}", id=id, **options) for id in ids])
+
+    def reader(self, **options: Any) -> GroupReader:
+        """A reader as the group `g`."""
+        given = {"url": self.url, "prefix": self.keys.prefix, "topic": "orders", "group": "g"} | options
+        reader = GroupReader(StreamOptions.of({name.lower(): str(value) for name, value in given.items()}), ALL)
+        self.readers.append(reader)
+        return reader
+
+    def pending(self, group: str = "g") -> int:
+        """How many deliveries are not settled."""
+        (found,) = [info for info in self.client.xinfo_groups(self.keys.of("ready")) if info["name"] == group.encode()]
+        return int(found["pending"])
+
+    def reclaim_all(self, group: str = "g") -> int:
+        """As a manager does it when all leases have run out."""
+        policy = Policy(visibility_ms=100)
+        wait_until(lambda: self._oldest_idle(group) > 100, what="the leases to run out")
+        call = managing.reclaim(self.keys, group, policy, cursor="0-0", limit=1000)
+        return self.producer._connection.call(call).count
+
+    def _oldest_idle(self, group: str) -> int:
+        return int(self.client.xpending_range(self.keys.of("ready"), group, "-", "+", 1)[0]["time_since_delivered"])
+
+    def close(self) -> None:
+        """Closes all that it opened."""
+        for reader in self.readers:
+            reader.stop()
+        self.producer.close()
+        self.client.close()
+
+
+@pytest.fixture
+def topic(redis_url: str, prefix: str) -> Iterator[Topic]:
+    """A topic of the test's own."""
+    topic = Topic(redis_url, prefix)
+    yield topic
+    topic.close()
+
+
+def _plan(reader: GroupReader, start: Offset, limit: ReadLimit | None = None) -> Offset:
+    return reader.latestOffset(start, limit or reader.getDefaultReadLimit())
+
+
+def _run(reader: GroupReader, start: Offset, end: Offset) -> list[str]:
+    """The ids of a micro-batch, read as tasks do."""
+    batches = [
+        batch
+        for partition in reader.partitions(start, end)
+        for batch in pickle.loads(pickle.dumps(reader)).read(pickle.loads(pickle.dumps(partition)))  # noqa: S301
+    ]
+    return [row["id"] for row in pa.Table.from_batches(batches).to_pylist()] if batches else []
+
+
+def test_rows(topic: Topic) -> None:
+    """A message comes with its body, headers, times and attempt."""
+    topic.send("a", headers={"k": "v"})
+    reader = topic.reader()
+    start = reader.initialOffset()
+    end = _plan(reader, start)
+    (partition,) = reader.partitions(start, end)
+    (row,) = next(reader.read(partition)).to_pylist()
+    assert (row["id"], row["body"], row["attempts"], row["state"]) == ("a", b"body a", 1, "delivered")
+    assert (row["group"], dict(row["headers"])) == ("g", {"k": "v"})
+    assert row["due_at"] == row["sent_at"]
+
+
+def test_batches_are_bounded_and_cut(topic: Topic) -> None:
+    """A batch has at most maxRows rows, a partition about partitionRows; the next goes on after it."""
+    topic.send(*"abcdefg")
+    reader = topic.reader(maxRows=5, partitionRows=2)
+    start = reader.initialOffset()
+    end = _plan(reader, start)
+    assert len(reader.partitions(start, end)) == 3
+    assert _run(reader, start, end) == list("abcde")
+    after = _plan(reader, end)
+    assert _run(reader, end, after) == ["f", "g"]
+    assert _plan(reader, after) == after
+
+
+def test_acked_when_done_and_no_earlier(topic: Topic) -> None:
+    """What was read is pending until Spark commits it, or goes on from there."""
+    topic.send(*"abc")
+    reader = topic.reader(maxRows=2)
+    start = reader.initialOffset()
+    end = _plan(reader, start)
+    _run(reader, start, end)
+    assert topic.pending() == 2
+    reader.commit(end)
+    assert topic.pending() == 0
+    after = _plan(reader, end)
+    _run(reader, end, after)
+    assert topic.pending() == 1
+    _plan(reader, after)
+    assert topic.pending() == 0
+    assert topic.client.hlen(topic.keys.of("messages")) == 0
+
+
+def test_a_batch_is_the_same_when_done_again(topic: Topic) -> None:
+    """After a restart, a batch that was planned and not committed has the same rows."""
+    topic.send(*"abcd")
+    first = topic.reader(maxRows=3)
+    start = first.initialOffset()
+    end = _plan(first, start)
+    assert _run(first, start, end) == list("abc")
+    first.stop()
+    again = topic.reader(maxRows=3)
+    assert _run(again, again.initialOffset(), end) == list("abc")
+    again.commit(end)
+    assert _run(again, end, _plan(again, end)) == ["d"]
+
+
+def test_what_was_read_and_never_planned_comes_first(topic: Topic) -> None:
+    """A query that died before it noted its offset finds what it had read."""
+    topic.send(*"abcd")
+    first = topic.reader(maxRows=1)
+    start = first.initialOffset()
+    noted = _plan(first, start)
+    _run(first, start, noted)
+    _plan(first, noted)
+    again = topic.reader()
+    end = _plan(again, noted)
+    assert _run(again, noted, end) == list("bcd")
+
+
+def test_reclaimed_while_the_query_was_away(topic: Topic) -> None:
+    """What others took back is not in the batch any more; it comes again as a retry, and nothing is lost."""
+    topic.send(*"ab")
+    first = topic.reader()
+    start = first.initialOffset()
+    end = _plan(first, start)
+    first.stop()
+    assert topic.reclaim_all() == 2
+    again = topic.reader()
+    assert _run(again, start, end) == []
+    again.commit(end)
+    assert topic.client.zcard(topic.keys.of("retry")) == 2
+
+
+def test_shared_group(topic: Topic) -> None:
+    """Another consumer of the group has other messages, and the query's acks leave them alone."""
+    topic.send(*"abcd")
+    settings = ConsumerSettings.load(redis_url=topic.url, prefix=topic.keys.prefix)
+    with Consumer("orders", group="g", settings=settings) as other:
+        (theirs,) = other.read(limit=1)
+        reader = topic.reader()
+        start = reader.initialOffset()
+        end = _plan(reader, start)
+        assert _run(reader, start, end) == list("bcd")
+        reader.commit(end)
+        assert topic.pending() == 1
+        assert other.ack(theirs) == ["acked"]
+
+
+def test_two_queries_of_one_group(topic: Topic) -> None:
+    """Each has a consumer of its own: neither acks what the other reads."""
+    topic.send(*"abcd")
+    one, two = topic.reader(maxRows=2), topic.reader(maxRows=2)
+    one_start, two_start = one.initialOffset(), two.initialOffset()
+    one_end = _plan(one, one_start)
+    two_end = _plan(two, two_start)
+    two.commit(two_end)
+    assert _run(one, one_start, one_end) == ["a", "b"]
+
+
+def test_what_must_not_be_delivered(topic: Topic) -> None:
+    """Cancelled, expired, damaged, foreign entries are no rows; each is settled as for any consumer (promise 8)."""
+    topic.send("cancelled", "damaged", "good")
+    topic.send("expired", ttl=0.001)
+    topic.client.xadd(topic.keys.of("ready"), {"foreign": "entry"})
+    reader = topic.reader()
+    start = reader.initialOffset()
+    end = _plan(reader, start)
+    topic.producer.cancel("orders", "cancelled")
+    topic.client.hset(topic.keys.of("messages"), "damaged", b"\x07rubbish")
+    assert _run(reader, start, end) == ["good"]
+    assert topic.pending() == 1
+    reader.commit(end)
+    garbage = topic.client.zrange(topic.keys.of("garbage"), 0, -1)
+    assert sorted(garbage) == [b"g/damaged", b"g/expired"]
+
+
+def test_available_now_ends(topic: Topic) -> None:
+    """What becomes ready after the start of the run is left to others, without an attempt spent."""
+    topic.send(*"abc")
+    reader = topic.reader(maxRows=2)
+    reader.prepareForTriggerAvailableNow()
+    topic.send("late")
+    found, at = [], reader.initialOffset()
+    while (end := _plan(reader, at, ReadAllAvailable() if found else ReadMaxRows(2))) != at:
+        found += _run(reader, at, end)
+        at = end
+    assert found == list("abc")
+    assert topic.pending() == 0
+    again = topic.reader()
+    assert _run(again, at, _plan(again, at)) == ["late"]
+
+
+def test_leases_are_kept_while_a_batch_runs(topic: Topic) -> None:
+    """However long Spark takes, nobody else gets the batch's messages meanwhile."""
+    topic.client.hset(f"{topic.keys.prefix}:topics", "orders", Policy(visibility_ms=150).dump())
+    topic.send("a")
+    reader = topic.reader()
+    start = reader.initialOffset()
+    reader.partitions(start, _plan(reader, start))
+    (held,) = topic.client.xpending_range(topic.keys.of("ready"), "g", "-", "+", 1)
+    ages: list[int] = []
+
+    def renewed_often() -> bool:
+        (found,) = topic.client.xpending_range(topic.keys.of("ready"), "g", "-", "+", 1)
+        assert found["message_id"] == held["message_id"]
+        ages.append(found["time_since_delivered"])
+        return sum(later < earlier for earlier, later in pairwise(ages)) >= 4
+
+    wait_until(renewed_often, what="four renewals")
+    assert found_times(topic) == 1
+
+
+def found_times(topic: Topic) -> int:
+    """How often the oldest pending entry was delivered."""
+    return int(topic.client.xpending_range(topic.keys.of("ready"), "g", "-", "+", 1)[0]["times_delivered"])
+
+
+async def test_a_read_whose_reply_is_lost(topic: Topic, redis_url: str) -> None:
+    """What it made the query's is found all the same, and is in the batch."""
+    topic.send(*"abc")
+    port = int(redis_url.rpartition(":")[2].partition("/")[0])
+    async with Proxy(port) as proxy:
+        reader = topic.reader(url=proxy.url)
+        start = reader.initialOffset()
+        proxy.lose_reply_to(b"XREADGROUP")
+        end = await asyncio.to_thread(_plan, reader, start)
+        assert proxy.lost == 1
+        assert await asyncio.to_thread(_run, reader, start, end) == list("abc")
+        reader.stop()
+
+
+def test_a_stream_that_began_anew(topic: Topic) -> None:
+    """Entries that lie before the offset are not taken for done: the query says so and gives them back."""
+    topic.send("a")
+    reader = topic.reader()
+    offset = "9999999999999-0"
+    # As when an entry had come meanwhile, beyond the offset, and the server had lost it again.
+    take = reader._holding("spark-x").take(offset, "9999999999999-1", 10, beyond=True)
+    with pytest.raises(BeganAnew, match=rf"began anew: its entry .* is not beyond the offset {offset}"):
+        reader._run(take)
+    assert topic.pending() == 0
+    fresh = topic.reader()
+    start = fresh.initialOffset()
+    assert _run(fresh, start, _plan(fresh, start)) == ["a"]
+
+
+def test_a_group_destroyed_under_way(topic: Topic) -> None:
+    """It is made again, and what was not acked comes again (promise 14)."""
+    topic.send("a")
+    reader = topic.reader()
+    start = reader.initialOffset()
+    end = _plan(reader, start)
+    topic.client.xgroup_destroy(topic.keys.of("ready"), "g")
+    assert _run(reader, start, end) == []
+    topic.send("b")
+    after = _plan(reader, end)
+    assert _run(reader, end, after) == ["b"]
+    assert _run(reader, after, _plan(reader, after)) == ["a"]
+
+
+@pytest.mark.parametrize("offset", [{}, {"logOffset": 0}, 7])
+def test_offset_of_another_source(topic: Topic, offset: Any) -> None:
+    """A checkpoint that is another source's is refused by name."""
+    with pytest.raises(InvalidInput, match=r"offset .* is not allowed: one of this source"):
+        topic.reader().commit(offset)
+
+
+def test_fetching_fails_loudly(topic: Topic) -> None:
+    """A key of a foreign type is an error of the query, not an empty batch."""
+    topic.send("a")
+    reader = topic.reader()
+    start = reader.initialOffset()
+    end = _plan(reader, start)
+    topic.producer._connection.call(command("DEL", topic.keys.of("messages")))
+    topic.client.set(topic.keys.of("messages"), "x")
+    with pytest.raises(Exception, match="1 messages of orders cannot be fetched: WRONGTYPE"):
+        _run(reader, start, end)

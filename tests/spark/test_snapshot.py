@@ -1,0 +1,136 @@
+"""A topic as a table, without Spark around it: ranges, filters, columns."""
+
+import pickle
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, InputPartition, LessThan, Not
+
+from lisa_common.call import command
+from lisa_common.connection import Connection
+from lisa_common.keys import TopicKeys
+from lisa_producer.spark import rows
+from lisa_producer.spark.options import SnapshotOptions
+from lisa_producer.spark.rows import MESSAGE_SCHEMA, check_schema
+from lisa_producer.spark.snapshot import SnapshotReader, _FilteredReader
+from support.queue import EPOCH_MS, Queue, outgoing
+
+ALL = check_schema(MESSAGE_SCHEMA)
+START = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+
+
+@pytest.fixture
+def queue(redis_url: str, prefix: str) -> Queue:
+    """A topic with its time in our hands: three wait, one is to be retried, two are dead."""
+    queue = Queue(Connection(redis_url), TopicKeys(prefix, "orders"))
+    queue.join("g")
+    queue.send_all([outgoing("later"), outgoing("rejected", headers={"k": "v"}), outgoing("gone", ttl_ms=10)])
+    later, rejected, _ = queue.read("g")
+    queue.nack(later, error="not yet", delay_ms=5_000)
+    queue.advance(1_000)
+    queue.nack(rejected, error="never: žluť", rejected=True)
+    queue.connection.call(command("ZADD", queue.keys.of("garbage"), queue.now_ms + 1_000, "/expired"))
+    queue.send_all([outgoing(f"w{n}", due=f"+{n}000", priority=n) for n in (1, 2, 3)])
+    return queue
+
+
+def _reader(queue: Queue, names: tuple[str, ...] = ALL, **options: Any) -> _FilteredReader:
+    pool = queue.connection.client.connection_pool.connection_kwargs
+    given = {"url": f"redis://{pool['host']}:{pool['port']}", "prefix": queue.keys.prefix, "topic": "orders"}
+    return _FilteredReader(SnapshotOptions.of({**given, **{n.lower(): str(v) for n, v in options.items()}}), names)
+
+
+def _rows(reader: SnapshotReader, partitions: Sequence[InputPartition] | None = None) -> list[dict[str, Any]]:
+    table = [
+        batch
+        for partition in (reader.partitions() if partitions is None else partitions)
+        # As Spark hands them to its tasks.
+        for batch in pickle.loads(pickle.dumps(reader)).read(pickle.loads(pickle.dumps(partition)))  # noqa: S301
+    ]
+    return pa.Table.from_batches(table).to_pylist() if table else []
+
+
+def _ids(reader: SnapshotReader) -> list[str]:
+    return [row["id"] for row in _rows(reader)]
+
+
+def test_all_that_is_known(queue: Queue) -> None:
+    """Each message is a row, with reason, error, attempts and times (of dead letters, too)."""
+    found = {row["id"]: row for row in _rows(_reader(queue))}
+    assert list(found) == EVERY
+    waiting, retry, garbage = found["w2"], found["later"], found["rejected"]
+    assert (waiting["state"], waiting["group"], waiting["body"], waiting["priority"]) == ("waiting", None, b"body", 2)
+    assert (waiting["sent_at"], waiting["due_at"]) == (START + timedelta(seconds=1), START + timedelta(seconds=3))
+    assert (retry["state"], retry["group"], retry["attempts"], retry["error"]) == ("retry", "g", 1, "not yet")
+    assert (retry["reason"], retry["due_at"], retry["died_at"]) == ("nack", START + timedelta(seconds=5), None)
+    assert (garbage["state"], garbage["reason"], garbage["error"]) == ("garbage", "rejected", "never: žluť")
+    assert (garbage["due_at"], garbage["died_at"]) == (START, START + timedelta(seconds=1))
+    assert dict(garbage["headers"]) == {"k": "v"}
+    expired = found["expired"]
+    assert (expired["group"], expired["reason"], expired["body"]) == (None, "unknown", None)
+    assert {row["topic"] for row in found.values()} == {"orders"}
+
+
+def test_states_and_columns(queue: Queue) -> None:
+    """The option names states; a schema names columns, and what is not named is not there."""
+    assert _ids(_reader(queue, state="garbage")) == ["rejected", "expired"]
+    assert _ids(_reader(queue, state="retry, waiting")) == ["w1", "w2", "w3", "later"]
+    assert _rows(_reader(queue, ("died_at", "id"), state="garbage"))[0] == {
+        "died_at": START + timedelta(seconds=1),
+        "id": "rejected",
+    }
+
+
+def test_partitions(queue: Queue) -> None:
+    """A state is cut into ranges of about so many messages."""
+    reader = _reader(queue, state="waiting", partitionRows=1)
+    partitions = reader.partitions()
+    assert [[row["id"] for row in _rows(reader, [partition])] for partition in partitions] == [["w1"], ["w2"], ["w3"]]
+    assert len(_reader(queue, partitionRows=2).partitions()) == 4
+
+
+def test_an_unknown_topic_is_empty(queue: Queue) -> None:
+    """There is nothing to read, and Spark's own partition in its place is empty."""
+    reader = _reader(queue, topic="nothing")
+    assert _rows(reader) == []
+    assert list(reader.read(InputPartition(None))) == []
+
+
+def _at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+EVERY = ["w1", "w2", "w3", "later", "rejected", "expired"]
+
+FILTERS: dict[str, tuple[list[Filter], list[str]]] = {
+    "state": ([EqualTo(("state",), "garbage")], ["rejected", "expired"]),
+    "states": ([In(("state",), ("retry", "garbage", "ready"))], ["later", "rejected", "expired"]),
+    "no state": ([EqualTo(("state",), "ready")], []),
+    "from": ([EqualTo(("state",), "waiting"), GreaterThanOrEqual(("due_at",), _at(3))], ["w2", "w3"]),
+    "until": ([LessThan(("due_at",), _at(4)), EqualTo(("state",), "waiting")], ["w1", "w2", "w3"]),
+    "finer than ms": ([EqualTo(("state",), "waiting"), LessThan(("due_at",), _at(2.9999))], ["w1", "w2"]),
+    "retry by due": ([GreaterThan(("due_at",), _at(4.5))], ["later", "rejected", "expired"]),
+    "died": ([GreaterThan(("died_at",), _at(1.5))], ["expired"]),
+    "died at": ([EqualTo(("died_at",), _at(1))], ["rejected"]),
+    "empty range": ([LessThan(("died_at",), _at(0)), GreaterThan(("died_at",), _at(9))], []),
+    "others": (
+        [EqualTo(("id",), "w1"), Not(EqualTo(("state",), "retry"))],
+        EVERY,
+    ),
+}
+
+
+@pytest.mark.parametrize(("filters", "ids"), FILTERS.values(), ids=FILTERS.keys())
+def test_filters(queue: Queue, filters: list[Filter], ids: list[str]) -> None:
+    """State and time ranges narrow what is read; a superset is read where they are finer than ms, or not understood."""
+    reader = _reader(queue)
+    assert list(reader.pushFilters(filters)) == filters, "Spark looks at each row once more"
+    assert _ids(reader) == ids
+
+
+def test_columns_are_told_once() -> None:
+    """The schema and the rows name the same columns, in the same order."""
+    assert list(ALL) == list(rows.MessageRow.__dataclass_fields__)
