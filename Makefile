@@ -6,7 +6,7 @@ PYTHON ?= python3
 UV := $(shell uv tree --frozen --offline --depth 0 >/dev/null 2>&1 && echo uv || echo .tools/bin/uv)
 RUN := $(UV) run --no-sync
 
-.PHONY: help demo test test-lowest check format clean
+.PHONY: help demo demo-spark test test-lowest check format clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -14,6 +14,9 @@ help: ## list these targets
 
 demo: .venv/synced ## one day of real air traffic in 30 s; DEMO="--seconds 10" shortens it
 	$(RUN) python -m demo $(DEMO)
+
+demo-spark: .venv/synced ## the same day as a pipeline of Spark jobs, with a chart; needs Java 17
+	$(RUN) python -m demo.spark $(DEMO)
 
 test: .venv/synced ## run every test; PYTEST="-k ack" narrows it
 	$(RUN) pytest $(PYTEST)
@@ -34,7 +37,7 @@ format: .venv/synced ## format, and mend what ruff can mend by itself
 	$(RUN) ruff check --fix
 
 clean: ## remove what was made here
-	rm -rf .venv .venv-lowest .tools dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf demo-spark.png .venv .venv-lowest .tools dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 .venv/synced: pyproject.toml uv.lock $(wildcard */pyproject.toml) | $(filter .tools/%,$(UV))
 	$(UV) sync --locked --all-packages --all-extras

@@ -8,16 +8,21 @@ from types import TracebackType
 from typing import Self
 
 from demo.events import Event, Sent, Tail
-from demo.flights import AIRPORTS
+from demo.flights import AIRPORTS, DayClock
 from demo.ledger import End
 from demo.processes import DemoFailed, Processes
-from demo.running import Place
+from demo.running import Day, Place
 from demo.server import Server
 from lisa_producer import Producer, ProducerSettings
 
 __all__ = ["WORKERS", "Crew"]
 
 WORKERS = ("worker-1", "worker-2")
+
+_BOARDING_MIN = 10
+"""How long a boarding takes, in minutes of the day."""
+_SHORTEST_BOARDING_S = 0.15
+"""Yet long enough that a worker can be caught in the act."""
 
 _ROOT = Path(__file__).parents[1]
 _START_S = 20.0
@@ -27,8 +32,10 @@ _TICK_S = 0.05
 class Crew:
     """The processes of a demo, the server that they meet on, and their journals. None outlives the block."""
 
-    def __init__(self, place: Place, environment: Mapping[str, str]) -> None:
+    def __init__(self, place: Place, day: Day) -> None:
         self._place = place
+        clock = DayClock.of(day.flights, start_ms=0, seconds=day.seconds)
+        boarding_s = max(_SHORTEST_BOARDING_S, _BOARDING_MIN * 60 / clock.speed)
         self.journals = place.directory / "journals"
         logs = place.directory / "logs"
         self.journals.mkdir()
@@ -40,7 +47,7 @@ class Crew:
                 "LISA_PREFIX": place.prefix,
                 "PYTHONPATH": str(_ROOT),
                 "DEMO_JOURNALS": str(self.journals),
-                **environment,
+                "DEMO_BOARDING_S": f"{boarding_s:.3f}",
             },
         )
         self.server = Server(place.url, place.prefix)
@@ -70,9 +77,8 @@ class Crew:
             time.sleep(_TICK_S)
 
     def start_module(self, name: str, module: str, *arguments: str) -> None:
-        """Starts a module of the demo as one more process, which notes in a journal of its name."""
-        journal = self.journals / f"{name}.jsonl"
-        self._start(name, sys.executable, "-m", module, *arguments, "--journal", str(journal))
+        """Starts a module of the demo as one more process."""
+        self._start(name, sys.executable, "-m", module, *arguments)
 
     def _start(self, name: str, *command: str, environment: Mapping[str, str] | None = None) -> None:
         self._pids[name] = self.processes.start(name, command, environment)

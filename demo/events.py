@@ -18,6 +18,7 @@ __all__ = [
     "Opened",
     "Rescheduled",
     "Sent",
+    "Streamed",
     "Tail",
 ]
 
@@ -71,6 +72,7 @@ class Begun:
     topic: str
     due_ms: int
     at_ms: int
+    sent_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +95,18 @@ class Killed:
     held: list[tuple[str, int]]
 
 
-Event = Opened | Sent | Rescheduled | Cancelled | Begun | Ended | Killed
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """A stream of files is sent: rows that Spark has read, and in how many batches."""
+
+    rows: int
+    batches: int
+
+
+Event = Opened | Sent | Rescheduled | Cancelled | Begun | Ended | Killed | Streamed
 
 _KINDS: dict[str, type[Event]] = {
-    kind.__name__: kind for kind in (Opened, Sent, Rescheduled, Cancelled, Begun, Ended, Killed)
+    kind.__name__: kind for kind in (Opened, Sent, Rescheduled, Cancelled, Begun, Ended, Killed, Streamed)
 }
 
 

@@ -9,18 +9,18 @@ from datetime import UTC, date, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["AIRPORTS", "DayClock", "Flight", "flights_of", "lines_of", "table"]
+__all__ = ["AIRPORTS", "BOARDING_MIN", "LATE_MIN", "DayClock", "Flight", "flights_of", "lines_of", "table"]
 
 AIRPORTS = ("EWR", "JFK", "LGA")
 """Each airport has a topic of its own."""
 
-_BOARDING_MIN = 30
+BOARDING_MIN = 30
 """Boarding is called so long before departure."""
 
 _NOTICE_MIN = 60
 """So long before the scheduled departure it is known that a flight is late, or does not go at all."""
 
-_LATE_MIN = 15
+LATE_MIN = 15
 """A flight is late from here on, as the Department of Transportation counts."""
 
 
@@ -48,12 +48,12 @@ class Flight:
     @property
     def late(self) -> bool:
         """Whether it left so late that its boarding was called later, too."""
-        return self.delay_min is not None and self.delay_min >= _LATE_MIN
+        return self.delay_min is not None and self.delay_min >= LATE_MIN
 
     @property
     def boarding_min(self) -> int:
         """When boarding was to be called."""
-        return self.scheduled_min - _BOARDING_MIN
+        return self.scheduled_min - BOARDING_MIN
 
     @property
     def late_boarding_min(self) -> int:

@@ -26,7 +26,7 @@ def noted(delivery: Delivery) -> Iterator[None]:
     """Notes when the handling of a delivery begins and ends by the server's clock, whatever comes of it."""
     now_ms = _clock.now_ms()
     journal = _journal()
-    journal.note(Begun(delivery.id, delivery.attempt, NAME, delivery.topic, delivery.due_ms, now_ms))
+    journal.note(Begun(delivery.id, delivery.attempt, NAME, delivery.topic, delivery.due_ms, now_ms, delivery.sent_ms))
     try:
         yield
     except Exception as error:

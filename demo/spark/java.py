@@ -1,0 +1,23 @@
+"""Which Java there is."""
+
+import os
+import re
+import shutil
+import subprocess
+
+__all__ = ["JAVA", "java_version"]
+
+JAVA = 17
+"""The oldest that Spark 4 runs on."""
+
+
+def java_version() -> int:
+    """The Java that Spark would start; 0 where there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(f"{home}/bin/java" if home else "java")
+    if java is None:
+        return 0
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
+    # Java 8 still calls itself 1.8.
+    version = re.search(r'version "(?:1\.)?(\d+)', told)
+    return int(version[1]) if version else 0
