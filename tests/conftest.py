@@ -11,6 +11,7 @@ import redis.asyncio
 
 from support import Server, remove_keys
 from support.engines import chosen, own_binary, running
+from support.java import java_17
 from support.reporting import (
     pytest_report_header,
     pytest_sessionfinish,
@@ -18,6 +19,12 @@ from support.reporting import (
 )
 
 __all__ = ["pytest_report_header", "pytest_sessionfinish", "pytest_terminal_summary"]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs Spark where there is no Java for it."""
+    if item.get_closest_marker("spark") and not java_17():
+        pytest.skip("no Java 17 for Spark")
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -37,19 +37,23 @@ def dist(uv: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="session")
 def install(uv: Callable[..., None], dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Install built distributions (`install("producer")`) into a clean environment, and give its `bin`.
+    """Install built distributions (`install("producer[cli]")`) into a clean environment, and give its `bin`.
 
     Siblings are named as files, so that no stranger's of the same name is fetched; everything
-    else comes in the versions of uv.lock.
+    else, `packages` among it, comes in the versions of uv.lock.
     """
     locked = tmp_path_factory.mktemp("locked") / "requirements.txt"
     uv("export", "--frozen", "--all-packages", "--all-extras", "--no-emit-workspace", "--no-hashes", "-qo", locked)
 
-    def make(*names: str) -> Path:
+    def make(*names: str, packages: Sequence[str] = ()) -> Path:
         environment = tmp_path_factory.mktemp("environment")
-        wheels = [next(dist.glob(f"lisa_{name}-*.whl")) for name in ("common", *names)]
         uv("venv", "--clear", environment)
-        uv("pip", "install", "--python", environment, "--constraint", locked, *wheels)
+        siblings = ("common", *names) if names else ()
+        uv("pip", "install", "--python", environment, "--constraint", locked, *map(wheel, siblings), *packages)
         return environment / "bin"
+
+    def wheel(name: str) -> str:
+        plain, bracket, extras = name.partition("[")
+        return f"{next(dist.glob(f'lisa_{plain}-*.whl'))}{bracket}{extras}"
 
     return make

@@ -8,13 +8,7 @@ import redis
 from pyspark.sql import SparkSession
 
 from lisa_common.keys import TopicKeys
-from support.spark import SparkTopic, java_17, spark_session
-
-
-@pytest.fixture(autouse=True)
-def _needs_java(request: pytest.FixtureRequest) -> None:
-    if request.node.get_closest_marker("spark") and not java_17():
-        pytest.skip("no Java 17 for Spark")
+from support.spark import SparkTopic, spark_session
 
 
 @pytest.fixture(scope="session")
@@ -26,8 +20,6 @@ def spark_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def spark(spark_directory: Path) -> Iterator[SparkSession]:
     """Spark, with filter push-down."""
-    if not java_17():
-        pytest.skip("no Java 17 for Spark")
     with spark_session(spark_directory, **{"spark.sql.python.filterPushdown.enabled": "true"}) as session:
         yield session
 

@@ -11,18 +11,21 @@
 import contextlib
 import doctest
 import io
+import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from support.server import Server
 from support.waiting import wait_until
 
-__all__ = ["Page"]
+__all__ = ["Page", "run_page"]
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# ([\w/]+\.(?:py|toml|jsonl))\n")
@@ -140,3 +143,20 @@ def _commands(text: str) -> Iterator[tuple[str, str]]:
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, _, wanted = part.partition("\n")
         yield command, wanted
+
+
+def run_page(path: Path, directory: Path, server: Server) -> int:
+    """Runs the examples of a page in a directory, against a server, beside a manager; says how many there were."""
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    settings = {**os.environ, "PATH": programs, "LISA_REDIS_URL": server.url, "LISA_LOG_LEVEL": "warning"}
+    # The pages say where a server is by default; here it is elsewhere.
+    copy = directory / path.name
+    copy.write_text(path.read_text("utf-8").replace("redis://localhost:6379", server.url), "utf-8")
+    with subprocess.Popen(["lisa-manager", "run"], env=settings, cwd=directory) as manager:
+        try:
+            with server.client() as client:
+                wait_until(lambda: client.pubsub_numsub("lisa:wake")[0][1] == 1, 10, what="the manager listens")
+            return Page(copy, directory, settings).run()
+        finally:
+            manager.send_signal(signal.SIGTERM)
+            assert manager.wait(10) == 0

@@ -1,14 +1,10 @@
 """A Spark session of the tests' own, and one topic that it writes and reads."""
 
 import os
-import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +15,10 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from lisa_common.keys import TopicKeys
 
-__all__ = ["LONG", "SparkTopic", "java_17", "spark_session"]
+__all__ = ["LONG", "SparkTopic", "spark_session"]
 
 LONG = int(os.environ.get("LISA_TEST_LONG") or 1)
 """How many times the usual number of rows."""
-
-
-@cache
-def java_17() -> bool:
-    """Whether there is a Java that Spark runs on."""
-    home = os.environ.get("JAVA_HOME")
-    java = f"{home}/bin/java" if home else shutil.which("java")
-    if not java or not Path(java).exists():
-        return False
-    done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    version = re.search(r'version "(\d+)', done.stderr)
-    return version is not None and int(version[1]) >= 17
 
 
 @contextmanager
@@ -54,7 +38,8 @@ def spark_session(directory: Path, **config: str) -> Iterator[SparkSession]:
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
-    with _stderr_into(directory / "driver.log"):
+    # The working directory of Spark is the one that it is started in.
+    with chdir(directory), _stderr_into(directory / "driver.log"):
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session

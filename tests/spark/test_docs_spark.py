@@ -1,0 +1,20 @@
+"""The examples of the page on Spark run as printed."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from support import Server
+from support.documents import run_page
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+
+PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+
+
+def test_examples_run_as_printed(spark: SparkSession, spark_directory: Path, own_server: Callable[..., Server]) -> None:
+    """Every example of the page runs, and prints what the page says."""
+    assert spark.getActiveSession() is spark, "the page's examples are to use it"
+    assert run_page(PAGE, spark_directory, own_server(appendonly="yes", save="")) > 3
