@@ -38,14 +38,17 @@ class Crew:
         boarding_s = max(_SHORTEST_BOARDING_S, _BOARDING_MIN * 60 / clock.speed)
         self.journals = place.directory / "journals"
         logs = place.directory / "logs"
-        self.journals.mkdir()
-        logs.mkdir()
+        scratch = place.directory / "scratch"
+        for directory in (self.journals, logs, scratch):
+            directory.mkdir()
         self.processes = Processes(
             logs,
             {
                 "LISA_REDIS_URL": place.url,
                 "LISA_PREFIX": place.prefix,
                 "PYTHONPATH": str(_ROOT),
+                # What a program that is killed leaves there goes with all else.
+                "TMPDIR": str(scratch),
                 "DEMO_JOURNALS": str(self.journals),
                 "DEMO_BOARDING_S": f"{boarding_s:.3f}",
             },
