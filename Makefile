@@ -27,6 +27,9 @@ test-lowest: .venv/synced ## the same with the lowest versions that our distribu
 		-e 'common[cli,embedded]' -e 'producer[cli]' -e 'consumer[cli]' -e manager
 	PATH="$(CURDIR)/.venv-lowest/bin:$$PATH" pytest $(PYTEST)
 
+bench-spark: .venv/synced ## rows per second from Spark, against the same bytes written by hand; needs Java 17
+	$(RUN) python benchmarks/spark_sink.py $(BENCH)
+
 check: .venv/synced ## lint, formatting, types
 	$(RUN) ruff check
 	$(RUN) ruff format --check

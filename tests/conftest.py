@@ -9,9 +9,9 @@ import pytest
 import redis
 import redis.asyncio
 
+from demo.spark.java import JAVA, java_version
 from support import Server, remove_keys
 from support.engines import chosen, own_binary, running
-from support.java import java_17
 from support.reporting import (
     pytest_report_header,
     pytest_sessionfinish,
@@ -23,8 +23,8 @@ __all__ = ["pytest_report_header", "pytest_sessionfinish", "pytest_terminal_summ
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs Spark where there is no Java for it."""
-    if item.get_closest_marker("spark") and not java_17():
-        pytest.skip("no Java 17 for Spark")
+    if item.get_closest_marker("spark") and java_version() < JAVA:
+        pytest.skip(f"no Java {JAVA} for Spark")
 
 
 @pytest.fixture(scope="session")

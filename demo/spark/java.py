@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from functools import cache
 
 __all__ = ["JAVA", "java_version"]
 
@@ -11,6 +12,7 @@ JAVA = 17
 """The oldest that Spark 4 runs on."""
 
 
+@cache
 def java_version() -> int:
     """The Java that Spark would start; 0 where there is none."""
     home = os.environ.get("JAVA_HOME")

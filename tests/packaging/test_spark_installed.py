@@ -20,6 +20,11 @@ df = spark.range(100).selectExpr("cast(id as string) id", "'x' body", "3600 dela
 df.write.format("lisa").option("url", sys.argv[1]).option("topic", "orders").mode("append").save()
 """
 
+REGISTER = """
+from lisa_producer.spark import LisaDataSource
+spark.dataSource.register(LisaDataSource)
+"""
+
 THIRD_PARTY = ("hiredis", "pyarrow", "pydantic-settings", "pyspark", "redis")
 
 
@@ -32,30 +37,29 @@ def _run(environment: Path, prefix: str, *command: str | Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    """A job with nothing in it but a write."""
-    path = tmp_path / "job.py"
-    path.write_text(WRITE, "utf-8")
-    return path
-
-
 def test_found_by_being_installed(
-    install: Callable[..., Path], script: Path, redis_url: str, prefix: str, client: redis.Redis
+    install: Callable[..., Path], tmp_path: Path, redis_url: str, prefix: str, client: redis.Redis
 ) -> None:
     """`pip install lisa-producer[spark]` and a fresh session: the write works with no other line."""
+    script = tmp_path / "job.py"
+    script.write_text(WRITE, "utf-8")
     environment = install("producer[spark]")
     _run(environment, prefix, environment / "python", script, redis_url)
     assert client.zcard(f"{prefix}:{{orders}}:waiting") == 100
 
 
 def test_shipped_to_executors_as_archives(
-    *, install: Callable[..., Path], dist: Path, script: Path, redis_url: str, prefix: str, client: redis.Redis
+    *, install: Callable[..., Path], dist: Path, tmp_path: Path, redis_url: str, prefix: str, client: redis.Redis
 ) -> None:
-    """The wheels as `--py-files`: driver and executors, which are processes of their own, import from them."""
+    """The wheels as `--py-files`: driver and executors, which are processes of their own, import from them.
+
+    Spark looks for sources before it unpacks what is shipped, so that the job has to register this one.
+    """
+    script = tmp_path / "job.py"
+    script.write_text(WRITE.replace("\ndf =", f"\n{REGISTER}\ndf ="), "utf-8")
     environment = install(packages=THIRD_PARTY)
     archives = [
-        shutil.copy(next(dist.glob(f"lisa_{name}-*.whl")), script.parent / f"lisa_{name}.zip")
+        shutil.copy(next(dist.glob(f"lisa_{name}-*.whl")), tmp_path / f"lisa_{name}.zip")
         for name in ("common", "producer")
     ]
     cluster = ("--master", "local-cluster[2,1,1024]", "--py-files", ",".join(map(str, archives)))
