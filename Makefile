@@ -24,7 +24,7 @@ test: .venv/synced ## run every test; PYTEST="-k ack" narrows it
 test-lowest: .venv/synced ## the same with the lowest versions that our distributions allow
 	$(UV) venv --quiet --clear .venv-lowest
 	$(UV) pip install --quiet --python .venv-lowest --resolution lowest-direct --group test \
-		-e 'common[cli,embedded]' -e 'producer[cli]' -e 'consumer[cli]' -e manager
+		-e 'common[cli,embedded]' -e 'producer[cli,spark]' -e 'consumer[cli]' -e manager
 	PATH="$(CURDIR)/.venv-lowest/bin:$$PATH" pytest $(PYTEST)
 
 bench-spark: .venv/synced ## rows per second from Spark, against the same bytes written by hand; needs Java 17
