@@ -6,7 +6,7 @@ PYTHON ?= python3
 UV := $(shell uv tree --frozen --offline --depth 0 >/dev/null 2>&1 && echo uv || echo .tools/bin/uv)
 RUN := $(UV) run --no-sync
 
-.PHONY: help demo demo-spark test test-lowest check format clean
+.PHONY: help demo demo-spark test test-lowest chaos check format clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -29,6 +29,9 @@ test-lowest: .venv/synced ## the same with the lowest versions that our distribu
 
 bench-spark: .venv/synced ## rows per second from Spark, against the same bytes written by hand; needs Java 17
 	$(RUN) python benchmarks/spark_sink.py $(BENCH)
+
+chaos: .venv/synced ## try to break the promises; SEED=… reproduces a run, MINUTES=10, CHAOS="--faults 'kill a worker'"
+	PYTHONPATH=tests $(RUN) python -m chaos --seed '$(SEED)' --minutes $(or $(MINUTES),3) $(CHAOS)
 
 check: .venv/synced ## lint, formatting, types
 	$(RUN) ruff check

@@ -86,6 +86,23 @@ class Process:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(timeout)
 
+    def send(self, number: signal.Signals) -> None:
+        """Sends it a signal."""
+        self._process.send_signal(number)
+
+    def freeze(self) -> None:
+        """Stops it without ending it (SIGSTOP)."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Goes on after `freeze`."""
+        self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, None while it runs."""
+        return self._process.poll()
+
     def cpu_s(self) -> float:
         """Seconds of processor time used so far, by /proc."""
         fields = Path(f"/proc/{self.pid}/stat").read_text("utf-8").rpartition(")")[2].split()

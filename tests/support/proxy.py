@@ -1,24 +1,53 @@
-"""A TCP proxy before a server, which can lose a reply: the moment at which nobody knows what was done."""
+"""A TCP proxy before a server: it loses replies, breaks connections, swallows what they carry, and takes its time."""
 
 import asyncio
+import socket
+import struct
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 __all__ = ["Proxy"]
 
+_CHUNK = 65_536
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once, without a farewell
+_DRIP = 512
+_DRIP_S = 0.002
+
+
+class _Link:
+    """One connection of a client, and ours to the server."""
+
+    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+        self.client = client
+        self.server = server
+        self.losing = False
+        """Whether the next reply is lost, and the connection with it."""
+        self.dead = False
+        """Whether it is open at both ends, and nothing arrives any more."""
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.close()
+
 
 class Proxy:
-    """Passes everything on, until it is told to lose a reply."""
+    """Passes everything on, until it is told otherwise. To be used in one event loop."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._marker: bytes | None = None
         self._server: asyncio.Server | None = None
-        self._ends: set[asyncio.StreamWriter] = set()
+        self._links: set[_Link] = set()
         self._clients: set[asyncio.Task[None]] = set()
         self.lost = 0
         """Replies that were lost so far."""
+        self.delay_s = 0.0
+        """How long each piece is on its way."""
+        self.trickles = False
+        """Whether pieces arrive in drops."""
+        self.silent = False
+        """Whether new connections are taken, and nothing else."""
 
     @property
     def url(self) -> str:
@@ -30,43 +59,78 @@ class Proxy:
         """Cuts the next connection whose request holds the marker: after the request, before the reply."""
         self._marker = marker
 
+    def cut(self) -> None:
+        """Cuts every connection that there is after its next request, before the reply."""
+        for link in self._links:
+            link.losing = True
+
+    def reset(self) -> None:
+        """Resets every connection that there is."""
+        for link in tuple(self._links):
+            for end in (link.client, link.server):
+                end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                end.transport.abort()
+
+    def strand(self) -> None:
+        """Leaves every connection that there is half-open: no end hears of the other any more, nor that it is gone."""
+        for link in self._links:
+            link.dead = True
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._clients.add(task)
-        upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self._port)
-        ends = {writer, upstream_writer}
-        self._ends |= ends
-        losing = asyncio.Event()
-        await asyncio.gather(
-            self._requests(reader, upstream_writer, losing),
-            self._replies(upstream_reader, writer, losing),
-        )
-        self._ends -= ends
-        for end in ends:
+        try:
+            await self._link(reader, writer)
+        finally:
+            self._clients.discard(task)
+
+    async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        except OSError:
+            writer.close()
+            return
+        link = _Link(writer, server_writer)
+        link.dead = self.silent
+        self._links.add(link)
+        await asyncio.gather(self._requests(reader, link), self._replies(server_reader, link))
+        self._links.discard(link)
+        for end in (link.client, link.server):
             with suppress(OSError):
                 await end.wait_closed()
-        self._clients.discard(task)
 
-    async def _requests(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, losing: asyncio.Event
-    ) -> None:
+    async def _requests(self, reader: asyncio.StreamReader, link: _Link) -> None:
         with suppress(OSError):
-            while data := await reader.read(65_536):
+            while data := await reader.read(_CHUNK):
                 if self._marker and self._marker in data:
                     self._marker = None
-                    losing.set()
-                writer.write(data)
-        writer.close()
+                    link.losing = True
+                await self._pass_on(data, link, link.server)
+        link.close()
 
-    async def _replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, losing: asyncio.Event) -> None:
+    async def _replies(self, reader: asyncio.StreamReader, link: _Link) -> None:
         with suppress(OSError):
-            while data := await reader.read(65_536):
-                if losing.is_set():
+            while data := await reader.read(_CHUNK):
+                if link.losing:
                     self.lost += 1
                     break
-                writer.write(data)
-        writer.close()
+                await self._pass_on(data, link, link.client)
+        link.close()
+
+    async def _pass_on(self, data: bytes, link: _Link, writer: asyncio.StreamWriter) -> None:
+        if link.dead:
+            return
+        if self.delay_s:
+            await asyncio.sleep(self.delay_s)
+        if not self.trickles:
+            writer.write(data)
+            await writer.drain()
+            return
+        for at in range(0, len(data), _DRIP):
+            writer.write(data[at : at + _DRIP])
+            await writer.drain()
+            await asyncio.sleep(_DRIP_S)
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -77,7 +141,7 @@ class Proxy:
     ) -> None:
         assert self._server is not None
         self._server.close()
-        for end in tuple(self._ends):
-            end.close()
+        for link in tuple(self._links):
+            link.close()
         await asyncio.gather(*self._clients)
         await self._server.wait_closed()

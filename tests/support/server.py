@@ -1,6 +1,8 @@
 """A Redis or Valkey server of our own, which can be stopped, killed, frozen and restarted."""
 
+import os
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -22,14 +24,22 @@ class Server:
 
     Port and directory stay the same over restarts, so that clients find it again and data
     which was persisted comes back. Nothing is persisted unless `config` says so, for example
-    `{"appendonly": "yes"}`; its names are those of redis.conf.
+    `{"appendonly": "yes"}`; its names are those of redis.conf. `environment` adds to ours.
     """
 
-    def __init__(self, binary: Path, directory: Path, *, config: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        binary: Path,
+        directory: Path,
+        *,
+        config: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.binary = binary
         self.directory = directory
         self.port = _free_port()
         self.config = {"save": "", **(config or {})}
+        self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -49,7 +59,10 @@ class Server:
             raise RuntimeError(message)
         self.directory.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command(), stdout=log, stderr=log)
+            # Signals stay as Python has them: SIGXFSZ, which ends a server on a full disk of RLIMIT_FSIZE, is ignored.
+            self._process = subprocess.Popen(
+                self._command(), env=self._environment, stdout=log, stderr=log, restore_signals=False
+            )
         try:
             wait_until(self._answers, timeout, what=f"{self.binary.name} on port {self.port}")
         except BaseException:
@@ -77,6 +90,15 @@ class Server:
     def thaw(self) -> None:
         """Go on after `freeze`."""
         self._running().send_signal(signal.SIGCONT)
+
+    def fill_disk(self) -> None:
+        """Let no file of the server grow any more (RLIMIT_FSIZE), as on a full disk: Redis answers MISCONF."""
+        # Its log is no matter; the file that it appends to is larger than nothing.
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+
+    def free_disk(self) -> None:
+        """Go on after `fill_disk`."""
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
     def close(self) -> None:
         """Make sure that nothing runs any more, whatever was done before."""

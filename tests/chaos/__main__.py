@@ -1,0 +1,57 @@
+"""`make chaos SEED=… MINUTES=…`: one run, its summary, and exit code 1 if a promise was broken."""
+
+# The summary is what this program is for.
+# ruff: noqa: T201
+
+import argparse
+import secrets
+import signal
+import sys
+import time
+from pathlib import Path
+
+from chaos.nemesis import KINDS
+from chaos.run import Options, run
+
+__all__ = ["main"]
+
+_LONG_MINUTES = 5.0
+
+
+def main() -> int:
+    """Runs what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="make chaos", description="Tries to break the promises of Lisa.")
+    parser.add_argument("--seed", default="", help="reproduces a run")
+    parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--rate", type=float, default=300.0, help="messages a second")
+    parser.add_argument("--faults", default="", help="kinds of faults, separated by commas; all by default")
+    parser.add_argument("--window-s", type=float, default=86_400, help="dedup window of the topics")
+    parser.add_argument("--tame", action="store_true", help="handlers do not kill their processes")
+    parser.add_argument("--keep", type=Path, default=Path("chaos-broken"), help="where to leave a broken run")
+    given = parser.parse_args()
+    # So that nothing is left running.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    seed = given.seed or secrets.token_hex(4)
+    kinds = tuple(name.strip() for name in given.faults.split(",") if name.strip()) or tuple(KINDS)
+    if unknown := [name for name in kinds if name not in KINDS]:
+        parser.error(f"no such faults: {unknown}; there are: {', '.join(KINDS)}")
+    options = Options(
+        seed,
+        given.minutes * 60,
+        given.rate,
+        kinds,
+        flood=1_000_000 if given.minutes >= _LONG_MINUTES else 0,
+        window_ms=int(given.window_s * 1000),
+        deadly=not given.tame,
+        keep=given.keep / seed,
+    )
+    print(f"SEED={seed} MINUTES={given.minutes:g}", flush=True)
+    began = time.monotonic()
+    result = run(options, lambda what: print(f"{time.monotonic() - began:7.1f} s  {what}", flush=True))
+    print("\n".join(result.lines()))
+    print(f"SEED={seed} MINUTES={given.minutes:g}: {'BROKEN' if result.verdict.violations else 'all promises kept'}")
+    return 1 if result.verdict.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""Holds a history against the promises. Pure: a history in, a verdict out."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from chaos.deliveries import Deliveries
+from chaos.history import Drained, Event
+from chaos.stories import Ask, Stories, Story, Topic, Try, tell
+from chaos.verdict import Verdict
+
+__all__ = ["check"]
+
+_SLACK_MS = 5.0
+"""By how much the two clocks of this machine may drift apart between two samples."""
+
+_FIRM = ("sent", "duplicate")
+_NOT_DONE = ("failed", "invalid")
+
+
+def check(history: Iterable[Event], topics: Mapping[str, Topic], groups: Sequence[str]) -> Verdict:
+    """The verdict on a run whose workers read all topics in all groups, and which was healed and drained."""
+    events = list(history)
+    verdict = Verdict()
+    stories = tell(events)
+    for problem in stories.problems:
+        verdict.check(problem.promise, False, problem.text)  # noqa: FBT003
+    for delivery in stories.strays:
+        taken = delivery.taken
+        verdict.check(10, False, f"{taken.topic}/{taken.id}: delivered as {taken.entry}, but never sent")  # noqa: FBT003
+    drained = [event for event in events if isinstance(event, Drained)]
+    verdict.check(14, bool(drained), "the run was not drained in time")
+    for event in drained:
+        verdict.checked.update({int(promise): count for promise, count in event.checks.items()})
+    judge = _Judge(verdict, stories, topics, groups)
+    for story in stories.stories:
+        judge.judge(story)
+    verdict.counts["reads that brought something"] = stories.reads
+    return verdict
+
+
+class _Judge:
+    """Judges one story after another."""
+
+    def __init__(self, verdict: Verdict, stories: Stories, topics: Mapping[str, Topic], groups: Sequence[str]) -> None:
+        self._verdict = verdict
+        self._stories = stories
+        self._topics = topics
+        self._groups = groups
+        self._deliveries = Deliveries(verdict, stories, topics)
+
+    def judge(self, story: Story) -> None:
+        if not story.tries:
+            # Somebody asked about an id that was never sent; it must not be there.
+            self._verdict.check(9, not story.left, f"{story.name}: garbage, but never sent")
+            return
+        self._count(story)
+        self._sends(story)
+        self._bodies(story)
+        self._cancels(story)
+        self._dues(story)
+        excused = self._excused(story)
+        self._deliveries.judge(story, self._groups, excused=excused)
+        if not excused:
+            self._ends(story)
+
+    def _count(self, story: Story) -> None:
+        counts = self._verdict.counts
+        counts["messages"] += 1
+        counts["deliveries"] += len(story.deliveries)
+        for each in story.tries:
+            counts[f"sends {each.outcome}"] += 1
+        for ask in story.asks:
+            counts[f"{ask.what} {ask.outcome}"] += 1
+        for delivery in story.deliveries:
+            for settle in delivery.settles:
+                counts[f"{settle.what} {settle.outcome or 'unknown'}"] += 1
+
+    def _excused(self, story: Story) -> bool:
+        """Whether an operator damaged the topic after the message was sent."""
+        since = min(each.since for each in story.tries)
+        excused = since < self._stories.damages.get(story.topic, -1.0)
+        self._verdict.counts["messages of a damaged topic, excused"] += excused
+        return excused
+
+    def _sends(self, story: Story) -> None:
+        """Promises 2, 6 and 13: what was refused was not done; of many sends of one id, one was."""
+        sent = [each for each in story.tries if each.outcome == "sent"]
+        rolled_back = any(self._deliveries.rolled_back(each.since, each.until) for each in sent)
+        if len(story.tries) > 1:
+            self._verdict.check(6, len(sent) <= 1 or rolled_back, f"{story.name}: sent {len(sent)} times")
+        for each in story.tries:
+            if each.outcome not in _NOT_DONE:
+                continue
+            found = each.message.mark in {delivery.taken.mark for delivery in story.deliveries}
+            promise = 13 if each.outcome == "invalid" else 2
+            self._verdict.check(
+                promise, not found, f"{story.name}: {each.outcome} as {each.message.mark}, but delivered"
+            )
+
+    def _bodies(self, story: Story) -> None:
+        """Promises 6 and 10: every delivery is of one and the same sending, with the body that was sent."""
+        tries = {each.message.mark: each for each in story.tries}
+        marks = {delivery.taken.mark for delivery in story.deliveries}
+        if len(story.tries) > 1:
+            told = {each.message.mark for each in story.tries if each.outcome == "sent"}
+            one = len(marks) <= 1 and (not told or marks <= told)
+            rolled_back = any(self._deliveries.rolled_back(each.since, each.until) for each in story.tries)
+            self._verdict.check(6, one or rolled_back, f"{story.name}: sent as {told}, delivered as {marks}")
+        for delivery in story.deliveries:
+            sent = tries.get(delivery.taken.mark)
+            crc = sent.message.crc if sent else None
+            self._verdict.check(
+                10, delivery.taken.crc == crc, f"{story.name}: the body of {delivery.taken.entry} differs"
+            )
+
+    def _cancels(self, story: Story) -> None:
+        """Promise 8: nothing is read after a cancel that returned."""
+        for ask in story.asks:
+            if ask.what == "cancel" and ask.outcome in ("cancelled", "delivered"):
+                later = [d.taken.entry for d in story.deliveries if d.since > ask.until]
+                excused = self._deliveries.rolled_back(ask.since, ask.until)
+                self._verdict.check(8, not later or excused, f"{story.name}: delivered as {later} after its cancel")
+
+    def _dues(self, story: Story) -> None:
+        """Promise 1, its first half: a due time is the server's time plus the delay, never less."""
+        for each in story.tries:
+            if each.due_ms and each.outcome == "sent":
+                low = self._stories.timeline.at_least(each.since, each.until) + each.message.delay_ms
+                high = self._stories.timeline.at_most(each.since, each.until) + each.message.delay_ms
+                fits = low - _SLACK_MS <= each.due_ms <= high + _SLACK_MS
+                text = f"{story.name}: due {each.due_ms}, but {low:.0f} to {high:.0f} by the server's clock"
+                self._verdict.check(1, fits, text)
+
+    def _ends(self, story: Story) -> None:
+        """Promise 2: what was sent has ended in every group, and only so."""
+        firm = [each for each in story.tries if each.outcome in _FIRM]
+        if not firm and not story.deliveries and not story.left:
+            # Of unknown outcome, and without a trace: it was not carried out.
+            self._verdict.counts["sends of unknown outcome that left no trace"] += 1
+            return
+        ends = {group: self._end(story, group) for group in self._groups}
+        self._verdict.ends.update(Counter(end or "LOST" for end in ends.values()))
+        for group, end in ends.items():
+            lost = not end and not any(self._deliveries.rolled_back(each.since, each.until) for each in firm)
+            self._verdict.check(2, not lost, f"{story.name}: lost in group {group}")
+
+    def _end(self, story: Story, group: str) -> str:
+        if group in story.left or "" in story.left:
+            return f"garbage, {story.left.get(group, story.left.get(''))}"
+        deliveries = story.of_group(group)
+        if any(delivery.tried("ack", "acked", "late") for delivery in deliveries):
+            return "acked"
+        if any(delivery.tried("ack", None) for delivery in deliveries):
+            return "acked, though nobody was told"
+        if any(ask.what == "cancel" and _may_have_ended(ask) for ask in story.asks):
+            return "cancelled"
+        if self._topics[story.topic].drops_expired and self._expired(story):
+            return "expired and dropped"
+        return ""
+
+    def _expired(self, story: Story) -> bool:
+        """Whether its time to live has passed by now."""
+        return any(each.message.ttl_ms is not None and _due(each, story) is not None for each in story.tries)
+
+
+def _may_have_ended(ask: Ask) -> bool:
+    return ask.outcome in ("cancelled", "delivered", "unknown")
+
+
+def _due(each: Try, story: Story) -> int | None:
+    return each.due_ms or next((delivery.taken.due_ms for delivery in story.deliveries), 0)

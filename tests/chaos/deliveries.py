@@ -1,0 +1,185 @@
+"""The promises that speak of deliveries: when they come, why they come again, and how often."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+
+from chaos.history import Fault
+from chaos.stories import Delivery, Stories, Story, Topic
+from chaos.verdict import Verdict
+
+__all__ = ["Deliveries"]
+
+_SLACK_MS = 5.0
+_LOSS_S = 2.5
+"""What a killed server may lose of what it has acknowledged: see the table in docs/guarantees.md."""
+
+_CALM_S = 10.0
+"""How long after a fault of the whole its traces may show."""
+
+_ISOLATED_MS = 3_000
+
+
+class Deliveries:
+    """Judges the deliveries of one story after another."""
+
+    def __init__(self, verdict: Verdict, stories: Stories, topics: Mapping[str, Topic]) -> None:
+        self._verdict = verdict
+        self._stories = stories
+        self._topics = topics
+        self._of_topics = [fault for fault in stories.faults if fault.topic]
+        self._of_all = [fault for fault in stories.faults if not fault.topic]
+        self._starts = [fault.since for fault in self._of_all]
+
+    def rolled_back(self, since: float, until: float) -> bool:
+        """Whether the server was killed so soon after that what it had acknowledged may be lost."""
+        last = min(until, since + 60) + _LOSS_S
+        return any(since <= outage <= last for outage in self._stories.outages)
+
+    def judge(self, story: Story, groups: Sequence[str], *, excused: bool) -> None:
+        """Judges all deliveries of a message; of one whose topic was damaged, only what nothing excuses."""
+        for delivery in story.deliveries:
+            self._in_time(story, delivery)
+            self._alive(story, delivery)
+            self._handled_before_ack(story, delivery)
+        if excused:
+            return
+        for group in groups:
+            deliveries = story.of_group(group)
+            self._count(story, group, deliveries)
+            self._after_acks(story, deliveries)
+            self._stale_acks(story, group, deliveries)
+            for at in range(1, len(deliveries)):
+                self._explain(story, deliveries[:at], deliveries[at])
+            if deliveries and deliveries[0].taken.attempt > 1:
+                self._lost_read(story, deliveries[0], min(each.since for each in story.tries))
+
+    def _in_time(self, story: Story, delivery: Delivery) -> None:
+        """Promise 1: by the time in the entry, which the server wrote, and by its clock as we have seen it."""
+        taken = delivery.taken
+        due = taken.at_ms or taken.due_ms
+        text = f"{story.name}: due {due}, ready as {taken.entry}"
+        self._verdict.check(1, delivery.order[0] >= due, text)
+        since = min(each.since for each in story.tries)
+        latest = self._stories.timeline.at_most(since, delivery.until)
+        self._verdict.check(1, latest + _SLACK_MS >= due, f"{text}, when the clock was {latest:.0f} at most")
+        if taken.at_ms is None:
+            self._due_as_told(story, delivery)
+        self._isolated(story, delivery, delivery.order[0] - due)
+
+    def _due_as_told(self, story: Story, delivery: Delivery) -> None:
+        """The due time of an entry is the one that was told to the sender, unless it was rescheduled."""
+        told = {each.due_ms for each in story.tries if each.message.mark == delivery.taken.mark and each.due_ms}
+        if told and not any(ask.what == "reschedule" for ask in story.asks):
+            text = f"{story.name}: told {told}, delivered for {delivery.taken.due_ms}"
+            self._verdict.check(1, delivery.taken.due_ms in told, text)
+
+    def _isolated(self, story: Story, delivery: Delivery, lag_ms: int) -> None:
+        """Promise 12: while only other topics are in trouble, this one is on time."""
+        begun, read = delivery.since - _CALM_S, delivery.until
+        troubled = [fault for fault in self._of_topics if fault.since < read and begun < fault.at]
+        others = [fault for fault in troubled if fault.topic != story.topic]
+        if others and len(others) == len(troubled) and not self._faults(begun, read):
+            text = f"{story.name}: {lag_ms} ms late while {others[0].kind} of {others[0].topic}"
+            self._verdict.check(12, lag_ms < _ISOLATED_MS, text)
+
+    def _faults(self, since: float, until: float) -> list[Fault]:
+        """The faults of the whole that were at work in a stretch of time."""
+        return [fault for fault in self._of_all[: bisect_right(self._starts, until)] if fault.at >= since]
+
+    def _alive(self, story: Story, delivery: Delivery) -> None:
+        """Promise 8: it had not expired by the server's clock when its record was fetched."""
+        ttl_ms = next((t.message.ttl_ms for t in story.tries if t.message.mark == delivery.taken.mark), None)
+        if ttl_ms is not None:
+            expiry = delivery.taken.due_ms + ttl_ms
+            earliest = self._stories.timeline.at_least(delivery.since, delivery.since)
+            text = f"{story.name}: expired at {expiry}, read after {earliest:.0f}"
+            self._verdict.check(8, earliest - _SLACK_MS < expiry, text)
+
+    def _handled_before_ack(self, story: Story, delivery: Delivery) -> None:
+        """Promise 2: what is acked was handled."""
+        acks = [settle.since for settle in delivery.settles if settle.what == "ack"]
+        if acks:
+            handled = any(at <= min(acks) and not error for at, error in delivery.ended)
+            self._verdict.check(2, handled, f"{story.name}: {delivery.taken.entry} was acked before it was handled")
+
+    def _count(self, story: Story, group: str, deliveries: Sequence[Delivery]) -> None:
+        """Promise 7: attempts, and deliveries that were not given back."""
+        given = {each.message.max_retries for each in story.tries}
+        policy = self._topics[story.topic].max_retries
+        most = max(policy if retries is None else retries for retries in given) + 1
+        attempts = max((delivery.taken.attempt for delivery in deliveries), default=0)
+        spent = sum(not delivery.tried("release", "released", None) for delivery in deliveries)
+        rolled_back = any(self.rolled_back(delivery.since, delivery.until) for delivery in deliveries)
+        text = f"{story.name}: {spent} deliveries, attempt {attempts} in group {group}; {most} are allowed"
+        self._verdict.check(7, (attempts <= most and spent <= most) or rolled_back, text)
+
+    def _after_acks(self, story: Story, deliveries: Sequence[Delivery]) -> None:
+        """Promise 4: nothing is read after an ack that returned acked or late."""
+        acks = [s for d in deliveries for s in d.settles if s.what == "ack" and s.outcome in ("acked", "late")]
+        for ack in acks:
+            later = [d.taken.entry for d in deliveries if d.since > ack.until]
+            text = f"{story.name}: delivered as {later} after it was {ack.outcome}"
+            self._verdict.check(4, not later or self.rolled_back(ack.since, ack.until), text)
+
+    def _stale_acks(self, story: Story, group: str, deliveries: Sequence[Delivery]) -> None:
+        """Promise 5: there is a newer delivery, or the message is done; and the stale ack has not ended it."""
+        for at, delivery in enumerate(deliveries):
+            if not delivery.tried("ack", "stale"):
+                continue
+            done = any(d.tried("ack", "acked", "late", None) for d in deliveries)
+            ended = done or group in story.left or "" in story.left or bool(story.asks)
+            expires = any(each.message.ttl_ms is not None for each in story.tries)
+            text = f"{story.name}: the ack of {delivery.taken.entry} was stale for no reason"
+            self._verdict.check(5, at + 1 < len(deliveries) or ended or expires, text)
+
+    def _explain(self, story: Story, before: Sequence[Delivery], delivery: Delivery) -> None:
+        """Promise 3: the attempt before this one was given up, given back, or its lease ran out."""
+        reason = self._reason(story, before, delivery)
+        if reason:
+            self._verdict.explained[reason] += 1
+        text = f"{story.name}: {delivery.taken.entry}, attempt {delivery.taken.attempt}, has no reason"
+        self._verdict.check(3, bool(reason), text)
+
+    def _reason(self, story: Story, before: Sequence[Delivery], delivery: Delivery) -> str:
+        attempt = delivery.taken.attempt
+        same = [d for d in before if d.taken.attempt == attempt]
+        former = [d for d in before if d.taken.attempt == attempt - 1]
+        if any(d.tried("release", "released", None) for d in same):
+            return "given back before it began"
+        reason = "" if same else self._of_former(story, former, before[-1], delivery)
+        if not reason and any(self.rolled_back(d.since, min([delivery.since, *self._ends(d)])) for d in before):
+            reason = "Redis lost acknowledged writes"
+        return reason
+
+    def _of_former(self, story: Story, former: Sequence[Delivery], last: Delivery, delivery: Delivery) -> str:
+        """How the attempt before this one ended."""
+        if any(d.tried("nack", "retry") for d in former):
+            return "its handler failed: a nack"
+        if any(d.tried("nack", None) for d in former):
+            return "its handler failed: a nack whose outcome is unknown"
+        if any(self._lapsed(story, d, delivery) for d in former):
+            return "its lease ran out"
+        if not former and self._unseen(last.since, delivery):
+            return "a read was lost, and its lease ran out"
+        return ""
+
+    def _lapsed(self, story: Story, former: Delivery, delivery: Delivery) -> bool:
+        """Whether the server's clock may have gone on by the visibility timeout since the lease was renewed."""
+        renewals = [(s.since, s.until) for s in former.settles if s.what == "extend" and s.outcome == "kept"]
+        since, until = max([(former.asked, former.until), *renewals])
+        passed = self._stories.timeline.at_most(since, delivery.until) - self._stories.timeline.at_least(since, until)
+        return passed + _SLACK_MS >= self._topics[story.topic].visibility_ms
+
+    def _ends(self, delivery: Delivery) -> list[float]:
+        return [settle.until for settle in delivery.settles]
+
+    def _lost_read(self, story: Story, delivery: Delivery, since: float) -> None:
+        """Promise 3 for a first delivery that is not the first attempt: nobody was given the others."""
+        found = self._unseen(since, delivery)
+        self._verdict.explained["a read was lost, and its lease ran out"] += found
+        text = f"{story.name}: {delivery.taken.entry} is attempt {delivery.taken.attempt}, and nobody had the others"
+        self._verdict.check(3, found, text)
+
+    def _unseen(self, since: float, delivery: Delivery) -> bool:
+        """Whether a fault may have swallowed a delivery before this one."""
+        return bool(self._faults(since - 1.0, delivery.until))

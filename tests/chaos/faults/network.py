@@ -1,0 +1,57 @@
+"""The network between some of the programs and the server breaks in every way that TCP knows."""
+
+import random
+
+from chaos.arena import Arena
+from chaos.faults import Steps, fault
+from support.proxy import Proxy
+
+_SIDES = ("producer", "manager", "worker")
+
+
+@fault("cut connections before the reply", "network", weight=20)
+def cut(arena: Arena, dice: random.Random) -> Steps:
+    """Requests arrive, and nobody knows it."""
+    for _ in range(dice.randint(1, 4)):
+        arena.network.tell(dice.choice(_SIDES), lambda proxy: proxy.cut())
+        yield dice.uniform(0.1, 0.5)
+
+
+@fault("reset connections", "network", weight=15)
+def reset(arena: Arena, dice: random.Random) -> Steps:
+    """RST to both ends."""
+    arena.network.tell(dice.choice(_SIDES), lambda proxy: proxy.reset())
+    yield 0.1
+
+
+@fault("leave connections half-open", "network")
+def strand(arena: Arena, dice: random.Random) -> Steps:
+    """Nothing arrives, nothing is closed; new connections fare likewise for a while."""
+    side = dice.choice(_SIDES)
+    arena.network.tell(side, _strand_all)
+    yield dice.uniform(0.5, 6)
+    # What was opened meanwhile stays dead: that is noticed by time alone.
+    arena.network.tell(side, lambda proxy: setattr(proxy, "silent", False))
+
+
+def _strand_all(proxy: Proxy) -> None:
+    proxy.strand()
+    proxy.silent = True
+
+
+@fault("delay the network", "network")
+def delay(arena: Arena, dice: random.Random) -> Steps:
+    """Each piece takes a while, some longer than it takes to ask a new question."""
+    side, seconds = dice.choice(_SIDES), dice.choice((0.02, 0.1, 0.5))
+    arena.network.tell(side, lambda proxy: setattr(proxy, "delay_s", seconds))
+    yield dice.uniform(1, 5)
+    arena.network.tell(side, lambda proxy: setattr(proxy, "delay_s", 0.0))
+
+
+@fault("let the network trickle", "network")
+def trickle(arena: Arena, dice: random.Random) -> Steps:
+    """What was one piece arrives in many."""
+    side = dice.choice(_SIDES)
+    arena.network.tell(side, lambda proxy: setattr(proxy, "trickles", True))
+    yield dice.uniform(1, 5)
+    arena.network.tell(side, lambda proxy: setattr(proxy, "trickles", False))

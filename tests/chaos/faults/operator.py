@@ -1,0 +1,126 @@
+"""Operators damage the keys of one topic, or fill another with a million messages for one millisecond."""
+
+import contextlib
+import random
+
+import redis
+
+from chaos.arena import GROUPS, PREFIX, SHAKY, Arena
+from chaos.faults import Steps, fault
+from chaos.history import Damage, Problem, now
+from chaos.observer import Observer
+from lisa_common.connection import Connection
+from lisa_common.errors import LisaError
+from lisa_common.keys import TOPIC_KEYS, TopicKeys, topics_key
+from lisa_common.record import pack_content
+
+_KEYS = TopicKeys(PREFIX, SHAKY)
+_MEND_S = 60.0
+FLOOD = "flood"
+_CHUNK = 20_000
+
+# Messages as send.lua stores them, all due at one millisecond.
+_FLOOD_SCRIPT = """
+local due = tonumber(ARGV[1])
+for i = tonumber(ARGV[2]), tonumber(ARGV[3]) do
+  redis.call('HSET', KEYS[1], 'f' .. i .. '~', struct.pack('>BI6I6', 1, due, due) .. ARGV[4])
+  redis.call('ZADD', KEYS[2], due, 'f' .. i .. '~')
+end
+"""
+
+
+def _mend(arena: Arena) -> Steps:
+    """As the docs say: workers make groups again, `check --repair` mends the rest; what was sent before is excused."""
+    waited = 0.0
+    while not _well(arena):
+        waited += 0.5
+        if waited > _MEND_S:
+            arena.recorder.write(Problem(now(), 9, f"{SHAKY} cannot be mended"))
+            break
+        yield 0.5
+    arena.recorder.write(Damage(now(), SHAKY))
+
+
+def _well(arena: Arena) -> bool:
+    try:
+        names = {info["name"].decode() for info in arena.admin.xinfo_groups(_KEYS.of("ready"))}
+        if not names >= set(GROUPS):
+            return False
+        with Connection(arena.server.url, name="mend", timeout_s=5) as connection:
+            observer = Observer(arena)
+            return observer.audit(connection, SHAKY, mend=True) or observer.audit(connection, SHAKY, mend=True)
+    except (redis.RedisError, LisaError):
+        return False
+
+
+@fault("damage: delete the stream", "shaky", weight=4, about=SHAKY)
+def delete_stream(arena: Arena, dice: random.Random) -> Steps:  # noqa: ARG001 - all faults are called alike
+    """And its groups with it."""
+    with contextlib.suppress(redis.RedisError):
+        arena.admin.delete(_KEYS.of("ready"))
+    yield 1.0
+    yield from _mend(arena)
+
+
+@fault("damage: destroy a group", "shaky", weight=4, about=SHAKY)
+def destroy_group(arena: Arena, dice: random.Random) -> Steps:
+    """Its workers make it again."""
+    with contextlib.suppress(redis.RedisError):
+        arena.admin.xgroup_destroy(_KEYS.of("ready"), dice.choice(GROUPS))
+    yield 1.0
+    yield from _mend(arena)
+
+
+@fault("damage: delete bodies", "shaky", weight=4, about=SHAKY)
+def delete_bodies(arena: Arena, dice: random.Random) -> Steps:
+    """Messages without a record."""
+    with contextlib.suppress(redis.RedisError):
+        ids = arena.admin.hrandfield(_KEYS.of("messages"), dice.randint(1, 20))
+        if isinstance(ids, list) and ids:
+            arena.admin.hdel(_KEYS.of("messages"), *ids)
+    yield 1.0
+    yield from _mend(arena)
+
+
+@fault("wrong type", "shaky", weight=4, about=SHAKY)
+def wrong_type(arena: Arena, dice: random.Random) -> Steps:
+    """A key of the topic holds something else for a while."""
+    key = _KEYS.of(dice.choice(TOPIC_KEYS))
+    with contextlib.suppress(redis.RedisError):
+        with contextlib.suppress(redis.ResponseError):
+            arena.admin.rename(key, f"{key}.aside")
+        arena.admin.set(key, "something else")
+    yield dice.uniform(1, 5)
+    restored = False
+    while not restored:
+        try:
+            arena.admin.delete(key)
+            if arena.admin.exists(f"{key}.aside"):
+                arena.admin.rename(f"{key}.aside", key)
+            restored = True
+        except redis.RedisError:
+            yield 0.5
+    yield from _mend(arena)
+
+
+def flood(arena: Arena, dice: random.Random, messages: int) -> Steps:
+    """A topic that nobody reads, with so many messages due at one millisecond; then it is dropped."""
+    topic = f"{FLOOD}-{dice.randrange(10**6)}"
+    keys = TopicKeys(PREFIX, topic)
+    arena.admin.hset(topics_key(PREFIX), topic, "{}")
+    seconds, _ = arena.admin.time()
+    due = (seconds + 1) * 1000
+    for at in range(0, messages, _CHUNK):
+        arguments = (due, at + 1, min(at + _CHUNK, messages), pack_content(b"x" * 20))
+        arena.admin.eval(_FLOOD_SCRIPT, 2, keys.of("messages"), keys.of("waiting"), *arguments)
+        yield 0.05
+    waited = 0.0
+    while arena.admin.zcard(keys.of("waiting")) and waited < _MEND_S:
+        waited += 0.5
+        yield 0.5
+    left = arena.admin.zcard(keys.of("waiting"))
+    if left:
+        arena.recorder.write(Problem(now(), 12, f"{left} of {messages} messages are not promoted after {waited:g} s"))
+    arena.admin.unlink(*keys.all())
+    arena.admin.hdel(topics_key(PREFIX), topic)
+    arena.admin.bgrewriteaof()

@@ -1,0 +1,151 @@
+"""The server is killed, frozen and restarted, refuses, forgets, hangs, and its clock jumps."""
+
+import contextlib
+import random
+from collections.abc import Callable
+from threading import Thread
+
+import redis
+
+from chaos.arena import Arena
+from chaos.faults import Steps, fault
+from chaos.history import Outage, now
+from support.waiting import wait_until
+
+_HOUR_S = 3_600
+_START_S = 120.0
+_LOAD_DELAY_US = "2000"
+
+
+def kill_server(arena: Arena) -> None:
+    """SIGKILL, written down."""
+    arena.server.kill()
+    arena.recorder.write(Outage(now()))
+
+
+@fault("kill the server", "server", weight=15)
+def kill(arena: Arena, dice: random.Random) -> Steps:
+    """It comes back with what its AOF holds."""
+    kill_server(arena)
+    yield dice.uniform(0, 2)
+    arena.server.start(_START_S)
+
+
+@fault("restart the server", "server")
+def restart(arena: Arena, dice: random.Random) -> Steps:
+    """SIGTERM: everything is written out first."""
+    arena.server.stop()
+    yield dice.uniform(0, 1)
+    arena.server.start(_START_S)
+
+
+@fault("freeze the server", "server")
+def freeze(arena: Arena, dice: random.Random) -> Steps:
+    """Nobody gets an answer, no connection is closed."""
+    arena.server.freeze()
+    yield dice.choice((0.2, 1.0, 6.0))
+    arena.server.thaw()
+
+
+@fault("load slowly", "server", weight=5)
+def loading(arena: Arena, dice: random.Random) -> Steps:
+    """It answers LOADING for a while."""
+    arena.admin.bgrewriteaof()
+    wait_until(lambda: not arena.admin.info("persistence")["aof_rewrite_in_progress"], _START_S)
+    kill_server(arena)
+    arena.server.config["key-load-delay"] = _LOAD_DELAY_US
+    try:
+        arena.server.start(_START_S)
+    finally:
+        del arena.server.config["key-load-delay"]
+    arena.admin.config_set("key-load-delay", "0")
+    yield dice.uniform(0, 1)
+
+
+@fault("flush scripts", weight=10)
+def flush_scripts(arena: Arena, dice: random.Random) -> Steps:
+    """NOSCRIPT."""
+    for _ in range(dice.randint(1, 5)):
+        with contextlib.suppress(redis.RedisError):
+            arena.admin.script_flush()
+        yield 0.05
+
+
+@fault("kill clients", weight=15)
+def kill_clients(arena: Arena, dice: random.Random) -> Steps:
+    """Of commands, or of Pub/Sub."""
+    kind = dice.choice(("normal", "pubsub"))
+    with contextlib.suppress(redis.RedisError):
+        arena.admin.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+    yield 0.1
+
+
+@fault("refuse clients", "server")
+def refuse_clients(arena: Arena, dice: random.Random) -> Steps:
+    """maxclients: who has lost a connection gets none."""
+    arena.admin.config_set("maxclients", "4")
+    arena.admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    yield dice.uniform(0.5, 3)
+    arena.admin.config_set("maxclients", "1000")
+
+
+@fault("run a busy script", "server")
+def busy(arena: Arena, dice: random.Random) -> Steps:
+    """BUSY to everybody else."""
+
+    def spin() -> None:
+        with contextlib.suppress(redis.RedisError), arena.server.client() as client:
+            client.eval("while true do end", 0)
+
+    thread = Thread(target=spin)
+    thread.start()
+    yield dice.uniform(0.3, 2)
+    _until_done(arena.admin.script_kill)
+    thread.join(20)
+
+
+@fault("fill the memory", "server", weight=15)
+def fill_memory(arena: Arena, dice: random.Random) -> Steps:
+    """OOM: sends are refused, all else goes on."""
+    arena.admin.config_set("maxmemory", "1mb")
+    yield dice.uniform(1, 4)
+    arena.admin.config_set("maxmemory", "0")
+
+
+@fault("fill the disk", "server", weight=10)
+def fill_disk(arena: Arena, dice: random.Random) -> Steps:
+    """MISCONF: no write is taken until there is room."""
+    arena.server.fill_disk()
+    yield dice.uniform(1, 4)
+    arena.server.free_disk()
+
+
+@fault("set the clock forward and back", "clock", weight=3)
+def clock_forward(arena: Arena, dice: random.Random) -> Steps:
+    """Everything falls due, every lease runs out; then it is an hour earlier again."""
+    yield from _jump(arena, dice, _HOUR_S)
+
+
+@fault("set the clock back and forward", "clock", weight=3)
+def clock_back(arena: Arena, dice: random.Random) -> Steps:
+    """Nothing falls due for a while; then everything does."""
+    yield from _jump(arena, dice, -_HOUR_S)
+
+
+def _jump(arena: Arena, dice: random.Random, shift_s: int) -> Steps:
+    arena.set_clock(shift_s)
+    yield dice.uniform(3, 8)
+    arena.set_clock(0)
+    # The server looks at the file once a second.
+    yield 2.5
+
+
+def _until_done(do: Callable[[], object]) -> None:
+    def done() -> bool:
+        try:
+            do()
+        except redis.RedisError as error:
+            return "NOTBUSY" in str(error)
+        return True
+
+    wait_until(done, 20)

@@ -1,0 +1,53 @@
+"""What could leak: memory and connections of every program, consumers and keys of the server."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaos.arena import GROUPS, POLICIES, PREFIX, Arena
+from lisa_common.keys import TopicKeys
+
+__all__ = ["Figures", "take"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Figures of one moment, by name. Memory is in KiB."""
+
+    values: dict[str, int]
+
+    def lines_beside(self, later: "Figures") -> Iterator[str]:
+        """These figures, and later ones."""
+        yield f"figures {'':43} {'start':>12} {'end':>12}"
+        for name in [*self.values, *(name for name in later.values if name not in self.values)]:
+            yield f"  {name:50} {self.values.get(name, 0):>12,} {later.values.get(name, 0):>12,}"
+
+
+def take(arena: Arena) -> Figures:
+    """The figures of now; of programs that started anew their number of lives too."""
+    values: dict[str, int] = {}
+    for player in arena.players:
+        if player.process.runs:
+            name = f"{player.name}, started {player.started} times" if player.started > 1 else player.name
+            values |= {f"{name}: memory": _memory(player.process.pid), f"{name}: files": _files(player.process.pid)}
+    admin = arena.admin
+    info = admin.info()
+    values["server: memory"] = info["used_memory"] // 1024
+    values["server: connections"] = info["connected_clients"]
+    values["server: keys"] = admin.dbsize()
+    for topic in POLICIES:
+        keys = TopicKeys(PREFIX, topic)
+        for group in GROUPS:
+            values[f"server: consumers of {group} on {topic}"] = len(admin.xinfo_consumers(keys.of("ready"), group))
+        values[f"server: tombstones of {topic}"] = admin.zcard(keys.of("finished"))
+        values[f"server: garbage of {topic}"] = admin.zcard(keys.of("garbage"))
+    return Figures(values)
+
+
+def _memory(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text("utf-8")
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+def _files(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))

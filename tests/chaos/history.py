@@ -1,0 +1,294 @@
+"""The history of a run: what every process asked for, what it was told, and when.
+
+Each process appends to a file of its own, one JSON line per event in one write, so that one that is killed leaves whole
+lines. `at` is the machine's monotonic clock in seconds, which all processes share; `Clock` ties it to the server's.
+What was invoked and has no end has an unknown outcome: it was carried out or not.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, get_origin, get_type_hints
+
+__all__ = [
+    "Asked",
+    "Begun",
+    "Clock",
+    "Damage",
+    "Drained",
+    "Ended",
+    "Event",
+    "Fault",
+    "Left",
+    "Outage",
+    "Problem",
+    "Read",
+    "Recorder",
+    "Sending",
+    "Sent",
+    "Settled",
+    "Settling",
+    "Taken",
+    "Told",
+    "now",
+    "read_history",
+]
+
+
+def now() -> float:
+    """The clock of the history."""
+    return time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A message on its way. Its body begins with `mark`, which no other sending has; `id` None: one is generated."""
+
+    mark: str
+    id: str | None
+    crc: int
+    delay_ms: int
+    ttl_ms: int | None = None
+    max_retries: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A delivery as a consumer was given it. `at_ms`: when the retry fell due, None for the message itself."""
+
+    topic: str
+    id: str
+    entry: str
+    attempt: int
+    due_ms: int
+    at_ms: int | None
+    mark: str
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A send is invoked. Its end is `Told`, with (id, outcome, due time) for each message."""
+
+    at: float
+    op: str
+    topic: str
+    messages: list[Sending]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A cancel or a reschedule is invoked. Its end is `Told`, with its outcome."""
+
+    at: float
+    op: str
+    what: str
+    topic: str
+    id: str
+    delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How an operation of a producer ended: "ok", "failed" (certainly not carried out) or "unknown"."""
+
+    at: float
+    op: str
+    how: str
+    results: list[list[Any]]
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Deliveries were asked for, not before `asked`; their records were fetched between `since` and `at`."""
+
+    at: float
+    since: float
+    asked: float
+    group: str
+    taken: list[Taken]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A handler begins."""
+
+    at: float
+    topic: str
+    group: str
+    entry: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A handler has ended; `error` is empty when it returned."""
+
+    at: float
+    topic: str
+    group: str
+    entry: str
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """Deliveries are to be acked, nacked, extended or released: pairs of topic and entry."""
+
+    at: float
+    op: str
+    what: str
+    group: str
+    entries: list[list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of them, one outcome for each; None: unknown."""
+
+    at: float
+    op: str
+    outcomes: list[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The server's clock, in ms, as seen by a question asked at `since` and answered at `at`."""
+
+    at: float
+    since: float
+    server_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault was at work from `since` to `at`; `topic` where it concerns no other."""
+
+    at: float
+    since: float
+    kind: str
+    topic: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """The server was killed at `at`: what it acknowledged shortly before may be lost."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """An operator damaged the keys of a topic, and mended them by `at`: what was sent before is excused."""
+
+    at: float
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """In the end the message is garbage of this group; none: no group had it."""
+
+    at: float
+    topic: str
+    group: str
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The harness itself found something wrong: an audit, a key that was left, a process that died."""
+
+    at: float
+    promise: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """All was drained; `what` was checked by the harness so often."""
+
+    at: float
+    seconds: float
+    checks: dict[str, int]
+
+
+Event = (
+    Sent
+    | Asked
+    | Told
+    | Read
+    | Begun
+    | Ended
+    | Settling
+    | Settled
+    | Clock
+    | Fault
+    | Outage
+    | Damage
+    | Left
+    | Problem
+    | Drained
+)
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in Event.__args__}
+_NESTED = {Sent: ("messages", Sending), Read: ("taken", Taken)}
+_FIELDS = {kind: [field.name for field in fields(kind)] for kind in (*_KINDS.values(), Sending, Taken)}
+assert all(get_origin(get_type_hints(kind)[name]) is list for kind, (name, _) in _NESTED.items())
+
+
+class Recorder:
+    """Appends events to the file of one process."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.name = f"{name}-{os.getpid()}"
+        path = directory / f"{self.name}.jsonl"
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._ops = 0
+
+    def write(self, event: Event) -> None:
+        """Appends one event."""
+        os.write(self._file, dump(event))
+
+    def op(self) -> str:
+        """A name for an operation, which no other has."""
+        self._ops += 1
+        return f"{self.name}.{self._ops}"
+
+
+def dump(event: Event) -> bytes:
+    """An event as a line."""
+    row: list[Any] = [type(event).__name__]
+    for name in _FIELDS[type(event)]:
+        value = getattr(event, name)
+        if (nested := _NESTED.get(type(event))) and nested[0] == name:
+            value = [[getattr(item, field) for field in _FIELDS[nested[1]]] for item in value]
+        row.append(value)
+    return json.dumps(row, separators=(",", ":")).encode() + b"\n"
+
+
+def load(line: bytes) -> Event:
+    """The event of a line."""
+    name, *values = json.loads(line)
+    kind = _KINDS[name]
+    if nested := _NESTED.get(kind):
+        at = _FIELDS[kind].index(nested[0])
+        values[at] = [nested[1](*row) for row in values[at]]
+    event: Event = kind(*values)
+    return event
+
+
+def read_history(directory: Path) -> list[Event]:
+    """All events of a run, in the order of the clock."""
+    return sorted((event for path in directory.glob("*.jsonl") for event in _events(path)), key=lambda event: event.at)
+
+
+def _events(path: Path) -> Iterator[Event]:
+    with path.open("rb") as lines:
+        for line in lines:
+            # The last line of a process that was killed may be cut off: what it was about to do was not done.
+            if line.endswith(b"\n"):
+                yield load(line)

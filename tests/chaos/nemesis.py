@@ -1,0 +1,155 @@
+"""Decides from a seed which fault comes when; begins them, and sees to it that each one ends."""
+
+import random
+import signal
+from collections import Counter
+from dataclasses import dataclass
+
+import redis
+
+from chaos.arena import Arena
+from chaos.faults import FAULTS, Kind, Steps, network, operator, processes, server
+from chaos.history import Fault, Problem, now
+from support.waiting import wait_until
+
+__all__ = ["KINDS", "Nemesis"]
+
+_CALM_S = 10.5
+_AT_ONCE = 3
+_NOT_DONE = 2
+_REGISTERING = (network, operator, processes, server)
+"""Importing them has registered their faults."""
+KINDS = {kind.name: kind for kind in FAULTS}
+
+
+@dataclass(slots=True)
+class _Active:
+    kind: Kind
+    steps: Steps
+    since: float
+    next: float
+
+
+class Nemesis:
+    """The adversary of a run."""
+
+    def __init__(self, arena: Arena, seed: str, kinds: list[str], *, flood: int = 0) -> None:
+        self._arena = arena
+        self._dice = random.Random(f"{seed} nemesis")
+        self._kinds = [KINDS[name] for name in kinds]
+        if arena.clock_library is None:
+            self._kinds = [kind for kind in self._kinds if "clock" not in kind.needs]
+        self._active: list[_Active] = []
+        self._flood = flood
+        self.counts: Counter[str] = Counter()
+
+    def attack(self, seconds: float) -> None:
+        """Each kind alone, as far as time allows, in an order from the seed; then a mixture of them."""
+        end = now() + seconds
+        self._alone(now() + 0.4 * seconds)
+        pause = 0.0
+        next_at = now()
+        while now() < end:
+            if now() >= next_at and len(self._active) < _AT_ONCE:
+                self._begin_one()
+                pause = self._dice.choice((0.2, 0.6, 1.2))
+                next_at = now() + pause
+            self._turn(0.05)
+
+    def heal(self) -> None:
+        """Ends all faults."""
+        deadline = now() + 120
+        while self._active and now() < deadline:
+            self._turn(0.05)
+        self._reset()
+        for active in self._active:
+            self._arena.recorder.write(Problem(now(), 14, f"the fault {active.kind.name!r} does not end"))
+
+    def _reset(self) -> None:
+        """Whatever two faults that met have left behind."""
+        self._arena.server.free_disk()
+        self._arena.admin.config_set("maxmemory", "0")
+        self._arena.admin.config_set("maxclients", "1000")
+
+    def _alone(self, until: float) -> None:
+        order = self._dice.sample(self._kinds, len(self._kinds))
+        # Those of one topic first, in calm: they must not delay the others.
+        order.sort(key=lambda kind: not kind.about)
+        if self._flood and until - now() > 60:
+            self._rest(_CALM_S)
+            flood = Kind("flood", frozenset(("server",)), self._begin_flood, 0, operator.FLOOD)
+            self._begin(flood)
+            self._finish()
+        calm = _CALM_S if until - now() > 60 else 0.0
+        if calm and order and order[0].about:
+            self._rest(calm)
+        for kind in order:
+            if now() > until:
+                return
+            self._begin(kind)
+            self._finish()
+
+    def _begin_flood(self, arena: Arena, dice: random.Random) -> Steps:
+        return operator.flood(arena, dice, self._flood)
+
+    def _finish(self) -> None:
+        while self._active:
+            self._turn(0.05)
+
+    def _rest(self, seconds: float) -> None:
+        end = now() + seconds
+        while now() < end:
+            self._turn(0.1)
+
+    def _begin_one(self) -> None:
+        held = {need for active in self._active for need in active.kind.needs}
+        free = [kind for kind in self._kinds if not kind.needs & held and kind not in self._running()]
+        if free:
+            self._begin(self._dice.choices(free, [kind.weight for kind in free])[0])
+
+    def _running(self) -> list[Kind]:
+        return [active.kind for active in self._active]
+
+    def _begin(self, kind: Kind) -> None:
+        active = _Active(kind, kind.begin(self._arena, self._dice), now(), 0.0)
+        # Begun, for whoever looks for an explanation of what happens meanwhile.
+        self._active.append(active)
+        self._step(active)
+
+    def _turn(self, pause: float) -> None:
+        for active in list(self._active):
+            if now() >= active.next:
+                self._step(active)
+        self.revive()
+        end = now() + pause
+        wait_until(lambda: now() >= end, pause + 10)
+
+    def _step(self, active: _Active) -> None:
+        try:
+            pause = next(active.steps, None)
+        except redis.RedisError as error:
+            # Two faults met: the server was not to be asked.
+            self._arena.recorder.write(Fault(now(), active.since, f"{active.kind.name}: {error}"))
+            self.counts["not carried out, as two faults met"] += 1
+        else:
+            if pause is not None:
+                active.next = now() + pause
+                return
+            self.counts[active.kind.name] += 1
+        self._active.remove(active)
+        self._arena.recorder.write(Fault(now(), active.since, active.kind.name, active.kind.about))
+
+    def revive(self) -> None:
+        """Starts programs again that have killed themselves; any other end is a problem."""
+        for player in self._arena.players:
+            code = player.process.code
+            if code is None or player.doomed:
+                continue
+            # A manager that finds no server when it starts says so and ends: whoever runs it starts it again.
+            found_no_server = (
+                player.role == "manager" and code == _NOT_DONE and "manager serves" not in player.process.log
+            )
+            if code != -signal.SIGKILL and not found_no_server:
+                text = f"{player.name} ended by itself with {code}: {player.process.log[-500:]}"
+                self._arena.recorder.write(Problem(now(), 14, text))
+            self._arena.restart(player)

@@ -1,0 +1,70 @@
+"""Looks at the server all the time: its clock, and whether every message is in one place."""
+
+import contextlib
+from threading import Event, Thread
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from chaos.arena import PREFIX, SHAKY, Arena
+from chaos.history import Clock, Problem, now
+from chaos.programs.setting import TOPICS
+from lisa_common.connection import Connection
+from lisa_common.errors import LisaError
+from lisa_common.keys import TopicKeys
+from lisa_manager.operator.checking import check
+
+__all__ = ["Observer"]
+
+_SAMPLE_S = 0.1
+_AUDIT_S = 10.0
+
+
+class Observer:
+    """Two threads that write into the history."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._stopping = Event()
+        self._threads = [Thread(target=self._watch_clock), Thread(target=self._audit)]
+        self.audited = 0
+        """Messages that were audited so far."""
+
+    def start(self) -> "Observer":
+        """Begins to look."""
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def close(self) -> None:
+        """Ends."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _watch_clock(self) -> None:
+        port = self._arena.server.port
+        with redis.Redis(port=port, protocol=2, socket_timeout=2, retry=Retry(NoBackoff(), 0)) as client:
+            while not self._stopping.wait(_SAMPLE_S):
+                since = now()
+                with contextlib.suppress(redis.RedisError):
+                    seconds, microseconds = client.time()
+                    self._arena.recorder.write(Clock(now(), since, seconds * 1000 + microseconds / 1000))
+
+    def _audit(self) -> None:
+        with Connection(self._arena.server.url, name="audit", timeout_s=5) as connection:
+            while not self._stopping.wait(_AUDIT_S):
+                for topic in TOPICS:
+                    if topic != SHAKY:
+                        with contextlib.suppress(LisaError):
+                            self.audit(connection, topic)
+
+    def audit(self, connection: Connection, topic: str, *, mend: bool = False) -> bool:
+        """Audits one topic; what is wrong is a problem. Says whether all was well."""
+        report = connection.run(check(TopicKeys(PREFIX, topic), mend=mend))
+        self.audited += report.messages
+        if not mend:
+            for finding in report.findings:
+                self._arena.recorder.write(Problem(now(), 9, f"{topic}: {finding.problem}"))
+        return not report.findings

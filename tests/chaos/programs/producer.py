@@ -1,0 +1,129 @@
+"""A producer that does at random what producers do: single sends, batches, cancels, reschedules, sends again, mistakes.
+
+`python -m chaos.programs.producer NAME RATE`; it ends on SIGTERM, after the operation under way.
+"""
+
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from threading import Event
+from typing import Any
+
+from chaos.history import Asked, Recorder, Sending, Sent, Told, now
+from chaos.load import Load
+from chaos.programs.setting import DEADLY, PREFIX, SEED, TOPICS, URL, recorder
+from chaos.recording import NOT_DONE
+from lisa_common.errors import InvalidInput, LisaError
+from lisa_producer import Message, PartialSend, Producer, ProducerSettings, SendOutcome, SendResult
+
+__all__ = ["main"]
+
+_OPS = {"batch": 50, "single": 25, "again": 5, "cancel": 10, "reschedule": 7, "invalid": 3}
+_PATIENCE_S = 4.0
+
+
+class _Sender:
+    """Operations, each written down before it is invoked, and after it has ended."""
+
+    def __init__(self, producer: Producer, load: Load, history: Recorder) -> None:
+        self._producer = producer
+        self._load = load
+        self._history = history
+
+    def once(self) -> int:
+        """One operation. Result: how many messages it sent."""
+        what = self._load._one_of(_OPS)
+        match what:
+            case "batch":
+                topic = self._load.topic()
+                size = self._load.random.randint(1, 200)
+                return self._batch(topic, [self._load.message(topic) for _ in range(size)])
+            case "single":
+                topic = self._load.topic()
+                return self._single(topic, *self._load.message(topic))
+            case "again" if (found := self._load.again()) is not None:
+                return self._single(*found)
+            case "invalid":
+                return self._single(*self._load.invalid(self._load.topic()))
+            case "cancel" | "reschedule" if (asked := self._load.asked()) is not None:
+                self._ask(what, *asked)
+        return 0
+
+    def _batch(self, topic: str, made: Sequence[tuple[Message, Sending]]) -> int:
+        op = self._begin(topic, [sending for _, sending in made])
+        try:
+            report = self._producer.send_many(topic, [message for message, _ in made])
+        except PartialSend as error:
+            # What it did not come to was not sent.
+            self._end(op, "failed", [_told(result) for result in error.report.results], error.__cause__ or error)
+        except LisaError as error:
+            self._end(op, "failed" if isinstance(error, NOT_DONE) else "unknown", [], error)
+        else:
+            self._end(op, "ok", [_told(result) for result in report.results])
+        return len(made)
+
+    def _single(self, topic: str, message: Message, sending: Sending) -> int:
+        op = self._begin(topic, [sending])
+        options = {
+            name: getattr(message, name) for name in ("delay", "id", "ttl", "max_retries", "priority", "headers")
+        }
+        try:
+            result = self._producer.send(topic, message.body, **options)
+        except LisaError as error:
+            self._end(op, "ok", [[sending.id, _outcome_of(error), None]], error)
+        else:
+            self._end(op, "ok", [_told(result)])
+        return 1
+
+    def _begin(self, topic: str, sendings: list[Sending]) -> str:
+        op = self._history.op()
+        self._history.write(Sent(now(), op, topic, sendings))
+        return op
+
+    def _end(self, op: str, how: str, results: list[list[Any]], error: BaseException | None = None) -> None:
+        self._history.write(Told(now(), op, how, results, f"{type(error).__name__}: {error}"[:200] if error else ""))
+
+    def _ask(self, what: str, topic: str, id: str) -> None:
+        op, delay_ms = self._history.op(), self._load.random.randint(0, 3_000)
+        self._history.write(Asked(now(), op, what, topic, id, delay_ms))
+        try:
+            if what == "cancel":
+                outcome = str(self._producer.cancel(topic, id))
+            else:
+                outcome = str(self._producer.reschedule(topic, id, delay=delay_ms / 1000))
+        except LisaError as error:
+            self._end(op, _outcome_of(error), [], error)
+        else:
+            self._end(op, "ok", [[outcome]])
+
+
+def _told(result: SendResult) -> list[Any]:
+    outcome = str(result.outcome) if result.error is None else _outcome_of(result.error)
+    return [result.id, outcome, result.due_ms if result.outcome is SendOutcome.SENT else None]
+
+
+def _outcome_of(error: LisaError) -> str:
+    if isinstance(error, InvalidInput):
+        return "invalid"
+    return "failed" if isinstance(error, NOT_DONE) else "unknown"
+
+
+def main(name: str, rate: float) -> None:
+    """Sends `rate` messages a second, as far as it is let, until SIGTERM."""
+    stopping = Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    history = recorder(f"producer-{name}")
+    settings = ProducerSettings(redis_url=URL, prefix=PREFIX, patience_s=_PATIENCE_S, timeout_s=5)
+    load = Load(f"{SEED} {history.name}", history.name, TOPICS, deadly=DEADLY)
+    with Producer(settings=settings) as producer:
+        sender = _Sender(producer, load, history)
+        allowed = time.monotonic()
+        while not stopping.is_set():
+            # What an outage kept it from sending is made up for, but not all at once.
+            allowed = max(allowed + sender.once() / rate, time.monotonic() - 5)
+            stopping.wait(max(0.005, allowed - time.monotonic()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]))

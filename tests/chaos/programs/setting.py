@@ -1,0 +1,23 @@
+"""What the programs of the load are told by the environment."""
+
+import os
+from pathlib import Path
+
+from chaos.history import Recorder
+
+__all__ = ["DEADLY", "HISTORY", "PREFIX", "SEED", "TOPICS", "URL", "recorder"]
+
+URL = os.environ.get("LISA_REDIS_URL", "")
+PREFIX = os.environ.get("LISA_PREFIX", "")
+HISTORY = Path(os.environ.get("LISA_CHAOS_HISTORY", "."))
+SEED = os.environ.get("LISA_CHAOS_SEED", "0")
+DEADLY = os.environ.get("LISA_CHAOS_DEADLY", "1") == "1"
+"""Whether handlers may kill their processes."""
+
+TOPICS = {"orders": 60, "mail": 30, "shaky": 10}
+"""Topics and their weights."""
+
+
+def recorder(name: str) -> Recorder:
+    """The history of this process."""
+    return Recorder(HISTORY, name)

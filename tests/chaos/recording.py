@@ -1,0 +1,102 @@
+"""Consumers that keep a history: what they were given, and what became of it."""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from chaos.history import Read, Recorder, Settled, Settling, Taken, now
+from chaos.load import plan_of
+from lisa_common.call import Flow
+from lisa_common.delivery import Delivery, Entry
+from lisa_common.errors import AccessDenied, LisaError, Refused, Unreachable
+from lisa_common.keys import TopicKeys
+from lisa_common.policy import Policy
+from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
+from lisa_common.values import Duration
+from lisa_consumer.core import Core
+
+__all__ = ["NOT_DONE", "RecordingCore"]
+
+T = TypeVar("T")
+
+NOT_DONE = (Unreachable, Refused, AccessDenied)
+"""Errors that promise that nothing was done."""
+
+
+class RecordingCore(Core):
+    """Does what a consumer does, and writes it down."""
+
+    def __init__(self, prefix: str, group: str, name: str | None, recorder: Recorder) -> None:
+        super().__init__(prefix, group, name)
+        self._recorder = recorder
+        self._asked = 0.0
+
+    def _resolve(self, topics: Sequence[str]) -> Flow[dict[str, tuple[TopicKeys, Policy]]]:
+        resolved = yield from super()._resolve(topics)
+        # What is read next is asked for after this.
+        self._asked = now()
+        return resolved
+
+    def _fetch(
+        self,
+        resolved: dict[str, tuple[TopicKeys, Policy]],
+        batches: list[tuple[str, list[Entry]]],
+        lease_ms: int | None,
+    ) -> Flow[list[Delivery]]:
+        asked, since = self._asked, now()
+        deliveries = yield from super()._fetch(resolved, batches, lease_ms)
+        if deliveries:
+            self._recorder.write(Read(now(), since, asked, self.group, [_taken(each) for each in deliveries]))
+        return deliveries
+
+    def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
+        """Acks, and writes it down."""
+        with self._settling("ack", deliveries) as told:
+            outcomes = yield from super().ack(deliveries)
+            told.extend(outcomes)
+            return outcomes
+
+    def nack_each(self, nacks: Sequence[tuple[Delivery, Nack]]) -> Flow[list[NackOutcome]]:
+        """Gives up, and writes it down."""
+        with self._settling("nack", [delivery for delivery, _ in nacks]) as told:
+            outcomes = yield from super().nack_each(nacks)
+            told.extend(outcomes)
+            return outcomes
+
+    def release(self, deliveries: Sequence[Delivery]) -> Flow[int]:
+        """Gives back, and writes it down: how many is told, but not which."""
+        with self._settling("release", deliveries) as told:
+            released = yield from super().release(deliveries)
+            told.extend(["released"] * len(deliveries))
+            return released
+
+    def extend(self, deliveries: Sequence[Delivery], lease: Duration | None = None) -> Flow[list[bool]]:
+        """Renews leases, and writes it down."""
+        with self._settling("extend", deliveries) as told:
+            kept = yield from super().extend(deliveries, lease)
+            told.extend("kept" if ours else "lost" for ours in kept)
+            return kept
+
+    @contextmanager
+    def _settling(self, what: str, deliveries: Sequence[Delivery]) -> Iterator[list[Any]]:
+        told: list[Any] = []
+        op = self._recorder.op()
+        entries = [[delivery.topic, delivery.entry.entry] for delivery in deliveries]
+        self._recorder.write(Settling(now(), op, what, self.group, entries))
+        try:
+            yield told
+        except LisaError as error:
+            # Of a round trip for several topics, one may have been done though another was refused.
+            failed = isinstance(error, NOT_DONE) and len({topic for topic, _ in entries}) == 1
+            self._recorder.write(Settled(now(), op, ["failed"] * len(entries) if failed else None))
+            raise
+        self._recorder.write(Settled(now(), op, [str(outcome) for outcome in told]))
+
+
+def _taken(delivery: Delivery) -> Taken:
+    entry, record_due = delivery.entry, delivery.entry.due_ms
+    return Taken(
+        *(delivery.topic, delivery.id, entry.entry, delivery.attempt, record_due, entry.at_ms),
+        *(plan_of(delivery.body).mark, zlib.crc32(delivery.body)),
+    )

@@ -1,0 +1,224 @@
+"""One run: load, faults, heal, drain, verdict."""
+
+import shutil
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from chaos.arena import GROUPS, POLICIES, PREFIX, SHAKY, Arena, Player, topics_of
+from chaos.checker import check
+from chaos.figures import Figures, take
+from chaos.history import Drained, Left, Problem, now, read_history
+from chaos.nemesis import KINDS, Nemesis
+from chaos.observer import Observer
+from chaos.verdict import Verdict
+from lisa_common.connection import Connection
+from lisa_common.failure import read_failure
+from lisa_common.keys import TopicKeys, copy_of, split_copy, topics_key
+from support.waiting import wait_until
+
+__all__ = ["Options", "Result", "run"]
+
+_WARM_S = 5.0
+_DRAIN_S = 240.0
+_STOP_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a run is to be like. The same seed brings the same faults in the same order, and the same messages."""
+
+    seed: str
+    seconds: float
+    rate: float = 300
+    """Messages a second."""
+    kinds: tuple[str, ...] = tuple(KINDS)
+    flood: int = 0
+    """Messages of a topic that is not read, all due at one millisecond; 0: none."""
+    window_ms: int = 86_400_000
+    """The dedup window; longer than any jump of the clock."""
+    deadly: bool = True
+    """Whether handlers kill their processes."""
+    keep: Path | None = None
+    """Where to leave history and logs when a promise was broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of it."""
+
+    verdict: Verdict
+    faults: Counter[str]
+    before: Figures
+    after: Figures
+    drained_s: float
+    lines_logged: Counter[str]
+
+    def lines(self) -> Iterator[str]:
+        """The summary for people."""
+        yield f"faults, {sum(self.faults.values()):,} in all"
+        for name, count in sorted(self.faults.items()):
+            yield f"  {name:50} {count:>12,}"
+        yield from self.verdict.lines()
+        yield f"drained {self.drained_s:.1f} s after the last fault"
+        yield from self.before.lines_beside(self.after)
+        yield "lines logged, by all programs of a kind"
+        for name, count in sorted(self.lines_logged.items()):
+            yield f"  {name:50} {count:>12,}"
+
+
+def run(options: Options, say: Callable[[str], object] = lambda _: None) -> Result:
+    """Runs; whoever calls judges by the verdict."""
+    directory = Path(tempfile.mkdtemp(prefix="lisa-chaos-"))
+    arena = Arena(
+        *(directory,),
+        seed=options.seed,
+        rate=options.rate,
+        window_ms=options.window_ms,
+        deadly=options.deadly,
+    )
+    try:
+        result = _run(arena, options, say)
+        if options.keep and result.verdict.violations:
+            shutil.copytree(directory, options.keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("appendonlydir"))
+            say(f"history and logs: {options.keep}")
+        return result
+    finally:
+        arena.close()
+        shutil.rmtree(directory)
+
+
+def _run(arena: Arena, options: Options, say: Callable[[str], object]) -> Result:
+    arena.start()
+    observer = Observer(arena).start()
+    nemesis = Nemesis(arena, options.seed, list(options.kinds), flood=options.flood)
+    try:
+        _warm_up(arena)
+        before = take(arena)
+        say("load and faults")
+        nemesis.attack(options.seconds)
+        say("heal and drain")
+        nemesis.heal()
+        healed = now()
+        _stop(arena, "producer")
+        _drain(arena, nemesis)
+        drained_s = now() - healed
+        after = take(arena)
+        _audit(arena, observer)
+        _write_what_is_left(arena)
+        _stop(arena, "worker", "consumer", "manager")
+    finally:
+        observer.close()
+    arena.recorder.write(Drained(now(), drained_s, {"9": observer.audited, "11": 1}))
+    say("judge")
+    verdict = check(read_history(arena.history), topics_of(POLICIES), GROUPS)
+    return Result(verdict, nemesis.counts, before, after, drained_s, _lines_logged(arena))
+
+
+def _warm_up(arena: Arena) -> None:
+    """Waits until every program has begun its work, and all groups have had what was sent."""
+    for player in arena.of_role("manager", "worker"):
+        player.process.wait_for("serves" if player.role == "manager" else "reads")
+    for topic in POLICIES:
+        ready = TopicKeys(PREFIX, topic).of("ready")
+        wait_until(partial(_read_by_all, arena, ready), 60)
+    end = now() + _WARM_S
+    wait_until(lambda: now() >= end, _WARM_S + 10)
+
+
+def _read_by_all(arena: Arena, ready: str) -> bool:
+    return all(group["entries-read"] for group in arena.admin.xinfo_groups(ready))
+
+
+def _has_ended(player: Player) -> bool:
+    return not player.process.runs
+
+
+def _stop(arena: Arena, *roles: str) -> None:
+    """Ends programs as an operator does."""
+    players = arena.of_role(*roles)
+    for player in players:
+        player.doomed = True
+        player.process.send(signal.SIGTERM)
+    for player in players:
+        wait_until(partial(_has_ended, player), _STOP_S, what=f"the end of {player.name}")
+        if player.process.code != 0:
+            text = f"{player.name} ended with {player.process.code}: {player.process.log[-500:]}"
+            arena.recorder.write(Problem(now(), 14, text))
+
+
+def _drain(arena: Arena, nemesis: Nemesis) -> None:
+    """Waits until nothing is left but what the docs allow. Handlers may still kill their processes."""
+
+    def drained() -> bool:
+        nemesis.revive()
+        return not _left(arena)
+
+    try:
+        wait_until(drained, _DRAIN_S)
+    except AssertionError:
+        arena.recorder.write(Problem(now(), 14, f"not drained after {_DRAIN_S:g} s: {_left(arena)}"))
+
+
+def _left(arena: Arena) -> dict[str, object]:
+    """What keeps the run from being drained."""
+    left: dict[str, object] = {}
+    try:
+        for topic in POLICIES:
+            left |= {f"{topic} {name}": size for name, size in _sizes(arena.admin, TopicKeys(PREFIX, topic)) if size}
+    except redis.RedisError as error:
+        left["server"] = str(error)
+    return left
+
+
+def _sizes(admin: Any, keys: TopicKeys) -> Iterator[tuple[str, int]]:
+    for name in ("waiting", "retry", "expiring", "owed"):
+        size = admin.hlen(keys.of(name)) if name == "owed" else admin.zcard(keys.of(name))
+        if name in ("waiting", "retry"):
+            yield name, size
+    copies = admin.zrange(keys.of("garbage"), 0, -1)
+    dead = {split_copy(copy.decode())[1] for copy in copies}
+    yield "messages that are no garbage", admin.hlen(keys.of("messages")) - len(dead)
+    yield "failures of no garbage", admin.hlen(keys.of("failures")) - len(copies)
+    yield "entries", admin.xlen(keys.of("ready"))
+    yield "pending", sum(info["pending"] for info in admin.xinfo_groups(keys.of("ready")))
+
+
+def _audit(arena: Arena, observer: Observer) -> None:
+    """Promises 9 and 11, in the end: nothing in two places, nothing of nothing, no key that should not be there."""
+    with Connection(arena.server.url, name="audit", timeout_s=5) as connection:
+        for topic in POLICIES:
+            observer.audit(connection, topic)
+    allowed = {topics_key(PREFIX)}
+    for topic in POLICIES:
+        keys = TopicKeys(PREFIX, topic)
+        # Messages that are garbage, what is known of them, and ids that callers chose.
+        allowed |= {keys.of(name) for name in ("ready", "finished", "garbage", "messages", "failures", "owed")}
+        if topic == SHAKY:
+            allowed |= {keys.of(name) for name in ("expiring",)}
+    found = {key.decode() for key in arena.admin.scan_iter(count=1_000)}
+    if found - allowed:
+        arena.recorder.write(Problem(now(), 11, f"keys are left: {sorted(found - allowed)}"))
+
+
+def _write_what_is_left(arena: Arena) -> None:
+    for topic in POLICIES:
+        keys = TopicKeys(PREFIX, topic)
+        for name in arena.admin.zrange(keys.of("garbage"), 0, -1):
+            group, id = split_copy(name.decode())
+            failure = read_failure(arena.admin.hget(keys.of("failures"), copy_of(group, id)))
+            arena.recorder.write(Left(now(), topic, group, id, failure.reason if failure else "unknown"))
+
+
+def _lines_logged(arena: Arena) -> Counter[str]:
+    lines: Counter[str] = Counter()
+    for path in arena.directory.glob("*.log"):
+        lines[path.stem.rpartition("-")[0].partition("-")[0]] += path.read_bytes().count(b"\n")
+    return lines

@@ -1,0 +1,269 @@
+"""A history, told anew for each message: who sent it, who was given it, and what became of each delivery."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from chaos.history import (
+    Asked,
+    Begun,
+    Clock,
+    Damage,
+    Ended,
+    Event,
+    Fault,
+    Left,
+    Outage,
+    Problem,
+    Read,
+    Sending,
+    Sent,
+    Settled,
+    Settling,
+    Taken,
+    Told,
+)
+from chaos.timeline import Timeline
+
+__all__ = ["Ask", "Delivery", "Settle", "Stories", "Story", "Topic", "Try", "tell"]
+
+NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What the checker needs to know of a topic's policy."""
+
+    visibility_ms: int
+    max_retries: int
+    drops_expired: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Try:
+    """One send of one message. `outcome`: sent, duplicate, failed, invalid, or unknown."""
+
+    message: Sending
+    since: float
+    until: float = NEVER
+    outcome: str = "unknown"
+    id: str | None = None
+    due_ms: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Ask:
+    """A cancel or a reschedule. `outcome` as told, or failed, or unknown."""
+
+    what: str
+    since: float
+    delay_ms: int
+    until: float = NEVER
+    outcome: str = "unknown"
+
+
+@dataclass(slots=True, eq=False)
+class Settle:
+    """An attempt to settle or to extend a delivery. `outcome` None: unknown."""
+
+    what: str
+    since: float
+    until: float = NEVER
+    outcome: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One delivery. A lost reply leaves one of which nothing is known but its settling."""
+
+    taken: Taken
+    group: str
+    since: float
+    until: float
+    asked: float
+    """Its lease began not before this, its record was fetched not before `since`."""
+    begun: list[float] = field(default_factory=list)
+    ended: list[tuple[float, str]] = field(default_factory=list)
+    settles: list[Settle] = field(default_factory=list)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Entries are ordered as their ids are, which are two numbers."""
+        ms, _, number = self.taken.entry.partition("-")
+        return int(ms), int(number)
+
+    def tried(self, what: str, *outcomes: str | None) -> bool:
+        """Whether it was settled so, with one of these outcomes."""
+        return any(settle.what == what and settle.outcome in outcomes for settle in self.settles)
+
+
+@dataclass(slots=True, eq=False)
+class Story:
+    """All that is known of one message."""
+
+    topic: str
+    id: str
+    tries: list[Try] = field(default_factory=list)
+    asks: list[Ask] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
+    """Group -> reason, where it is garbage in the end."""
+
+    @property
+    def name(self) -> str:
+        """How a violation names it."""
+        return f"{self.topic}/{self.id}"
+
+    def of_group(self, group: str) -> list[Delivery]:
+        """The deliveries of one group, in the order of their entries."""
+        return sorted((d for d in self.deliveries if d.group == group), key=lambda delivery: delivery.order)
+
+
+@dataclass(slots=True)
+class Stories:
+    """A whole run."""
+
+    stories: list[Story]
+    strays: list[Delivery]
+    """Deliveries of what nobody sent."""
+    timeline: Timeline
+    faults: list[Fault]
+    outages: list[float]
+    damages: dict[str, float]
+    """Topic -> until when it was damaged, last."""
+    problems: list[Problem]
+    reads: int = 0
+
+
+class _Teller:
+    def __init__(self) -> None:
+        self.stories: dict[tuple[str, str], Story] = {}
+        self.tries: dict[str, Try] = {}
+        self.sends: dict[str, tuple[str, list[Try]]] = {}
+        self.asks: dict[str, Ask] = {}
+        self.settles: dict[str, list[Settle]] = {}
+        self.deliveries: dict[tuple[str, str, str], Delivery] = {}
+        self.pending: dict[tuple[str, str, str], list[Settle]] = defaultdict(list)
+        self.strays: list[Delivery] = []
+        self.clock: list[Clock] = []
+        self.faults: list[Fault] = []
+        self.outages: list[float] = []
+        self.damages: dict[str, float] = {}
+        self.problems: list[Problem] = []
+        self.reads = 0
+
+    def story(self, topic: str, id: str) -> Story:
+        found = self.stories.get((topic, id))
+        if found is None:
+            found = self.stories[topic, id] = Story(topic, id)
+        return found
+
+    def tell(self, event: Event) -> None:
+        match event:
+            case Sent():
+                self.sent(event)
+            case Told():
+                self.told(event)
+            case Asked():
+                ask = self.asks[event.op] = Ask(event.what, event.at, event.delay_ms)
+                self.story(event.topic, event.id).asks.append(ask)
+            case Read():
+                self.read(event)
+            case Begun():
+                self.delivery(event.topic, event.group, event.entry).begun.append(event.at)
+            case Ended():
+                self.delivery(event.topic, event.group, event.entry).ended.append((event.at, event.error))
+            case Settling() | Settled():
+                self.settle(event)
+            case Left():
+                self.story(event.topic, event.id).left[event.group] = event.reason
+            case _:
+                self.remark(event)
+
+    def remark(self, event: Event) -> None:
+        match event:
+            case Clock():
+                self.clock.append(event)
+            case Fault():
+                self.faults.append(event)
+            case Outage():
+                self.outages.append(event.at)
+            case Damage():
+                self.damages[event.topic] = event.at
+            case Problem():
+                self.problems.append(event)
+
+    def sent(self, event: Sent) -> None:
+        tries = [Try(message, event.at, id=message.id) for message in event.messages]
+        self.sends[event.op] = (event.topic, tries)
+        for each in tries:
+            self.tries[each.message.mark] = each
+            if each.id is not None:
+                self.story(event.topic, each.id).tries.append(each)
+
+    def told(self, event: Told) -> None:
+        if event.op in self.asks:
+            ask = self.asks[event.op]
+            ask.until = event.at
+            ask.outcome = event.results[0][0] if event.how == "ok" else event.how
+            return
+        topic, tries = self.sends[event.op]
+        # A send that broke off has results for the messages that it came to.
+        for each, (id, outcome, due_ms) in zip(tries, event.results, strict=False):
+            each.until, each.outcome, each.due_ms = event.at, outcome, due_ms
+            if each.id is None and id is not None:
+                each.id = id
+                self.story(topic, id).tries.append(each)
+        for each in tries[len(event.results) :]:
+            each.until, each.outcome = event.at, event.how
+
+    def read(self, event: Read) -> None:
+        self.reads += 1
+        for taken in event.taken:
+            delivery = Delivery(taken, event.group, event.since, event.at, event.asked)
+            self.deliveries[taken.topic, event.group, taken.entry] = delivery
+            sent = self.tries.get(taken.mark)
+            if sent is None:
+                self.strays.append(delivery)
+                continue
+            story = self.story(taken.topic, taken.id)
+            if sent.id is None:
+                sent.id = taken.id
+                story.tries.append(sent)
+            story.deliveries.append(delivery)
+
+    def delivery(self, topic: str, group: str, entry: str) -> Delivery:
+        """The delivery with this entry; one that was never read is a stray."""
+        found = self.deliveries.get((topic, group, entry))
+        if found is None:
+            taken = Taken(topic, "?", entry, 0, 0, None, "", 0)
+            found = self.deliveries[topic, group, entry] = Delivery(taken, group, 0.0, 0.0, 0.0)
+            self.strays.append(found)
+        return found
+
+    def settle(self, event: Settling | Settled) -> None:
+        if isinstance(event, Settling):
+            settles = self.settles[event.op] = [Settle(event.what, event.at) for _ in event.entries]
+            for (topic, entry), settle in zip(event.entries, settles, strict=True):
+                self.delivery(topic, event.group, entry).settles.append(settle)
+            return
+        settles = self.settles[event.op]
+        for at, settle in enumerate(settles):
+            settle.until, settle.outcome = event.at, event.outcomes[at] if event.outcomes else None
+
+
+def tell(history: Iterable[Event]) -> Stories:
+    """The stories of a history, which is in the order of the clock."""
+    teller = _Teller()
+    for event in history:
+        teller.tell(event)
+    return Stories(
+        list(teller.stories.values()),
+        teller.strays,
+        Timeline(teller.clock),
+        sorted(teller.faults, key=lambda fault: fault.since),
+        teller.outages,
+        teller.damages,
+        teller.problems,
+        teller.reads,
+    )

@@ -1,0 +1,375 @@
+"""The checker finds planted violations of each promise, and no others."""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chaos.checker import check
+from chaos.history import (
+    Asked,
+    Begun,
+    Clock,
+    Damage,
+    Drained,
+    Ended,
+    Event,
+    Fault,
+    Left,
+    Outage,
+    Problem,
+    Read,
+    Recorder,
+    Sending,
+    Sent,
+    Settled,
+    Settling,
+    Taken,
+    Told,
+    read_history,
+)
+from chaos.stories import Topic
+from chaos.verdict import Verdict
+
+EPOCH = 1_000_000_000_000
+GROUP = "billing"
+TOPIC = Topic(visibility_ms=2_000, max_retries=2)
+
+
+class Run:
+    """A history that a test writes by hand. The server's clock is EPOCH at 0 s."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = [Clock(at, at, EPOCH + at * 1000) for at in range(100)]
+        self._ops = 0
+
+    def add(self, *events: Event) -> None:
+        """Adds events."""
+        self.events += events
+
+    def op(self) -> str:
+        """A name for an operation."""
+        self._ops += 1
+        return f"op{self._ops}"
+
+    def send(
+        self, at: float, mark: str = "m1", outcome: str = "sent", *, due: float | None = None, **more: object
+    ) -> None:
+        """A send, told at once."""
+        sending = replace(Sending(mark, mark, zlib.crc32(mark.encode()), 0), **more)  # type: ignore[arg-type]
+        op = self.op()
+        due_ms = int(EPOCH + (at if due is None else due) * 1000) + sending.delay_ms
+        known = due_ms if outcome == "sent" else None
+        self.add(Sent(at, op, "orders", [sending]))
+        if outcome != "unknown":
+            self.add(Told(at, op, "ok", [[sending.id, outcome, known]]))
+
+    def read(self, at: float, mark: str = "m1", *, id: str | None = None, due: float = 1, **more: object) -> str:
+        """A delivery. Result: its entry."""
+        taken = Taken(
+            *("orders", id or mark, f"{int(EPOCH + at * 1000)}-0", 1, int(EPOCH + due * 1000)),
+            *(None, mark, zlib.crc32(mark.encode())),
+        )
+        taken = replace(taken, **more)  # type: ignore[arg-type]
+        self.add(Read(at, at, at, GROUP, [taken]))
+        return taken.entry
+
+    def handle(self, at: float, entry: str, error: str = "") -> None:
+        """A handler runs."""
+        self.add(Begun(at, "orders", GROUP, entry), Ended(at, "orders", GROUP, entry, error))
+
+    def settle(self, at: float, what: str, entry: str, outcome: str | None) -> None:
+        """A delivery is settled."""
+        op = self.op()
+        self.add(
+            Settling(at, op, what, GROUP, [["orders", entry]]), Settled(at, op, None if outcome is None else [outcome])
+        )
+
+    def ack(self, at: float, entry: str, outcome: str | None = "acked") -> None:
+        """A delivery is handled and acked."""
+        self.handle(at, entry)
+        self.settle(at, "ack", entry, outcome)
+
+    def cancel(self, at: float, outcome: str, id: str = "m1") -> None:
+        """A cancel."""
+        op = self.op()
+        self.add(Asked(at, op, "cancel", "orders", id), Told(at, op, "ok", [[outcome]]))
+
+    def check(self, topic: Topic = TOPIC) -> Verdict:
+        """The verdict, drained."""
+        done = Drained(99, 1.0, {})
+        return check(sorted([*self.events, done], key=lambda event: event.at), {"orders": topic}, [GROUP])
+
+
+@pytest.fixture
+def run() -> Run:
+    """A history in which m1 is sent at 1 s."""
+    fresh = Run()
+    fresh.send(1)
+    return fresh
+
+
+def test_a_good_run_is_good(run: Run) -> None:
+    """Sent, read, handled, acked; and a second one that failed first, was abandoned next, and acked at last."""
+    run.ack(3, run.read(2))
+    run.send(4, "m2", delay_ms=1_000)
+    first = run.read(6, "m2", due=5)
+    run.handle(6, first, "it broke")
+    run.settle(6.1, "nack", first, "retry")
+    run.read(7, "m2", due=5, attempt=2, at_ms=EPOCH + 6_500)
+    run.ack(10, run.read(9.5, "m2", due=5, attempt=3, at_ms=EPOCH + 9_400))
+    verdict = run.check()
+    assert verdict.violations == []
+    assert verdict.explained == {"its handler failed: a nack": 1, "its lease ran out": 1}
+    assert verdict.ends == {"acked": 2}
+    assert {verdict.checked[promise] > 0 for promise in (1, 2, 3, 4, 7, 10, 14)} == {True}
+    assert "checked" in "\n".join(verdict.lines())
+
+
+def early_entry(run: Run) -> None:
+    """Ready before its due time, by the entry's id."""
+    run.ack(3, run.read(2, due=2.001))
+
+
+def early_clock(run: Run) -> None:
+    """Ready before its due time by the server's clock, though the entry's id is later."""
+    run.ack(3, run.read(2, due=4, entry=f"{EPOCH + 5_000}-0"))
+
+
+def early_due(run: Run) -> None:
+    """The due time was not computed on the server's clock."""
+    run.send(1, "m2", due=0.5)
+    run.ack(3, run.read(2.5, "m2", due=0.5))
+    run.ack(3, run.read(2))
+
+
+def early_record(run: Run) -> None:
+    """Delivered for another time than was told."""
+    run.ack(3, run.read(2, due=0.9))
+
+
+def lost(run: Run) -> None:
+    """Never delivered."""
+
+
+def lost_after_nack(run: Run) -> None:
+    """Given up, to be retried, and never seen again."""
+    entry = run.read(2)
+    run.handle(2, entry, "it broke")
+    run.settle(3, "nack", entry, "retry")
+
+
+def acked_unhandled(run: Run) -> None:
+    """Acked before its handler ended."""
+    entry = run.read(2)
+    run.settle(3, "ack", entry, "acked")
+    run.handle(4, entry)
+
+
+def failed_but_done(run: Run) -> None:
+    """A send that certainly failed was delivered."""
+    run.ack(3, run.read(2))
+    run.send(4, "m2", "failed")
+    run.ack(6, run.read(5, "m2", due=4))
+
+
+def twice(run: Run) -> None:
+    """A second attempt while the lease of the first held."""
+    run.read(2)
+    run.ack(4, run.read(3, attempt=2, at_ms=EPOCH + 2_500))
+
+
+def twice_renewed(run: Run) -> None:
+    """A second attempt long after the first was read, but soon after its lease was renewed."""
+    entry = run.read(2)
+    run.settle(8, "extend", entry, "kept")
+    run.ack(10, run.read(9, attempt=2, at_ms=EPOCH + 8_500))
+
+
+def twice_same(run: Run) -> None:
+    """Two deliveries of one attempt, though nobody gave the first back."""
+    run.read(2)
+    run.ack(10, run.read(9))
+
+
+def unseen_attempt(run: Run) -> None:
+    """A second attempt without a first, and no fault that could have swallowed it."""
+    run.ack(10, run.read(9, attempt=2, at_ms=EPOCH + 8_500))
+
+
+def after_ack(run: Run) -> None:
+    """Delivered again after its ack."""
+    run.ack(3, run.read(2))
+    run.ack(10, run.read(9, attempt=2, at_ms=EPOCH + 8_500))
+
+
+def stale_for_nothing(run: Run) -> None:
+    """A stale ack of the only delivery."""
+    run.ack(3, run.read(2), "stale")
+
+
+def sent_twice(run: Run) -> None:
+    """Two sends of one id were both told that they were the first."""
+    run.ack(3, run.read(2))
+    run.send(4, "m2", id="m1")
+
+
+def two_bodies(run: Run) -> None:
+    """The send that was told "duplicate" is delivered."""
+    run.send(2, "m2", "duplicate", id="m1")
+    run.ack(4, run.read(3, "m2", id="m1"))
+
+
+def too_often(run: Run) -> None:
+    """A fourth delivery, where three are allowed."""
+    for attempt in (1, 2, 3, 4):
+        entry = run.read(3 * attempt, attempt=attempt, at_ms=EPOCH + 3_000 * attempt)
+    run.ack(14, entry)
+
+
+def cancelled_delivered(run: Run) -> None:
+    """Read after a cancel that returned."""
+    run.cancel(2, "cancelled")
+    run.ack(4, run.read(3))
+
+
+def expired_delivered(run: Run) -> None:
+    """Read after its time to live."""
+    run.ack(2, run.read(1.5))
+    run.send(2, "m2", ttl_ms=1_000)
+    run.ack(4, run.read(3.1, "m2", due=2))
+
+
+def other_body(run: Run) -> None:
+    """The body differs."""
+    run.ack(3, run.read(2, crc=7))
+
+
+def never_sent(run: Run) -> None:
+    """Nobody sent it."""
+    run.ack(3, run.read(2))
+    run.read(4, "ghost")
+
+
+def invalid_delivered(run: Run) -> None:
+    """A send that was refused as bad input is delivered."""
+    run.ack(3, run.read(2))
+    run.send(4, "m2", "invalid")
+    run.ack(6, run.read(5, "m2", due=4))
+
+
+def delayed_by_another(run: Run) -> None:
+    """Late, while there is nothing but another topic in trouble."""
+    run.add(Fault(10, 1, "flood", "wedged"))
+    run.ack(9, run.read(8))
+
+
+def told_by_harness(run: Run) -> None:
+    """What the harness itself found counts."""
+    run.ack(3, run.read(2))
+    run.add(Problem(50, 9, "an id is in two places"), Problem(51, 11, "a key is left"))
+
+
+PLANTED: list[tuple[set[int], Callable[[Run], None]]] = [
+    ({1}, early_entry),
+    ({1}, early_clock),
+    ({1}, early_due),
+    ({1}, early_record),
+    ({2}, lost),
+    ({2}, lost_after_nack),
+    ({2}, acked_unhandled),
+    ({2}, failed_but_done),
+    ({3}, twice),
+    ({3}, twice_renewed),
+    ({3}, twice_same),
+    ({3}, unseen_attempt),
+    ({4}, after_ack),
+    ({2, 5}, stale_for_nothing),
+    ({6}, sent_twice),
+    ({6}, two_bodies),
+    ({7}, too_often),
+    ({8}, cancelled_delivered),
+    ({8}, expired_delivered),
+    ({10}, other_body),
+    ({10}, never_sent),
+    ({13}, invalid_delivered),
+    ({12}, delayed_by_another),
+    ({9, 11}, told_by_harness),
+]
+
+
+@pytest.mark.parametrize(("broken", "plant"), PLANTED, ids=lambda value: getattr(value, "__name__", ""))
+def test_planted_violations_are_found(run: Run, broken: set[int], plant: Callable[[Run], None]) -> None:
+    """Each is found, as a violation of the promise that it breaks."""
+    plant(run)
+    found = run.check().broken
+    # What comes too often, or after its end, has no reason either.
+    assert found == broken or found == broken | {3}
+
+
+def test_a_run_that_was_not_drained_is_no_good(run: Run) -> None:
+    """Promise 14: everything goes on."""
+    run.ack(3, run.read(2))
+    assert check(run.events, {"orders": TOPIC}, [GROUP]).broken == {14}
+
+
+def test_a_killed_server_explains_what_it_lost(run: Run) -> None:
+    """What it acknowledged shortly before may be lost: an ack, a send."""
+    run.ack(3, run.read(2))
+    run.send(3.5, "m2")
+    run.add(Outage(4))
+    run.ack(7, run.read(6))
+    verdict = run.check()
+    assert verdict.violations == []
+    assert verdict.explained == {"Redis lost acknowledged writes": 1}
+
+
+def test_damage_excuses_what_was_sent_before(run: Run) -> None:
+    """Of a topic that an operator damaged, and of it alone."""
+    run.send(6, "m2")
+    run.add(Damage(5, "orders"))
+    assert run.check().violations == [(2, "orders/m2: lost in group billing")]
+
+
+def test_a_fault_may_swallow_a_delivery(run: Run) -> None:
+    """The reply to a read is lost with a worker: its next attempt is the first that anybody has."""
+    run.add(Fault(4, 2, "kill a worker"))
+    run.ack(9, run.read(8, attempt=2, at_ms=EPOCH + 7_000))
+    assert run.check().violations == []
+
+
+def test_unknown_outcomes_may_go_either_way(run: Run) -> None:
+    """A send without an answer may leave nothing, or a message; an ack without one may have been carried out."""
+    run.ack(3, run.read(2), None)
+    run.send(4, "m2", "unknown")
+    run.send(5, "m3", "unknown")
+    run.ack(7, run.read(6, "m3", due=5))
+    verdict = run.check()
+    assert verdict.violations == []
+    assert verdict.ends == {"acked, though nobody was told": 1, "acked": 1}
+
+
+def test_ends_are_told_apart(run: Run) -> None:
+    """Garbage, cancelled, and expired where the policy drops what expires."""
+    run.add(Left(98, "orders", "", "m1", "expired"))
+    run.send(2, "m2")
+    run.cancel(3, "cancelled", "m2")
+    run.send(4, "m3", ttl_ms=10)
+    verdict = run.check(Topic(2_000, 2, drops_expired=True))
+    assert verdict.violations == []
+    assert verdict.ends == {"garbage, expired": 1, "cancelled": 1, "expired and dropped": 1}
+
+
+def test_a_history_is_read_as_it_was_written(tmp_path: Path, run: Run) -> None:
+    """Every event comes back, in order; a line that was cut off is none."""
+    run.ack(3, run.read(2))
+    run.add(Left(98, "orders", GROUP, "m1", "nack"), Outage(5), Damage(6, "orders"), Fault(7, 6, "x"))
+    for name in ("a", "b"):
+        recorder = Recorder(tmp_path, name)
+        for event in run.events[name == "a" :: 2]:
+            recorder.write(event)
+    torn = next(tmp_path.glob("a-*"))
+    torn.write_bytes(torn.read_bytes() + b'["Outage",')
+    assert sorted(map(repr, read_history(tmp_path))) == sorted(map(repr, run.events))
