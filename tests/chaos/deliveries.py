@@ -164,10 +164,15 @@ class Deliveries:
         return ""
 
     def _lapsed(self, story: Story, former: Delivery, delivery: Delivery) -> bool:
-        """Whether the server's clock may have gone on by the visibility timeout since the lease was renewed."""
+        """Whether the visibility timeout may have passed since the lease was renewed.
+
+        By the server's clock; or, where that was set back meanwhile, by ours: a restart makes leases of the future
+        leases of now.
+        """
         renewals = [(s.since, s.until) for s in former.settles if s.what == "extend" and s.outcome == "kept"]
         since, until = max([(former.asked, former.until), *renewals])
         passed = self._stories.timeline.at_most(since, delivery.until) - self._stories.timeline.at_least(since, until)
+        passed = max(passed, (delivery.until - since) * 1000)
         return passed + _SLACK_MS >= self._topics[story.topic].visibility_ms
 
     def _ends(self, delivery: Delivery) -> list[float]:

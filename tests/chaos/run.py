@@ -14,6 +14,7 @@ import redis
 
 from chaos.arena import GROUPS, POLICIES, PREFIX, SHAKY, Arena, Player, topics_of
 from chaos.checker import check
+from chaos.faults.server import HOUR_S
 from chaos.figures import Figures, take
 from chaos.history import Drained, Left, Problem, now, read_history
 from chaos.nemesis import KINDS, Nemesis
@@ -108,6 +109,8 @@ def _run(arena: Arena, options: Options, say: Callable[[str], object]) -> Result
         nemesis.heal()
         healed = now()
         _stop(arena, "producer")
+        # What was sent while the clock was ahead waits for that hour to come.
+        arena.set_clock(HOUR_S + 60)
         _drain(arena, nemesis)
         drained_s = now() - healed
         after = take(arena)

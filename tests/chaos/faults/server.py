@@ -12,7 +12,7 @@ from chaos.faults import Steps, fault
 from chaos.history import Outage, now
 from support.waiting import wait_until
 
-_HOUR_S = 3_600
+HOUR_S = 3_600
 _START_S = 120.0
 _LOAD_DELAY_US = "2000"
 
@@ -123,13 +123,13 @@ def fill_disk(arena: Arena, dice: random.Random) -> Steps:
 @fault("set the clock forward and back", "clock", weight=3)
 def clock_forward(arena: Arena, dice: random.Random) -> Steps:
     """Everything falls due, every lease runs out; then it is an hour earlier again."""
-    yield from _jump(arena, dice, _HOUR_S)
+    yield from _jump(arena, dice, HOUR_S)
 
 
 @fault("set the clock back and forward", "clock", weight=3)
 def clock_back(arena: Arena, dice: random.Random) -> Steps:
     """Nothing falls due for a while; then everything does."""
-    yield from _jump(arena, dice, -_HOUR_S)
+    yield from _jump(arena, dice, -HOUR_S)
 
 
 def _jump(arena: Arena, dice: random.Random, shift_s: int) -> Steps:

