@@ -35,7 +35,8 @@ local function copy_of(group, id)
   return group .. '/' .. id
 end
 
+-- What is no copy has all in its group, which is nobody's, and no id; as in `lisa_common.keys`.
 local function split_copy(copy)
-  local slash = string.find(copy, '/', 1, true)
+  local slash = string.find(copy, '/', 1, true) or #copy + 1
   return string.sub(copy, 1, slash - 1), string.sub(copy, slash + 1)
 end

@@ -1,6 +1,7 @@
 """What a run consists of: a server, proxies before it, and the programs that are to survive."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from chaos.history import Recorder, now
+from chaos.history import Recorder
 from chaos.network import Network
 from chaos.stories import Topic
 from lisa_common.keys import TopicKeys, topics_key
@@ -64,10 +65,18 @@ class Player:
     command: list[str]
     environment: dict[str, str]
     process: Process
-    born: float
     started: int = 1
     doomed: bool = False
     """Whether it was told to end, so that its end is no surprise."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has begun its work: before that it knows no signals yet."""
+        return {"manager": "manager serves", "worker": " reads "}.get(self.role, "ready") in self.process.log
+
+    def ended_well(self) -> bool:
+        """Whether it ended as it should when it was told to."""
+        return self.process.code == 0 or (self.process.code == -signal.SIGTERM and not self.ready)
 
 
 class Arena:
@@ -148,9 +157,10 @@ class Arena:
 
     def _player(self, name: str, role: str, command: list[str], proxied: str, **more: str) -> Player:
         url = self.network.proxies[proxied].url if proxied else self.server.url
+        tests = str(Path(__file__).parents[1])
         environment = {
             **os.environ,
-            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "PYTHONPATH": os.pathsep.join(filter(None, (tests, os.environ.get("PYTHONPATH")))),
             "LISA_REDIS_URL": url,
             "LISA_PREFIX": PREFIX,
             "LISA_TIMEOUT_S": "5",
@@ -159,7 +169,7 @@ class Arena:
             "LISA_CHAOS_DEADLY": str(int(self._deadly)),
             **more,
         }
-        return Player(name, role, command, environment, self._process(name, command, environment), now())
+        return Player(name, role, command, environment, self._process(name, command, environment))
 
     def _process(self, name: str, command: list[str], environment: dict[str, str]) -> Process:
         return Process(command, environment, self.directory / f"{name}-{next(self._logs)}.log")
@@ -172,7 +182,6 @@ class Arena:
         """Starts a program again that has ended."""
         player.doomed = False
         player.started += 1
-        player.born = now()
         player.process = self._process(player.name, player.command, player.environment)
 
     def close(self) -> None:

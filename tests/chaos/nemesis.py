@@ -146,9 +146,7 @@ class Nemesis:
             if code is None or player.doomed:
                 continue
             # A manager that finds no server when it starts says so and ends: whoever runs it starts it again.
-            found_no_server = (
-                player.role == "manager" and code == _NOT_DONE and "manager serves" not in player.process.log
-            )
+            found_no_server = player.role == "manager" and code == _NOT_DONE and not player.ready
             if code != -signal.SIGKILL and not found_no_server:
                 text = f"{player.name} ended by itself with {code}: {player.process.log[-500:]}"
                 self._arena.recorder.write(Problem(now(), 14, text))

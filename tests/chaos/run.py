@@ -127,8 +127,8 @@ def _run(arena: Arena, options: Options, say: Callable[[str], object]) -> Result
 
 def _warm_up(arena: Arena) -> None:
     """Waits until every program has begun its work, and all groups have had what was sent."""
-    for player in arena.of_role("manager", "worker"):
-        player.process.wait_for("serves" if player.role == "manager" else "reads")
+    for player in arena.players:
+        wait_until(partial(_is_ready, player), 60, what=player.name)
     for topic in POLICIES:
         ready = TopicKeys(PREFIX, topic).of("ready")
         wait_until(partial(_read_by_all, arena, ready), 60)
@@ -138,6 +138,10 @@ def _warm_up(arena: Arena) -> None:
 
 def _read_by_all(arena: Arena, ready: str) -> bool:
     return all(group["entries-read"] for group in arena.admin.xinfo_groups(ready))
+
+
+def _is_ready(player: Player) -> bool:
+    return player.ready
 
 
 def _has_ended(player: Player) -> bool:
@@ -152,7 +156,7 @@ def _stop(arena: Arena, *roles: str) -> None:
         player.process.send(signal.SIGTERM)
     for player in players:
         wait_until(partial(_has_ended, player), _STOP_S, what=f"the end of {player.name}")
-        if player.process.code != 0:
+        if not player.ended_well():
             text = f"{player.name} ended with {player.process.code}: {player.process.log[-500:]}"
             arena.recorder.write(Problem(now(), 14, text))
 

@@ -114,3 +114,15 @@ def test_thousand_at_once(queue: Queue) -> None:
     queue.advance(5)
     assert queue.promote(limit=1_000) == Promoted(queue.now_ms, 2_000, None, more=True)
     assert len(queue.contents().stream) == 3_000
+
+
+def test_what_is_no_copy_does_not_cost_the_others_their_retry(queue: Queue) -> None:
+    """A foreign member of the retry set is taken out like the others, and no group is given it."""
+    queue.join("billing")
+    queue.send("m")
+    queue.promote()
+    queue.nack(*queue.read("billing"), delay_ms=0)
+    queue.connection.call(command("ZADD", queue.keys.of("retry"), 0, "noslash", queue.now_ms, "x/y"))
+    queue.promote()
+    assert queue.contents().retry == {}
+    assert [delivery.id for delivery in queue.read("billing")] == ["m"]

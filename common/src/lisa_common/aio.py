@@ -62,16 +62,20 @@ class AsyncConnection:
         return result
 
     async def _patiently(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
-        failures = 0
+        failures, unknown = 0, None
         while True:
             try:
                 return await self.execute(calls)
             except (Unreachable, Refused, OutcomeUnknown) as error:
                 failures += 1
                 delay = RECONNECT.compute(failures)
-                unsafe = isinstance(error, OutcomeUnknown) and not all(c.repeatable for c in calls)
+                unknown = error if isinstance(error, OutcomeUnknown) else unknown
+                unsafe = unknown and not all(c.repeatable for c in calls)
                 if unsafe or time.monotonic() + delay > deadline:
-                    raise
+                    if unknown is None or unknown is error:
+                        raise
+                    # That the last try did nothing says nothing of the tries before it.
+                    raise unknown from error
                 await asyncio.sleep(delay)
 
     async def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:

@@ -32,10 +32,10 @@ def read_failure(value: bytes | None) -> Failure | None:
     attempts, entry, following, due, at, reason, error = match.groups()
     return Failure(
         attempts=int(attempts),
-        entry=entry.decode(),
-        next_entry=None if following == b"-" else following.decode(),
+        entry=entry.decode("utf-8", "replace"),
+        next_entry=None if following == b"-" else following.decode("utf-8", "replace"),
         due_ms=int(due),
         at_ms=int(at),
-        reason=reason.decode(),
+        reason=reason.decode("utf-8", "replace"),
         error=error.decode("utf-8", "replace"),
     )

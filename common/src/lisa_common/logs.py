@@ -13,5 +13,5 @@ def configure_logging(level: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    # It tells of each run of each job.
-    logging.getLogger("apscheduler").setLevel(logging.WARNING)
+    # It tells of each run of each job, and, while the server is away, of each that it leaves out.
+    logging.getLogger("apscheduler").setLevel(logging.ERROR)

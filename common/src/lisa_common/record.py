@@ -81,7 +81,7 @@ def unpack_record(data: bytes) -> Record:
     if not flags:
         return Record(sent_ms, due_ms, data[at:])
     ttl_ms = max_retries = None
-    priority, headers = 0, {}
+    priority, headers = 0, dict[str, str]()
     if flags & _HAS_TTL:
         ttl_ms, at = int.from_bytes(data[at : at + 6], "big"), at + 6
     if flags & _HAS_MAX_RETRIES:
@@ -90,11 +90,18 @@ def unpack_record(data: bytes) -> Record:
         priority, at = int.from_bytes(data[at : at + 1], "big"), at + 1
     if flags & _HAS_HEADERS:
         end = at + 4 + int.from_bytes(data[at : at + 4], "big")
-        try:
-            headers = json.loads(data[at + 4 : end])
-        except ValueError as error:
-            raise UnreadableRecord(f"headers: {error}") from None
+        headers = _read_headers(data[at + 4 : end])
         at = end
     if at > len(data):
         raise UnreadableRecord(f"it ends after {len(data)} bytes")
     return Record(sent_ms, due_ms, data[at:], ttl_ms, max_retries, priority, headers)
+
+
+def _read_headers(data: bytes) -> dict[str, str]:
+    try:
+        headers = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableRecord(f"headers: {error}") from None
+    if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
+        raise UnreadableRecord("headers that are no mapping of text to text")
+    return headers

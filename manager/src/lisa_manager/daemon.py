@@ -108,6 +108,10 @@ class Manager:
     async def _guarded(self, name: str, turn: Callable[[], Awaitable[None]]) -> None:
         try:
             await turn()
+        except asyncio.CancelledError:
+            # The scheduler, which would log it as a failure, cancels what runs when it is shut down.
+            if not self._stopping.is_set():
+                raise
         except LisaError as error:
             self._complaints.about(name, error)
         else:

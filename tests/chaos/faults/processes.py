@@ -8,7 +8,6 @@ from chaos.faults import Steps, fault
 from chaos.history import Problem, now
 
 _DRAIN_S = 40.0
-_YOUNG_S = 5.0
 
 
 def _kill(arena: Arena, dice: random.Random, *roles: str) -> Steps:
@@ -31,14 +30,13 @@ def _freeze(arena: Arena, dice: random.Random, *roles: str) -> Steps:
 def _stop(arena: Arena, player: Player) -> Steps:
     """Ends it as an operator does, and starts it again."""
     process = player.process
-    player.doomed, young = True, now() - player.born < _YOUNG_S
+    player.doomed = True
     process.send(signal.SIGTERM)
     waited = 0.0
     while process.runs and waited < _DRAIN_S:
         waited += 0.2
         yield 0.2
-    # One that was hardly born knows no signals yet.
-    if process.code != 0 and not (process.code == -signal.SIGTERM and young):
+    if not player.ended_well():
         arena.recorder.write(Problem(now(), 14, f"{player.name} ended with {process.code} when told to"))
         process.kill()
     arena.restart(player)

@@ -25,6 +25,7 @@ async def main(group: str) -> None:
     history = recorder(f"consumer-{group}")
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+    print("ready", flush=True)  # noqa: T201 - its log
     settings = ConsumerSettings(redis_url=URL, prefix=PREFIX, patience_s=5, block_s=0.2, timeout_s=5)
     async with AsyncConsumer(list(TOPICS), group, settings=settings) as consumer:
         consumer._core = RecordingCore(PREFIX, group, None, history)

@@ -113,6 +113,7 @@ def main(name: str, rate: float) -> None:
     """Sends `rate` messages a second, as far as it is let, until SIGTERM."""
     stopping = Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    print("ready", flush=True)  # noqa: T201 - its log
     history = recorder(f"producer-{name}")
     settings = ProducerSettings(redis_url=URL, prefix=PREFIX, patience_s=_PATIENCE_S, timeout_s=5)
     load = Load(f"{SEED} {history.name}", history.name, TOPICS, deadly=DEADLY)

@@ -3,7 +3,7 @@
 import logging
 
 from lisa_common.aio import AsyncConnection
-from lisa_common.errors import LisaError
+from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.protocol import managing
 from lisa_manager.board import Board, Watched
 from lisa_manager.complaints import Complaints
@@ -41,6 +41,8 @@ class Reclaimer:
                 if pending:
                     try:
                         await self._reclaim(name, group, watched)
+                    except OF_THE_SERVER:
+                        raise
                     except LisaError as error:
                         self._complaints.about(f"reclaim of {name}, group {group}", error)
                     else:
