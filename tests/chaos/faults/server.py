@@ -14,7 +14,7 @@ from support.waiting import wait_until
 
 HOUR_S = 3_600
 _START_S = 120.0
-_LOAD_DELAY_US = "2000"
+_LOAD_DELAY_US = "50"
 
 
 def kill_server(arena: Arena) -> None:
