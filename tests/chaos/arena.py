@@ -140,7 +140,7 @@ class Arena:
 
     def _cast(self) -> Iterator[Player]:
         programs = Path(sys.executable).parent
-        manager = [str(programs / "lisa-manager"), "run", "--housekeeping-s", "0.2", "--discover-s", "1"]
+        manager = [str(programs / "lisa-manager"), "run", "--discover-s", "1"]
         worker = [str(programs / "lisa-consumer"), "run", "chaos.programs.worker:worker", "--block-s", "0.2"]
         worker += ["--drain-s", "8", "--concurrency", "40", "--prefetch", "40", "--no-check"]
         for number, proxied in ((1, ""), (2, "manager")):

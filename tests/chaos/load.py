@@ -18,17 +18,17 @@ _RESEND_S = 20.0
 """An id is sent again within this time only, which is surely within its dedup window."""
 
 _PLANS = {
-    "ok": 900,
-    "fail1": 40,
-    "fail2": 15,
-    "retry": 15,
-    "reject": 6,
-    "long": 6,
-    "hang": 3,
-    "failall": 3,
+    "ok": 9_100,
+    "fail1": 400,
+    "fail2": 150,
+    "retry": 150,
+    "reject": 60,
+    "long": 60,
+    "hang": 30,
+    "failall": 30,
     "die": 1,
 }
-"""What handlers do, and how often among a thousand."""
+"""What handlers do, and how often among ten thousand."""
 
 _HOSTILE = (
     "/{n}",

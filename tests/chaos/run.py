@@ -38,7 +38,7 @@ class Options:
 
     seed: str
     seconds: float
-    rate: float = 300
+    rate: float = 220
     """Messages a second."""
     kinds: tuple[str, ...] = tuple(KINDS)
     flood: int = 0

@@ -18,15 +18,18 @@ from lisa_common.record import pack_content
 _KEYS = TopicKeys(PREFIX, SHAKY)
 _MEND_S = 120.0
 FLOOD = "flood"
-_CHUNK = 20_000
+_CHUNK = 2_000
 
 # Messages as send.lua stores them, all due at one millisecond.
 _FLOOD_SCRIPT = """
-local due = tonumber(ARGV[1])
+local due, records, scores = tonumber(ARGV[1]), {}, {}
 for i = tonumber(ARGV[2]), tonumber(ARGV[3]) do
-  redis.call('HSET', KEYS[1], 'f' .. i .. '~', struct.pack('>BI6I6', 1, due, due) .. ARGV[4])
-  redis.call('ZADD', KEYS[2], due, 'f' .. i .. '~')
+  local id = 'f' .. i .. '~'
+  records[#records + 1], records[#records + 2] = id, struct.pack('>BI6I6', 1, due, due) .. ARGV[4]
+  scores[#scores + 1], scores[#scores + 2] = due, id
 end
+redis.call('HSET', KEYS[1], unpack(records))
+redis.call('ZADD', KEYS[2], unpack(scores))
 """
 
 
@@ -117,7 +120,7 @@ def flood(arena: Arena, dice: random.Random, messages: int) -> Steps:
     for at in range(0, messages, _CHUNK):
         arguments = (due, at + 1, min(at + _CHUNK, messages), pack_content(b"x" * 20))
         arena.admin.eval(_FLOOD_SCRIPT, 2, keys.of("messages"), keys.of("waiting"), *arguments)
-        yield 0.05
+        yield 0.0
     waited = 0.0
     while arena.admin.zcard(keys.of("waiting")) and waited < _MEND_S:
         waited += 0.5

@@ -42,7 +42,7 @@ async def handle(delivery: Delivery) -> None:
 async def _obey(what: str, attempt: int) -> None:
     match what:
         case "fail1" | "fail2" if attempt <= int(what[-1]):
-            raise RuntimeError("as told")
+            raise Retry("as told")
         case "failall":
             raise RuntimeError("as told, for ever")
         case "retry" if attempt == 1:
