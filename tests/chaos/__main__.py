@@ -16,6 +16,7 @@ from chaos.run import Options, run
 __all__ = ["main"]
 
 _LONG_MINUTES = 5.0
+_MILLION = 1_000_000
 
 
 def main() -> int:
@@ -27,6 +28,8 @@ def main() -> int:
     parser.add_argument("--faults", default="", help="kinds of faults, separated by commas; all by default")
     parser.add_argument("--window-s", type=float, default=86_400, help="dedup window of the topics")
     parser.add_argument("--tame", action="store_true", help="handlers do not kill their processes")
+    parser.add_argument("--flood", type=int, help="messages due at one millisecond; a million in runs of five minutes")
+    parser.add_argument("--calm", type=float, default=1.0, help="how many times longer the pauses between faults are")
     parser.add_argument("--keep", type=Path, default=Path("chaos-broken"), help="where to leave a broken run")
     given = parser.parse_args()
     # So that nothing is left running.
@@ -35,12 +38,14 @@ def main() -> int:
     kinds = tuple(name.strip() for name in given.faults.split(",") if name.strip()) or tuple(KINDS)
     if unknown := [name for name in kinds if name not in KINDS]:
         parser.error(f"no such faults: {unknown}; there are: {', '.join(KINDS)}")
+    flood = _MILLION if given.minutes >= _LONG_MINUTES else 0
     options = Options(
         seed,
         given.minutes * 60,
         given.rate,
         kinds,
-        flood=1_000_000 if given.minutes >= _LONG_MINUTES else 0,
+        flood=flood if given.flood is None else given.flood,
+        calm=given.calm,
         window_ms=int(given.window_s * 1000),
         deadly=not given.tame,
         keep=given.keep / seed,

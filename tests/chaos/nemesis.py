@@ -33,7 +33,7 @@ class _Active:
 class Nemesis:
     """The adversary of a run."""
 
-    def __init__(self, arena: Arena, seed: str, kinds: list[str], *, flood: int = 0) -> None:
+    def __init__(self, arena: Arena, seed: str, kinds: list[str], *, flood: int = 0, calm: float = 1.0) -> None:
         self._arena = arena
         self._dice = random.Random(f"{seed} nemesis")
         self._kinds = [KINDS[name] for name in kinds]
@@ -41,6 +41,7 @@ class Nemesis:
             self._kinds = [kind for kind in self._kinds if "clock" not in kind.needs]
         self._active: list[_Active] = []
         self._flood = flood
+        self._calm = calm
         self.counts: Counter[str] = Counter()
 
     def attack(self, seconds: float) -> None:
@@ -52,7 +53,7 @@ class Nemesis:
         while now() < end:
             if now() >= next_at and len(self._active) < _AT_ONCE:
                 self._begin_one()
-                pause = self._dice.choice((0.2, 0.6, 1.2))
+                pause = self._calm * self._dice.choice((0.2, 0.6, 1.2))
                 next_at = now() + pause
             self._turn(0.05)
 

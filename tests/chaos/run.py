@@ -43,6 +43,8 @@ class Options:
     kinds: tuple[str, ...] = tuple(KINDS)
     flood: int = 0
     """Messages of a topic that is not read, all due at one millisecond; 0: none."""
+    calm: float = 1.0
+    """How many times longer the pauses between faults are."""
     window_ms: int = 86_400_000
     """The dedup window; longer than any jump of the clock."""
     deadly: bool = True
@@ -99,7 +101,7 @@ def run(options: Options, say: Callable[[str], object] = lambda _: None) -> Resu
 def _run(arena: Arena, options: Options, say: Callable[[str], object]) -> Result:
     arena.start()
     observer = Observer(arena).start()
-    nemesis = Nemesis(arena, options.seed, list(options.kinds), flood=options.flood)
+    nemesis = Nemesis(arena, options.seed, list(options.kinds), flood=options.flood, calm=options.calm)
     try:
         _warm_up(arena)
         before = take(arena)
