@@ -15,7 +15,7 @@ from support.waiting import wait_until
 __all__ = ["KINDS", "Nemesis"]
 
 _CALM_S = 10.5
-_AT_ONCE = 3
+_AT_ONCE = 4
 _NOT_DONE = 2
 _REGISTERING = (network, operator, processes, server)
 """Importing them has registered their faults."""
@@ -47,13 +47,13 @@ class Nemesis:
     def attack(self, seconds: float) -> None:
         """Each kind alone, as far as time allows, in an order from the seed; then a mixture of them."""
         end = now() + seconds
-        self._alone(now() + 0.4 * seconds)
+        self._alone(now() + 0.35 * seconds)
         pause = 0.0
         next_at = now()
         while now() < end:
             if now() >= next_at and len(self._active) < _AT_ONCE:
                 self._begin_one()
-                pause = self._calm * self._dice.choice((0.2, 0.6, 1.2))
+                pause = self._calm * self._dice.choice((0.1, 0.3, 0.8))
                 next_at = now() + pause
             self._turn(0.05)
 

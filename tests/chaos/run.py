@@ -16,7 +16,7 @@ from chaos.arena import GROUPS, POLICIES, PREFIX, SHAKY, Arena, Player, topics_o
 from chaos.checker import check
 from chaos.faults.server import HOUR_S
 from chaos.figures import Figures, take
-from chaos.history import Drained, Left, Problem, now, read_history
+from chaos.history import Drained, Fault, Left, Problem, now, read_history
 from chaos.nemesis import KINDS, Nemesis
 from chaos.observer import Observer
 from chaos.verdict import Verdict
@@ -115,6 +115,7 @@ def _run(arena: Arena, options: Options, say: Callable[[str], object]) -> Result
         arena.set_clock(HOUR_S + 60)
         _drain(arena, nemesis)
         drained_s = now() - healed
+        arena.recorder.write(Fault(now(), healed, "the clock is set forward, to drain"))
         after = take(arena)
         _audit(arena, observer)
         _write_what_is_left(arena)

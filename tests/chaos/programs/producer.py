@@ -21,6 +21,7 @@ __all__ = ["main"]
 
 _OPS = {"batch": 50, "single": 25, "again": 5, "cancel": 10, "reschedule": 7, "invalid": 3}
 _PATIENCE_S = 4.0
+_DEBT_S = 60.0
 
 
 class _Sender:
@@ -121,8 +122,8 @@ def main(name: str, rate: float) -> None:
         sender = _Sender(producer, load, history)
         allowed = time.monotonic()
         while not stopping.is_set():
-            # What an outage kept it from sending is made up for, but not all at once.
-            allowed = max(allowed + sender.once() / rate, time.monotonic() - 5)
+            # What an outage kept it from sending is made up for.
+            allowed = max(allowed + sender.once() / rate, time.monotonic() - _DEBT_S)
             stopping.wait(max(0.005, allowed - time.monotonic()))
 
 
