@@ -96,7 +96,7 @@ class Arena:
         self._logs = count()
         self._stack = ExitStack()
         self.server = self._new_server()
-        self.admin: Any = redis.Redis(port=self.server.port, protocol=2, socket_timeout=5, retry=Retry(NoBackoff(), 0))
+        self.admin: Any = redis.Redis(port=self.server.port, protocol=2, socket_timeout=20, retry=Retry(NoBackoff(), 0))
         self.network = Network(self.server.port, "producer", "manager", "worker")
 
     def _new_server(self) -> Server:
