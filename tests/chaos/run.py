@@ -195,8 +195,9 @@ def _sizes(admin: Any, keys: TopicKeys) -> Iterator[tuple[str, int]]:
             yield name, size
     copies = admin.zrange(keys.of("garbage"), 0, -1)
     dead = {split_copy(copy.decode())[1] for copy in copies}
-    yield "messages that are no garbage", admin.hlen(keys.of("messages")) - len(dead)
-    yield "failures of no garbage", admin.hlen(keys.of("failures")) - len(copies)
+    yield "messages that are no garbage", max(0, admin.hlen(keys.of("messages")) - len(dead))
+    # Where an operator has put something else into a key, garbage may have lost what was known of its failure.
+    yield "failures of no garbage", max(0, admin.hlen(keys.of("failures")) - len(copies))
     yield "entries", admin.xlen(keys.of("ready"))
     yield "pending", sum(info["pending"] for info in admin.xinfo_groups(keys.of("ready")))
 
