@@ -16,6 +16,10 @@ class Figures:
 
     values: dict[str, int]
 
+    def then(self, later: "Figures") -> "Figures":
+        """Later figures, and these of what runs no more."""
+        return Figures(self.values | later.values)
+
     def lines_beside(self, later: "Figures") -> Iterator[str]:
         """These figures, and later ones."""
         yield f"figures {'':43} {'start':>12} {'end':>12}"

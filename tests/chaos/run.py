@@ -110,13 +110,14 @@ def _run(arena: Arena, options: Options, say: Callable[[str], object]) -> Result
         say("heal and drain")
         nemesis.heal()
         healed = now()
+        sending = take(arena)
         _stop(arena, "producer")
         # What was sent while the clock was ahead waits for that hour to come.
         arena.set_clock(HOUR_S + 60)
         _drain(arena, nemesis)
         drained_s = now() - healed
         arena.recorder.write(Fault(now(), healed, "the clock is set forward, to drain"))
-        after = take(arena)
+        after = sending.then(take(arena))
         _audit(arena, observer)
         _write_what_is_left(arena)
         _stop(arena, "worker", "consumer", "manager")

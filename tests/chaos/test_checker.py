@@ -262,8 +262,8 @@ def invalid_delivered(run: Run) -> None:
 
 def delayed_by_another(run: Run) -> None:
     """Late, while there is nothing but another topic in trouble."""
-    run.add(Fault(10, 1, "flood", "wedged"))
-    run.ack(9, run.read(8))
+    run.add(Fault(20, 1, "flood", "wedged"))
+    run.ack(19, run.read(18))
 
 
 def told_by_harness(run: Run) -> None:
