@@ -1,6 +1,8 @@
 """What is written again adds nothing where rows have ids (promise 6): jobs, tasks and micro-batches done twice."""
 
+import random
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
@@ -13,6 +15,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 from pyspark.sql.streaming import StreamingQuery
 
+from lisa_consumer import Consumer
+from lisa_consumer.settings import ConsumerSettings
 from support import Server, wait_until
 from support.spark import LONG, SparkTopic
 
@@ -135,33 +139,63 @@ def test_a_micro_batch_replayed(topic: SparkTopic, tmp_path: Path, arriving: Cal
     assert ": 100 rows, 0 sent, 100 duplicates, 0 bad, " in again
 
 
-def _stop_after(topic: SparkTopic, query: StreamingQuery, waiting: int) -> None:
-    """Stops a query once it has written something more, in the middle of whatever it is doing then."""
-    wait_until(lambda: topic.waiting > waiting or query.exception(), 60, what="the query to write")
+class _Handled:
+    """A consumer in a thread, which acks all that it reads and counts the ids."""
+
+    def __init__(self, topic: SparkTopic) -> None:
+        settings = ConsumerSettings.load(redis_url=topic.url, prefix=topic.keys.prefix)
+        self._consumer = Consumer(topic.keys.topic, group="g", settings=settings)
+        self.ids: Counter[str] = Counter()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with self._consumer:
+            while True:
+                deliveries = self._consumer.read(limit=1_000, wait=0.2)
+                if deliveries:
+                    self._consumer.ack(*deliveries)
+                    self.ids.update(delivery.id for delivery in deliveries)
+                elif self._ended.is_set():
+                    return
+
+    def finish(self) -> Counter[str]:
+        """Reads what is left; gives how often each id was delivered."""
+        self._ended.set()
+        self._thread.join()
+        return self.ids
+
+
+def _stop_after(query: StreamingQuery, handled: _Handled, rows: int) -> None:
+    """Stops a query once so many rows have been handled, in the middle of whatever it is doing then."""
+    wait_until(lambda: len(handled.ids) >= rows or query.exception(), 60, what="the query to write")
     query.stop()
 
 
 def test_a_query_stopped_and_restarted_while_rows_arrive(
     topic: SparkTopic, tmp_path: Path, arriving: Callable[[int, int], None]
 ) -> None:
-    """Each row is there, and none twice, whenever the query was stopped."""
-    rows, files, restarts = ROWS, 20, 10 if LONG > 1 else 3
-    each, checkpoint = rows // files, tmp_path / "checkpoint"
-    put = iter(range(0, rows, each))
+    """Each row is delivered, and none twice, whenever the query was stopped."""
+    files, restarts, chance = 20, 10 if LONG > 1 else 3, random.Random(LONG)
+    each, checkpoint = ROWS // files, tmp_path / "checkpoint"
+    put, handled = iter(range(0, ROWS, each)), _Handled(topic)
+    frame = _stream(topic, tmp_path).drop("delay")
     for _ in range(restarts):
-        query = topic.start(_stream(topic, tmp_path), checkpoint)
-        before = topic.waiting
+        query = topic.start(frame, checkpoint)
         for first in islice(put, files // restarts):
             arriving(first, first + each)
-        # In the middle of whatever it is doing then.
-        _stop_after(topic, query, before)
+        _stop_after(query, handled, len(handled.ids) + chance.randrange(1, each))
     for first in put:
         arriving(first, first + each)
-    query = topic.start(_stream(topic, tmp_path), checkpoint)
+    query = topic.start(frame, checkpoint)
     query.processAllAvailable()
     query.stop()
-    assert topic.waiting == rows
-    assert topic.client.hlen(topic.keys.of("messages")) == rows
+    delivered = handled.finish()
+    assert len(delivered) == ROWS
+    assert max(delivered.values()) == 1
+    written = sum(int(line.partition(" sent")[0].rpartition(" ")[2]) for line in topic.told())
+    assert written <= ROWS, "what a stopped batch had sent is a duplicate when it is done again"
 
 
 def test_bad_rows_of_a_replayed_micro_batch(
