@@ -16,6 +16,7 @@ __all__ = ["KINDS", "Nemesis"]
 
 _CALM_S = 10.5
 _AT_ONCE = 4
+_HEAL_S = 300.0
 _NOT_DONE = 2
 _REGISTERING = (network, operator, processes, server)
 """Importing them has registered their faults."""
@@ -59,7 +60,7 @@ class Nemesis:
 
     def heal(self) -> None:
         """Ends all faults."""
-        deadline = now() + 120
+        deadline = now() + _HEAL_S
         while self._active and now() < deadline:
             self._turn(0.05)
         self._reset()
