@@ -1,5 +1,6 @@
 """What one task of the sink does with its rows: sends them, sets them aside, or fails."""
 
+import asyncio
 import json
 import pickle
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from lisa_producer.spark.columns import Columns
 from lisa_producer.spark.options import WriteOptions
 from lisa_producer.spark.writer import BatchWriter, Sink, Written
 from support import Server
+from support.proxy import Proxy
 
 OwnServer = Callable[..., Server]
 
@@ -153,6 +155,17 @@ def test_a_full_server_fails_the_task_after_its_patience(write: Callable[..., Wr
     server = own_server(maxmemory="1mb", maxmemory_policy="noeviction")
     with pytest.raises(Refused, match="used memory > 'maxmemory'"):
         write({"body": ["x" * 1000] * 5000}, url=server.url, patience=0.1)
+
+
+async def test_a_lost_reply_fails_no_task(write: Callable[..., Written], redis_url: str, prefix: str) -> None:
+    """Rows without ids are sent again with the ids they were given first; the task done again would add all."""
+    async with Proxy(int(redis_url.rpartition(":")[2].partition("/")[0])) as proxy:
+        proxy.lose_reply_to(b"EVALSHA")
+        done = await asyncio.to_thread(write, {"body": ["x", "y"]}, url=proxy.url)
+        assert proxy.lost == 1
+    assert _counts(done) == (2, 2, 0, 0)
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.xlen(TopicKeys(prefix, "orders").of("ready")) == 2
 
 
 def test_invalid_input_is_told_once(write: Callable[..., Written]) -> None:
