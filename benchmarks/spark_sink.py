@@ -114,7 +114,7 @@ def _report(rows: int, taken: dict[str, dict[str, list[float]]]) -> bool:
 def main() -> None:
     """Measures one and two cores, each in a process of its own; exit code 1 when the target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cores", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
