@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -153,7 +154,9 @@ def test_the_asyncio_producer(
             await producer.send(topic, body, **options)
             await producer.cancel(topic, options.get("id", "m"))
 
-    _refuses_whole(client, prefix, lambda: asyncio.run(send()))
+    # In a thread, as the event loop of this one is pytest's.
+    with ThreadPoolExecutor(1) as thread:
+        _refuses_whole(client, prefix, lambda: thread.submit(asyncio.run, send()).result())
 
 
 @few
