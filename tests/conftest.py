@@ -2,6 +2,7 @@
 
 import itertools
 import secrets
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,12 @@ from support.reporting import (
 )
 
 __all__ = ["pytest_report_header", "pytest_sessionfinish", "pytest_terminal_summary"]
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach what the tests start: a shell's background jobs ignore it, and so would their children."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
