@@ -65,16 +65,16 @@ class Result:
     lines_logged: Counter[str]
 
     def lines(self) -> Iterator[str]:
-        """The summary for people."""
-        yield f"faults, {sum(self.faults.values()):,} in all"
-        for name, count in sorted(self.faults.items()):
-            yield f"  {name:50} {count:>12,}"
-        yield from self.verdict.lines()
-        yield f"drained {self.drained_s:.1f} s after the last fault"
+        """The summary for people. The verdict comes last, where a reader of the end of a long log finds it."""
         yield from self.before.lines_beside(self.after)
         yield "lines logged, by all programs of a kind"
         for name, count in sorted(self.lines_logged.items()):
             yield f"  {name:50} {count:>12,}"
+        yield f"faults, {sum(self.faults.values()):,} in all"
+        for name, count in sorted(self.faults.items()):
+            yield f"  {name:50} {count:>12,}"
+        yield f"drained {self.drained_s:.1f} s after the last fault"
+        yield from self.verdict.lines()
 
 
 def run(options: Options, say: Callable[[str], object] = lambda _: None) -> Result:

@@ -51,11 +51,6 @@ class Verdict:
 
     def lines(self) -> Iterator[str]:
         """The verdict for people."""
-        yield "promises"
-        violations = Counter(promise for promise, _ in self.violations)
-        for promise, title in PROMISES.items():
-            told = f"{violations[promise]:,} VIOLATIONS" if violations[promise] else "kept"
-            yield f"  {promise:2}. {title:50} checked {self.checked[promise]:>10,} times  {told}"
         for title, counter in (
             ("duplicate deliveries, explained", self.explained),
             ("ends, of each message in each group", self.ends),
@@ -64,6 +59,11 @@ class Verdict:
             yield title
             for name, count in sorted(counter.items()):
                 yield f"  {name:50} {count:>12,}"
+        yield "promises"
+        violations = Counter(promise for promise, _ in self.violations)
+        for promise, title in PROMISES.items():
+            told = f"{violations[promise]:,} VIOLATIONS" if violations[promise] else "kept"
+            yield f"  {promise:2}. {title:50} checked {self.checked[promise]:>10,} times  {told}"
         for promise, text in self.violations[:_SHOWN]:
             yield f"VIOLATION of promise {promise}: {text}"
         if len(self.violations) > _SHOWN:

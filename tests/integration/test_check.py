@@ -189,6 +189,18 @@ def test_a_repair_is_given_up_when_something_changed(orders: Queue) -> None:
     assert orders.connection.call(server_ms()) > 0
 
 
+def test_what_comes_meanwhile_is_no_hindrance(orders: Queue) -> None:
+    """Thousands of entries that came since the snapshot leave no suspect undecided."""
+    orders.join("billing")
+    orders.send("m", due="+1000")
+    _do(orders, "ZREM", orders.keys.of("waiting"), "m")
+    entries = "for i = 1, 6000 do redis.call('XADD', KEYS[1], '*', 'foreign', i) end"
+    report = orders.connection.run(
+        check(orders.keys, mend=True, progress=lambda _: _do(orders, "EVAL", entries, 1, orders.keys.of("ready")))
+    )
+    assert (report.undecided, [finding.mended for finding in report.findings]) == (0, [True])
+
+
 def test_bodies_are_not_read(orders: Queue) -> None:
     """An audit takes twenty bytes of each record."""
     orders.send("m", body=b"x" * 1_000_000)

@@ -7,7 +7,7 @@ from lisa_common.call import Flow
 from lisa_common.keys import TopicKeys
 from lisa_manager.operator.audit import Problem, audit
 from lisa_manager.operator.looking import chunks, server_ms
-from lisa_manager.operator.snapshot import Look, look, read_snapshot, repair
+from lisa_manager.operator.snapshot import Look, look, read_entries, read_snapshot, repair
 
 __all__ = ["Finding", "Report", "check"]
 
@@ -41,6 +41,8 @@ def check(keys: TopicKeys, *, mend: bool, progress: Callable[[int], object] = la
     suspects = [p for p in snapshot.pieces.values() if audit(p, snapshot.groups, now)]
     progress(len(snapshot.pieces) - len(suspects))
     for some in chunks(suspects, _AT_ONCE):
+        # Each look goes through all entries that came since: on a busy topic they would soon be thousands.
+        yield from read_entries(keys, snapshot)
         looks: list[Look] = yield [look(keys, suspect, snapshot.last) for suspect in some]
         for looked in looks:
             yield from _judge(keys, looked, now, report, mend=mend)

@@ -15,7 +15,7 @@ from lisa_manager.operator.audit import Step
 from lisa_manager.operator.looking import PAGE, GroupInfo, entries, entry_place, groups, text_of
 from lisa_manager.operator.pieces import GroupState, Head, Pieces
 
-__all__ = ["Look", "Snapshot", "look", "read_snapshot", "repair"]
+__all__ = ["Look", "Snapshot", "look", "read_entries", "read_snapshot", "repair"]
 
 _RECORDS = 100
 """Records in one page: the server reads them whole, and they may be large."""
@@ -48,7 +48,8 @@ def read_snapshot(keys: TopicKeys) -> Flow[Snapshot]:
         yield from _read_scores(keys, found, name)
     for name in ("owed", "failures"):
         yield from _read_values(keys, found, name)
-    yield from _read_stream(keys, found)
+    yield from read_entries(keys, found)
+    yield from _read_groups(keys, found)
     return found
 
 
@@ -101,7 +102,8 @@ def _read_values(keys: TopicKeys, found: Snapshot, name: str) -> Flow[None]:
             return
 
 
-def _read_stream(keys: TopicKeys, found: Snapshot) -> Flow[None]:
+def read_entries(keys: TopicKeys, found: Snapshot) -> Flow[None]:
+    """Adds the entries that came since the snapshot, or since this was last asked for."""
     while True:
         page: list[Entry] = yield entries(keys, f"({found.last}")
         for entry in page:
@@ -110,7 +112,10 @@ def _read_stream(keys: TopicKeys, found: Snapshot) -> Flow[None]:
         if page:
             found.last = page[-1].entry
         if len(page) < PAGE:
-            break
+            return
+
+
+def _read_groups(keys: TopicKeys, found: Snapshot) -> Flow[None]:
     known: list[GroupInfo] = yield groups(keys)
     for group in known:
         pending = yield from _pending(keys, group.name)
