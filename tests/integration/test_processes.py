@@ -215,6 +215,24 @@ def test_a_worker_process_is_replaced_though_the_server_is_away(
     assert worker.stop() == 0
 
 
+def test_worker_processes_end_with_their_supervisor(
+    programs: Programs, producer: Producer, client: redis.Redis, prefix: str
+) -> None:
+    """One that is killed leaves no orphans behind: they drain, and what they had not begun is given back."""
+    worker = programs.worker("--concurrency", "1", "--prefetch", "1", "--processes", "2")
+    programs.hold.touch()
+    producer.send_many("orders", [Message(body=b"x") for _ in range(10)])
+    wait_until(lambda: len(programs.journal.begun()) == 2)
+    worker.kill()
+    wait_until(lambda: _pending(client, prefix) == 2, what="what had not begun to be given back")
+    programs.hold.unlink()
+    wait_until(lambda: sum(programs.journal.ended().values()) == 2)
+    programs.manager()
+    programs.worker()
+    _wait_until_drained(client, prefix)
+    assert {handling.attempt for handling in programs.journal.begun()} == {1}
+
+
 def test_a_manager_without_a_server_can_be_stopped(
     own_server: Callable[..., Server], programs_on: Callable[[str], Programs]
 ) -> None:

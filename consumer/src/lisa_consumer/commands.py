@@ -13,7 +13,7 @@ from lisa_common.call import command
 from lisa_common.cli import new_program, with_settings
 from lisa_common.logs import configure_logging
 from lisa_consumer.loading import load_worker
-from lisa_consumer.processes import supervise, worker_command
+from lisa_consumer.processes import drain_with_supervisor, supervise, worker_command
 from lisa_consumer.settings import ConsumerSettings
 
 __all__ = ["program"]
@@ -32,6 +32,7 @@ def run(
         int, typer.Option(min=1, max=1_000, help="How many processes to run, each with all of it.")
     ] = 1,
     check: Annotated[bool, typer.Option("--check/--no-check", hidden=True)] = True,
+    supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
     settings: ConsumerSettings,
 ) -> None:
     """Runs a worker until SIGTERM or SIGINT, then drains.
@@ -39,6 +40,8 @@ def run(
     With several processes, one that dies is replaced. What the worker's code sets itself wins over these options.
     """
     configure_logging(settings.log_level)
+    if supervised:
+        drain_with_supervisor()
     _export(settings)
     found = load_worker(worker)
     if check:

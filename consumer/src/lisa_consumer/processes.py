@@ -2,16 +2,18 @@
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 import time
-from asyncio.subprocess import Process
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from contextlib import suppress
+from threading import Thread
 
 from lisa_common.server import RECONNECT
 
-__all__ = ["supervise", "worker_command"]
+__all__ = ["drain_with_supervisor", "supervise", "worker_command"]
 
 logger = logging.getLogger(__name__)
 
@@ -26,13 +28,25 @@ _KILL_AFTER_S = 10.0
 
 def worker_command(target: str) -> list[str]:
     """The command that runs one worker process of a target. It may start while the server is away, to replace one."""
-    return [sys.executable, "-m", "lisa_consumer", "run", target, "--no-check"]
+    return [sys.executable, "-m", "lisa_consumer", "run", target, "--no-check", "--supervised"]
+
+
+def drain_with_supervisor() -> None:
+    """Sends this process SIGTERM when its supervisor is gone, in whatever way: only that closes its standard input."""
+
+    def watch() -> None:
+        while os.read(sys.stdin.fileno(), 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    Thread(target=watch, name="lisa-supervisor-watch", daemon=True).start()
 
 
 def supervise(command: Sequence[str], count: int, *, drain_s: float) -> int:
     """Runs `count` processes of a command until SIGTERM or SIGINT, then has them drain. Returns the exit code.
 
-    A process that dies is replaced. One that exits with 2 was started wrongly, as its successor would be: all end.
+    A process that dies is replaced; all drain when this one dies. One that exits with 2 was started wrongly, as its
+    successor would be: all end.
     """
 
     async def main() -> int:
@@ -52,7 +66,7 @@ async def _keep_running(command: Sequence[str], stopping: asyncio.Event, drain_s
     while not stopping.is_set():
         started = time.monotonic()
         # In a session of its own, so that Ctrl-C reaches it through us only, as SIGTERM.
-        process = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+        process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, start_new_session=True)
         ended = asyncio.create_task(process.wait())
         await asyncio.wait((ended, stop), return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
