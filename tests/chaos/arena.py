@@ -143,17 +143,18 @@ class Arena:
         manager = [str(programs / "lisa-manager"), "run", "--discover-s", "1"]
         worker = [str(programs / "lisa-consumer"), "run", "chaos.programs.worker:worker", "--block-s", "0.2"]
         worker += ["--drain-s", "8", "--concurrency", "40", "--prefetch", "40", "--no-check"]
+        several = ["--processes", "2"]
         for number, proxied in ((1, ""), (2, "manager")):
             yield self._player(f"manager-{number}", "manager", manager, proxied)
         for group in GROUPS:
-            for number, proxied in ((1, ""), (2, "worker")):
-                yield self._player(f"worker-{group}-{number}", "worker", worker, proxied, LISA_CHAOS_GROUP=group)
+            for number, proxied, more in ((1, "", []), (2, "worker", several if group == "audit" else [])):
+                name = f"worker-{group}-{number}"
+                yield self._player(name, "worker", [*worker, *more], proxied, LISA_CHAOS_GROUP=group)
         plain = [sys.executable, "-m", "chaos.programs.consumer"]
         yield self._player("consumer-audit", "consumer", plain, "", LISA_CHAOS_GROUP="audit")
-        for number, proxied in ((1, ""), (2, "producer")):
-            name = f"producer-{number}"
-            command = [sys.executable, "-m", "chaos.programs.producer", str(number), str(self._rate / 2)]
-            yield self._player(name, "producer", command, proxied)
+        for number, proxied, kind in ((1, "", []), (2, "producer", ["asyncio"])):
+            command = [sys.executable, "-m", "chaos.programs.producer", str(number), str(self._rate / 2), *kind]
+            yield self._player(f"producer-{number}", "producer", command, proxied)
 
     def _player(self, name: str, role: str, command: list[str], proxied: str, **more: str) -> Player:
         url = self.network.proxies[proxied].url if proxied else self.server.url

@@ -91,9 +91,9 @@ class Deliveries:
         return [fault for fault in self._of_all[: bisect_right(self._starts, until)] if fault.at >= since]
 
     def _alive(self, story: Story, delivery: Delivery) -> None:
-        """Promise 8: it had not expired by the server's clock when its record was fetched."""
+        """Promise 8: it had not expired by the server's clock when its record was fetched; a replay lifts that."""
         ttl_ms = next((t.message.ttl_ms for t in story.tries if t.message.mark == delivery.taken.mark), None)
-        if ttl_ms is not None:
+        if ttl_ms is not None and story.lives(delivery.until) == 1:
             expiry = delivery.taken.due_ms + ttl_ms
             earliest = self._stories.timeline.at_least(delivery.since, delivery.since)
             text = f"{story.name}: expired at {expiry}, read after {earliest:.0f}"
@@ -107,15 +107,16 @@ class Deliveries:
             self._verdict.check(2, handled, f"{story.name}: {delivery.taken.entry} was acked before it was handled")
 
     def _count(self, story: Story, group: str, deliveries: Sequence[Delivery]) -> None:
-        """Promise 7: attempts, and deliveries that were not given back."""
+        """Promise 7: attempts, and deliveries that were not given back, in each of its lives."""
         given = {each.message.max_retries for each in story.tries}
         policy = self._topics[story.topic].max_retries
         most = max(policy if retries is None else retries for retries in given) + 1
         attempts = max((delivery.taken.attempt for delivery in deliveries), default=0)
         spent = sum(not delivery.tried("release", "released", None) for delivery in deliveries)
         rolled_back = any(self.rolled_back(delivery.since, delivery.until) for delivery in deliveries)
-        text = f"{story.name}: {spent} deliveries, attempt {attempts} in group {group}; {most} are allowed"
-        self._verdict.check(7, (attempts <= most and spent <= most) or rolled_back, text)
+        lives = story.lives(deliveries[-1].until) if deliveries else 1
+        text = f"{story.name}: {spent} deliveries, attempt {attempts} in group {group}; {lives} x {most} are allowed"
+        self._verdict.check(7, (attempts <= most and spent <= lives * most) or rolled_back, text)
 
     def _after_acks(self, story: Story, deliveries: Sequence[Delivery]) -> None:
         """Promise 4: nothing is read after an ack that returned acked or late."""
@@ -150,7 +151,10 @@ class Deliveries:
         former = [d for d in before if d.taken.attempt == attempt - 1]
         if any(d.tried("release", "released", None) for d in same):
             return "given back before it began"
-        reason = "" if same else self._of_former(story, former, before[-1], delivery)
+        lives = story.lives(delivery.until)
+        if attempt == 1 and max(1, len(same)) < lives:
+            return "replayed by an operator"
+        reason = "" if len(same) >= lives else self._of_former(story, former, before[-1], delivery)
         if not reason and any(self.rolled_back(d.since, min([delivery.since, *self._ends(d)])) for d in before):
             reason = "Redis lost acknowledged writes"
         return reason

@@ -81,7 +81,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A cancel or a reschedule is invoked. Its end is `Told`, with its outcome."""
+    """A cancel, a reschedule or an operator's replay is invoked. Its end is `Told`, with its outcome."""
 
     at: float
     op: str

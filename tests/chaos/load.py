@@ -17,6 +17,8 @@ BIG = 1_048_576
 _RESEND_S = 20.0
 """An id is sent again within this time only, which is surely within its dedup window."""
 
+_NEWEST = 30
+
 _PLANS = {
     "ok": 9_100,
     "fail1": 400,
@@ -155,7 +157,9 @@ class Load:
         for _ in range(5):
             if not self._recent:
                 return None
-            _, topic, id = self.random.choice(self._recent)
+            # The latest are still waiting, most of them; of the others, much is done.
+            newest = min(len(self._recent), self.random.choice((_NEWEST, len(self._recent))))
+            _, topic, id = self._recent[-self.random.randint(1, newest)]
             if wanted((topic, id)):
                 return topic, id
         return None

@@ -53,7 +53,7 @@ class Try:
 
 @dataclass(slots=True, eq=False)
 class Ask:
-    """A cancel or a reschedule. `outcome` as told, or failed, or unknown."""
+    """A cancel, a reschedule or a replay. `outcome` as told, or failed, or unknown."""
 
     what: str
     since: float
@@ -113,6 +113,10 @@ class Story:
     def name(self) -> str:
         """How a violation names it."""
         return f"{self.topic}/{self.id}"
+
+    def lives(self, until: float) -> int:
+        """How many lives it may have had by then: an operator's replay gives it all of its attempts anew."""
+        return 1 + sum(ask.what == "replay" and ask.outcome != "failed" and ask.since <= until for ask in self.asks)
 
     def of_group(self, group: str) -> list[Delivery]:
         """The deliveries of one group, in the order of their entries."""

@@ -92,10 +92,10 @@ class Run:
         self.handle(at, entry)
         self.settle(at, "ack", entry, outcome)
 
-    def cancel(self, at: float, outcome: str, id: str = "m1") -> None:
-        """A cancel."""
+    def ask(self, at: float, what: str, outcome: str, id: str = "m1") -> None:
+        """A cancel or a replay."""
         op = self.op()
-        self.add(Asked(at, op, "cancel", "orders", id), Told(at, op, "ok", [[outcome]]))
+        self.add(Asked(at, op, what, "orders", id), Told(at, op, "ok", [[outcome]]))
 
     def check(self, topic: Topic = TOPIC) -> Verdict:
         """The verdict, drained."""
@@ -229,9 +229,17 @@ def too_often(run: Run) -> None:
     run.ack(14, entry)
 
 
+def twice_replayed_once(run: Run) -> None:
+    """Three first attempts, though it was replayed once."""
+    entries = [run.read(2), run.read(9), run.read(16)]
+    run.settle(3, "nack", entries[0], "garbage")
+    run.ask(4, "replay", "replayed")
+    run.ack(17, entries[2])
+
+
 def cancelled_delivered(run: Run) -> None:
     """Read after a cancel that returned."""
-    run.cancel(2, "cancelled")
+    run.ask(2, "cancel", "cancelled")
     run.ack(4, run.read(3))
 
 
@@ -290,6 +298,7 @@ PLANTED: list[tuple[set[int], Callable[[Run], None]]] = [
     ({6}, sent_twice),
     ({6}, two_bodies),
     ({7}, too_often),
+    ({3}, twice_replayed_once),
     ({8}, cancelled_delivered),
     ({8}, expired_delivered),
     ({10}, other_body),
@@ -333,6 +342,21 @@ def test_damage_excuses_what_was_sent_before(run: Run) -> None:
     assert run.check().violations == [(2, "orders/m2: lost in group billing")]
 
 
+def test_a_replay_gives_another_life(run: Run) -> None:
+    """All attempts again, and no time to live any more."""
+    run.send(2, "m2", ttl_ms=11_000)
+    for start in (3, 20):
+        for attempt in (1, 2, 3):
+            at = start + 3 * attempt
+            entry = run.read(at, "m2", due=2, attempt=attempt, at_ms=EPOCH + 1_000 * at if attempt > 1 else None)
+    run.ask(15, "replay", "replayed", "m2")
+    run.ack(30, entry)
+    run.ack(30, run.read(2))
+    verdict = run.check()
+    assert verdict.violations == []
+    assert verdict.explained == {"its lease ran out": 4, "replayed by an operator": 1}
+
+
 def test_a_fault_may_swallow_a_delivery(run: Run) -> None:
     """The reply to a read is lost with a worker: its next attempt is the first that anybody has."""
     run.add(Fault(4, 2, "kill a worker"))
@@ -355,7 +379,7 @@ def test_ends_are_told_apart(run: Run) -> None:
     """Garbage, cancelled, and expired where the policy drops what expires."""
     run.add(Left(98, "orders", "", "m1", "expired"))
     run.send(2, "m2")
-    run.cancel(3, "cancelled", "m2")
+    run.ask(3, "cancel", "cancelled", "m2")
     run.send(4, "m3", ttl_ms=10)
     verdict = run.check(Topic(2_000, 2, drops_expired=True))
     assert verdict.violations == []

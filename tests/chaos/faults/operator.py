@@ -1,24 +1,26 @@
-"""Operators damage the keys of one topic, or fill another with a million messages for one millisecond."""
+"""Operators replay dead letters, damage the keys of a topic, and fill one with a million messages due at once."""
 
 import contextlib
 import os
 import random
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import redis
 
-from chaos.arena import GROUPS, PREFIX, SHAKY, Arena
+from chaos.arena import GROUPS, POLICIES, PREFIX, SHAKY, Arena
 from chaos.faults import Steps, fault
-from chaos.history import Damage, Problem, now
-from lisa_common.keys import TOPIC_KEYS, TopicKeys, topics_key
+from chaos.history import Asked, Damage, Problem, Told, now
+from lisa_common.keys import TOPIC_KEYS, TopicKeys, split_copy, topics_key
 from lisa_common.record import pack_content
 
 _KEYS = TopicKeys(PREFIX, SHAKY)
 _MEND_S = 120.0
 FLOOD = "flood"
 _CHUNK = 2_000
+_REPLAYED = 50
 
 # Messages as send.lua stores them, all due at one millisecond.
 _FLOOD_SCRIPT = """
@@ -35,21 +37,42 @@ redis.call('ZADD', KEYS[2], unpack(scores))
 
 def _mend(arena: Arena) -> Steps:
     """As the docs say: workers make groups again, `check --repair` mends the rest; what was sent before is excused."""
-    command = [str(Path(sys.executable).parent / "lisa-manager"), "check", SHAKY, "--repair"]
-    environment = {**os.environ, "LISA_REDIS_URL": arena.server.url, "LISA_PREFIX": PREFIX}
     end, code = now() + _MEND_S, 1
     while code and now() < end:
         yield 0.5
         if not _has_groups(arena):
             continue
-        with (arena.directory / "mend.log").open("ab") as log:
-            mending = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        while mending.poll() is None:
-            yield 0.1
-        code = mending.returncode
+        code = yield from _operate(arena, "check", SHAKY, "--repair")
     if code:
         arena.recorder.write(Problem(now(), 9, f"{SHAKY} cannot be mended"))
     arena.recorder.write(Damage(now(), SHAKY))
+
+
+def _operate(arena: Arena, *words: str) -> Generator[float, None, int]:
+    """Runs a command of `lisa-manager`. Result: its exit code."""
+    environment = {**os.environ, "LISA_REDIS_URL": arena.server.url, "LISA_PREFIX": PREFIX}
+    with (arena.directory / "operator.log").open("ab") as log:
+        program = str(Path(sys.executable).parent / "lisa-manager")
+        running = subprocess.Popen([program, *words], env=environment, stdout=log, stderr=log)
+    while running.poll() is None:
+        yield 0.1
+    return running.returncode
+
+
+@fault("replay dead letters", "garbage", weight=5)
+def replay(arena: Arena, dice: random.Random) -> Steps:
+    """They get all of their attempts again; whether each was still there is not told."""
+    topic = dice.choice([name for name in POLICIES if name != SHAKY])
+    copies = arena.admin.zrandmember(TopicKeys(PREFIX, topic).of("garbage"), dice.randint(1, _REPLAYED))
+    ids = sorted({split_copy(copy.decode())[1] for copy in copies})
+    ops = [arena.recorder.op() for _ in ids]
+    for op, id in zip(ops, ids, strict=True):
+        arena.recorder.write(Asked(now(), op, "replay", topic, id))
+    if ids:
+        code = yield from _operate(arena, "garbage", "replay", topic, "--", *ids)
+        for op in ops:
+            arena.recorder.write(Told(now(), op, "unknown" if code else "ok", [] if code else [["replayed"]]))
+    yield 0.0
 
 
 def _has_groups(arena: Arena) -> bool:

@@ -1,33 +1,71 @@
 """A producer that does at random what producers do: single sends, batches, cancels, reschedules, sends again, mistakes.
 
-`python -m chaos.programs.producer NAME RATE`; it ends on SIGTERM, after the operation under way.
+`python -m chaos.programs.producer NAME RATE [asyncio]`; it ends on SIGTERM, after the operation under way.
 """
 
+import asyncio
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from threading import Event
-from typing import Any
+from typing import Any, Self
 
 from chaos.history import Asked, Recorder, Sending, Sent, Told, now
 from chaos.load import Load
 from chaos.programs.setting import DEADLY, PREFIX, SEED, TOPICS, URL, recorder
 from chaos.recording import NOT_DONE
 from lisa_common.errors import InvalidInput, LisaError
-from lisa_producer import Message, PartialSend, Producer, ProducerSettings, SendOutcome, SendResult
+from lisa_common.protocol.producing import CancelOutcome, RescheduleOutcome
+from lisa_producer import (
+    AsyncProducer,
+    Message,
+    PartialSend,
+    Producer,
+    ProducerSettings,
+    SendOutcome,
+    SendReport,
+    SendResult,
+)
 
 __all__ = ["main"]
 
-_OPS = {"batch": 50, "single": 25, "again": 5, "cancel": 10, "reschedule": 7, "invalid": 3}
+_OPS = {"batch": 12, "single": 38, "again": 8, "cancel": 20, "reschedule": 18, "invalid": 4}
 _PATIENCE_S = 4.0
 _DEBT_S = 60.0
+
+
+class _OnLoop:
+    """An asyncio producer that is called like a blocking one."""
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._runner = asyncio.Runner()
+        self._producer = AsyncProducer(settings=settings)
+
+    def send(self, topic: str, body: bytes, **options: Any) -> SendResult:
+        return self._runner.run(self._producer.send(topic, body, **options))
+
+    def send_many(self, topic: str, messages: Iterable[Message]) -> SendReport:
+        return self._runner.run(self._producer.send_many(topic, messages))
+
+    def cancel(self, topic: str, id: str) -> CancelOutcome:
+        return self._runner.run(self._producer.cancel(topic, id))
+
+    def reschedule(self, topic: str, id: str, *, delay: float) -> RescheduleOutcome:
+        return self._runner.run(self._producer.reschedule(topic, id, delay=delay))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runner.run(self._producer.close())
+        self._runner.close()
 
 
 class _Sender:
     """Operations, each written down before it is invoked, and after it has ended."""
 
-    def __init__(self, producer: Producer, load: Load, history: Recorder) -> None:
+    def __init__(self, producer: Producer | _OnLoop, load: Load, history: Recorder) -> None:
         self._producer = producer
         self._load = load
         self._history = history
@@ -110,7 +148,7 @@ def _outcome_of(error: LisaError) -> str:
     return "failed" if isinstance(error, NOT_DONE) else "unknown"
 
 
-def main(name: str, rate: float) -> None:
+def main(name: str, rate: float, kind: str = "") -> None:
     """Sends `rate` messages a second, as far as it is let, until SIGTERM."""
     stopping = Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
@@ -118,7 +156,7 @@ def main(name: str, rate: float) -> None:
     history = recorder(f"producer-{name}")
     settings = ProducerSettings(redis_url=URL, prefix=PREFIX, patience_s=_PATIENCE_S, timeout_s=5)
     load = Load(f"{SEED} {history.name}", history.name, TOPICS, deadly=DEADLY)
-    with Producer(settings=settings) as producer:
+    with _OnLoop(settings) if kind == "asyncio" else Producer(settings=settings) as producer:
         sender = _Sender(producer, load, history)
         allowed = time.monotonic()
         while not stopping.is_set():
@@ -128,4 +166,4 @@ def main(name: str, rate: float) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]))
+    main(sys.argv[1], float(sys.argv[2]), *sys.argv[3:])

@@ -6,6 +6,9 @@ Run as `lisa-consumer run chaos.programs.worker:worker`; `LISA_CHAOS_GROUP` name
 import asyncio
 import os
 import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from chaos.history import Begun, Ended, Fault, now
 from chaos.load import plan_of
@@ -26,20 +29,41 @@ worker = Worker(group)
 worker._core = RecordingCore(PREFIX, group, None, history)
 
 
-@worker.on("orders", "mail", "shaky", timeout=_TIMEOUT_S)
+@worker.on("orders", "shaky", timeout=_TIMEOUT_S)
 async def handle(delivery: Delivery) -> None:
     """Does as the message says."""
+    with _recorded(delivery):
+        what = plan_of(delivery.body).what
+        if delivery.attempt == 1 and what == "long":
+            await asyncio.sleep(_LONG_S)
+        if delivery.attempt == 1 and what == "hang":
+            await asyncio.Event().wait()
+        _obey(what, delivery.attempt)
+
+
+@worker.on("mail", timeout=_TIMEOUT_S)
+def handle_in_thread(delivery: Delivery) -> None:
+    """The same in a thread, which nothing can end: it hangs for a while only."""
+    with _recorded(delivery):
+        what = plan_of(delivery.body).what
+        if delivery.attempt == 1 and what in ("long", "hang"):
+            time.sleep(_LONG_S)
+        _obey(what, delivery.attempt)
+
+
+@contextmanager
+def _recorded(delivery: Delivery) -> Iterator[None]:
     entry = (delivery.topic, delivery.group, delivery.entry.entry)
     history.write(Begun(now(), *entry))
     try:
-        await _obey(plan_of(delivery.body).what, delivery.attempt)
+        yield
     except BaseException as error:
         history.write(Ended(now(), *entry, type(error).__name__))
         raise
     history.write(Ended(now(), *entry))
 
 
-async def _obey(what: str, attempt: int) -> None:
+def _obey(what: str, attempt: int) -> None:
     match what:
         case "fail1" | "fail2" if attempt <= int(what[-1]):
             raise Retry("as told")
@@ -49,10 +73,6 @@ async def _obey(what: str, attempt: int) -> None:
             raise Retry("later", delay=0.1)
         case "reject":
             raise Reject("as told")
-        case "long" if attempt == 1:
-            await asyncio.sleep(_LONG_S)
-        case "hang" if attempt == 1:
-            await asyncio.Event().wait()
         case "die" if attempt == 1:
             history.write(Fault(now() + 1.0, now(), "a handler kills its process"))
             os.kill(os.getpid(), signal.SIGKILL)
