@@ -24,6 +24,7 @@ from chaos.history import (
     Told,
 )
 from chaos.timeline import Timeline
+from lisa_common.delivery import entry_place
 
 __all__ = ["Ask", "Delivery", "Settle", "Stories", "Story", "Topic", "Try", "tell"]
 
@@ -89,8 +90,7 @@ class Delivery:
     @property
     def order(self) -> tuple[int, int]:
         """Entries are ordered as their ids are, which are two numbers."""
-        ms, _, number = self.taken.entry.partition("-")
-        return int(ms), int(number)
+        return entry_place(self.taken.entry)
 
     def tried(self, what: str, *outcomes: str | None) -> bool:
         """Whether it was settled so, with one of these outcomes."""

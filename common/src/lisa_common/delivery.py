@@ -8,7 +8,7 @@ from typing import Any
 from lisa_common.keys import TopicKeys
 from lisa_common.record import Record
 
-__all__ = ["Delivery", "Entry", "delivery_of", "entry_of"]
+__all__ = ["Delivery", "Entry", "delivery_of", "entry_of", "entry_place"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,12 @@ def delivery_of(keys: TopicKeys, group: str, entry: Entry, record: Record) -> De
         sent_ms=record.sent_ms,
         entry=entry,
     )
+
+
+def entry_place(entry: str) -> tuple[int, int]:
+    """Where an entry stands in its stream: entry ids are two numbers, so that 9-0 comes before 10-0."""
+    milliseconds, _, number = entry.partition("-")
+    return int(milliseconds), int(number or 0)
 
 
 def entry_of(entry: bytes, values: list[bytes] | None) -> Entry:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from lisa_common.call import Call, Flow, command, script
-from lisa_common.delivery import Entry
+from lisa_common.delivery import Entry, entry_place
 from lisa_common.keys import TopicKeys, split_copy
 from lisa_common.protocol import managing
 from lisa_common.values import check_name
 from lisa_manager.operator.backlog import Backlog, read_backlogs
-from lisa_manager.operator.looking import PAGE, GroupInfo, chunks, entries, entry_place, groups, pairs, text_of
+from lisa_manager.operator.looking import PAGE, GroupInfo, chunks, entries, groups, pairs, text_of
 
 __all__ = ["GroupDebt", "disband", "end_copies", "read_groups"]
 

@@ -17,7 +17,6 @@ __all__ = [
     "chunks",
     "entries",
     "entries_back",
-    "entry_place",
     "existing",
     "groups",
     "pairs",
@@ -84,12 +83,6 @@ def entries_back(keys: TopicKeys, last: str, *, count: int = PAGE) -> Call[list[
 
 def _entries(reply: list[Any]) -> list[Entry]:
     return [entry_of(entry, values) for entry, values in reply]
-
-
-def entry_place(entry: str) -> tuple[int, int]:
-    """Where an entry stands in its stream: entry ids are two numbers, so that 9-0 comes before 10-0."""
-    milliseconds, _, number = entry.partition("-")
-    return int(milliseconds), int(number or 0)
 
 
 def existing(prefix: str, topic: str) -> Flow[tuple[TopicKeys, Topic]]:

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from lisa_common.delivery import Entry
+from lisa_common.delivery import Entry, entry_place
 from lisa_common.failure import Failure
-from lisa_manager.operator.looking import entry_place
 
 __all__ = ["Copy", "GroupState", "Head", "Pieces"]
 

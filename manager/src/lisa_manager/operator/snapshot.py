@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lisa_common.call import Call, Flow, command, script
-from lisa_common.delivery import Entry, entry_of
+from lisa_common.delivery import Entry, entry_of, entry_place
 from lisa_common.failure import read_failure
 from lisa_common.keys import TopicKeys, split_copy
 from lisa_manager.operator.audit import Step
-from lisa_manager.operator.looking import PAGE, GroupInfo, entries, entry_place, groups, text_of
+from lisa_manager.operator.looking import PAGE, GroupInfo, entries, groups, text_of
 from lisa_manager.operator.pieces import GroupState, Head, Pieces
 
 __all__ = ["Look", "Snapshot", "look", "read_entries", "read_snapshot", "repair"]

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lisa_common.call import Call, Flow, command
-from lisa_common.delivery import Delivery, Entry
+from lisa_common.delivery import Delivery, Entry, entry_place
 from lisa_common.errors import LisaError, NoGroup, OutcomeUnknown
 from lisa_common.keys import TopicKeys
 from lisa_common.protocol import consuming
 from lisa_common.reading import sort_entries
 from lisa_common.topics import Topics
 
-__all__ = ["FIRST", "BeganAnew", "Holding", "place_of"]
+__all__ = ["FIRST", "BeganAnew", "Holding"]
 
 FIRST = "0-0"
 """Before all entries."""
@@ -20,12 +20,6 @@ FIRST = "0-0"
 _ENTRIES = 1_000
 _MESSAGES = 200
 """How many messages are fetched at once; unlike entries they may be large."""
-
-
-def place_of(entry: str) -> tuple[int, int]:
-    """Where an entry stands: entry ids are two numbers, so that 9-0 comes before 10-0."""
-    milliseconds, _, number = entry.partition("-")
-    return int(milliseconds), int(number)
 
 
 class BeganAnew(LisaError):
@@ -69,7 +63,7 @@ class Holding:
             held = yield from self._held(last, limit=limit)
             if held:
                 last, taken = held[-1].entry, taken + len(held)
-            elif place_of(last) >= place_of(newest) or not (
+            elif entry_place(last) >= entry_place(newest) or not (
                 yield from self._read(last, None if beyond else newest, limit)
             ):
                 break
@@ -87,15 +81,15 @@ class Holding:
             yield consuming.join(self._keys, self.group)
             return True
         entries: list[Entry] = batches[0][1] if batches else []
-        early = [entry for entry in entries if place_of(entry.entry) <= place_of(after)]
-        late = [entry for entry in entries if until and place_of(entry.entry) > place_of(until)]
+        early = [entry for entry in entries if entry_place(entry.entry) <= entry_place(after)]
+        late = [entry for entry in entries if until and entry_place(entry.entry) > entry_place(until)]
         if early or late:
             # The group was made anew, or there is more than was asked for: given back, they come again as new entries.
             back, others = self._sorted(early + late)
             yield consuming.release(self._keys, self.group, back)
             if others:
                 yield from self._pass_over(others)
-        if early and place_of((yield from self.newest())) <= place_of(after):
+        if early and entry_place((yield from self.newest())) <= entry_place(after):
             raise BeganAnew(self.topic, early[0].entry, after)
         return len(entries) > len(late)
 
