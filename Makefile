@@ -6,7 +6,7 @@ PYTHON ?= python3
 UV := $(shell uv tree --frozen --offline --depth 0 >/dev/null 2>&1 && echo uv || echo .tools/bin/uv)
 RUN := $(UV) run --no-sync
 
-.PHONY: help demo demo-spark test test-lowest chaos check format clean
+.PHONY: help demo demo-spark test test-long test-lowest bench-spark chaos check format clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -18,8 +18,11 @@ demo: .venv/synced ## one day of real air traffic in 30 s; DEMO="--seconds 10" s
 demo-spark: .venv/synced ## the same day as a pipeline of Spark jobs, with a chart; needs Java 17
 	$(RUN) python -m demo.spark $(DEMO)
 
-test: .venv/synced ## run every test; PYTEST="-k ack" narrows it
+test: .venv/synced ## run the tests; PYTEST="-k ack" narrows it
 	$(RUN) pytest $(PYTEST)
+
+test-long: .venv/synced ## run those that take a minute each: whole pipelines, clean installations
+	$(RUN) pytest -m long $(PYTEST)
 
 test-lowest: .venv/synced ## the same with the lowest versions that our distributions allow
 	$(UV) venv --quiet --clear .venv-lowest

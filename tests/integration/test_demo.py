@@ -64,6 +64,7 @@ def test_the_ledger_balances(environment: dict[str, str], tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_on_a_server_of_someone_elses(environment: dict[str, str], redis_url: str, client: redis.Redis) -> None:
     """On a server that is named the demo keeps to a prefix of its own, and takes away what it wrote."""
     _assert_balanced(_play({**environment, "LISA_REDIS_URL": redis_url}))

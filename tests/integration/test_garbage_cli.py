@@ -140,6 +140,7 @@ def test_a_question_needs_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_hundred_thousand_are_replayed_and_purged(orders: Queue, commands: Commands) -> None:
     """Page by page, many of them dead since the same millisecond; each exactly once."""
     orders.join("billing")

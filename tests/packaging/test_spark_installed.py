@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 WRITE = """
 import sys

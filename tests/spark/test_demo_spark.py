@@ -38,6 +38,7 @@ def _started(environment: dict[str, str], *arguments: str) -> "subprocess.Popen[
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_the_ledger_balances(environment: dict[str, str], tmp_path: Path) -> None:
     """Files, Spark, Lisa and workers tell of the same 979 messages; tables and chart are there, and nothing else."""
     chart = tmp_path / "chart.png"
@@ -59,6 +60,7 @@ def test_the_ledger_balances(environment: dict[str, str], tmp_path: Path) -> Non
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_an_interrupted_pipeline_leaves_no_process(environment: dict[str, str], tmp_path: Path) -> None:
     """Ctrl-C ends it at once: Spark, its Java, and all others."""
     with _started(environment) as process:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from support import Server
 from support.documents import run_page
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 

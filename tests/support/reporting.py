@@ -27,7 +27,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Count the skipped tests by reason."""
     reasons = _not_run(terminalreporter.config)
     terminalreporter.write_sep("-", "not run")
-    if not reasons:
+    left = sum("long" in item.keywords for item in terminalreporter.stats.get("deselected", []))
+    if left:
+        terminalreporter.write_line(f"not run: {left} (they take long: make test-long)")
+    elif not reasons:
         terminalreporter.write_line("not run: nothing; every test that was asked for ran")
     for reason, count in sorted(reasons.items()):
         terminalreporter.write_line(f"not run: {count} ({reason})", yellow=True)
