@@ -24,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make chaos", description="Tries to break the promises of Lisa.")
     parser.add_argument("--seed", default="", help="reproduces a run")
     parser.add_argument("--minutes", type=float, default=3.0)
-    parser.add_argument("--rate", type=float, default=240.0, help="messages a second")
+    parser.add_argument("--rate", type=float, default=320.0, help="messages a second")
     parser.add_argument("--faults", default="", help="kinds of faults, separated by commas; all by default")
     parser.add_argument("--window-s", type=float, default=86_400, help="dedup window of the topics")
     parser.add_argument("--tame", action="store_true", help="handlers do not kill their processes")
