@@ -10,8 +10,8 @@
 -- ARGV[1] now_ms     ms, empty for the server's clock
 -- ARGV[2] channel    where managers listen
 -- ARGV[3] topic      named in the wake
--- ARGV[4...] id, due, ttl_ms, priority, content per message; due is "+ms" from now or an absolute time in ms,
---            ttl_ms is empty for none, content is the record after its stamp
+-- ARGV[4...] id, due, content per message; due is "+ms" from now or an absolute time in ms, content is the record
+--            after its stamp
 -- returns  per message its due time in ms, or 0 for a duplicate
 local messages, waiting, ready, expiring, finished, owed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 --@include clock
@@ -23,20 +23,27 @@ local messages, waiting, ready, expiring, finished, owed = KEYS[1], KEYS[2], KEY
 local now = clock(ARGV[1])
 
 local scheduled, expiries, immediate, replies = {}, {}, {}, {}
-local first
-for i = 4, #ARGV, 5 do
-  local id, due, ttl, priority = ARGV[i], due_of(ARGV[i + 1], now), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
+local first, argument, due, exact, head
+for i = 4, #ARGV, 3 do
+  local id, content = ARGV[i], ARGV[i + 2]
+  -- Many messages of a batch have the same delay.
+  if ARGV[i + 1] ~= argument then
+    argument = ARGV[i + 1]
+    due = due_of(argument, now)
+    exact, head = string.format('%d', due), stamp(now, due)
+  end
   -- HSETNX is the first write: a server without memory refuses it, and with it the whole send.
-  if (chosen(id) and is_finished(id, now)) or redis.call('HSETNX', messages, id, stamp(now, due) .. ARGV[i + 4]) == 0 then
+  if (chosen(id) and is_finished(id, now)) or redis.call('HSETNX', messages, id, head .. content) == 0 then
     replies[#replies + 1] = 0
   else
     replies[#replies + 1] = due
+    local ttl, _, priority = read_limits(content, 1)
     if ttl then
       expiries[#expiries + 1] = due + ttl
       expiries[#expiries + 1] = id
     end
     if due > now then
-      scheduled[#scheduled + 1] = score_of(due, priority)
+      scheduled[#scheduled + 1] = priority == 0 and exact or score_of(due, priority)
       scheduled[#scheduled + 1] = id
       first = math.min(first or due, due)
     else

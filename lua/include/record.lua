@@ -15,27 +15,41 @@ local function stamp(now, due)
   return struct.pack('>BI6I6', VERSION, now, due)
 end
 
+-- The limits that follow the flags, which are at `at`: ttl and max retries, each nil for none, and the priority; all of
+-- them nil where the data ends too early.
+local function read_limits(data, at)
+  local flags, ttl, max_retries, priority = string.byte(data, at), nil, nil, 0
+  if flags == 0 then
+    return nil, nil, 0
+  end
+  at = at + 1
+  local size = (flags % 2 >= HAS_TTL and 6 or 0) + (flags % 4 >= HAS_MAX_RETRIES and 2 or 0)
+  if #data < at - 1 + size + (flags % 8 >= HAS_PRIORITY and 1 or 0) then
+    return nil
+  end
+  if flags % 2 >= HAS_TTL then
+    ttl, at = struct.unpack('>I6', data, at)
+  end
+  if flags % 4 >= HAS_MAX_RETRIES then
+    max_retries, at = struct.unpack('>I2', data, at)
+  end
+  if flags % 8 >= HAS_PRIORITY then
+    priority = struct.unpack('>B', data, at)
+  end
+  return ttl, max_retries, priority
+end
+
 local function read_record(record)
   if #record < 14 or string.byte(record, 1) ~= VERSION then
     return nil
   end
-  local _, sent, due, flags, at = struct.unpack('>BI6I6B', record)
-  local limits = (flags % 2 >= HAS_TTL and 6 or 0) + (flags % 4 >= HAS_MAX_RETRIES and 2 or 0)
-  if #record < 14 + limits + (flags % 8 >= HAS_PRIORITY and 1 or 0) then
+  local ttl, max_retries, priority = read_limits(record, 14)
+  if not priority then
     return nil
   end
-  local fields = { sent = sent, due = due, priority = 0 }
-  if flags % 2 >= HAS_TTL then
-    fields.ttl, at = struct.unpack('>I6', record, at)
-    fields.expires = due + fields.ttl
-  end
-  if flags % 4 >= HAS_MAX_RETRIES then
-    fields.max_retries, at = struct.unpack('>I2', record, at)
-  end
-  if flags % 8 >= HAS_PRIORITY then
-    fields.priority = struct.unpack('>B', record, at)
-  end
-  return fields
+  local _, sent, due = struct.unpack('>BI6I6', record)
+  local expires = ttl and due + ttl
+  return { sent = sent, due = due, ttl = ttl, expires = expires, max_retries = max_retries, priority = priority }
 end
 
 local function husk_of(record)

@@ -82,7 +82,7 @@ def outgoing(
     content = pack_content(
         body, ttl_ms=ttl_ms, max_retries=max_retries, priority=priority, headers=headers_json(headers or {})
     )
-    return Outgoing(id, due, content, ttl_ms, priority)
+    return Outgoing(id, due, content)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
@@ -26,7 +27,6 @@ __all__ = [
     "moment_ms",
 ]
 
-_DURATION = "a number of seconds or a timedelta"
 Duration = float | timedelta
 
 MAX_NAME_LENGTH = 128
@@ -37,6 +37,8 @@ MAX_HEADERS_BYTES = 16_384
 GENERATED_SUFFIX = "~"
 """Ends the ids that Lisa makes, and only those: they are forgotten at ack, as nobody can send them again."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 _NAME = re.compile(r"[A-Za-z0-9_.:-]+")
 
 
@@ -74,42 +76,35 @@ def check_int(field: str, value: object, low: int, high: int) -> int:
 
 def duration_ms(field: str, value: object, *, low_ms: int = 0, high_s: float = MAX_DELAY_S) -> int:
     """A duration in seconds (`float`) or as `timedelta`, rounded up to the millisecond."""
-    limit = f"{_DURATION} from {low_ms / 1000:g} s to {'10 years' if high_s == MAX_DELAY_S else f'{high_s:g} s'} is"
-    if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = value
-    else:
-        raise InvalidInput(field, value, limit)
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
     # The comparison also refuses NaN; it comes before ceil, which cannot take infinities.
-    if not 0 <= seconds <= high_s:
-        raise InvalidInput(field, value, limit)
-    exact = seconds * 1000
-    nearest = round(exact)
-    # 0.1 + 0.2 s are 300 ms, not 301: a float's last bits are no part of what the caller meant.
-    meant = math.isclose(exact, nearest, rel_tol=1e-15, abs_tol=1e-6)
-    milliseconds = nearest if meant else math.ceil(exact)
-    if milliseconds < low_ms:
-        raise InvalidInput(field, value, limit)
-    return milliseconds
+    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds <= high_s:
+        exact = seconds * 1000
+        nearest = round(exact)
+        # 0.1 + 0.2 s are 300 ms, not 301: a float's last bits are no part of what the caller meant.
+        meant = math.isclose(exact, nearest, rel_tol=1e-15, abs_tol=1e-6)
+        milliseconds = nearest if meant else math.ceil(exact)
+        if milliseconds >= low_ms:
+            return milliseconds
+    high = "10 years" if high_s == MAX_DELAY_S else f"{high_s:g} s"
+    raise InvalidInput(field, value, f"a number of seconds or a timedelta from {low_ms / 1000:g} s to {high} is")
 
 
 def moment_ms(field: str, value: object) -> int:
     """An aware `datetime` as milliseconds since the epoch, rounded up."""
     if not isinstance(value, datetime) or value.tzinfo is None or value.utcoffset() is None:
         raise InvalidInput(field, value, "a datetime with a time zone is")
-    passed = value - datetime(1970, 1, 1, tzinfo=UTC)
-    milliseconds = -(-passed // timedelta(milliseconds=1))
-    latest = datetime.now(UTC) + timedelta(seconds=MAX_DELAY_S)
+    milliseconds = -((_EPOCH - value) // _MILLISECOND)
+    latest_s = time.time() + MAX_DELAY_S
     # 0 is how scripts say "duplicate".
-    if milliseconds < 1 or value > latest:
-        raise InvalidInput(field, value, f"a time from 1970 to {latest:%Y-%m-%d} is")
+    if not 1 <= milliseconds <= latest_s * 1000:
+        raise InvalidInput(field, value, f"a time from 1970 to {datetime.fromtimestamp(latest_s, UTC):%Y-%m-%d} is")
     return milliseconds
 
 
 def body_bytes(body: object, max_bytes: int) -> bytes:
     """A body as it is stored: bytes as they are, text as UTF-8, anything else as JSON."""
-    if isinstance(body, bytes | bytearray | memoryview):
+    if isinstance(body, (bytes, bytearray, memoryview)):
         data = bytes(body)
     elif isinstance(body, str):
         data = _utf8("body", body)

@@ -68,7 +68,7 @@ class AsyncProducer:
             ttl=ttl,
             max_retries=max_retries,
             priority=priority,
-            headers={} if headers is None else headers,
+            headers=headers,
         )
         return await self._run(core.send(self._topics, topic, message, self._settings, confirm or self._confirm))
 

@@ -80,7 +80,7 @@ class Producer:
             ttl=ttl,
             max_retries=max_retries,
             priority=priority,
-            headers={} if headers is None else headers,
+            headers=headers,
         )
         return self._run(core.send(self._topics, topic, message, self._settings, confirm or self._confirm))
 

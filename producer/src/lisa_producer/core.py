@@ -38,7 +38,7 @@ def _send(
     keys: TopicKeys, batch: Sequence[tuple[int, Outgoing]], settings: ProducerSettings, confirm: Confirm | None
 ) -> Flow[list[SendResult]]:
     messages = [outgoing for _, outgoing in batch]
-    repeatable = settings.at_least_once or all(map(_safe_to_repeat, messages))
+    repeatable = settings.at_least_once or all(map(_is_far_off, {m.due for m in messages if m.generated}))
     stored = producing.send(keys, messages, repeatable=repeatable)
     if confirm is None:
         dues: list[int] = yield stored
@@ -58,10 +58,8 @@ def _result(position: int, outgoing: Outgoing, due_ms: int) -> SendResult:
     return SendResult(position, outgoing.id, outcome)
 
 
-def _safe_to_repeat(outgoing: Outgoing) -> bool:
-    if not outgoing.generated:
-        return True
-    return outgoing.due.startswith("+") and int(outgoing.due) >= _SAFE_TO_REPEAT_MS
+def _is_far_off(due: str) -> bool:
+    return due.startswith("+") and int(due) >= _SAFE_TO_REPEAT_MS
 
 
 def _confirmation(confirm: Confirm) -> Call[tuple[str, str] | None]:

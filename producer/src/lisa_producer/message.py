@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.policy import MAX_PRIORITY, Policy
@@ -51,7 +51,7 @@ class Confirm:
             raise InvalidInput("replicas", 0, "without fsync, at least 1 is")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Message:
     """A message to send.
 
@@ -72,14 +72,14 @@ class Message:
     ttl: Duration | None = None
     max_retries: int | None = None
     priority: int | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] | None = None
 
     def outgoing(self, policy: Policy, generated_id: str) -> Outgoing:
         """The message checked against the topic's policy; raises InvalidInput."""
-        ttls = [] if self.ttl is None else [duration_ms("ttl", self.ttl, low_ms=1)]
-        if policy.ttl_ms is not None:
-            ttls.append(policy.ttl_ms)
-        ttl_ms = min(ttls, default=None)
+        ttl_ms = policy.ttl_ms
+        if self.ttl is not None:
+            own_ms = duration_ms("ttl", self.ttl, low_ms=1)
+            ttl_ms = own_ms if ttl_ms is None else min(own_ms, ttl_ms)
         retries = self.max_retries
         if retries is not None:
             retries = check_int("max_retries", retries, 0, MAX_RETRIES)
@@ -94,7 +94,7 @@ class Message:
             headers=headers_json(self.headers),
         )
         id = generated_id if self.id is None else check_new_id(self.id)
-        return Outgoing(id, due_argument(self.delay, self.at), content, ttl_ms, priority)
+        return Outgoing(id, due_argument(self.delay, self.at), content)
 
 
 def due_argument(delay: Duration | None, at: datetime | None) -> str:
@@ -116,8 +116,7 @@ class SendOutcome(StrEnum):
     """Not written, or not known to be (`OutcomeUnknown`), or written and not confirmed; the error says which."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendResult:
+class SendResult(NamedTuple):
     """What became of one message. `position` counts from 0 in the order of sending; `due_ms` is server time."""
 
     position: int

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from lisa_common.call import Call, script
 from lisa_common.failure import Failure, read_failure
@@ -41,15 +41,12 @@ def new_ids(count: int) -> list[str]:
     return [text[at : at + 16] + GENERATED_SUFFIX for at in range(0, 16 * count, 16)]
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A checked message on its way: `due` as scripts take it, "+ms" from now or an absolute time in ms."""
+class Outgoing(NamedTuple):
+    """A checked message on its way, a row of the send script: `due` is "+ms" from now or an absolute time in ms."""
 
     id: str
     due: str
     content: bytes
-    ttl_ms: int | None = None
-    priority: int = 0
 
     @property
     def generated(self) -> bool:
@@ -59,11 +56,8 @@ class Outgoing:
 
 def send(keys: TopicKeys, messages: Sequence[Outgoing], *, repeatable: bool, now_ms: Arg = "") -> Call[list[int]]:
     """Stores and schedules messages. Result: per message its due time in ms, 0 for a duplicate."""
-    rows: list[Sequence[Arg]] = [
-        (m.id, m.due, "" if m.ttl_ms is None else m.ttl_ms, m.priority, m.content) for m in messages
-    ]
     channel = wake_channel(keys.prefix)
-    return script("send", keys, rows, repeatable=repeatable, now_ms=now_ms, channel=channel, topic=keys.topic)
+    return script("send", keys, messages, repeatable=repeatable, now_ms=now_ms, channel=channel, topic=keys.topic)
 
 
 class CancelOutcome(StrEnum):
