@@ -37,7 +37,7 @@ class Server:
     ) -> None:
         self.binary = binary
         self.directory = directory
-        self.port = _free_port()
+        self.port = free_port()
         self.config = {"save": "", **(config or {})}
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
@@ -143,7 +143,8 @@ class Server:
         self._process = None
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port on which nobody listens."""
     # Below the range from which the kernel takes ports for clients: one of those could take the port while its server
     # is down, or, polling for the server, even connect to itself.
     while True:

@@ -13,6 +13,7 @@ from lisa_common.errors import (
     UnknownGroup,
     UnknownTopic,
     Unreachable,
+    Untrusted,
 )
 from lisa_common.policy import Policy
 
@@ -30,4 +31,5 @@ __all__ = [
     "UnknownGroup",
     "UnknownTopic",
     "Unreachable",
+    "Untrusted",
 ]

@@ -10,34 +10,57 @@ import redis.asyncio
 import redis.exceptions
 from redis.asyncio.retry import Retry
 
+from lisa_common.address import Address, read_url
 from lisa_common.call import Call, Flow
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_common.server import (
     NO_RETRY,
     RECONNECT,
     check_options,
-    client_options,
+    connection_options,
     forgotten,
     lisa_error,
     read_reply,
     unreachable,
 )
+from lisa_common.settings import Settings
+from lisa_common.tls import NO_TLS, AsyncTlsConnection, Tls
 
 __all__ = ["AsyncConnection", "cancel_all"]
 
 T = TypeVar("T")
 
+_CLASSES = {
+    "redis": redis.asyncio.Connection,
+    "rediss": AsyncTlsConnection,
+    "unix": redis.asyncio.UnixDomainSocketConnection,
+}
+
 
 class AsyncConnection:
     """A pool of connections to one server, for the tasks of one event loop. Promises what `Connection` promises."""
 
-    def __init__(self, url: str, *, name: str = "lisa", timeout_s: float = 10.0) -> None:
-        options = client_options(url, name=name, timeout_s=timeout_s)
-        self.url: str = options.pop("url")
-        self.client = redis.asyncio.Redis.from_url(self.url, retry=Retry(NO_RETRY, 0), **options)
-        check_options(self.client.connection_pool, url)
+    def __init__(self, url: str, *, name: str = "lisa", timeout_s: float = 10.0, tls: Tls = NO_TLS) -> None:
+        self._address = read_url(url, tls)
+        pool = redis.asyncio.ConnectionPool(
+            connection_class=_CLASSES[self._address.scheme],
+            retry=Retry(NO_RETRY, 0),
+            **connection_options(self._address, name=name, timeout_s=timeout_s),
+        )
+        check_options(pool, self._address)
+        self.client = redis.asyncio.Redis.from_pool(pool)
         self.client.response_callbacks.clear()
         self._suspect = True
+
+    @classmethod
+    def of(cls, settings: Settings, *, name: str, url: str | None = None, blocking_s: float = 0.0) -> Self:
+        """A connection as the settings have it, or to `url`; calls may wait at the server for `blocking_s` seconds."""
+        return cls(
+            url or settings.redis_url.get_secret_value(),
+            name=name,
+            timeout_s=settings.timeout_s + blocking_s,
+            tls=settings.tls,
+        )
 
     async def run(self, flow: Flow[T], *, patience_s: float = 0.0) -> T:
         """Drives a flow to its result."""
@@ -92,7 +115,7 @@ class AsyncConnection:
         Loads scripts that the server does not have. Raises what concerns the connection as a whole.
         """
         if self._suspect:
-            await self._attempt(self.client.ping(), unreachable_url=self.url)
+            await self._attempt(self.client.ping(), unreachable_at=self._address)
             self._suspect = False
         replies = await self._attempt(self._send(calls))
         if again := forgotten(calls, replies):
@@ -130,11 +153,11 @@ class AsyncConnection:
                 pipe.execute_command(*call.args)
             return list(await pipe.execute(raise_on_error=False))
 
-    async def _attempt(self, ask: Awaitable[T], unreachable_url: str | None = None) -> T:
+    async def _attempt(self, ask: Awaitable[T], unreachable_at: Address | None = None) -> T:
         try:
             return await ask
         except (redis.exceptions.RedisError, OSError) as error:
-            found = unreachable(error, unreachable_url) if unreachable_url else lisa_error(error)
+            found = unreachable(error, unreachable_at) if unreachable_at else lisa_error(error)
             self._suspect = self._suspect or isinstance(found, OutcomeUnknown | Unreachable)
             raise found from error
 

@@ -10,7 +10,8 @@ LisaError
     ├── Unreachable       no connection; nothing was done
     ├── OutcomeUnknown    the connection broke between request and reply: done or not
     ├── Refused           the server refuses for now (memory or disk full, loading, read only); nothing was done
-    ├── AccessDenied      wrong password, or an ACL that forbids the command
+    ├── AccessDenied      wrong password, an ACL that forbids the command, or no certificate that the server trusts
+    ├── Untrusted         the server's certificate is not one that we trust, or is for another host; nothing was done
     └── NoGroup           the consumer group, or its stream, is not there
 """
 
@@ -30,6 +31,7 @@ __all__ = [
     "UnknownGroup",
     "UnknownTopic",
     "Unreachable",
+    "Untrusted",
 ]
 
 
@@ -94,14 +96,18 @@ class Refused(ServerError):
 
 
 class AccessDenied(ServerError):
-    """Redis knows no such user or password, or forbids the user what was asked."""
+    """Redis knows no such user, password or certificate, or forbids the user what was asked."""
+
+
+class Untrusted(ServerError):
+    """The server's certificate is not one that we trust, or is for another host; nothing was done."""
 
 
 class NoGroup(ServerError):
     """The consumer group, or the stream that it reads, is not there."""
 
 
-OF_THE_SERVER = (Unreachable, OutcomeUnknown, Refused, AccessDenied)
+OF_THE_SERVER = (Unreachable, OutcomeUnknown, Refused, AccessDenied, Untrusted)
 """Errors that any call would meet now; others are a call's own, and so its topic's."""
 
 _SHOWN = 80

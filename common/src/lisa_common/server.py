@@ -1,14 +1,14 @@
 """What the blocking and the asyncio connection share: client options, and Redis' errors as ours."""
 
 import re
+import ssl
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import redis.exceptions as redis_errors
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
-from redis.connection import parse_url
 
+from lisa_common.address import Address
 from lisa_common.call import Call
 from lisa_common.errors import (
     AccessDenied,
@@ -19,16 +19,17 @@ from lisa_common.errors import (
     Refused,
     ServerError,
     Unreachable,
+    Untrusted,
 )
+from lisa_common.tls import Tls
 
 __all__ = [
     "NO_RETRY",
     "RECONNECT",
     "check_options",
-    "client_options",
+    "connection_options",
     "forgotten",
     "lisa_error",
-    "masked",
     "read_reply",
     "unreachable",
 ]
@@ -39,7 +40,6 @@ RECONNECT = ExponentialWithJitterBackoff(base=0.02, cap=1.0)
 NO_RETRY = NoBackoff()
 """The client itself must not repeat a command: it cannot know which are safe to repeat."""
 
-_QUERY_PASSWORD = re.compile(r"(\bpassword=)[^&]*")
 _REFUSALS = (
     "OOM",
     "MISCONF",
@@ -62,60 +62,56 @@ _DENIED = (
 )
 
 
-def client_options(url: str, *, name: str, timeout_s: float) -> dict[str, Any]:
-    """Options for `redis.Redis.from_url` of either client; raises InvalidInput for a URL that is none of ours."""
-    try:
-        parts = urlsplit(url)
-        parse_url(url)  # type: ignore[no-untyped-call]
-    except ValueError as error:
-        limit = f"a redis://, rediss:// or unix:// URL is ({_first_line(error)})"
-        raise InvalidInput("redis_url", masked(url), limit) from None
-    database = parts.path.strip("/")
-    if parts.scheme != "unix" and database and not database.isdecimal():
-        raise InvalidInput("redis_url", masked(url), f"with a path, the number of a database is, not {database!r}")
+def connection_options(address: Address, *, name: str, timeout_s: float) -> dict[str, Any]:
+    """Options of a connection of either client. What the URL says goes first."""
     return {
-        "url": url,
         "client_name": name,
         "protocol": 2,
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
         "socket_keepalive": True,
         "health_check_interval": 30,
+        **address.options,
     }
 
 
-def check_options(pool: Any, url: str) -> None:
+def check_options(pool: Any, address: Address) -> None:
     """Raises InvalidInput when the URL carries options that a connection does not take."""
     try:
         # It does not connect yet.
         pool.connection_class(**pool.connection_kwargs)
     except (TypeError, ValueError) as error:
-        raise InvalidInput("redis_url", masked(url), f"with options, those of the client are ({error})") from None
+        limit = f"with options, those of the client are ({error})"
+        raise InvalidInput("redis_url", address.shown, limit) from None
 
 
-def masked(url: str) -> str:
-    """The URL, or what was meant to be one, without its password."""
-    login, at, rest = _QUERY_PASSWORD.sub(r"\1***", url).rpartition("@")
-    scheme, slashes, login = login.rpartition("://")
-    user, colon, _ = login.partition(":")
-    if not slashes and at:
-        return f"***@{rest}"
-    return f"{scheme}{slashes}{user}{colon and ':***'}{at}{rest}"
-
-
-def unreachable(error: Exception, url: str) -> LisaError:
+def unreachable(error: Exception, address: Address) -> LisaError:
     """The error of a connection that could not be made: nothing was asked yet, so nothing was done."""
     found = lisa_error(error)
     if isinstance(found, OutcomeUnknown | Unreachable):
-        return Unreachable(f"cannot reach Redis at {masked(url)}: {_first_line(error)}")
-    return found
+        return Unreachable(f"cannot reach Redis at {address.shown}: {_first_line(error)}{_hint(error, address)}")
+    return Untrusted(f"{found}, at {address.shown}") if isinstance(found, Untrusted) else found
+
+
+def _hint(error: Exception, address: Address) -> str:
+    tls: Tls | None = address.options.get("tls")
+    if tls is None:
+        return ""
+    if isinstance(error, redis_errors.TimeoutError):
+        return " (does it speak TLS on this port?)"
+    hung_up = isinstance(lisa_error(error), OutcomeUnknown)
+    return " (does it want a certificate of ours, tls_cert?)" if hung_up and not tls.cert else ""
 
 
 def lisa_error(error: Exception) -> LisaError:
     """Our error for one of the Redis client's."""
-    text = _first_line(error)
     if isinstance(error, LisaError):
         return error
+    return _tls_error(error) or _redis_error(error)
+
+
+def _redis_error(error: Exception) -> LisaError:
+    text = _first_line(error)
     if isinstance(error, _DENIED) or text.startswith(("NOPERM", "WRONGPASS", "NOAUTH")):
         return AccessDenied(f"Redis denies access: {text}")
     refusals = (
@@ -131,6 +127,18 @@ def lisa_error(error: Exception) -> LisaError:
     if text.startswith(("NOGROUP", "UNBLOCKED")):
         return NoGroup(text)
     return ServerError(text)
+
+
+def _tls_error(error: Exception) -> LisaError | None:
+    """What went wrong between the two sides of TLS; the client wraps it in an error of its own."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return Untrusted(f"Redis is not trusted: {cause.verify_message}")
+    if cause is not None and "ALERT" in (cause.reason or ""):
+        return AccessDenied(f"Redis does not trust us: {_first_line(error)}")
+    return None
 
 
 def forgotten(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:

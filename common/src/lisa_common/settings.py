@@ -18,6 +18,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from lisa_common.errors import InvalidSettings
+from lisa_common.tls import Tls
 from lisa_common.values import check_name
 
 __all__ = ["Settings"]
@@ -35,6 +36,15 @@ class Settings(BaseSettings):
     redis_url: Annotated[SecretStr, Field(description="redis://, rediss:// or unix:// URL of the server")] = SecretStr(
         "redis://localhost:6379"
     )
+    tls_ca: Annotated[
+        str | None, Field(description="certificates of those whom to trust: a file, or the PEM text; else the system's")
+    ] = None
+    tls_cert: Annotated[
+        SecretStr | None, Field(description="certificate to show to a server that wants one: a file, or the PEM text")
+    ] = None
+    tls_key: Annotated[
+        SecretStr | None, Field(description="key of that certificate, if not with it: a file, or the PEM text")
+    ] = None
     prefix: Annotated[str, Field(description="first part of every key")] = "lisa"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Field(description="least level of what programs log")
@@ -43,6 +53,11 @@ class Settings(BaseSettings):
         float,
         Field(ge=0.1, le=600, description="patience with one reply of the server, in seconds"),
     ] = 10.0
+
+    @property
+    def tls(self) -> Tls:
+        """How `rediss://` URLs are connected to."""
+        return Tls(self.tls_ca, _told(self.tls_cert), _told(self.tls_key))
 
     @field_validator("prefix")
     @classmethod
@@ -70,6 +85,9 @@ class Settings(BaseSettings):
         return init_settings, env_settings, _TomlSource(settings_cls)
 
 
+_SECRET = [name for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation)]
+
+
 class _TomlSource(PydanticBaseSettingsSource):
     """The shared keys of `lisa.toml` and the program's own table; other programs' tables are theirs to judge."""
 
@@ -95,7 +113,13 @@ class _TomlSource(PydanticBaseSettingsSource):
         return shared | own
 
 
+def _told(secret: SecretStr | None) -> str | None:
+    return secret.get_secret_value() if secret else None
+
+
 def _line(problem: Any) -> str:
     name = ".".join(str(part) for part in problem["loc"]) or "settings"
-    shown = "" if name == "redis_url" else f" {problem['input']!r}"
+    # What stands under an unknown name may be a secret, too.
+    hidden = name in _SECRET or problem["type"] == "extra_forbidden"
+    shown = "" if hidden else f" {problem['input']!r}"
     return f"setting {name}{shown} is not allowed: {problem['msg'].removeprefix('Value error, ')}"

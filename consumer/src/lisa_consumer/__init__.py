@@ -10,6 +10,7 @@ from lisa_common.errors import (
     Refused,
     ServerError,
     Unreachable,
+    Untrusted,
 )
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_consumer.aio import AsyncConsumer
@@ -35,5 +36,6 @@ __all__ = [
     "Retry",
     "ServerError",
     "Unreachable",
+    "Untrusted",
     "Worker",
 ]

@@ -32,10 +32,8 @@ class AsyncConsumer:
         self._settings = settings or ConsumerSettings.load(redis_url=url)
         self._topics = (topics,) if isinstance(topics, str) else tuple(topics)
         self._core = Core(self._settings.prefix, group, name)
-        self._connection = AsyncConnection(
-            url or self._settings.redis_url.get_secret_value(),
-            name="lisa-consumer",
-            timeout_s=self._settings.timeout_s + self._settings.block_s,
+        self._connection = AsyncConnection.of(
+            self._settings, name="lisa-consumer", url=url, blocking_s=self._settings.block_s
         )
 
     @property

@@ -15,6 +15,7 @@ from lisa_common.logs import configure_logging
 from lisa_consumer.loading import load_worker
 from lisa_consumer.processes import drain_with_supervisor, supervise, worker_command
 from lisa_consumer.settings import ConsumerSettings
+from lisa_consumer.worker import Worker
 
 __all__ = ["program"]
 
@@ -45,7 +46,7 @@ def run(
     _export(settings)
     found = load_worker(worker)
     if check:
-        asyncio.run(_check(found.url, settings.timeout_s))
+        asyncio.run(_check(found))
     if processes == 1:
         found.run()
     else:
@@ -60,7 +61,7 @@ def _export(settings: ConsumerSettings) -> None:
         os.environ[f"LISA_{name.upper()}"] = text
 
 
-async def _check(url: str, timeout_s: float) -> None:
+async def _check(worker: Worker) -> None:
     """Raises when there is no server: at start that is a mistake, later on it is an accident to be survived."""
-    async with AsyncConnection(url, name="lisa-worker", timeout_s=timeout_s) as connection:
+    async with AsyncConnection.of(worker.settings, name="lisa-worker", url=worker.url) as connection:
         await connection.call(command("PING"))

@@ -122,9 +122,11 @@ class Worker:
         """Works until `stop` is called, then drains."""
         if not self._routes:
             raise InvalidInput("topics", (), "a worker needs a handler; at least one is")
-        timeout_s = self.settings.timeout_s + self.settings.block_s
         threads = ThreadPoolExecutor(self.settings.concurrency, thread_name_prefix=_THREADS)
-        async with AsyncConnection(self.url, name="lisa-worker", timeout_s=timeout_s) as connection:
+        connecting = AsyncConnection.of(
+            self.settings, name="lisa-worker", url=self.url, blocking_s=self.settings.block_s
+        )
+        async with connecting as connection:
             shift = Shift(connection, self._core, self._routes, threads=threads, settings=self.settings)
             logger.info("worker %s of group %s reads %s", self.name, self._core.group, ", ".join(self._routes))
             await shift.work(self._stopping)

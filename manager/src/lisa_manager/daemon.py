@@ -45,9 +45,7 @@ class Manager:
 
     def __init__(self, settings: ManagerSettings) -> None:
         self._settings = settings
-        self._connection = AsyncConnection(
-            settings.redis_url.get_secret_value(), name="lisa-manager", timeout_s=settings.timeout_s
-        )
+        self._connection = AsyncConnection.of(settings, name="lisa-manager")
         self._board = Board(settings.prefix, fallback_s=settings.poll_s)
         self._promoter = Promoter(self._connection, self._board, settings)
         self._reclaimer = Reclaimer(self._connection, self._board, settings)

@@ -14,6 +14,7 @@ from lisa_common.errors import (
     Refused,
     ServerError,
     Unreachable,
+    Untrusted,
 )
 from lisa_common.protocol.producing import CancelOutcome, CopyState, Found, RescheduleOutcome, State
 from lisa_producer.aio import AsyncProducer
@@ -45,4 +46,5 @@ __all__ = [
     "ServerError",
     "State",
     "Unreachable",
+    "Untrusted",
 ]

@@ -39,11 +39,7 @@ class AsyncProducer:
         self._settings = settings or ProducerSettings.load(redis_url=url)
         self._confirm = confirm
         self._topics = Topics(self._settings.prefix)
-        self._connection = AsyncConnection(
-            url or self._settings.redis_url.get_secret_value(),
-            name="lisa-producer",
-            timeout_s=self._settings.timeout_s,
-        )
+        self._connection = AsyncConnection.of(self._settings, name="lisa-producer", url=url)
 
     async def send(
         self,

@@ -48,11 +48,7 @@ class Producer:
         self._settings = settings or ProducerSettings.load(redis_url=url)
         self._confirm = confirm
         self._topics = Topics(self._settings.prefix)
-        self._connection = Connection(
-            url or self._settings.redis_url.get_secret_value(),
-            name="lisa-producer",
-            timeout_s=self._settings.timeout_s,
-        )
+        self._connection = Connection.of(self._settings, name="lisa-producer", url=url)
 
     def send(
         self,

@@ -39,6 +39,5 @@ def doctor(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
 async def _findings(settings: ManagerSettings) -> list[str]:
     from lisa_manager.server_checks import findings  # noqa: PLC0415 - as above
 
-    url = settings.redis_url.get_secret_value()
-    async with AsyncConnection(url, name="lisa-operator", timeout_s=settings.timeout_s) as connection:
+    async with AsyncConnection.of(settings, name="lisa-operator") as connection:
         return await findings(connection)

@@ -24,8 +24,7 @@ TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", sh
 @contextmanager
 def connected(settings: ManagerSettings) -> Iterator[Connection]:
     """A connection without patience: an operator wants to know at once that there is no server."""
-    url = settings.redis_url.get_secret_value()
-    with Connection(url, name="lisa-operator", timeout_s=settings.timeout_s) as connection:
+    with Connection.of(settings, name="lisa-operator") as connection:
         yield connection
 
 

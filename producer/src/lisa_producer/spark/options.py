@@ -6,10 +6,10 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
+from lisa_common.connection import Connection
 from lisa_common.errors import InvalidInput, InvalidSettings
 from lisa_common.protocol.paging import PAGED
 from lisa_common.protocol.producing import State
-from lisa_common.server import client_options
 from lisa_common.values import check_name
 from lisa_producer.message import Confirm
 from lisa_producer.settings import ProducerSettings
@@ -66,8 +66,8 @@ class _Options(BaseModel):
             for option, field in cls.settings_of.items():
                 text = text.replace(f"setting {field} ", f"option {_camel(option)} ")
             raise InvalidSettings(text) from None
-        # Tasks connect; that they can is found out here, as far as the URL can tell.
-        client_options(settings.redis_url.get_secret_value(), name="lisa-spark", timeout_s=settings.timeout_s)
+        # Tasks connect; that they can is found out here, as far as the settings can tell.
+        Connection.of(settings, name="lisa-spark").close()
         return settings
 
     @classmethod

@@ -76,9 +76,7 @@ class SnapshotReader(DataSourceReader):
         self._bounds: dict[str, _Bounds] = {}
 
     def _connect(self) -> Connection:
-        settings = self._options.settings
-        url = settings.redis_url.get_secret_value()
-        return Connection(url, name="lisa-spark", timeout_s=settings.timeout_s)
+        return Connection.of(self._options.settings, name="lisa-spark")
 
     def partitions(self) -> Sequence[InputPartition]:
         """Ranges of about `partitionRows` messages; of the messages themselves the driver sees only where they end."""

@@ -127,8 +127,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._open.run(flow, patience_s=self._options.settings.patience_s)
 
     def _connect(self) -> Connection:
-        settings = self._options.settings
-        return Connection(settings.redis_url.get_secret_value(), name="lisa-spark", timeout_s=settings.timeout_s)
+        return Connection.of(self._options.settings, name="lisa-spark")
 
 
 def _parsed(offset: Offset) -> tuple[str, str]:

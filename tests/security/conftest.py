@@ -1,0 +1,41 @@
+"""Fixtures of the security tests: an authority, and servers that it certifies."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.tls import Certificates, Ping, tls_server
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Those that everybody trusts here."""
+    return Certificates.of(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Those of an authority that nobody knows."""
+    return Certificates.of(tmp_path_factory.mktemp("foreign"))
+
+
+@pytest.fixture(scope="session")
+def tls_url(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[str]:
+    """A server that speaks TLS and takes anybody."""
+    directory = tmp_path_factory.mktemp("tls-server")
+    with tls_server(directory, certificates, mutual=False) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def mutual_url(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[str]:
+    """A server that speaks TLS and wants a certificate of its clients."""
+    directory = tmp_path_factory.mktemp("mutual-server")
+    with tls_server(directory, certificates, mutual=True) as url:
+        yield url
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def ping(request: pytest.FixtureRequest) -> Ping:
+    """Asks a server for a PONG, with patience, over a connection of either kind."""
+    return Ping(request.param)

@@ -1,0 +1,98 @@
+"""Certificates of an authority of our own, and servers that speak TLS."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import trustme
+
+from lisa_common.aio import AsyncConnection
+from lisa_common.call import command
+from lisa_common.connection import Connection
+from lisa_common.tls import Tls
+from support.engines import binary
+from support.server import Server, free_port
+from support.twins import InThread
+
+__all__ = ["Certificates", "Identity", "Ping", "tls_binary", "tls_server"]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A certificate and its key, in two files and in one."""
+
+    cert: Path
+    key: Path
+    both: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """Of an authority: its own, that of the server `localhost`, and a client's."""
+
+    ca: Path
+    server: Identity
+    client: Identity
+
+    @classmethod
+    def of(cls, directory: Path) -> Self:
+        """Makes an authority, which certifies the others."""
+        authority, ca = trustme.CA(), directory / "ca.crt"
+        authority.cert_pem.write_to_path(str(ca))
+        return cls(ca, *(_identity(authority, name, directory) for name in ("localhost", "producer@example.org")))
+
+
+def _identity(authority: trustme.CA, name: str, directory: Path) -> Identity:
+    files = Identity(*(directory / f"{name}.{kind}" for kind in ("crt", "key", "pem")))
+    issued = authority.issue_cert(name)
+    issued.cert_chain_pems[0].write_to_path(str(files.cert))
+    issued.private_key_pem.write_to_path(str(files.key))
+    issued.private_key_and_cert_chain_pem.write_to_path(str(files.both))
+    return files
+
+
+def tls_binary() -> Path:
+    """Return a server program that was built with TLS, as the embedded one is not, or skip the test."""
+    program = binary("redis-server")
+    words = [str(program), "--port", "0", "--tls-port", "1", "--save", ""]
+    said = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False).stdout
+    if "No tls-cert-file configured" not in said:
+        pytest.skip("the redis-server on this machine was built without TLS")
+    return program
+
+
+@contextmanager
+def tls_server(directory: Path, certificates: Certificates, *, mutual: bool) -> Iterator[str]:
+    """Run a server that speaks TLS as `localhost`, and give its URL. A mutual one wants its clients' certificates."""
+    port = free_port()
+    config = {
+        "tls-port": str(port),
+        "tls-ca-cert-file": str(certificates.ca),
+        "tls-cert-file": str(certificates.server.cert),
+        "tls-key-file": str(certificates.server.key),
+        "tls-auth-clients": "yes" if mutual else "no",
+    }
+    with closing(Server(tls_binary(), directory, config=config)) as server:
+        server.start()
+        yield f"rediss://localhost:{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Asks a server for a PONG over a connection of either kind: `await ping(url, tls)`."""
+
+    kind: str
+
+    async def __call__(self, url: str, tls: Tls, *, patience_s: float = 60) -> bytes:
+        """Return the answer, or raise what became of it."""
+        asynchronous = self.kind == "asyncio"
+        connection: Any = AsyncConnection(url, tls=tls) if asynchronous else InThread(Connection(url, tls=tls))
+        try:
+            pong: bytes = await connection.call(command("PING"), patience_s=patience_s)
+        finally:
+            await connection.close()
+        return pong
