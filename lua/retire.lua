@@ -1,11 +1,11 @@
--- Takes a dropped topic out of the registry, unless somebody has declared it anew.
+-- Forgets that a topic was dropped, unless it was dropped again.
 --
--- KEYS[1] topics     hash    topic -> policy
+-- KEYS[1] dropped    hash    topic -> when, ms
 -- ARGV[1] topic      that was dropped
--- ARGV[2] entry      what the registry said of it
--- returns  1 if it was taken out
-local topics = KEYS[1]
-if redis.call('HGET', topics, ARGV[1]) == ARGV[2] then
-  return redis.call('HDEL', topics, ARGV[1])
+-- ARGV[2] mark       what was said of it
+-- returns  1 if it was forgotten
+local dropped = KEYS[1]
+if redis.call('HGET', dropped, ARGV[1]) == ARGV[2] then
+  return redis.call('HDEL', dropped, ARGV[1])
 end
 return 0

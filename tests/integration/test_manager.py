@@ -9,9 +9,8 @@ import pytest
 import redis
 
 from lisa_common.errors import Unreachable
-from lisa_common.keys import TopicKeys, topics_key
+from lisa_common.keys import TopicKeys, dropped_key, topics_key
 from lisa_common.policy import Policy
-from lisa_common.topics import dropped_entry
 from lisa_consumer import AckOutcome, AsyncConsumer, ConsumerSettings, Delivery
 from lisa_manager.daemon import Manager
 from lisa_manager.settings import ManagerSettings
@@ -167,17 +166,18 @@ async def test_dropped_topics_are_retired(
     redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis, declare: Declare
 ) -> None:
     """One that was dropped long ago goes when it is empty; if somebody has sent to it since, it is a topic again."""
-    registry, old, recent = topics_key(prefix), dropped_entry(0), dropped_entry(int(time.time() * 1000))
+    registry, dropped, now_ms = topics_key(prefix), dropped_key(prefix), int(time.time() * 1000)
     await sender.send("again", b"x", delay=60)
-    client.hset(registry, mapping={"empty": old, "again": old, "recent": recent})
+    client.hdel(registry, "again")
+    client.hset(dropped, mapping={"empty": 1, "again": 1, "anew": now_ms, "recent": now_ms, "damaged": "when?"})
+    declare("anew")
     declare("orders")
     async with managed(redis_url, prefix) as manager:
-        await wait_until_async(lambda: not client.hexists(registry, "empty"))
-        await wait_until_async(lambda: client.hget(registry, "again") == b"{}")
-        await wait_until_async(lambda: sorted(manager._board.topics) == ["again", "orders", "recent"])
+        await wait_until_async(lambda: sorted(manager._board.topics) == ["again", "anew", "orders", "recent"])
+        assert sorted(client.hkeys(registry)) == [b"again", b"anew", b"orders"]
+        assert client.hgetall(dropped) == {b"recent": str(now_ms).encode()}
         client.hdel(registry, "orders")
-        await wait_until_async(lambda: sorted(manager._board.topics) == ["again", "recent"])
-    assert client.hget(registry, "recent") == recent.encode()
+        await wait_until_async(lambda: sorted(manager._board.topics) == ["again", "anew", "recent"])
 
 
 @pytest.mark.parametrize("broken", ["waiting", "retry", "ready", "messages", "owed", "failures", "garbage", "expiring"])

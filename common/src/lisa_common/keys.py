@@ -12,6 +12,7 @@ __all__ = [
     "TOPIC_KEYS",
     "TopicKeys",
     "copy_of",
+    "dropped_key",
     "split_copy",
     "topics_key",
     "wake_channel",
@@ -38,6 +39,11 @@ def topics_key(prefix: str) -> str:
     return f"{prefix}:topics"
 
 
+def dropped_key(prefix: str) -> str:
+    """The hash of topics that were dropped lately: topic -> when, in ms. Producers have no business with it."""
+    return f"{prefix}:dropped"
+
+
 def wake_channel(prefix: str) -> str:
     """The Pub/Sub channel on which sends wake sleeping managers."""
     return f"{prefix}:wake"
@@ -51,9 +57,9 @@ class TopicKeys:
     topic: str
 
     def of(self, name: str) -> str:
-        """The key of one of `TOPIC_KEYS`, or of the registry, `topics`."""
-        if name == "topics":
-            return topics_key(self.prefix)
+        """The key of one of `TOPIC_KEYS`, or of the topics that were `dropped`."""
+        if name == "dropped":
+            return dropped_key(self.prefix)
         return f"{self.prefix}:{{{self.topic}}}:{name}"
 
     def all(self) -> tuple[str, ...]:

@@ -1,43 +1,36 @@
 """The registry of topics and their policies, as flows: producers declare in it, managers and operators list it."""
 
-import json
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
 
-from lisa_common.call import Call, Flow, command
+from lisa_common.call import Flow, command
 from lisa_common.errors import InvalidInput
-from lisa_common.keys import TopicKeys, topics_key
+from lisa_common.keys import TopicKeys, dropped_key, topics_key
 from lisa_common.policy import DEFAULT_POLICY, Policy
-from lisa_common.protocol.managing import retire
 from lisa_common.values import check_name
 
-__all__ = ["REFRESH_S", "Topic", "Topics", "read_registry"]
+__all__ = ["REFRESH_S", "Topic", "Topics", "read_dropped", "read_registry"]
 
 logger = logging.getLogger(__name__)
 
 REFRESH_S = 10.0
-"""How long a program goes by the policy it has read. After a drop, a producer declares its topic anew within it."""
+"""How long a program goes by what it has read; whoever still sends to a dropped topic declares it anew within it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as the registry has it. A dropped one is kept until no producer can believe it declared."""
+    """A topic as the registry has it."""
 
     name: str
     policy: Policy = DEFAULT_POLICY
-    dropped_ms: int | None = None
 
 
 def parse_topic(name: str, stored: bytes) -> Topic:
     """A topic from its entry; one whose policy is damaged gets the default policy, and a line in the log."""
     try:
-        fields = json.loads(stored)
-        if isinstance(fields, dict) and "dropped_ms" in fields:
-            return Topic(name, dropped_ms=int(fields["dropped_ms"]))
         return Topic(name, Policy.load(stored))
     except ValueError as error:  # InvalidInput is one
         _complain_once(f"topic {name!r} has a damaged policy, the default stands in: {error}")
@@ -49,23 +42,26 @@ def _complain_once(complaint: str) -> None:
     logger.error(complaint)
 
 
-def dropped_entry(now_ms: int) -> str:
-    """The entry of a topic that was dropped at that time."""
-    return json.dumps({"dropped_ms": now_ms})
-
-
 def read_registry(prefix: str) -> Flow[dict[str, Topic]]:
-    """All topics by name, dropped ones among them. Fields that are no topic names are left out."""
-    reply: list[bytes] = yield command("HGETALL", topics_key(prefix))
-    topics = {}
+    """All topics by name. Fields that are no topic names are left out."""
+    stored = yield from _read_hash(topics_key(prefix))
+    return {name: parse_topic(name, policy) for name, policy in stored.items()}
+
+
+def read_dropped(prefix: str) -> Flow[dict[str, bytes]]:
+    """The marks of topics that were dropped lately, by name."""
+    return (yield from _read_hash(dropped_key(prefix)))
+
+
+def _read_hash(key: str) -> Flow[dict[str, bytes]]:
+    reply: list[bytes] = yield command("HGETALL", key)
+    found = {}
     for name, stored in zip(reply[::2], reply[1::2], strict=True):
         try:
-            topic = check_name("topic", name.decode("utf-8", "replace"))
+            found[check_name("topic", name.decode("utf-8", "replace"))] = stored
         except InvalidInput as error:
-            _complain_once(f"passed over in {topics_key(prefix)}: {error}")
-        else:
-            topics[topic] = parse_topic(topic, stored)
-    return topics
+            _complain_once(f"passed over in {key}: {error}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +70,6 @@ class _Known:
     keys: TopicKeys
     policy: Policy
     declared: bool = True
-    dropped: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -98,11 +93,8 @@ class Topics:
         known = self._known[topic]
         if known.declared:
             return
-        # Whoever declares first, or sets a policy meanwhile, wins; only a dropped topic's entry is written over.
-        calls: list[Call[Any]] = [command("HSETNX", topics_key(self.prefix), topic, "{}")]
-        if known.dropped is not None:
-            calls.insert(0, retire(known.keys, known.dropped))
-        yield calls
+        # Whoever declares first, or sets a policy meanwhile, wins.
+        yield command("HSETNX", topics_key(self.prefix), topic, "{}")
         self._known[topic] = replace(known, declared=True)
 
     def _read(self, topic: str) -> Flow[_Known]:
@@ -111,7 +103,4 @@ class Topics:
         until = self.clock() + REFRESH_S
         if stored is None:
             return _Known(until, keys, DEFAULT_POLICY, declared=False)
-        known = parse_topic(topic, stored)
-        if known.dropped_ms is not None:
-            return _Known(until, keys, known.policy, declared=False, dropped=stored)
-        return _Known(until, keys, known.policy)
+        return _Known(until, keys, parse_topic(topic, stored).policy)

@@ -18,7 +18,6 @@ class Watched:
 
     keys: TopicKeys
     policy: Policy
-    dropped_ms: int | None = None
     pending: Mapping[str, int] = field(default_factory=dict)
     """Deliveries that were not settled at the last trim, by group."""
 
@@ -97,7 +96,6 @@ class Board:
             self.topics[name] = Watched(TopicKeys(self.prefix, name), registry[name].policy)
         for name, topic in registry.items():
             self.topics[name].policy = topic.policy
-            self.topics[name].dropped_ms = topic.dropped_ms
         self.look_now(new)
         return new, set(gone)
 

@@ -6,7 +6,8 @@ from lisa_common.aio import AsyncConnection
 from lisa_common.call import command
 from lisa_common.keys import TopicKeys, topics_key
 from lisa_common.protocol import managing
-from lisa_common.topics import REFRESH_S, dropped_entry, read_registry
+from lisa_common.protocol.consuming import server_time
+from lisa_common.topics import REFRESH_S, Topic, read_dropped, read_registry
 from lisa_manager.board import Board
 
 __all__ = ["Discoverer"]
@@ -26,30 +27,28 @@ class Discoverer:
 
     async def turn(self) -> None:
         """Takes over new topics, changed policies and drops."""
+        # In this order, as a drop writes its mark first.
         registry = await self._connection.run(read_registry(self._board.prefix))
-        new, gone = self._board.update(registry)
+        dropped = await self._connection.run(read_dropped(self._board.prefix))
+        new, gone = self._board.update({name: Topic(name) for name in dropped} | registry)
         for name in sorted(new):
             logger.info("topic %s: serving it", name)
         for name in sorted(gone):
             logger.info("topic %s: gone", name)
-        dropped = [(name, topic.dropped_ms) for name, topic in registry.items() if topic.dropped_ms is not None]
-        for name, dropped_ms in dropped:
-            await self._retire(name, dropped_ms)
+        for name, mark in dropped.items():
+            await self._retire(name, mark, declared=name in registry)
 
     async def adopt(self, name: str) -> None:
         """Declares a topic that somebody sends to although the registry does not have it."""
         await self._connection.call(command("HSETNX", topics_key(self._board.prefix), name, "{}"))
 
-    async def _retire(self, name: str, dropped_ms: int) -> None:
+    async def _retire(self, name: str, mark: bytes, *, declared: bool) -> None:
         keys = TopicKeys(self._board.prefix, name)
-        now_ms, left = await self._connection.execute(
-            [command("TIME", decode=lambda time: int(time[0]) * 1000), command("EXISTS", *keys.all())]
-        )
-        if now_ms - dropped_ms < _GRACE_MS:
-            return
-        entry = dropped_entry(dropped_ms)
-        if left:
-            logger.info("topic %s: sent to again since it was dropped", name)
-            await self._connection.call(command("HSET", topics_key(self._board.prefix), name, "{}"))
-        else:
-            await self._connection.call(managing.retire(keys, entry.encode()))
+        if not declared:
+            now_ms, left = await self._connection.execute([server_time(), command("EXISTS", *keys.all())])
+            if mark.isdigit() and now_ms - int(mark) < _GRACE_MS:
+                return
+            if left:
+                logger.info("topic %s: sent to again since it was dropped", name)
+                await self.adopt(name)
+        await self._connection.call(managing.retire(keys, mark))

@@ -86,13 +86,12 @@ def _entries(reply: list[Any]) -> list[Entry]:
 
 
 def existing(prefix: str, topic: str) -> Flow[tuple[TopicKeys, Topic]]:
-    """Keys and registry entry of a topic; raises UnknownTopic where there is none, or none any more."""
+    """Keys and registry entry of a topic; raises UnknownTopic where there is none."""
     check_name("topic", topic)
     stored: bytes | None = yield command("HGET", topics_key(prefix), topic)
-    known = None if stored is None else parse_topic(topic, stored)
-    if known is None or known.dropped_ms is not None:
+    if stored is None:
         raise UnknownTopic(topic)
-    return TopicKeys(prefix, topic), known
+    return TopicKeys(prefix, topic), parse_topic(topic, stored)
 
 
 def pairs(flat: Iterable[Any]) -> dict[str, Any]:

@@ -69,8 +69,7 @@ def read_status(prefix: str, topic: str | None = None) -> Flow[list[TopicStatus]
         keys, _ = yield from existing(prefix, topic)
         names = [keys.topic]
     else:
-        registry = yield from read_registry(prefix)
-        names = sorted(name for name, known in registry.items() if known.dropped_ms is None)
+        names = sorted((yield from read_registry(prefix)))
     found: list[TopicStatus] = []
     for some in chunks(names, _TOPICS_AT_ONCE):
         found += yield from _read([TopicKeys(prefix, name) for name in some])

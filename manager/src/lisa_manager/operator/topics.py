@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lisa_common.call import Call, Flow, command, script
-from lisa_common.keys import TopicKeys, topics_key
+from lisa_common.keys import TopicKeys, dropped_key, topics_key
 from lisa_common.policy import Policy
-from lisa_common.topics import Topic, dropped_entry, parse_topic, read_registry
+from lisa_common.topics import Topic, parse_topic, read_registry
 from lisa_common.values import check_name
 from lisa_manager.operator.looking import existing, server_ms
 
@@ -17,9 +17,9 @@ DEFAULT = object()
 
 
 def list_topics(prefix: str) -> Flow[list[Topic]]:
-    """All topics by name, without those that were dropped."""
+    """All topics by name."""
     registry = yield from read_registry(prefix)
-    return [registry[name] for name in sorted(registry) if registry[name].dropped_ms is None]
+    return [registry[name] for name in sorted(registry)]
 
 
 def set_policy(prefix: str, topic: str, changes: dict[str, Any]) -> Flow[Policy]:
@@ -48,14 +48,16 @@ class Dropped:
 def drop_topic(prefix: str, topic: str, *, force: bool) -> Flow[Dropped]:
     """Deletes all keys of a topic at once, unless it holds messages and is not forced to.
 
-    Its entry in the registry stays for a while, saying so: a producer that goes on sending declares the topic anew, and
-    until all producers know, managers go on looking after it.
+    That it was dropped stays known for a while: a producer that goes on sending declares the topic anew, and until all
+    producers know, managers go on looking after it.
     """
     keys, _ = yield from existing(prefix, topic)
     dropped: Dropped = yield _drop(keys, force=force)
     if dropped.done:
         now = yield server_ms()
-        yield command("HSET", topics_key(prefix), topic, dropped_entry(now))
+        # In this order, so that managers see the one or the other at any time.
+        yield command("HSET", dropped_key(prefix), topic, now)
+        yield command("HDEL", topics_key(prefix), topic)
     return dropped
 
 
