@@ -6,7 +6,7 @@ PYTHON ?= python3
 UV := $(shell uv tree --frozen --offline --depth 0 >/dev/null 2>&1 && echo uv || echo .tools/bin/uv)
 RUN := $(UV) run --no-sync
 
-.PHONY: help demo demo-spark test test-long test-lowest bench-spark chaos check format clean
+.PHONY: help demo demo-spark test test-long test-lowest bench bench-spark chaos check format clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -29,6 +29,9 @@ test-lowest: .venv/synced ## the same with the lowest versions that our distribu
 	$(UV) pip install --quiet --python .venv-lowest --resolution lowest-direct --group test \
 		-e 'common[cli,embedded]' -e 'producer[cli,spark]' -e 'consumer[cli]' -e manager
 	PATH="$(CURDIR)/.venv-lowest/bin:$$PATH" pytest $(PYTEST)
+
+bench: .venv/synced ## Lisa against a yardstick, a ceiling and peers; ONLY=lag runs a part, BENCH="--rounds 3"
+	PYTHONPATH=tests $(RUN) python -m benchmarks --only '$(ONLY)' $(BENCH)
 
 bench-spark: .venv/synced ## rows per second from Spark, against the same bytes written by hand; needs Java 17
 	$(RUN) python benchmarks/spark_sink.py $(BENCH)

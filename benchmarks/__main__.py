@@ -1,0 +1,73 @@
+"""`make bench`: measures, prints and keeps."""
+
+import argparse
+import os
+import platform
+import subprocess
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.bench import Bench
+from benchmarks.measurements import Part, Ratios
+from benchmarks.report import parts_text, verdicts_text
+from benchmarks.store import load_parts, save_part
+from benchmarks.targets import judge
+from benchmarks.workloads import WORKLOADS
+
+
+def main() -> None:
+    """Runs the parts that were asked for, all by default."""
+    options = _options()
+    names = options.only.replace(",", " ").split() or list(WORKLOADS)
+    measured = []
+    with tempfile.TemporaryDirectory(prefix="lisa-bench-") as directory:
+        for name in names:
+            measured.append(_measure(name, options, Path(directory)))
+            if not options.quick:
+                save_part(measured[-1])
+    known = {part.name: part for part in ([] if options.quick else load_parts(WORKLOADS))}
+    known |= {part.name: part for part in measured}
+    print(parts_text(measured))
+    print(verdicts_text(judge(Ratios(known.values()))))
+    if options.quick:
+        print("\na quick run shows that everything works; its figures mean nothing")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--only", default="", help=f"parts to run, of {', '.join(WORKLOADS)} (default: all)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of what is not bound by time (default: 5)")
+    parser.add_argument("--quick", action="store_true", help="a hundredth of the size, one round, nothing kept")
+    options = parser.parse_args()
+    if unknown := set(options.only.replace(",", " ").split()) - set(WORKLOADS):
+        parser.error(f"--only: no such part: {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
+    if options.rounds < 1:
+        parser.error(f"--rounds {options.rounds}: at least 1 is needed")
+    return options
+
+
+def _measure(name: str, options: argparse.Namespace, directory: Path) -> Part:
+    bench = Bench(1 if options.quick else options.rounds, 0.01 if options.quick else 1.0, directory)
+    print(f"{name}: {WORKLOADS[name].__doc__}", flush=True)
+    began = time.monotonic()
+    WORKLOADS[name](bench)
+    took_s = time.monotonic() - began
+    print(f"    took {took_s:.0f} s", flush=True)
+    return Part(name, took_s, _about(bench), bench.measurements(), bench.notes)
+
+
+def _about(bench: Bench) -> dict[str, str]:
+    git = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)  # noqa: S607
+    return {
+        "server": bench.server_name,
+        "python": platform.python_version(),
+        "cores": str(os.cpu_count()),
+        "commit": git.stdout.strip() or "unknown",
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+if __name__ == "__main__":
+    main()

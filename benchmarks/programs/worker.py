@@ -1,0 +1,34 @@
+"""A worker whose handler does next to nothing: it notes when it was called."""
+
+import asyncio
+import os
+import time
+
+from benchmarks.stamps import Recorder
+from lisa_consumer import Delivery, Worker
+
+record = Recorder()
+worker = Worker(group="billing")
+
+
+async def note(delivery: Delivery) -> None:
+    """Notes it."""
+    record(delivery.due_ms / 1000)
+
+
+async def wait(delivery: Delivery) -> None:
+    """Notes it, and waits for 1 ms, as for a reply."""
+    record(delivery.due_ms / 1000)
+    await asyncio.sleep(0.001)
+
+
+async def burn(delivery: Delivery) -> None:
+    """Notes it, and keeps a core busy for 1 ms."""
+    record(delivery.due_ms / 1000)
+    end = time.perf_counter() + 0.001
+    while time.perf_counter() < end:
+        pass
+
+
+handlers = {"record": note, "wait": wait, "burn": burn}
+worker.on(*os.environ["BENCH_TOPICS"].split(","))(handlers[os.environ["BENCH_HANDLER"]])

@@ -1,0 +1,124 @@
+"""What Lisa is to reach, as ratios in one run. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.measurements import Ratios
+from benchmarks.workloads.growth import LEVELS
+
+__all__ = ["TARGETS", "Target", "Verdict", "judge"]
+
+_LEAST, *_, _MOST = LEVELS
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One figure and its limit."""
+
+    what: str
+    sense: str
+    """">=" or "<="."""
+    limit: float
+    unit: str
+    measure: Callable[[Ratios], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A target with what was measured; None where it was not."""
+
+    target: Target
+    value: float | None
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the target is reached; None where it was not measured."""
+        if self.value is None:
+            return None
+        return self.value >= self.target.limit if self.target.sense == ">=" else self.value <= self.target.limit
+
+
+def judge(ratios: Ratios) -> list[Verdict]:
+    """All targets, by what was measured."""
+    return [Verdict(target, _value(target, ratios)) for target in TARGETS]
+
+
+def _value(target: Target, ratios: Ratios) -> float | None:
+    try:
+        return target.measure(ratios)
+    except (KeyError, ZeroDivisionError):  # not measured, or for too short a time to be told from nothing
+        return None
+
+
+def _ratio(name: str, other: str) -> Callable[[Ratios], float]:
+    return lambda ratios: ratios.ratio(name, other)
+
+
+def _median(name: str) -> Callable[[Ratios], float]:
+    return lambda ratios: ratios.median(name)
+
+
+def _grown(quantity: str, over: str | None = None) -> Callable[[Ratios], float]:
+    """A quantity with the most waiting over the same with the least; each over its yardstick first, if it has one."""
+
+    def at(ratios: Ratios, level: str) -> float:
+        name = f"growth: {level}, {quantity}"
+        return ratios.median(name) if over is None else ratios.ratio(name, f"growth: {level}, {over}")
+
+    return lambda ratios: at(ratios, _MOST) / at(ratios, _LEAST)
+
+
+TARGETS = (
+    Target("schedule in bulk, over the yardstick", ">=", 1.5, "x", _ratio("bulk: send_many", "bulk: yardstick")),
+    Target("schedule one by one, over a bare EVALSHA", ">=", 0.9, "x", _ratio("single: send", "single: bare EVALSHA")),
+    Target(
+        "drain, plain consumer, over the yardstick",
+        ">=",
+        0.9,
+        "x",
+        _ratio("drain: plain consumer", "drain: yardstick"),
+    ),
+    Target("drain, worker, over the yardstick", ">=", 0.5, "x", _ratio("drain: worker", "drain: yardstick")),
+    Target("lag, messages delivered early", "<=", 0, "", _median("lag: lisa, early")),
+    Target(
+        "send → deliver → ack, over a bare round trip",
+        "<=",
+        4,
+        "x",
+        _ratio("roundtrip: send → deliver → ack, p50", "roundtrip: PING, p50"),
+    ),
+    Target("memory of a waiting message", "<=", 450, "bytes", _median("memory: waiting message")),
+    Target("idle, 100 topics: programs' CPU", "<=", 0.3, "s/min", _median("idle: 100 topics: programs' CPU")),
+    Target("idle, 100 topics: commands", "<=", 30, "1/s", _median("idle: 100 topics: commands")),
+    Target(
+        "idle, 10,000 topics: manager, share of a core",
+        "<=",
+        3,
+        "%",
+        _median("idle: 10,000 topics: manager, share of a core"),
+    ),
+    Target("growth to 5 million: schedule", ">=", 0.85, "x", _grown("send_many", "yardstick")),
+    Target("growth to 5 million: lag p99", "<=", 1.5, "x", _grown("lag p99")),
+    Target("growth to 5 million: idle CPU", "<=", 1.25, "x", _grown("idle CPU of programs")),
+    Target(
+        "server's CPU for a message's life, over bare scripts",
+        "<=",
+        1.4,
+        "x",
+        _ratio("drain: server's CPU, plain consumer", "drain: server's CPU, bare scripts"),
+    ),
+    Target(
+        "two workers over one, handler waits 1 ms",
+        ">=",
+        1.7,
+        "x",
+        _ratio("workers: 2, handler waits 1 ms", "workers: 1, handler waits 1 ms"),
+    ),
+    Target(
+        "four workers over one, handler waits 1 ms",
+        ">=",
+        2,
+        "x",
+        _ratio("workers: 4, handler waits 1 ms", "workers: 1, handler waits 1 ms"),
+    ),
+)

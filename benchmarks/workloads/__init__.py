@@ -1,0 +1,21 @@
+"""The parts of the suite, in the order of a full run."""
+
+from collections.abc import Callable
+
+from benchmarks.bench import Bench
+from benchmarks.workloads import draining, durability, growth, idle, lag, roundtrip, scaling, sending
+
+__all__ = ["WORKLOADS"]
+
+WORKLOADS: dict[str, Callable[[Bench], None]] = {
+    "bulk": sending.bulk,
+    "single": sending.single,
+    "memory": sending.memory,
+    "drain": draining.drain,
+    "roundtrip": roundtrip.roundtrip,
+    "aof": durability.aof,
+    "workers": scaling.workers,
+    "idle": idle.idle,
+    "growth": growth.growth,
+    "lag": lag.lag,
+}

@@ -1,0 +1,94 @@
+"""Draining: 100,000 messages are due at one instant; the clock runs from that instant until the last is done."""
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from benchmarks.baselines import Bare, yardstick
+from benchmarks.bench import GROUP, Bench, Host
+from benchmarks.stamps import body_of
+from lisa_common.keys import TopicKeys
+from lisa_consumer import Consumer
+from lisa_producer import Message, Producer
+from support.waiting import wait_until
+
+__all__ = ["Drain", "drain"]
+
+_PATIENCE_S = 120.0
+_READ = 500
+_KEYS = TopicKeys("lisa", "orders")
+
+
+@dataclass(slots=True)
+class Drain:
+    """Rounds of one number of messages on one host, where a manager runs."""
+
+    host: Host
+    messages: int
+    rate: float = 5_000.0
+    """Messages per second that can be scheduled, at least: tells how far ahead the instant must lie."""
+
+    def plain(self) -> float:
+        """By the plain consumer, in this process. Result: messages per second."""
+        due_s = self.schedule()
+        done = 0
+        with Consumer(_KEYS.topic, GROUP, url=self.host.url) as consumer:
+            while done < self.messages:
+                deliveries = consumer.read(_READ, wait=_PATIENCE_S)
+                assert deliveries, f"{done} of {self.messages} messages came"  # noqa: S101
+                consumer.ack(*deliveries)
+                done += len(deliveries)
+        return self.messages / (time.time() - due_s)
+
+    def by_workers(self) -> float:
+        """By workers that run. Result: messages per second."""
+        due_s = self.schedule()
+        stamps = self.host.take_stamps(self.messages, timeout=_PATIENCE_S)
+        self.settled()
+        return len(stamps) / (max(at for _, at in stamps) - due_s)
+
+    def schedule(self) -> float:
+        """Sends all messages. Result: the instant, which has not come yet, at which all are due."""
+        due_s = round(time.time() + 0.5 + 1.3 * self.messages / self.rate, 3)
+        due, body = datetime.fromtimestamp(due_s, UTC), body_of(due_s)
+        began = time.time()
+        with Producer(self.host.url) as producer:
+            report = producer.send_many(_KEYS.topic, (Message(body=body, at=due) for _ in range(self.messages)))
+        ended = time.time()
+        assert report.sent == self.messages and ended < due_s  # noqa: S101, PT018 - or there is nothing to compare
+        self.rate = self.messages / (ended - began)
+        return due_s
+
+    def settled(self) -> None:
+        """Waits until every message is acked and trimmed."""
+        client = self.host.client
+        wait_until(lambda: not client.hlen(_KEYS.of("messages")) and not client.xlen(_KEYS.of("ready")), _PATIENCE_S)
+
+
+def drain(bench: Bench) -> None:
+    """Draining by the plain consumer and by the worker, and the server's processor time for a message's whole life."""
+    messages = bench.size(100_000)
+    bodies = bench.bodies(bench.size(20_000))
+    for _ in range(bench.rounds):
+        with bench.host() as host:
+            bench.add("yardstick", "messages/s", yardstick(host.aside, bodies))
+            _bare(bench, host, messages)
+        with bench.host() as host:
+            host.manager()
+            rounds = Drain(host, messages)
+            used = host.cpu_s()
+            bench.add("plain consumer", "messages/s", rounds.plain())
+            rounds.settled()
+            bench.add("server's CPU, plain consumer", "µs/message", (host.cpu_s() - used) / messages * 1e6)
+            host.worker([_KEYS.topic])
+            used = host.cpu_s()
+            bench.add("worker", "messages/s", rounds.by_workers())
+            bench.add("server's CPU, worker", "µs/message", (host.cpu_s() - used) / messages * 1e6)
+
+
+def _bare(bench: Bench, host: Host, messages: int) -> None:
+    bare = Bare(host.client)
+    used = host.cpu_s()
+    bare.schedule(bench.bodies(messages), delay_ms=0)
+    bench.add("bare scripts", "messages/s", bare.drain(messages))
+    bench.add("server's CPU, bare scripts", "µs/message", (host.cpu_s() - used) / messages * 1e6)

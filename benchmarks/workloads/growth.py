@@ -1,0 +1,62 @@
+"""Whether many waiting messages make anything slower: the same figures from ten thousand to five million."""
+
+import itertools
+
+from benchmarks.baselines import yardstick
+from benchmarks.bench import Bench, Host
+from benchmarks.load import Case
+from benchmarks.measurements import percentile
+from benchmarks.workloads.idle import Idle
+from benchmarks.workloads.lag import run_case
+from benchmarks.workloads.sending import HOUR_S, send_many
+from lisa_common.keys import TopicKeys
+from lisa_producer import Producer
+
+__all__ = ["LEVELS", "growth"]
+
+LEVELS = {"10 thousand": 10_000, "100 thousand": 100_000, "1 million": 1_000_000, "5 million": 5_000_000}
+_KEYS = TopicKeys("lisa", "orders")
+_MOST_ROUNDS = 3
+_STEP = 10_000
+_CASE = Case(topics=1, messages=10_000, sending_s=8, delay_s=(1, 4))
+
+# Sending five million messages takes minutes. What is there to look through is the same if they are copies of one.
+_COPY = """
+local record, due = redis.call('HGET', KEYS[1], ARGV[1]), redis.call('ZSCORE', KEYS[2], ARGV[1])
+for number = tonumber(ARGV[2]) + 1, tonumber(ARGV[3]) do
+  local id = string.format('%016d~', number)
+  redis.call('HSET', KEYS[1], id, record)
+  redis.call('ZADD', KEYS[2], due + number, id)
+end
+"""
+
+
+def growth(bench: Bench) -> None:
+    """Scheduling, lag and idle cost beside a topic's waiting messages, which are due in a day."""
+    with bench.host() as host:
+        empty = host.memory()
+        programs = [host.manager(), host.worker([_KEYS.topic])]
+        for name, level in LEVELS.items():
+            held = bench.size(level)
+            _fill(host, held)
+            bench.add(f"{name}, memory", "bytes/message", (host.memory() - empty) / held)
+            bodies = bench.bodies(bench.size(20_000))
+            for _ in range(min(bench.rounds, _MOST_ROUNDS)):
+                bench.add(f"{name}, yardstick", "messages/s", yardstick(host.aside, bodies))
+                bench.add(f"{name}, send_many", "messages/s", send_many(host, _KEYS.topic, bodies, 24 * HOUR_S))
+            lags = run_case(host, _CASE.scaled(bench.scale), [_KEYS.topic])
+            bench.add(f"{name}, lag p99", "ms", percentile(lags, 99))
+            watched = Idle(host, programs, bench.seconds(15))
+            bench.add(f"{name}, idle CPU of programs", "s/min", watched.cpu_s_per_minute)
+            bench.add(f"{name}, idle commands", "1/s", watched.commands_per_s)
+
+
+def _fill(host: Host, messages: int) -> None:
+    """Has the topic hold so many messages, at least."""
+    with Producer(host.url) as producer:
+        sent = producer.send(_KEYS.topic, "x" * 200, delay=24 * HOUR_S)
+    copy = host.client.register_script(_COPY)
+    keys = [_KEYS.of("messages"), _KEYS.of("waiting")]
+    begin: int = host.client.hlen(keys[0])
+    for low, high in itertools.pairwise([*range(begin, messages, _STEP), messages]):
+        copy(keys, [str(sent.id), low, high])

@@ -1,0 +1,58 @@
+"""Scheduling: in bulk, one by one, and what a waiting message takes of the server's memory."""
+
+import time
+
+from benchmarks.baselines import HOUR_MS, Bare, yardstick
+from benchmarks.bench import Bench, Host
+from lisa_producer import Message, Producer
+
+__all__ = ["HOUR_S", "bulk", "memory", "send_many", "single"]
+
+HOUR_S = HOUR_MS / 1000
+
+
+def send_many(host: Host, topic: str, bodies: list[str], delay_s: float = HOUR_S) -> float:
+    """Sends bodies by one `send_many`. Result: messages per second."""
+    with Producer(host.url) as producer:
+        producer.send(topic, bodies[0], delay=delay_s)  # what is done once: connecting, declaring, loading the script
+        began = time.perf_counter()
+        report = producer.send_many(topic, (Message(body=body, delay=delay_s) for body in bodies))
+        taken = time.perf_counter() - began
+    assert report.sent == len(bodies)  # noqa: S101 - or there is nothing to compare
+    return len(bodies) / taken
+
+
+def bulk(bench: Bench) -> None:
+    """Scheduling in bulk: `send_many` from one process, beside the yardstick and the bare script."""
+    bodies = bench.bodies(bench.size(50_000))
+    with bench.host() as host:
+        for _ in range(bench.rounds):
+            bench.add("yardstick", "messages/s", yardstick(host.aside, bodies))
+            bench.add("send_many", "messages/s", send_many(host, "orders", bodies))
+            host.client.flushdb()
+            bench.add("bare script", "messages/s", Bare(host.client).schedule(bodies, delay_ms=HOUR_MS))
+            host.client.flushdb()
+
+
+def single(bench: Bench) -> None:
+    """Scheduling one by one: `send`, beside one bare `EVALSHA` per message."""
+    bodies = bench.bodies(bench.size(5_000))
+    with bench.host() as host, Producer(host.url) as producer:
+        for _ in range(bench.rounds):
+            bench.add("bare EVALSHA", "messages/s", Bare(host.client).schedule(bodies, delay_ms=HOUR_MS, batch=1))
+            host.client.flushdb()
+            producer.send("orders", bodies[0], delay=HOUR_S)
+            began = time.perf_counter()
+            for body in bodies:
+                producer.send("orders", body, delay=HOUR_S)
+            bench.add("send", "messages/s", len(bodies) / (time.perf_counter() - began))
+            host.client.flushdb()
+
+
+def memory(bench: Bench) -> None:
+    """Bytes of the server's memory for each waiting message with a generated id."""
+    bodies = bench.bodies(bench.size(100_000))
+    with bench.host() as host:
+        before = host.memory()
+        send_many(host, "orders", bodies)
+        bench.add("waiting message", "bytes", (host.memory() - before) / len(bodies))

@@ -1,0 +1,62 @@
+"""What the benchmark suite says of its targets."""
+
+import pytest
+
+from benchmarks.measurements import Measurement, Part, Ratios
+from benchmarks.report import figure, parts_text, verdicts_text
+from benchmarks.targets import TARGETS, Target, Verdict, judge
+
+
+def _ratios(**medians: float) -> Ratios:
+    return Ratios([Part("part", 1, {}, {name: Measurement("", (value,)) for name, value in medians.items()}, {})])
+
+
+@pytest.mark.parametrize(
+    ("sense", "value", "holds"),
+    [(">=", 1.5, True), (">=", 1.49, False), ("<=", 1.5, True), ("<=", 1.51, False), ("<=", None, None)],
+)
+def test_a_target_holds_at_its_limit(sense: str, value: float | None, holds: bool | None) -> None:  # noqa: FBT001
+    """The limit itself is good enough; what was not measured neither holds nor is missed."""
+    assert Verdict(Target("speed", sense, 1.5, "x", lambda _: 0), value).holds is holds
+
+
+def test_every_target_is_printed() -> None:
+    """With its limit, and that it was not measured where it was not."""
+    text = verdicts_text(judge(Ratios([])))
+    assert text.count("not measured") == len(TARGETS)
+    assert all(target.what in text for target in TARGETS)
+
+
+def test_what_is_missed_is_said() -> None:
+    """A verdict shows limit, value and outcome."""
+    missed = Verdict(Target("send", ">=", 0.9, "x", lambda ratios: ratios.median("part: send")), 0.5243)
+    holds = Verdict(Target("memory", "<=", 450, "bytes", lambda ratios: ratios.median("part: memory")), 381.4)
+    text = " ".join(verdicts_text([missed, holds]).split())
+    assert "send ≥ 0.9 x 0.524 MISSED" in text
+    assert "memory ≤ 450 bytes 381 holds" in text
+
+
+def test_growth_compares_most_with_least() -> None:
+    """Scheduling by its ratio to a yardstick beside it, so that a slower machine is no growth."""
+    growth = next(target for target in TARGETS if target.what == "growth to 5 million: schedule")
+    levels = {"10 thousand": (100, 50), "5 million": (40, 25)}
+    measured = {}
+    for level, (sent, yardstick) in levels.items():
+        measured[f"{level}, send_many"] = Measurement("messages/s", (sent,))
+        measured[f"{level}, yardstick"] = Measurement("messages/s", (yardstick,))
+    assert growth.measure(Ratios([Part("growth", 1, {}, measured, {})])) == 0.8
+
+
+def test_a_part_shows_the_spread_of_its_rounds() -> None:
+    """The median, and the lowest and highest of how many."""
+    part = Part("bulk", 12.4, {"cores": "2"}, {"send_many": Measurement("messages/s", (30_000, 20_000, 50_000))}, {})
+    text = " ".join(parts_text([part]).split())
+    assert text == "bulk (12 s; cores 2) send_many 30,000 messages/s 20,000 to 50,000 in 3"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (0.12345, "0.123"), (9.876, "9.88"), (99.96, "100"), (12345.6, "12,346")]
+)
+def test_figures_show_what_matters(value: float, text: str) -> None:
+    """Three digits, and all that stand before the point."""
+    assert figure(value) == text
