@@ -49,7 +49,7 @@ format: .venv/synced ## format, and mend what ruff can mend by itself
 	$(RUN) ruff check --fix
 
 clean: ## remove what was made here
-	rm -rf demo-spark.png .venv .venv-lowest .tools dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf demo-spark.png .venv .venv-bench .venv-lowest .tools dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 .venv/synced: pyproject.toml uv.lock $(wildcard */pyproject.toml) | $(filter .tools/%,$(UV))
 	$(UV) sync --locked --all-packages --all-extras

@@ -2,10 +2,12 @@
 
 import os
 import shutil
+import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,7 @@ class Host:
 
     def __init__(self, server: Server, directory: Path) -> None:
         self.url = server.url
+        self.port = server.port
         self.directory = directory
         self.stamps = directory / "stamps"
         self.stamps.mkdir()
@@ -116,13 +119,17 @@ class Host:
     def start(self, command: Sequence[str], *, says: str, environment: Mapping[str, str] | None = None) -> Process:
         """Starts a process, and returns once its log says that it is ready."""
         log = self.directory / f"{len(self._running)}.log"
-        paths = os.pathsep.join([str(_ROOT), str(_ROOT / "tests")])
-        common = {"PYTHONPATH": paths, "LISA_REDIS_URL": self.url, "BENCH_STAMPS": str(self.stamps)}
-        process = Process(command, {**os.environ, **common, **(environment or {})}, log)
+        process = Process(command, self.environment(environment or {}), log)
         self._running.append(process)
         if says:
             process.wait_for(says)
         return process
+
+    def environment(self, more: Mapping[str, str]) -> dict[str, str]:
+        """What processes on this host need to know."""
+        paths = os.pathsep.join([str(_ROOT), str(_ROOT / "tests")])
+        common = {"PYTHONPATH": paths, "LISA_REDIS_URL": self.url, "BENCH_STAMPS": str(self.stamps)}
+        return {**os.environ, **common, **more}
 
     def manager(self) -> Process:
         """Starts a manager, and returns once it serves."""
@@ -144,12 +151,26 @@ class Host:
         command = [sys.executable, "-m", "benchmarks.programs.echo"]
         return self.start(command, says="reads", environment={"BENCH_TOPICS": topic})
 
+    def wait_for_port(self, port: int, timeout: float = 60) -> None:
+        """Waits until somebody listens on a port of the loopback interface."""
+
+        def answers() -> bool:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                return True
+            self._check()
+            return False
+
+        wait_until(answers, timeout, what=f"somebody to listen on port {port}")
+
+    def _check(self) -> None:
+        if dead := [process for process in self._running if not process.runs]:
+            raise RuntimeError(f"a process ended with {dead[0].code}:\n{dead[0].log[-2000:]}")
+
     def take_stamps(self, messages: int, *, timeout: float) -> list[Stamp]:
         """Waits until so many messages were handled, or for so long, and takes what was noted; the next begin anew."""
 
         def done() -> bool:
-            if dead := [process for process in self._running if not process.runs]:
-                raise RuntimeError(f"a process ended with {dead[0].code}:\n{dead[0].log[-2000:]}")
+            self._check()
             return count_stamps(self.stamps) >= messages
 
         try:
@@ -161,16 +182,13 @@ class Host:
             path.unlink()
         return stamps
 
-    def stop(self) -> None:
-        """Ends all processes, as an operator does, and the hard way those that do not end."""
-        for process in self._running:
-            if process.runs:
-                process.stop()
-        self._running.clear()
-
     def close(self) -> None:
         """Makes sure that nothing runs any more."""
         for process in self._running:
+            # Of those that lead a session, whatever they have started ends as well.
+            with suppress(ProcessLookupError, PermissionError):
+                if os.getpgid(process.pid) == process.pid:
+                    os.killpg(process.pid, signal.SIGKILL)
             if process.runs:
                 process.kill()
         self.client.close()

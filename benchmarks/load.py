@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["CAMELLIA", "GENTLE", "Case", "pace"]
 
@@ -21,17 +21,20 @@ class Case:
     messages: int
     sending_s: float
     delay_s: tuple[float, float]
+    whole_s: bool = False
+    """Whether delays are whole seconds, as some peers know no others."""
 
     def scaled(self, scale: float) -> "Case":
         """The same rate for a shorter time, with delays of one second at least."""
         least, most = (max(low, bound * scale) for low, bound in zip((1.0, 2.0), self.delay_s, strict=True))
-        return Case(self.topics, max(100, int(self.messages * scale)), self.sending_s * scale, (least, most))
+        messages = max(100, int(self.messages * scale))
+        return replace(self, messages=messages, sending_s=self.sending_s * scale, delay_s=(least, most))
 
 
 CAMELLIA = Case(topics=100, messages=100_000, sending_s=41, delay_s=(10, 70))
 """The case of which camellia-delay-queue publishes figures: mean 43 ms, max 798 ms."""
 
-GENTLE = Case(topics=1, messages=2_000, sending_s=8, delay_s=(1, 5))
+GENTLE = Case(topics=1, messages=1_500, sending_s=6, delay_s=(1, 3), whole_s=True)
 """A load that no queue should feel, so that what lags is its design."""
 
 
@@ -43,7 +46,8 @@ def pace(case: Case, send: Send) -> float:
     sent = 0
     for tick in range(ticks):
         count = case.messages * (tick + 1) // ticks - sent
-        send(tick % case.topics, [chance.uniform(*case.delay_s) for _ in range(count)])
+        delays = [chance.uniform(*case.delay_s) for _ in range(count)]
+        send(tick % case.topics, [float(round(delay)) for delay in delays] if case.whole_s else delays)
         sent += count
         time.sleep(max(0.0, began + (tick + 1) * _TICK_S - time.monotonic()))
     return time.monotonic() - began - case.sending_s

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.measurements import Ratios
+from benchmarks.peers import PEERS
 from benchmarks.workloads.growth import LEVELS
 
 __all__ = ["TARGETS", "Target", "Verdict", "judge"]
@@ -68,8 +69,42 @@ def _grown(quantity: str, over: str | None = None) -> Callable[[Ratios], float]:
     return lambda ratios: at(ratios, _MOST) / at(ratios, _LEAST)
 
 
+def _over_peers(name: str, yardstick: str, quantity: str, *, python: bool = False) -> Callable[[Ratios], float]:
+    """A quantity over that of the fastest peer, each in terms of the yardstick beside it."""
+
+    def measure(ratios: Ratios) -> float:
+        yardsticks = ratios.per_subject("peers", "yardstick")
+        measured = ratios.per_subject("peers", quantity)
+        rates = [
+            rate.median / yardsticks[peer].median
+            for peer, rate in measured.items()
+            if not python or (PEERS[peer].language == "python" and PEERS[peer].on_redis)
+        ]
+        return ratios.ratio(name, yardstick) / max(rates, default=0)
+
+    return measure
+
+
+def _lag_over_peers(quantity: str) -> Callable[[Ratios], float]:
+    """Lisa's lag in camellia's case over that of the best Redis peer in the same run."""
+
+    def measure(ratios: Ratios) -> float:
+        lags = ratios.per_subject("lag", quantity)
+        lisa = lags.pop("lisa").median
+        return lisa / min((lag.median for peer, lag in lags.items() if PEERS[peer].on_redis), default=0)
+
+    return measure
+
+
 TARGETS = (
     Target("schedule in bulk, over the yardstick", ">=", 1.5, "x", _ratio("bulk: send_many", "bulk: yardstick")),
+    Target(
+        "schedule in bulk, over the fastest peer",
+        ">=",
+        5,
+        "x",
+        _over_peers("bulk: send_many", "bulk: yardstick", "schedule"),
+    ),
     Target("schedule one by one, over a bare EVALSHA", ">=", 0.9, "x", _ratio("single: send", "single: bare EVALSHA")),
     Target(
         "drain, plain consumer, over the yardstick",
@@ -78,7 +113,30 @@ TARGETS = (
         "x",
         _ratio("drain: plain consumer", "drain: yardstick"),
     ),
+    Target(
+        "drain, plain consumer, over the fastest peer",
+        ">=",
+        3,
+        "x",
+        _over_peers("drain: plain consumer", "drain: yardstick", "drain"),
+    ),
     Target("drain, worker, over the yardstick", ">=", 0.5, "x", _ratio("drain: worker", "drain: yardstick")),
+    Target(
+        "drain, worker, over the fastest peer",
+        ">=",
+        1,
+        "x",
+        _over_peers("drain: worker", "drain: yardstick", "drain"),
+    ),
+    Target(
+        "drain, worker, over the fastest Python peer",
+        ">=",
+        10,
+        "x",
+        _over_peers("drain: worker", "drain: yardstick", "drain", python=True),
+    ),
+    Target("lag mean, camellia's case, over the best Redis peer", "<=", 0.2, "x", _lag_over_peers("lag mean")),
+    Target("lag p99, camellia's case, over the best Redis peer", "<=", 0.125, "x", _lag_over_peers("lag p99")),
     Target("lag, messages delivered early", "<=", 0, "", _median("lag: lisa, early")),
     Target(
         "send → deliver → ack, over a bare round trip",

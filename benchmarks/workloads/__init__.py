@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from benchmarks.bench import Bench
-from benchmarks.workloads import draining, durability, growth, idle, lag, roundtrip, scaling, sending
+from benchmarks.workloads import draining, durability, growth, idle, lag, peers, roundtrip, scaling, sending
 
 __all__ = ["WORKLOADS"]
 
@@ -18,4 +18,5 @@ WORKLOADS: dict[str, Callable[[Bench], None]] = {
     "idle": idle.idle,
     "growth": growth.growth,
     "lag": lag.lag,
+    "peers": peers.peers,
 }

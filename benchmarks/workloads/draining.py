@@ -1,6 +1,7 @@
 """Draining: 100,000 messages are due at one instant; the clock runs from that instant until the last is done."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -16,6 +17,7 @@ __all__ = ["Drain", "drain"]
 
 _PATIENCE_S = 120.0
 _READ = 500
+_TRIES = 3
 _KEYS = TopicKeys("lisa", "orders")
 
 
@@ -30,36 +32,52 @@ class Drain:
 
     def plain(self) -> float:
         """By the plain consumer, in this process. Result: messages per second."""
-        due_s = self.schedule()
-        done = 0
-        with Consumer(_KEYS.topic, GROUP, url=self.host.url) as consumer:
-            while done < self.messages:
-                deliveries = consumer.read(_READ, wait=_PATIENCE_S)
-                assert deliveries, f"{done} of {self.messages} messages came"  # noqa: S101
-                consumer.ack(*deliveries)
-                done += len(deliveries)
-        return self.messages / (time.time() - due_s)
+
+        def consume() -> float:
+            done = 0
+            with Consumer(_KEYS.topic, GROUP, url=self.host.url) as consumer:
+                while done < self.messages:
+                    deliveries = consumer.read(_READ, wait=_PATIENCE_S)
+                    assert deliveries, f"{done} of {self.messages} messages came"  # noqa: S101
+                    consumer.ack(*deliveries)
+                    done += len(deliveries)
+            return time.time()
+
+        return self._timed(consume)
 
     def by_workers(self) -> float:
         """By workers that run. Result: messages per second."""
-        due_s = self.schedule()
-        stamps = self.host.take_stamps(self.messages, timeout=_PATIENCE_S)
-        self.settled()
-        return len(stamps) / (max(at for _, at in stamps) - due_s)
 
-    def schedule(self) -> float:
-        """Sends all messages. Result: the instant, which has not come yet, at which all are due."""
-        due_s = round(time.time() + 0.5 + 1.3 * self.messages / self.rate, 3)
+        def wait() -> float:
+            stamps = self.host.take_stamps(self.messages, timeout=_PATIENCE_S)
+            assert len(stamps) == self.messages, f"{len(stamps)} of {self.messages} messages came"  # noqa: S101
+            return max(at for _, at in stamps)
+
+        return self._timed(wait)
+
+    def _timed(self, drained: Callable[[], float]) -> float:
+        for _ in range(_TRIES):
+            due_s = self._schedule()
+            in_time = time.time() < due_s
+            ended_s = drained()
+            self._settled()
+            # Where scheduling took longer than foreseen, there was no instant at which all were due.
+            if in_time:
+                return self.messages / (ended_s - due_s)
+        raise RuntimeError(f"in {_TRIES} tries, scheduling took longer than foreseen")
+
+    def _schedule(self) -> float:
+        """Sends all messages. Result: the instant at which all are due."""
+        due_s = round(time.time() + 0.5 + 1.5 * self.messages / self.rate, 3)
         due, body = datetime.fromtimestamp(due_s, UTC), body_of(due_s)
         began = time.time()
         with Producer(self.host.url) as producer:
             report = producer.send_many(_KEYS.topic, (Message(body=body, at=due) for _ in range(self.messages)))
-        ended = time.time()
-        assert report.sent == self.messages and ended < due_s  # noqa: S101, PT018 - or there is nothing to compare
-        self.rate = self.messages / (ended - began)
+        assert report.sent == self.messages  # noqa: S101 - or there is nothing to compare
+        self.rate = self.messages / (time.time() - began)
         return due_s
 
-    def settled(self) -> None:
+    def _settled(self) -> None:
         """Waits until every message is acked and trimmed."""
         client = self.host.client
         wait_until(lambda: not client.hlen(_KEYS.of("messages")) and not client.xlen(_KEYS.of("ready")), _PATIENCE_S)
@@ -78,7 +96,6 @@ def drain(bench: Bench) -> None:
             rounds = Drain(host, messages)
             used = host.cpu_s()
             bench.add("plain consumer", "messages/s", rounds.plain())
-            rounds.settled()
             bench.add("server's CPU, plain consumer", "µs/message", (host.cpu_s() - used) / messages * 1e6)
             host.worker([_KEYS.topic])
             used = host.cpu_s()

@@ -7,7 +7,7 @@ from benchmarks.bench import Bench, Host
 from benchmarks.load import Case
 from benchmarks.measurements import percentile
 from benchmarks.workloads.idle import Idle
-from benchmarks.workloads.lag import run_case
+from benchmarks.workloads.lags import run_case
 from benchmarks.workloads.sending import HOUR_S, send_many
 from lisa_common.keys import TopicKeys
 from lisa_producer import Producer

@@ -1,47 +1,16 @@
-"""Lag: how long after its due time a message is in a handler's hands, under a steady load."""
+"""Camellia's published case in full: by Lisa, and by the peer on Redis that comes nearest."""
 
-import time
-from collections.abc import Sequence
+from benchmarks.bench import Bench
+from benchmarks.load import CAMELLIA, Case
+from benchmarks.peers import PEERS
+from benchmarks.peers.environments import NotHere, prepare
+from benchmarks.workloads.lags import add_lags, run_case
+from benchmarks.workloads.peers import staged
 
-from benchmarks.bench import Bench, Host
-from benchmarks.load import CAMELLIA, Case, pace
-from benchmarks.measurements import percentile
-from benchmarks.stamps import Stamp, body_of
-from lisa_producer import Message, Producer
+__all__ = ["lag"]
 
-__all__ = ["LATEST_S", "add_lags", "lag", "lags_of", "run_case"]
-
-LATEST_S = 30.0
-"""How long after the last due time messages are waited for."""
-
-
-def run_case(host: Host, case: Case, topics: Sequence[str]) -> list[float]:
-    """Sends through Lisa to topics that a worker reads. Result: lags in ms; negative ones are early."""
-    with Producer(host.url) as producer:
-
-        def send(topic: int, delays: Sequence[float]) -> None:
-            messages = [Message(body=body_of(time.time() + delay), delay=delay) for delay in delays]
-            producer.send_many(topics[topic], messages)
-
-        pace(case, send)
-    return lags_of(host.take_stamps(case.messages, timeout=case.delay_s[1] + LATEST_S))
-
-
-def lags_of(stamps: Sequence[Stamp]) -> list[float]:
-    """Lags in ms; negative ones are early."""
-    return [(at - due) * 1000 for due, at in stamps]
-
-
-def add_lags(bench: Bench, subject: str, lags: Sequence[float], sent: int) -> None:
-    """Sums up one case."""
-    bench.add(f"{subject}, delivered", "%", 100 * len(lags) / sent)
-    if lags:
-        bench.add(f"{subject}, lag mean", "ms", sum(lags) / len(lags))
-        bench.add(f"{subject}, lag p50", "ms", percentile(lags, 50))
-        bench.add(f"{subject}, lag p99", "ms", percentile(lags, 99))
-        bench.add(f"{subject}, lag max", "ms", max(lags))
-        bench.add(f"{subject}, early", "messages", sum(lag < 0 for lag in lags))
-        bench.add(f"{subject}, earliest", "ms", max(0.0, -min(lags)))
+_RIVAL = PEERS["bullmq"]
+"""The one peer on Redis whose rates of scheduling and draining are beyond those of the case."""
 
 
 def lag(bench: Bench) -> None:
@@ -52,3 +21,15 @@ def lag(bench: Bench) -> None:
         host.manager()
         host.worker(topics)
         add_lags(bench, "lisa", run_case(host, case, topics), case.messages)
+    _rival(bench, case)
+
+
+def _rival(bench: Bench, case: Case) -> None:
+    try:
+        environment = prepare(_RIVAL)
+    except NotHere as why:
+        bench.note(_RIVAL.name, f"not run: {why}")
+        return
+    with staged(bench, _RIVAL, environment, topics=case.topics) as stage:
+        stage.start_workers()
+        add_lags(bench, _RIVAL.name, stage.steady(case), case.messages)

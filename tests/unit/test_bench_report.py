@@ -60,3 +60,25 @@ def test_a_part_shows_the_spread_of_its_rounds() -> None:
 def test_figures_show_what_matters(value: float, text: str) -> None:
     """Three digits, and all that stand before the point."""
     assert figure(value) == text
+
+
+def test_peers_are_compared_by_their_own_yardsticks() -> None:
+    """With the fastest of all, and with the fastest in Python on Redis."""
+    rates = {"bullmq": (40, 100), "arq": (10, 50), "beanstalkd": (90, 150)}
+    peers = {}
+    for peer, (drained, yardstick) in rates.items():
+        peers[f"{peer}, drain"] = Measurement("messages/s", (drained,))
+        peers[f"{peer}, yardstick"] = Measurement("messages/s", (yardstick,))
+    mine = {"worker": Measurement("messages/s", (60,)), "yardstick": Measurement("messages/s", (100,))}
+    ratios = Ratios([Part("peers", 1, {}, peers, {}), Part("drain", 1, {}, mine, {})])
+    values = {verdict.target.what: verdict.value for verdict in judge(ratios)}
+    assert values["drain, worker, over the fastest peer"] == pytest.approx(1)
+    assert values["drain, worker, over the fastest Python peer"] == pytest.approx(3)
+
+
+def test_lag_is_compared_with_the_best_peer_on_redis() -> None:
+    """In camellia's case; others may be quicker, as beanstalkd is."""
+    lags = {"lisa": 5, "bullmq": 25, "docket": 50, "beanstalkd": 1}
+    measured = {f"{name}, lag mean": Measurement("ms", (lag,)) for name, lag in lags.items()}
+    values = {v.target.what: v.value for v in judge(Ratios([Part("lag", 1, {}, measured, {})]))}
+    assert values["lag mean, camellia's case, over the best Redis peer"] == 0.2

@@ -1,0 +1,97 @@
+"""The README's section on speed, from the results. Pure, but for `rewrite`."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from benchmarks.measurements import Measurement, Ratios
+from benchmarks.peers import PEERS
+from benchmarks.report import figure
+from benchmarks.targets import Verdict
+
+__all__ = ["rewrite", "section"]
+
+_BEGIN, _END = "<!-- benchmarks: written by make bench -->", "<!-- end of benchmarks -->"
+
+
+def rewrite(readme: Path, text: str) -> None:
+    """Puts the section in place of the one that is there; raises ValueError where there is no place for it."""
+    before, begin, rest = readme.read_text("utf-8").partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"{readme}: the lines {_BEGIN!r} and {_END!r} are needed around the section")
+    readme.write_text(f"{before}{begin}\n\n{text}\n{end}{after}", "utf-8")
+
+
+def section(ratios: Ratios, verdicts: Sequence[Verdict]) -> str:
+    """Markdown: what was measured, against whom, and every target; raises KeyError where a part was not measured."""
+    about = ratios.parts["bulk"].about
+    held = sum(verdict.holds is True for verdict in verdicts)
+    missed = [verdict.target.what for verdict in verdicts if verdict.holds is False]
+    lines = [
+        f"On {about['cores']} cores, with {about['server']} and Python {about['python']}, on one machine; medians.",
+        "The yardstick is redis-py pipelining `SET` and `ZADD` of the same 200-byte bodies, in batches of 500.",
+        "",
+        *_table(("Lisa", "messages/s", "over the yardstick"), _lisa(ratios)),
+        "",
+        *_table(
+            ("peer", "schedule", "drain", "lag p50", "lag p99", "early by", "memory"), _peers(ratios), right_from=1
+        ),
+        "",
+        "Rates are messages/s; lags are in ms, at 250 messages/s with whole seconds of delay; memory is bytes of Redis",
+        "for a waiting message. [How each was run](benchmarks/README.md#peers), [all rounds](benchmarks/results).",
+        "",
+        "![Throughput](benchmarks/results/throughput.png)",
+        "![Lag](benchmarks/results/lag.png)",
+        "",
+        f"Of {len(verdicts)} targets, {held} hold.",
+    ]
+    if missed:
+        lines += ["These do not:", "", *_table(("target", "limit", "measured"), _missed(verdicts), right_from=1)]
+    return "\n".join([*lines, "", "`make bench` measures all of this again, in less than half an hour.", ""])
+
+
+def _lisa(ratios: Ratios) -> Iterable[tuple[str, ...]]:
+    for what, name, yardstick in (
+        ("schedule: `send_many`", "bulk: send_many", "bulk: yardstick"),
+        ("drain: plain consumer", "drain: plain consumer", "drain: yardstick"),
+        ("drain: `Worker`, a coroutine that does nothing", "drain: worker", "drain: yardstick"),
+        ("the same steps as bare scripts: schedule", "bulk: bare script", "bulk: yardstick"),
+        ("the same steps as bare scripts: drain", "drain: bare scripts", "drain: yardstick"),
+    ):
+        yield what, figure(ratios.median(name)), f"{figure(ratios.ratio(name, yardstick))} x"
+
+
+def _peers(ratios: Ratios) -> Iterable[tuple[str, ...]]:
+    found = {
+        quantity: ratios.per_subject("peers", quantity)
+        for quantity in ("schedule", "drain", "lag p50", "lag p99", "earliest", "memory")
+    }
+
+    def row(name: str, own: dict[str, Measurement]) -> tuple[str, ...]:
+        cells = [figure(own[quantity].median) if quantity in own else "-" for quantity in found]
+        return name, *cells
+
+    lisa = {quantity: subjects["lisa"] for quantity, subjects in found.items() if "lisa" in subjects}
+    lisa["schedule"] = ratios.find("bulk: send_many")
+    lisa["drain"] = ratios.find("drain: worker")
+    lisa["memory"] = ratios.find("memory: waiting message")
+    yield row("**Lisa**", lisa)
+    drains = found["drain"]
+    for peer in sorted(PEERS, key=lambda name: -drains[name].median if name in drains else 0):
+        if peer in found["schedule"]:
+            yield row(peer, {quantity: subjects[peer] for quantity, subjects in found.items() if peer in subjects})
+        else:
+            yield peer, ratios.parts["peers"].notes.get(peer, "not run"), "", "", "", "", ""
+
+
+def _missed(verdicts: Sequence[Verdict]) -> Iterable[tuple[str, ...]]:
+    for verdict in verdicts:
+        if verdict.holds is False and verdict.value is not None:
+            sense = "≥" if verdict.target.sense == ">=" else "≤"
+            limit = f"{sense} {figure(verdict.target.limit)} {verdict.target.unit}"
+            yield verdict.target.what, limit, figure(verdict.value)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right_from: int = 1) -> list[str]:
+    rule = ["---" if column < right_from else "---:" for column in range(len(head))]
+    return [f"| {' | '.join(cells)} |" for cells in (head, rule, *rows)]
