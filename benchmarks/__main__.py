@@ -3,11 +3,14 @@
 import argparse
 import os
 import platform
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 
 from benchmarks.bench import Bench
 from benchmarks.charts import draw
@@ -24,6 +27,9 @@ _README = Path(__file__).parents[1] / "README.md"
 def main() -> None:
     """Runs the parts that were asked for, all by default."""
     options = _options()
+    # Also where a shell has the background ignore Ctrl-C: what was started must not be left behind.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     names = options.only.replace(",", " ").split()
     measured = []
     with tempfile.TemporaryDirectory(prefix="lisa-bench-") as directory:
@@ -44,6 +50,10 @@ def main() -> None:
     if not names:
         draw(ratios, RESULTS)
         rewrite(_README, section(ratios, verdicts))
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 def _options() -> argparse.Namespace:

@@ -6,7 +6,8 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,7 @@ class Bench:
     rows: list[tuple[str, str, float]] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
     server_name: str = ""
+    clock: Callable[[], float] = time.monotonic
 
     def size(self, messages: int) -> int:
         """A number of messages, at the scale of this run; at least 100."""
@@ -51,6 +53,17 @@ class Bench:
     def bodies(self, messages: int) -> list[str]:
         """As many bodies of 200 bytes."""
         return [body_of(number) for number in range(messages)]
+
+    def laps(self, within_s: float, most: int | None = None) -> Iterator[int]:
+        """Rounds: as many as the run has, `most` at most, and no more than are likely to end in time; one at least."""
+        wanted = min(self.rounds, most or self.rounds)
+        began = self.clock()
+        for lap in range(wanted):
+            taken_s = self.clock() - began
+            if lap and taken_s * (lap + 1) / lap > within_s:
+                self.note("rounds", f"{lap} of {wanted} here, as a slow machine has {within_s:g} s for them")
+                return
+            yield lap
 
     def add(self, name: str, unit: str, value: float) -> None:
         """Takes one round's value of a quantity."""

@@ -87,7 +87,7 @@ def drain(bench: Bench) -> None:
     """Draining by the plain consumer and by the worker, and the server's processor time for a message's whole life."""
     messages = bench.size(100_000)
     bodies = bench.bodies(bench.size(20_000))
-    for _ in range(bench.rounds):
+    for _ in bench.laps(within_s=230):
         with bench.host() as host:
             bench.add("yardstick", "messages/s", yardstick(host.aside, bodies))
             _bare(bench, host, messages)

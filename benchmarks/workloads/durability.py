@@ -7,8 +7,6 @@ from benchmarks.workloads.sending import send_many
 
 __all__ = ["aof"]
 
-_MOST_ROUNDS = 3
-
 
 def aof(bench: Bench) -> None:
     """`send_many` and the plain consumer, beside the yardstick on the same server."""
@@ -16,7 +14,7 @@ def aof(bench: Bench) -> None:
     for policy in ("everysec", "always"):
         with bench.host({"appendonly": "yes", "appendfsync": policy}) as host:
             host.manager()
-            for _ in range(min(bench.rounds, _MOST_ROUNDS)):
+            for _ in bench.laps(within_s=40, most=3):
                 bench.add(f"yardstick, {policy}", "messages/s", yardstick(host.aside, bodies))
                 bench.add(f"send_many, {policy}", "messages/s", send_many(host, "later", bodies))
                 bench.add(f"plain consumer, {policy}", "messages/s", Drain(host, bench.size(50_000)).plain())

@@ -16,7 +16,6 @@ __all__ = ["LEVELS", "growth"]
 
 LEVELS = {"10 thousand": 10_000, "100 thousand": 100_000, "1 million": 1_000_000, "5 million": 5_000_000}
 _KEYS = TopicKeys("lisa", "orders")
-_MOST_ROUNDS = 3
 _STEP = 10_000
 _CASE = Case(topics=1, messages=10_000, sending_s=8, delay_s=(1, 4))
 
@@ -41,7 +40,7 @@ def growth(bench: Bench) -> None:
             _fill(host, held)
             bench.add(f"{name}, memory", "bytes/message", (host.memory() - empty) / held)
             bodies = bench.bodies(bench.size(20_000))
-            for _ in range(min(bench.rounds, _MOST_ROUNDS)):
+            for _ in bench.laps(within_s=12, most=3):
                 bench.add(f"{name}, yardstick", "messages/s", yardstick(host.aside, bodies))
                 bench.add(f"{name}, send_many", "messages/s", send_many(host, _KEYS.topic, bodies, 24 * HOUR_S))
             lags = run_case(host, _CASE.scaled(bench.scale), [_KEYS.topic])

@@ -21,7 +21,6 @@ from benchmarks.workloads.sending import HOUR_S
 
 __all__ = ["Stage", "peers", "staged"]
 
-_MOST_ROUNDS, _DRAIN_ROUNDS = 3, 2
 _SCHEDULED = 2_000
 _WARM_UP = 100
 """Messages after which everything has been done that is done once."""
@@ -135,13 +134,15 @@ def _schedule(bench: Bench, peer: Peer, environment: Environment) -> None:
     with staged(bench, peer, environment) as stage:
         stage.order(messages=_WARM_UP, due_s=time.time() + HOUR_S)
         before = stage.host.memory()
-        for _ in range(min(bench.rounds, _MOST_ROUNDS)):
+        rounds = 0
+        for _ in bench.laps(within_s=12, most=3):
+            rounds += 1
             bench.add(f"{peer.name}, yardstick", "messages/s", yardstick(stage.host.aside, bodies))
             rate = stage.order(messages=messages, due_s=time.time() + HOUR_S)
             bench.add(f"{peer.name}, schedule", "messages/s", rate)
         if peer.on_redis:
-            held = messages * min(bench.rounds, _MOST_ROUNDS)
-            bench.add(f"{peer.name}, memory", "bytes/message", (stage.host.memory() - before) / held)
+            taken = stage.host.memory() - before
+            bench.add(f"{peer.name}, memory", "bytes/message", taken / messages / rounds)
 
 
 def _deliver(bench: Bench, peer: Peer, environment: Environment) -> None:
@@ -149,7 +150,7 @@ def _deliver(bench: Bench, peer: Peer, environment: Environment) -> None:
     rate = bench.measurements()[f"{peer.name}, schedule"].low
     with staged(bench, peer, environment) as stage:
         stage.start_workers()
-        for _ in range(min(bench.rounds, _DRAIN_ROUNDS)):
+        for _ in bench.laps(within_s=25, most=2):
             # Its workers may take of the same cores while it schedules.
             due_s = math.ceil(time.time() + 1 + 2 * messages / rate)
             stage.order(messages=messages, due_s=due_s)

@@ -19,7 +19,7 @@ def roundtrip(bench: Bench) -> None:
     with bench.host() as host, Producer(host.url) as producer:
         host.manager()
         host.echo("orders")
-        for _ in range(bench.rounds):
+        for _ in bench.laps(within_s=40):
             pings = []
             for _ in range(messages):
                 time.sleep(_GAP_S)

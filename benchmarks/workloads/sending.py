@@ -26,7 +26,7 @@ def bulk(bench: Bench) -> None:
     """Scheduling in bulk: `send_many` from one process, beside the yardstick and the bare script."""
     bodies = bench.bodies(bench.size(50_000))
     with bench.host() as host:
-        for _ in range(bench.rounds):
+        for _ in bench.laps(within_s=50):
             bench.add("yardstick", "messages/s", yardstick(host.aside, bodies))
             bench.add("send_many", "messages/s", send_many(host, "orders", bodies))
             host.client.flushdb()
@@ -38,7 +38,7 @@ def single(bench: Bench) -> None:
     """Scheduling one by one: `send`, beside one bare `EVALSHA` per message."""
     bodies = bench.bodies(bench.size(5_000))
     with bench.host() as host, Producer(host.url) as producer:
-        for _ in range(bench.rounds):
+        for _ in bench.laps(within_s=25):
             bench.add("bare EVALSHA", "messages/s", Bare(host.client).schedule(bodies, delay_ms=HOUR_MS, batch=1))
             host.client.flushdb()
             producer.send("orders", bodies[0], delay=HOUR_S)

@@ -37,6 +37,7 @@ def test_a_ratio_is_taken_round_by_round() -> None:
 def test_other_rounds_are_compared_by_their_medians() -> None:
     """Quantities that were not measured side by side have nothing else in common."""
     assert Measurement("1/s", (10, 20, 30)).over(Measurement("1/s", (5,))) == 4
+    assert Measurement("1/s", (5,)).over(Measurement("1/s", (10, 20, 30))) == 0.25
 
 
 def test_a_part_is_kept_and_found_again(tmp_path: Path) -> None:
