@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -31,23 +32,26 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     names = options.only.replace(",", " ").split()
-    measured = []
+    measured, failed = [], []
     with tempfile.TemporaryDirectory(prefix="lisa-bench-") as directory:
         for name in [] if options.report else names or WORKLOADS:
-            measured.append(_measure(name, options, Path(directory)))
-            if not options.quick:
-                save_part(measured[-1])
-    if options.quick:
-        print(parts_text(measured))
-        print(verdicts_text(judge(Ratios(measured))))
-        print("\na quick run shows that everything works; its figures mean nothing")
-        return
-    known = load_parts(WORKLOADS)
-    print(parts_text(known if options.report else measured))
-    ratios = Ratios(known)
+            try:
+                measured.append(_measure(name, options, Path(directory)))
+            except Exception:  # noqa: BLE001 - whatever it was, the other parts stand by themselves
+                traceback.print_exc()
+                failed.append(name)
+            else:
+                if not options.quick:
+                    save_part(measured[-1])
+    ratios = Ratios(load_parts(WORKLOADS) if options.report else measured)
     verdicts = judge(ratios)
+    print(parts_text(ratios.parts.values()))
     print(verdicts_text(verdicts))
-    if not names:
+    if failed:
+        sys.exit(f"failed, and not measured: {', '.join(failed)}")
+    if options.quick:
+        print("\na quick run shows that everything works; its figures mean nothing")
+    elif not names:
         draw(ratios, RESULTS)
         rewrite(_README, section(ratios, verdicts))
 

@@ -22,12 +22,16 @@ from support.processes import Process
 from support.server import Server
 from support.waiting import wait_until
 
-__all__ = ["GROUP", "Bench", "Host"]
+__all__ = ["GROUP", "Bench", "Host", "ProcessEnded"]
 
 GROUP = "billing"
 _ROOT = Path(__file__).parents[1]
 _CONCURRENCY = 32
 _NO_AOF = {"appendonly": "no"}
+
+
+class ProcessEnded(Exception):
+    """A process that was to go on has ended; the error shows the end of its log."""
 
 
 @dataclass(slots=True)
@@ -177,7 +181,7 @@ class Host:
 
     def _check(self) -> None:
         if dead := [process for process in self._running if not process.runs]:
-            raise RuntimeError(f"a process ended with {dead[0].code}:\n{dead[0].log[-2000:]}")
+            raise ProcessEnded(f"a process ended with {dead[0].code}:\n{dead[0].log[-2000:]}")
 
     def take_stamps(self, messages: int, *, timeout: float) -> list[Stamp]:
         """Waits until so many messages were handled, or for so long, and takes what was noted; the next begin anew."""

@@ -1,11 +1,11 @@
 """Camellia's published case in full: by Lisa, and by the peer on Redis that comes nearest."""
 
-from benchmarks.bench import Bench
+from benchmarks.bench import Bench, ProcessEnded
 from benchmarks.load import CAMELLIA, Case
 from benchmarks.peers import PEERS
 from benchmarks.peers.environments import NotHere, prepare
+from benchmarks.staging import PeerFailed, staged
 from benchmarks.workloads.lags import add_lags, run_case
-from benchmarks.workloads.peers import staged
 
 __all__ = ["lag"]
 
@@ -26,10 +26,10 @@ def lag(bench: Bench) -> None:
 
 def _rival(bench: Bench, case: Case) -> None:
     try:
-        environment = prepare(_RIVAL)
+        with staged(bench, _RIVAL, prepare(_RIVAL), topics=case.topics) as stage:
+            stage.start_workers()
+            add_lags(bench, _RIVAL.name, stage.steady(case), case.messages)
     except NotHere as why:
         bench.note(_RIVAL.name, f"not run: {why}")
-        return
-    with staged(bench, _RIVAL, environment, topics=case.topics) as stage:
-        stage.start_workers()
-        add_lags(bench, _RIVAL.name, stage.steady(case), case.messages)
+    except (PeerFailed, ProcessEnded) as error:
+        bench.note(_RIVAL.name, f"failed: {error}")
