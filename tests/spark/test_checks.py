@@ -32,7 +32,7 @@ BAD_OPTIONS = {
     "no topic": ({"topic": None}, "without the option topic, one named topic is"),
     "bad topic": ({"topic": "a/b"}, "topic 'a/b' is not allowed: 1 to 128 letters"),
     "bad prefix": ({"prefix": "{a}"}, "prefix '{a}' is not allowed"),
-    "bad url": ({"url": "http://u:hunter2@x"}, r"redis_url 'http://u:\*\*\*@x' is not allowed: a redis://"),
+    "bad url": ({"url": "http://u:hunter2@x"}, r"redis_url 'http://u:\*\*\*@x' is not allowed: redis"),
     "bad place": ({"badRows": "a b"}, "badRows 'a b' is not allowed: 1 to 128 letters"),
     "bad confirm": ({"confirmReplicas": -1}, "option confirmReplicas '-1' is not allowed: .* 0"),
 }
