@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.commands import Commands
 from support.tls import Certificates, Ping, tls_server
 
 
@@ -33,6 +34,12 @@ def mutual_url(tmp_path_factory: pytest.TempPathFactory, certificates: Certifica
     directory = tmp_path_factory.mktemp("mutual-server")
     with tls_server(directory, certificates, mutual=True) as url:
         yield url
+
+
+@pytest.fixture
+def commands(redis_url: str, prefix: str) -> Commands:
+    """Runs command lines as operators type them."""
+    return Commands(redis_url, prefix)
 
 
 @pytest.fixture(params=["blocking", "asyncio"])

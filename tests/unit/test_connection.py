@@ -42,6 +42,8 @@ ResponseError = redis.exceptions.ResponseError
         (ResponseError("NOGROUP No such key"), NoGroup),
         (ResponseError("UNBLOCKED the stream key no longer exists"), NoGroup),
         (ResponseError("NOPERM this user has no permissions"), AccessDenied),
+        (ResponseError("ACL failure in script: User jo has no permissions"), AccessDenied),
+        (ResponseError("The user executing the script can't run this command or subcommand"), AccessDenied),
         (redis.exceptions.NoPermissionError("this user"), AccessDenied),
         (redis.exceptions.AuthenticationError("invalid password"), AccessDenied),
         (ResponseError("WRONGPASS invalid username-password pair"), AccessDenied),

@@ -60,6 +60,8 @@ _DENIED = (
     redis_errors.AuthenticationWrongNumberOfArgsError,
     redis_errors.NoPermissionError,
 )
+# The last two are about a command in a script; Redis 7.0 says it in its own words.
+_DENIALS = ("NOPERM", "WRONGPASS", "NOAUTH", "ACL failure in script", "The user executing the script can't")
 
 
 def connection_options(address: Address, *, name: str, timeout_s: float) -> dict[str, Any]:
@@ -112,7 +114,7 @@ def lisa_error(error: Exception) -> LisaError:
 
 def _redis_error(error: Exception) -> LisaError:
     text = _first_line(error)
-    if isinstance(error, _DENIED) or text.startswith(("NOPERM", "WRONGPASS", "NOAUTH")):
+    if isinstance(error, _DENIED) or text.startswith(_DENIALS):
         return AccessDenied(f"Redis denies access: {text}")
     refusals = (
         redis_errors.BusyLoadingError,

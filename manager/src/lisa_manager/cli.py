@@ -4,6 +4,7 @@ from lisa_common.cli import new_program, sub_commands
 from lisa_manager.commands import garbage, groups, messages, topics
 from lisa_manager.commands.check import check_
 from lisa_manager.commands.daemon import doctor, run
+from lisa_manager.commands.rights import acl
 from lisa_manager.commands.status import status
 
 __all__ = ["main", "program"]
@@ -30,6 +31,7 @@ _group.command()(groups.drop)
 
 program.command("check")(check_)
 program.command()(doctor)
+program.command()(acl)
 
 
 def main() -> None:

@@ -1,0 +1,148 @@
+"""Rights: what each role's work is made of, as the rules of an ACL user who may do that and nothing else.
+
+The server checks each command that a script calls, with its keys, as it checks one that is sent. So a role may load and
+run any script: what bites are the commands below, each on the keys on which that role's own scripts use it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lisa_common.errors import InvalidInput
+from lisa_common.keys import TopicKeys, dropped_key, topics_key, wake_channel
+from lisa_common.values import check_name
+
+__all__ = ["ANY_TOPIC", "RoleName", "rules"]
+
+ANY_TOPIC = "*"
+
+
+class RoleName(StrEnum):
+    """Who needs rights."""
+
+    PRODUCER = "producer"
+    CONSUMER = "consumer"
+    MANAGER = "manager"
+    READER = "reader"
+
+
+@dataclass(frozen=True, slots=True)
+class _Role:
+    """Commands, separated by spaces; a subcommand as in `xinfo|groups`."""
+
+    keyless: str
+    on: Mapping[str, str]
+    """Commands on each of a topic's keys that the role needs."""
+    on_all: str = "evalsha"
+    """Commands on several of those at once."""
+    registry: str = ""
+    dropped: str = ""
+    channel: str = ""
+    """Commands on the wake channel."""
+
+
+_CONNECTED = "ping client|setname client|setinfo"
+_SCRIPTING = "script|load time"
+_LATER = "client|setinfo waitaof"
+"""Commands that Redis has since 7.2; it refuses rules about what it does not know."""
+
+_ROLES = {
+    RoleName.PRODUCER: _Role(
+        keyless=f"{_CONNECTED} {_SCRIPTING} wait waitaof",
+        channel="publish",
+        registry="hget hsetnx",
+        on={
+            "waiting": "zadd zrange zrem zscore",
+            "ready": "exists xadd xdel xinfo|groups xpending xrange",
+            "messages": "hdel hget hset hsetnx",
+            "expiring": "exists zadd zrem",
+            "finished": "zscore",
+            "owed": "hdel hexists hget hset",
+            "retry": "zadd zrange zrem zscore",
+            "failures": "hdel hget",
+            "garbage": "zrem zscore",
+        },
+    ),
+    RoleName.CONSUMER: _Role(
+        keyless=f"{_CONNECTED} {_SCRIPTING}",
+        channel="publish",
+        registry="hget",
+        on={
+            "ready": "exists xack xadd xclaim xdel xgroup|create xinfo|groups xpending xrange xreadgroup xrevrange",
+            "messages": "hdel hexists hget hmget",
+            "expiring": "exists zrem",
+            "finished": "zadd",
+            "owed": "exists hdel hget hmget hset",
+            "retry": "zadd zrange zrem",
+            "failures": "exists hdel hget hset",
+            "garbage": "zadd zrem",
+        },
+    ),
+    RoleName.MANAGER: _Role(
+        keyless=f"{_CONNECTED} {_SCRIPTING} info",
+        channel="publish subscribe",
+        registry="hdel hget hgetall hset hsetnx",
+        dropped="evalsha hdel hget hgetall hset",
+        on_all="evalsha exists unlink",
+        on={
+            "waiting": "zcard zcount zrange zrem zremrangebyrank zscan zscore",
+            "ready": "xack xadd xautoclaim xdel xgroup|delconsumer xgroup|destroy xinfo|consumers xinfo|groups xlen"
+            " xpending xrange xrevrange xtrim",
+            "messages": "hdel hget hlen hscan hset",
+            "expiring": "zadd zrange zrem zscan zscore",
+            "finished": "zadd zcount zrange zrem zremrangebyrank zscan zscore",
+            "owed": "hdel hexists hget hmget hscan hset",
+            "retry": "zadd zcard zrange zrem zremrangebyrank zscan zscore",
+            "failures": "hdel hget hmget hscan hset",
+            "garbage": "zadd zcard zcount zmscore zrange zrem zremrangebyrank zscan zscore",
+        },
+    ),
+    RoleName.READER: _Role(
+        keyless=f"{_CONNECTED} script|load",
+        on={
+            "waiting": "zcount zrange",
+            "messages": "hget",
+            "retry": "zcount zrange",
+            "failures": "hget",
+            "garbage": "zcount zrange",
+        },
+    ),
+}
+
+
+def rules(
+    role: RoleName, prefix: str, topics: Sequence[str] = (ANY_TOPIC,), *, before_7_2: bool = False, select: bool = False
+) -> list[str]:
+    """The rules of a user of that role, for `ACL SETUSER`; applied to a user that is there they leave its passwords.
+
+    A topic may end in `*`, for all that begin so. With `before_7_2`, the server knows no commands that came then.
+    `select` is for a URL with the number of a database.
+    """
+    keys = [TopicKeys(prefix, _check_pattern(topic)) for topic in topics]
+    left_out = _LATER.split() if before_7_2 else []
+    found = _ROLES[role]
+    keyless = [command for command in found.keyless.split() if command not in left_out] + ["select"] * select
+    selectors = [
+        _selector(found.channel, [f"&{wake_channel(prefix)}"]),
+        _selector(found.registry, [f"~{topics_key(prefix)}"]),
+        _selector(found.dropped, [f"~{dropped_key(prefix)}"]),
+        _selector(found.on_all, [f"~{topic.of(name)}" for topic in keys for name in found.on]),
+        *(_selector(commands, [f"~{topic.of(name)}" for topic in keys]) for name, commands in found.on.items()),
+    ]
+    return [
+        *("on", "resetkeys", "resetchannels", "clearselectors", "nocommands"),
+        *(f"+{command}" for command in keyless),
+        *filter(None, selectors),
+    ]
+
+
+def _selector(commands: str, patterns: Sequence[str]) -> str:
+    return f"({' '.join([*(f'+{command}' for command in commands.split()), *patterns])})" if commands else ""
+
+
+def _check_pattern(topic: str) -> str:
+    try:
+        check_name("topic", topic.removesuffix("*") or "any")
+    except InvalidInput as error:
+        raise InvalidInput("topic", topic, f"{error.limit}, with a * at the end for all that begin so") from None
+    return topic

@@ -1,0 +1,380 @@
+"""The users of `lisa-manager acl`: their work runs, and nothing else does."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from typing import Any
+
+import pytest
+import redis
+
+from lisa_common.call import command
+from lisa_common.connection import Connection
+from lisa_common.errors import AccessDenied, LisaError
+from lisa_common.keys import TopicKeys, dropped_key
+from lisa_common.policy import Policy
+from lisa_common.protocol import consuming, paging
+from lisa_common.protocol.producing import State
+from lisa_consumer import Consumer, ConsumerSettings
+from lisa_manager.operator.rights import RoleName, rules
+from lisa_producer import Confirm, Message, NotConfirmed, Producer, ProducerSettings
+from support import Server, wait_until_async
+from support.commands import Commands
+from support.engines import own_binary
+from support.queue import Queue
+from support.roles import OURS, PASSWORD, Deed, Rights, Roles, is_old, key_name, make_users, user_url, watched
+from support.running import managed
+
+DAY = 86_400_000
+
+
+PREFIX = "acl"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with the users, a topic that is none of theirs, and data of others."""
+    server = Server(own_binary(), tmp_path_factory.mktemp("guarded"), config={"appendonly": "yes"})
+    with closing(server.start()), Connection(server.url) as admin:
+        make_users(admin, PREFIX)
+        for topic, id in ((OURS, "ours"), ("other", "theirs")):
+            queue = Queue(admin, TopicKeys(PREFIX, topic))
+            queue.join("billing")
+            queue.send(id)
+        admin.call(command("SET", "foreign", "x"))
+        yield server
+
+
+def _producer(server: Server) -> Producer:
+    url = user_url(server, RoleName.PRODUCER, PREFIX)
+    return Producer(settings=ProducerSettings(redis_url=url, prefix=PREFIX))
+
+
+def _consumer(server: Server, *topics: str) -> Consumer:
+    url = user_url(server, RoleName.CONSUMER, PREFIX)
+    return Consumer(topics or OURS, "billing", settings=ConsumerSettings(redis_url=url, prefix=PREFIX))
+
+
+def _produce_and_consume(server: Server) -> None:
+    """With the real clients, which ask for the server's time, declare, and wait."""
+    with _producer(server) as producer, _consumer(server) as consumer:
+        with suppress(NotConfirmed):
+            producer.send(OURS, "x", confirm=Confirm(replicas=1, timeout=0.01))
+        with Connection(server.url) as admin:
+            if not is_old(admin):
+                producer.send(OURS, "x", id="a", confirm=Confirm(fsync=True))
+        producer.send_many(OURS, [Message(body="x", delay=60, id="b"), Message(body="x", id="c", ttl=60)])
+        producer.reschedule(OURS, "b", delay=90)
+        assert producer.find(OURS, "b")
+        producer.cancel(OURS, "b")
+        taken = consumer.read(wait=1)
+        consumer.extend(*taken)
+        consumer.ack(*taken[:-2])
+        consumer.nack(taken[-2], delay=60)
+        consumer.release(taken[-1])
+        consumer.ack(*consumer.read(wait=1))
+
+
+def _live_all_lives(queue: Queue) -> None:
+    """Messages of one group and of two, in each state, and out of it on each way."""
+    for round_of_groups, on_expire in ((["billing"], "garbage"), (["billing", "mail"], "drop")):
+        queue.policy = Policy.of({"backoff_jitter": 0, "on_expire": on_expire, "visibility_ms": 1_000})
+        queue.connection.execute([command("DEL", *queue.keys.all())])
+        queue.send("before")
+        queue.join(*round_of_groups)
+        queue.ack(*queue.read("billing"))
+        for some in (_deliver, _give_up, _cancel, _keep_house):
+            some(queue, round_of_groups)
+            queue.advance(600_000)  # beyond the dedup window
+
+
+def _deliver(queue: Queue, groups: list[str]) -> None:
+    queue.send("later", due="+100", priority=7, ttl_ms=DAY)
+    queue.send("a", ttl_ms=DAY)
+    queue.send("a")
+    queue.reschedule(("later", "+50"), ("a", "+1"), ("unknown", "+1"))
+    queue.advance(50)
+    queue.promote()
+    for group in groups:
+        taken = queue.read(group)
+        queue.extend("c", *taken)
+        queue.connection.call(consuming.held(queue.keys, group, "c", limit=1))
+        queue.connection.call(command("XREVRANGE", queue.keys.of("ready"), "+", "-", "COUNT", 1))  # as Spark's reader
+        queue.release(taken[0])
+        queue.ack(*taken[1:], *queue.read(group))
+    queue.find("a")
+    queue.reschedule(("a", "+1"))
+    queue.cancel("a")
+
+
+def _give_up(queue: Queue, groups: list[str]) -> None:
+    # Retried, reclaimed, withdrawn by a late ack, dead, replayed, purged.
+    for id in ("retry", "dead", "late", "later", "purged"):
+        queue.send(id, ttl_ms=DAY)
+    for group in groups:
+        taken = {delivery.id: delivery for delivery in queue.read(group)}
+        queue.nack(taken["retry"], delay_ms=100)
+        queue.nack(taken["dead"], taken["purged"], rejected=True)
+        queue.advance(2_000)
+        queue.reclaim(group)
+        queue.ack(taken["late"])  # from the retry set
+        queue.advance(2_000)
+        queue.promote()
+        queue.ack(taken["later"])  # from the stream
+        for delivery in queue.read(group):
+            queue.nack(delivery, delay_ms=100)
+        queue.find("retry")
+        queue.reschedule(("retry", "+200"))
+        queue.replay(f"{group}/dead", f"{group}/unknown")
+        queue.ack(*queue.read(group))
+        queue.purge(f"{group}/purged")
+
+
+def _cancel(queue: Queue, groups: list[str]) -> None:
+    # Where it waits, is ready, is delivered, is to be retried, is dead; and what expires in each of these places.
+    for id in ("to wait", "to expire"):
+        queue.send(id, due="+1000", ttl_ms=1)
+    queue.cancel("to wait")
+    queue.send("to be ready")
+    queue.cancel("to be ready")
+    for id in ("to be handled", "to fail", "to be retried", "to die", "to expire at last"):
+        queue.send(id, ttl_ms=5_000)
+    for group in groups:
+        taken = {delivery.id: delivery for delivery in queue.read(group)}
+        queue.nack(taken["to be retried"], delay_ms=100)
+        queue.nack(taken["to die"], rejected=True)
+    queue.cancel("to be retried", "to die", "to be handled", "to fail")
+    queue.nack(taken["to fail"])
+    queue.advance(6_000)
+    queue.sweep()
+    for group in groups:
+        queue.reclaim(group)
+
+
+def _keep_house(queue: Queue, groups: list[str]) -> None:
+    queue.send("expires when read", ttl_ms=10)
+    queue.send("expires before", ttl_ms=10)
+    for group in groups:
+        entries = queue.take(group)
+        queue.advance(20)
+        queue.judge(group, entries)
+    queue.sweep()
+    queue.advance(8 * DAY)
+    queue.promote()
+    for group in groups:
+        for delivery in queue.read(group):
+            queue.ack(delivery)
+    queue.sweep()
+    queue.send("abandoned")
+    for group in groups:
+        queue.read(group)
+        queue.advance(2_000)
+        queue.reclaim(group)
+    queue.trim(spent_ms=0)
+
+
+def _operate(queue: Queue, commands: Commands, admin: Connection, reader: str) -> None:
+    """All that operators type."""
+    of = queue.keys.of
+    queue.send("w", due="+1000")
+    for id in ("d", "r"):
+        queue.send(id)
+    taken = {delivery.id: delivery for delivery in queue.read("billing")}
+    queue.nack(taken["d"], rejected=True)
+    queue.nack(taken["r"], delay_ms=DAY)
+    with Connection(reader, name="reader") as connection:
+        for state in (State.WAITING, State.RETRY, State.GARBAGE):
+            connection.run(paging.split(queue.keys, state, paging.START, paging.END, 1))
+            assert connection.call(paging.page(queue.keys, state, paging.START, paging.END)).messages
+    for words in (
+        *(["topic", "set", OURS, "--max-retries", "3"], ["topic", "list"], ["status"], ["show", OURS, "w"]),
+        *(["doctor"], ["group", "list", OURS], ["garbage", "list", OURS], ["garbage", "replay", OURS, "d"]),
+        *(["garbage", "replay", OURS, "--all"], ["garbage", "purge", OURS, "--all", "--yes"], ["cancel", OURS, "w"]),
+    ):
+        assert commands.manager(*words).code in (0, 1), words
+    # Damage of each kind that is mended.
+    for id in ("x", "y", "z"):
+        queue.send(id, due="+1000", ttl_ms=DAY)
+    queue.send("lost")
+    for words in (
+        *(["HDEL", of("messages"), "x"], ["ZADD", of("finished"), "inf", "y"], ["ZREM", of("expiring"), "z"]),
+        *(["ZADD", of("retry"), "1", "billing/none"], ["ZADD", of("garbage"), "1", "billing/none"]),
+        *(["HSET", of("failures"), "billing/none", "x"], ["HSET", of("owed"), "none", "billing,mail"]),
+        *(["XTRIM", of("ready"), "MAXLEN", "0"],),
+    ):
+        admin.call(command(*words))
+    assert commands.manager("check", "--repair").code in (0, 1)
+    assert commands.manager("group", "drop", OURS, "mail", "--force", "--yes").code == 0
+    assert commands.manager("group", "drop", OURS, "billing", "--force", "--yes").code == 0
+    assert commands.manager("topic", "drop", OURS, "--force", "--yes").code == 0
+
+
+async def _manage(server: Server, admin: Connection) -> None:
+    """The daemon: it listens, adopts a topic that is sent to, and retires those that were dropped."""
+    keys = TopicKeys(PREFIX, OURS)
+    admin.call(command("HSET", dropped_key(PREFIX), OURS, 1, "gone", 1))
+    admin.call(command("ZADD", keys.of("waiting"), 1, "x"))
+    async with managed(user_url(server, RoleName.MANAGER, PREFIX), PREFIX):
+        await wait_until_async(lambda: not admin.call(command("EXISTS", dropped_key(PREFIX))))
+        await wait_until_async(lambda: not admin.call(command("EXISTS", keys.of("waiting"))))
+
+
+def _done(server: Server) -> set[Deed]:
+    """What the users do when they do all that they are for."""
+    with watched(server, PREFIX) as deeds, closing(Roles(server, PREFIX)) as roles, Connection(server.url) as admin:
+        roles_topic: Any = roles
+        queue = Queue(roles_topic, TopicKeys(PREFIX, OURS))
+        _produce_and_consume(server)
+        _live_all_lives(queue)
+        urls = {role: user_url(server, role, PREFIX) for role in RoleName}
+        _operate(queue, Commands(urls[RoleName.MANAGER], PREFIX), admin, urls[RoleName.READER])
+        asyncio.run(_manage(server, admin))
+    return deeds
+
+
+@pytest.fixture(scope="module")
+def done(guarded: Server) -> set[Deed]:
+    """What the users do when they do all that they are for."""
+    return _done(guarded)
+
+
+@pytest.fixture(scope="module")
+def rights(guarded: Server) -> Iterator[Rights]:
+    """Asks for the rights of users on every key of ours, and on some of others."""
+    ours = [*TopicKeys(PREFIX, OURS).all(), *(f"{PREFIX}:{name}" for name in ("topics", "dropped", "wake"))]
+    with Connection(guarded.url) as admin:
+        yield Rights(admin, [*ours, *THEIRS, *FOREIGN])
+
+
+THEIRS = TopicKeys(PREFIX, "other").all()
+FOREIGN = ["foreign", *TopicKeys("other", OURS).all(), "other:topics", "other:dropped", "other:wake"]
+
+
+def _is_exact(role: RoleName, allowed: set[tuple[str, str]], done: set[Deed]) -> bool:
+    needed = {(verb, name) for who, verb, name in done if who is role}
+    told = {(verb, key_name(PREFIX, key)) for verb, key in allowed}
+    strayed = {key for _, key in allowed if key in FOREIGN or (key in THEIRS and role is not RoleName.MANAGER)}
+    return told == needed and not strayed
+
+
+@pytest.mark.parametrize("role", RoleName)
+def test_users_may_do_their_work_and_nothing_else(role: RoleName, rights: Rights, done: set[Deed]) -> None:
+    """Of all commands of the server, on all keys and channels, allowed is what was done, and only there."""
+    assert _is_exact(role, rights.of(f"{PREFIX}-{role}"), done)
+
+
+def _widened(rule: str) -> Iterator[str]:
+    if not rule.startswith("("):
+        yield f"{rule} +flushall"
+        return
+    words = rule.strip("()").split()
+    patterns = [word for word in words if word[0] in "~&"]
+    elsewhere = [pattern.replace(PREFIX, "other", 1) for pattern in patterns]
+    for more in (["+@read"], [patterns[0][0] + "*"], elsewhere):
+        yield f"({' '.join([*words, *more])})"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", RoleName)
+def test_no_rule_could_be_wider(role: RoleName, guarded: Server, rights: Rights, done: set[Deed]) -> None:
+    """Each rule in turn is widened, in its commands and in its keys: the test above would tell."""
+    with Connection(guarded.url) as admin:
+        topics = ["*"] if role is RoleName.MANAGER else [OURS]
+        found = rules(role, PREFIX, topics, before_7_2=is_old(admin))
+        for at, rule in enumerate(found):
+            for wider in _widened(rule) if rule.startswith(("+", "(")) else ():
+                changed = [*found[:at], *(wider.split(" ", 1) if wider[0] == "+" else [wider]), *found[at + 1 :]]
+                admin.call(command("ACL", "SETUSER", "probe", *changed))
+                assert not _is_exact(role, rights.of("probe"), done), wider
+
+
+def test_a_producer_sends_and_does_not_read(guarded: Server) -> None:
+    """It sends to its topics, finds what it sent, and neither reads a group's messages nor acks them."""
+    with _producer(guarded) as producer:
+        assert producer.send(OURS, "x", id="p1", delay=60).outcome == "sent"
+        assert producer.find(OURS, "p1")
+        with pytest.raises(AccessDenied):
+            producer.send("other", "x")
+        with pytest.raises(AccessDenied):
+            producer.find("other", "theirs")
+    url = user_url(guarded, RoleName.PRODUCER, PREFIX)
+    nosy = Consumer(OURS, "billing", settings=ConsumerSettings(redis_url=url, prefix=PREFIX))
+    with nosy, pytest.raises(AccessDenied):
+        nosy.read()
+
+
+def test_a_consumer_reads_and_does_not_send(guarded: Server) -> None:
+    """It reads its topics, settles what it read, and neither sends nor looks at other topics."""
+    with _producer(guarded) as producer:
+        sent = producer.send(OURS, "x")
+    with _consumer(guarded) as consumer:
+        taken = consumer.read(limit=1_000, wait=5)
+        assert sent.id in [delivery.id for delivery in taken]
+        assert set(consumer.ack(*taken)) == {"acked"}
+    with _consumer(guarded, "other") as nosy, pytest.raises(AccessDenied):
+        nosy.read()
+    url = user_url(guarded, RoleName.CONSUMER, PREFIX)
+    with Producer(settings=ProducerSettings(redis_url=url, prefix=PREFIX)) as producer:
+        with pytest.raises(AccessDenied):
+            producer.send(OURS, "x")
+        with pytest.raises(AccessDenied):
+            producer.cancel(OURS, sent.id)
+
+
+@pytest.mark.parametrize("role", RoleName)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "FLUSHALL",
+        "FLUSHDB",
+        "KEYS *",
+        "SCAN 0",
+        "CONFIG GET *",
+        "ACL LIST",
+        "SHUTDOWN",
+        "GET foreign",
+        "DEL foreign",
+    ],
+)
+def test_nobody_may_do_what_administrators_do(guarded: Server, role: RoleName, words: str) -> None:
+    """Neither by a command nor by a script of their own, which they may load and run."""
+    body = ",".join(f"'{word}'" for word in words.split())
+    sha = redis.Redis(port=guarded.port).script_load(f"return redis.call({body})")
+    with Connection(user_url(guarded, role, PREFIX)) as connection:
+        for attempt in (words.split(), ["EVALSHA", sha, 0]):
+            with pytest.raises(LisaError):
+                connection.call(command(*attempt))
+    with guarded.client() as client:
+        assert client.get("foreign") == b"x"
+
+
+def test_the_users_can_be_made_by_redis_cli(commands: Commands, prefix: str) -> None:
+    """Each line is a command; a user's password, which no line holds, stays when they are made again."""
+    with Connection(commands.url) as admin:
+        options = ["--before-7-2"] if is_old(admin) else []
+        for times in (1, 2):
+            lines = commands.manager("acl", "--topic", OURS, "--topic", "shop.*", *options).out.splitlines()
+            for line in lines:
+                admin.call(command(*line.split()))
+            user = f"{prefix}-producer"
+            if times == 1:
+                admin.call(command("ACL", "SETUSER", user, f">{PASSWORD}"))
+        try:
+            login = commands.url.replace("://", f"://{user}:{PASSWORD}@")
+            with Producer(settings=ProducerSettings(redis_url=login, prefix=prefix)) as producer:
+                producer.send("shop.shoes", "x")
+                with pytest.raises(AccessDenied):
+                    producer.send("other", "x")
+        finally:
+            admin.call(command("ACL", "DELUSER", *(line.split()[2] for line in lines)))
+    assert [line.split()[2] for line in lines] == [f"{prefix}-{role}" for role in RoleName]
+
+
+def test_users_are_told_as_asked(commands: Commands) -> None:
+    """One role under a name of its own, for programs too; a database of the URL; and what cannot be."""
+    ran = commands.manager("acl", "consumer", "--topic", "a", "--user", "jo", "--json")
+    assert ran.document == [{"user": "jo", "rules": rules(RoleName.CONSUMER, commands.prefix, ["a"])}]
+    assert " +select " in commands.manager("acl", "reader", "--redis-url", "redis://h/3").out
+    assert "+select" not in commands.manager("acl", "reader", "--redis-url", "redis://h/0").out
+    for words in (["--user", "jo"], ["--topic", "a b"], ["--topic", "*a"], ["cook"]):
+        assert commands.manager("acl", *words).code == 2, words
