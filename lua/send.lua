@@ -23,7 +23,7 @@ local messages, waiting, ready, expiring, finished, owed = KEYS[1], KEYS[2], KEY
 local now = clock(ARGV[1])
 
 local scheduled, expiries, immediate, replies = {}, {}, {}, {}
-local first, argument, due, exact, head
+local first, first_exact, argument, due, exact, head
 for i = 4, #ARGV, 3 do
   local id, content = ARGV[i], ARGV[i + 2]
   -- Many messages of a batch have the same delay.
@@ -45,7 +45,9 @@ for i = 4, #ARGV, 3 do
     if due > now then
       scheduled[#scheduled + 1] = priority == 0 and exact or score_of(due, priority)
       scheduled[#scheduled + 1] = id
-      first = math.min(first or due, due)
+      if not first or due < first then
+        first, first_exact = due, exact
+      end
     else
       immediate[#immediate + 1] = { id = id, due = due, priority = priority, position = i }
     end
@@ -56,9 +58,12 @@ if #expiries > 0 then
   redis.call('ZADD', expiring, unpack(expiries))
 end
 if first then
-  local before = earliest(waiting)
+  -- Cheaper than `earliest`, and every send asks.
+  local none_before = redis.call('ZCOUNT', waiting, '-inf', first_exact) == 0
   redis.call('ZADD', waiting, unpack(scheduled))
-  wake_if_earlier(first, before, ARGV[2], ARGV[3])
+  if none_before then
+    wake(first, ARGV[2], ARGV[3])
+  end
 end
 if #immediate > 0 then
   table.sort(immediate, function(a, b)

@@ -4,8 +4,12 @@ local function earliest(zset)
   return first[2] and math.ceil(tonumber(first[2]))
 end
 
+local function wake(due, channel, topic)
+  redis.call('PUBLISH', channel, string.format('%s %.0f', topic, due))
+end
+
 local function wake_if_earlier(due, before, channel, topic)
   if due and (not before or due < before) then
-    redis.call('PUBLISH', channel, string.format('%s %.0f', topic, due))
+    wake(due, channel, topic)
   end
 end

@@ -169,6 +169,16 @@ def test_no_include_is_left_unresolved() -> None:
     assert len({script.sha for script in loaded}) == len(loaded)
 
 
+def test_functions_that_are_not_called_are_left_out() -> None:
+    """A script takes of its includes what it uses, itself or by another function that it uses, and no more."""
+    for script in map(load, SCRIPT_NAMES):
+        text = re.sub(r"--.*", "", script.text)
+        functions = re.findall(r"^local function (\w+)", text, re.MULTILINE)
+        assert [name for name in functions if len(re.findall(rf"\b{name}\b", text)) == 1] == []
+    assert "function read_limits" in load("send").text
+    assert "function read_record" not in load("send").text
+
+
 def test_bind_goes_by_the_header() -> None:
     """Keys in their order, arguments by name, rows flattened; anything else is refused."""
     keys = TopicKeys("lisa", "orders")

@@ -20,6 +20,7 @@ from lisa_common.server import (
     connection_options,
     forgotten,
     lisa_error,
+    pack,
     read_reply,
     unreachable,
 )
@@ -143,15 +144,17 @@ class AsyncConnection:
             raise lisa_error(error) from error
 
     async def _send(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        if len(calls) == 1:
-            try:
-                return [await self.client.execute_command(*calls[0].args)]  # type: ignore[no-untyped-call]
-            except redis.exceptions.ResponseError as error:
-                return [error]
-        async with self.client.pipeline(transaction=False) as pipe:
-            for call in calls:
-                pipe.execute_command(*call.args)
-            return list(await pipe.execute(raise_on_error=False))
+        pool = self.client.connection_pool
+        connection: Any = await pool.get_connection()  # type: ignore[no-untyped-call]
+        try:
+            await connection.send_packed_command(pack(calls))
+            return [await _reply(connection) for _ in calls]
+        except BaseException:
+            # There may be replies on their way that nobody waits for.
+            await connection.disconnect(nowait=True)
+            raise
+        finally:
+            await pool.release(connection)
 
     async def _attempt(self, ask: Awaitable[T], unreachable_at: Address | None = None) -> T:
         try:
@@ -175,6 +178,13 @@ class AsyncConnection:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+async def _reply(connection: Any) -> Any:
+    try:
+        return await connection.read_response()
+    except redis.exceptions.ResponseError as error:
+        return error
 
 
 async def cancel_all(*tasks: "asyncio.Task[Any]") -> None:

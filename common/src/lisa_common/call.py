@@ -6,8 +6,7 @@ that yields calls, one or a pipeline of several, and is sent their results; `lis
 """
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from lisa_common.keys import TopicKeys
 from lisa_common.scripts import Arg, Script, load
@@ -21,8 +20,7 @@ def _as_is(reply: Any) -> Any:
     return reply
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
+class Call(NamedTuple, Generic[T]):
     """One Redis command and how to read its reply.
 
     `repeatable` says that doing it twice is as good as doing it once: shells that retry do so without it only when the

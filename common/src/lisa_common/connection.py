@@ -19,6 +19,7 @@ from lisa_common.server import (
     connection_options,
     forgotten,
     lisa_error,
+    pack,
     read_reply,
     unreachable,
 )
@@ -132,15 +133,17 @@ class Connection:
         return [read_reply(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
     def _send(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        if len(calls) == 1:
-            try:
-                return [self.client.execute_command(*calls[0].args)]  # type: ignore[no-untyped-call]
-            except redis.exceptions.ResponseError as error:
-                return [error]
-        with self.client.pipeline(transaction=False) as pipe:
-            for call in calls:
-                pipe.execute_command(*call.args)  # type: ignore[no-untyped-call]
-            return list(pipe.execute(raise_on_error=False))
+        pool = self.client.connection_pool
+        connection: Any = pool.get_connection()
+        try:
+            connection.send_packed_command(pack(calls))
+            return [_reply(connection) for _ in calls]
+        except BaseException:
+            # There may be replies on their way that nobody waits for.
+            connection.disconnect()
+            raise
+        finally:
+            pool.release(connection)
 
     def _attempt(self, ask: Callable[[], T], unreachable_at: Address | None = None) -> T:
         try:
@@ -164,3 +167,10 @@ class Connection:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _reply(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except redis.exceptions.ResponseError as error:
+        return error

@@ -4,7 +4,7 @@ All keys of a topic share one hash tag, so that each script touches one slot of 
 told in `lua/README.md` and `docs/keys.md`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 __all__ = [
@@ -55,12 +55,20 @@ class TopicKeys:
 
     prefix: str
     topic: str
+    _known: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def of(self, name: str) -> str:
         """The key of one of `TOPIC_KEYS`, or of the topics that were `dropped`."""
         if name == "dropped":
             return dropped_key(self.prefix)
         return f"{self.prefix}:{{{self.topic}}}:{name}"
+
+    def of_each(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The keys of several names. They are made once, as every call of a script asks for its own."""
+        known = self._known.get(names)
+        if known is None:
+            known = self._known[names] = tuple(map(self.of, names))
+        return known
 
     def all(self) -> tuple[str, ...]:
         """All keys that the topic may have."""
