@@ -1,5 +1,6 @@
 """Calls, flows and errors: what the shells promise, without and with a server."""
 
+import multiprocessing
 from collections.abc import Callable
 from typing import Any
 
@@ -211,3 +212,29 @@ def test_wrong_password(own_server: Callable[..., Server]) -> None:
         assert "wrong@" not in str(caught.value)
     with Connection(f"redis://:right@127.0.0.1:{server.port}") as connection:
         assert connection.call(command("PING")) == b"PONG"
+
+
+def test_connections_are_kept_unless_they_are_spoilt(redis_url: str, client: redis.Redis) -> None:
+    """A call goes over the connection of the last one; if the server has closed that, over a new one, and only once."""
+    who = command("CLIENT", "ID", repeatable=False)
+    with Connection(redis_url) as connection:
+        first = connection.call(who)
+        assert connection.call(who) == first
+        client.client_kill_filter(_id=str(first))
+        second = connection.call(who)
+        assert second != first
+        assert connection.call(who) == second
+
+
+def test_a_forked_process_speaks_on_a_connection_of_its_own(redis_url: str) -> None:
+    """What parent and child say on one connection would reach the server in pieces."""
+    who = command("CLIENT", "ID")
+    processes = multiprocessing.get_context("fork")
+    with Connection(redis_url) as connection:
+        answers = processes.SimpleQueue()
+        before = connection.call(who)
+        child = processes.Process(target=lambda: answers.put(connection.call(who)))
+        child.start()
+        assert answers.get() != before
+        child.join()
+        assert connection.call(who) == before
