@@ -1,7 +1,5 @@
 """ack: acked, late or stale."""
 
-from dataclasses import replace
-
 import pytest
 
 from lisa_common.policy import Policy
@@ -206,8 +204,8 @@ def test_what_was_never_delivered_is_stale(queue: Queue, field: str) -> None:
     queue.send("a")
     (delivery,) = queue.read("g")
     wrong: dict[str, object] = {"due_ms": 1, "id": "b"}
-    entry = replace(delivery.entry, entry="5-5", **{field: wrong[field]})  # type: ignore[arg-type]
-    assert queue.ack(replace(delivery, entry=entry)) == [STALE]
+    entry = delivery.entry._replace(entry="5-5", **{field: wrong[field]})  # type: ignore[arg-type]
+    assert queue.ack(delivery._replace(entry=entry)) == [STALE]
     assert queue.contents().left == ["records"]
 
 

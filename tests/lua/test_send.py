@@ -13,7 +13,7 @@ def test_due_later_waits(queue: Queue) -> None:
     contents = queue.contents()
     assert contents.left == ["waiting", "records"]
     assert contents.waiting == {"a": EPOCH_MS + 500}
-    assert unpack_record(contents.records["a"]) == Record(EPOCH_MS, EPOCH_MS + 500, b"hello", headers={"k": "v"})
+    assert unpack_record(contents.records["a"]) == Record(EPOCH_MS, EPOCH_MS + 500, b"hello", None, None, 0, {"k": "v"})
     assert contents.stream == {}
 
 

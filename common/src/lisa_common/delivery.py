@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from lisa_common.keys import TopicKeys
 from lisa_common.record import Record
@@ -11,8 +10,7 @@ from lisa_common.record import Record
 __all__ = ["Delivery", "Entry", "delivery_of", "entry_of", "entry_place"]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """An entry as read from the ready stream. Without an id it is none of ours."""
 
     entry: str
@@ -23,8 +21,7 @@ class Entry:
     at_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """A message in the hands of a consumer.
 
     Until it is acked, nacked or rejected, or its lease runs out, no other consumer of the group has it.
@@ -33,15 +30,22 @@ class Delivery:
     topic: str
     group: str
     id: str
-    body: bytes = field(repr=False)
-    headers: Mapping[str, str] = field(repr=False)
+    body: bytes
+    headers: Mapping[str, str]
     attempt: int
     """1 for the first delivery in this group."""
     due_ms: int
     """When this delivery was due: the message, or its retry. Server time, in ms."""
     sent_ms: int
-    entry: Entry = field(repr=False)
+    entry: Entry
     """What acks are fenced by."""
+
+    def __repr__(self) -> str:
+        # As it stands in logs: without the body and the headers, which are nobody's business there.
+        return (
+            f"Delivery(topic={self.topic!r}, group={self.group!r}, id={self.id!r}, attempt={self.attempt}, "
+            f"due_ms={self.due_ms}, sent_ms={self.sent_ms})"
+        )
 
     def json(self) -> Any:
         """The body decoded as JSON; raises ValueError when it is none."""
@@ -54,16 +58,9 @@ class Delivery:
 
 def delivery_of(keys: TopicKeys, group: str, entry: Entry, record: Record) -> Delivery:
     """The delivery that an entry and its record make."""
+    due_ms = entry.at_ms or record.due_ms
     return Delivery(
-        topic=keys.topic,
-        group=group,
-        id=entry.id or "",
-        body=record.body,
-        headers=record.headers,
-        attempt=entry.attempt,
-        due_ms=entry.at_ms or record.due_ms,
-        sent_ms=record.sent_ms,
-        entry=entry,
+        *(keys.topic, group, entry.id or "", record.body, record.headers, entry.attempt, due_ms, record.sent_ms, entry)
     )
 
 

@@ -1,7 +1,7 @@
 """What becomes of entries that were read: deliveries, and those that must not be delivered."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from lisa_common.delivery import Delivery, Entry, delivery_of
 from lisa_common.keys import TopicKeys
@@ -27,7 +27,7 @@ def sort_entries(
     found = Sorted()
     for entry, data in zip(entries, records, strict=True):
         if entry.id is None or data is None or entry.group not in (None, group):
-            found.pass_over.append(replace(entry, id=None))
+            found.pass_over.append(entry._replace(id=None))
             continue
         try:
             record = None if is_husk(data) else unpack_record(data)
@@ -36,7 +36,7 @@ def sort_entries(
             continue
         if record is not None and record.due_ms != entry.due_ms:
             # Left over from an earlier message of the same id.
-            found.pass_over.append(replace(entry, id=None))
+            found.pass_over.append(entry._replace(id=None))
         elif record is None or (record.expires_ms is not None and record.expires_ms <= now_ms):
             found.pass_over.append(entry)
         else:

@@ -8,8 +8,7 @@ then the body. `lua/include/record.lua` is the twin of this file: scripts write 
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 __all__ = ["VERSION", "Record", "UnreadableRecord", "is_husk", "pack_content", "unpack_record"]
 
@@ -22,17 +21,16 @@ class UnreadableRecord(Exception):
     """A record of a version that this release does not know, or a damaged one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A message as it is stored. Times are ms of the server's clock."""
 
     sent_ms: int
     due_ms: int
     body: bytes
-    ttl_ms: int | None = None
-    max_retries: int | None = None
-    priority: int = 0
-    headers: Mapping[str, str] = field(default_factory=dict)
+    ttl_ms: int | None
+    max_retries: int | None
+    priority: int
+    headers: Mapping[str, str]
 
     @property
     def expires_ms(self) -> int | None:
@@ -79,7 +77,7 @@ def unpack_record(data: bytes) -> Record:
     sent_ms, due_ms = int.from_bytes(data[1:7], "big"), int.from_bytes(data[7:13], "big")
     flags, at = data[13], _HEAD
     if not flags:
-        return Record(sent_ms, due_ms, data[at:])
+        return Record(sent_ms, due_ms, data[at:], None, None, 0, {})
     ttl_ms = max_retries = None
     priority, headers = 0, dict[str, str]()
     if flags & _HAS_TTL:

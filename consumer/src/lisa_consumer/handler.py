@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lisa_common.delivery import Delivery
 from lisa_common.errors import LisaError
@@ -43,13 +43,17 @@ class Route:
     handler: Handler
     concurrency: int
     timeout_s: float | None = None
+    _is_async: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_is_async", _is_async(self.handler))
 
     async def call(self, delivery: Delivery, threads: Executor) -> None:
         """Runs the handler to its end: a coroutine in the loop, a plain function in a thread.
 
         Raises what it raises, and TimeoutError when a coroutine takes longer than the route allows.
         """
-        if _is_async(self.handler):
+        if self._is_async:
             result = self.handler(delivery)
         else:
             loop = asyncio.get_running_loop()
@@ -57,13 +61,17 @@ class Route:
             if error is not None:
                 raise error
         if inspect.isawaitable(result):
-            try:
-                async with asyncio.timeout(self.timeout_s) as limit:
-                    await result
-            except TimeoutError:
-                if limit.expired():
-                    raise TimeoutError(f"the handler took longer than {self.timeout_s:g} s") from None
-                raise
+            await (result if self.timeout_s is None else _within(self.timeout_s, result))
+
+
+async def _within(timeout_s: float, result: Awaitable[object]) -> None:
+    try:
+        async with asyncio.timeout(timeout_s) as limit:
+            await result
+    except TimeoutError:
+        if limit.expired():
+            raise TimeoutError(f"the handler took longer than {timeout_s:g} s") from None
+        raise
 
 
 def _outcome(handler: Handler, delivery: Delivery) -> tuple[object, BaseException | None]:

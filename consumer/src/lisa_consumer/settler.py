@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from lisa_common.aio import AsyncConnection
 from lisa_common.delivery import Delivery
@@ -18,8 +18,7 @@ __all__ = ["Settler"]
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
+class _Ended(NamedTuple):
     delivery: Delivery
     nack: Nack | None
 

@@ -156,9 +156,7 @@ class Shift:
         if not self._slots.take(topic):
             return False
         delivery = self._queues[topic].popleft()
-        task = asyncio.create_task(self._handle(self._routes[topic], delivery))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._running.add(asyncio.create_task(self._handle(self._routes[topic], delivery)))
         return True
 
     async def _handle(self, route: Route, delivery: Delivery) -> None:
@@ -171,6 +169,7 @@ class Shift:
             self._leases.end(delivery)
             self._settler.settle(delivery, nack)
         finally:
+            self._running -= {asyncio.current_task()}
             self._slots.give_back(delivery.topic)
             self._start()
 

@@ -1,7 +1,7 @@
 """What one consumer of a group holds, as flows: taken from the ready stream, cut into ranges, fetched, settled."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from lisa_common.call import Call, Flow, command
@@ -149,7 +149,7 @@ class Holding:
     def _sorted(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
         """The group's deliveries, and entries that are none: another group's retries, and foreign ones."""
         ours = [entry for entry in entries if entry.id is not None and entry.group in (None, self.group)]
-        others = [replace(e, id=None) for e in entries if e.id is None or e.group not in (None, self.group)]
+        others = [e._replace(id=None) for e in entries if e.id is None or e.group not in (None, self.group)]
         return ours, others
 
     def _pass_over(self, entries: Sequence[Entry]) -> Flow[None]:
