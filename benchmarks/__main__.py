@@ -77,19 +77,21 @@ def _options() -> argparse.Namespace:
 def _measure(name: str, options: argparse.Namespace, directory: Path) -> Part:
     bench = Bench(1 if options.quick else options.rounds, 0.01 if options.quick else 1.0, directory)
     print(f"{name}: {WORKLOADS[name].__doc__}", flush=True)
+    about = _about()
     began = time.monotonic()
     WORKLOADS[name](bench)
     took_s = time.monotonic() - began
     print(f"    took {took_s:.0f} s", flush=True)
-    return Part(name, took_s, _about(bench), bench.measurements(), bench.notes)
+    return Part(name, took_s, {"server": bench.server_name, **about}, bench.measurements(), bench.notes)
 
 
-def _about(bench: Bench) -> dict[str, str]:
+def _about() -> dict[str, str]:
     git = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return {
-        "server": bench.server_name,
         "python": platform.python_version(),
         "cores": str(os.cpu_count()),
+        # What others do on the machine: the suite itself adds to it only from here on.
+        "load": f"{os.getloadavg()[0]:.1f}",
         "commit": git.stdout.strip() or "unknown",
         "date": datetime.now(UTC).date().isoformat(),
     }

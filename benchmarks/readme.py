@@ -30,12 +30,11 @@ def section(ratios: Ratios, verdicts: Sequence[Verdict]) -> str:
     lines = [
         f"On {about['cores']} cores, with {about['server']} and Python {about['python']}, on one machine; medians.",
         "The yardstick is redis-py pipelining `SET` and `ZADD` of the same 200-byte bodies, in batches of 500.",
+        *_busy(float(about["load"]), int(about["cores"])),
         "",
         *_table(("Lisa", "messages/s", "over the yardstick"), _lisa(ratios)),
         "",
-        *_table(
-            ("peer", "schedule", "drain", "lag p50", "lag p99", "early by", "memory"), _peers(ratios), right_from=1
-        ),
+        *_table(("peer", "schedule", "drain", "lag p50", "lag p99", "early by", "memory"), _peers(ratios)),
         "",
         "Rates are messages/s; lags are in ms, at 250 messages/s with whole seconds of delay; memory is bytes of Redis",
         "for a waiting message. [How each was run](benchmarks/README.md#peers), [all rounds](benchmarks/results).",
@@ -46,8 +45,16 @@ def section(ratios: Ratios, verdicts: Sequence[Verdict]) -> str:
         f"Of {len(verdicts)} targets, {held} hold.",
     ]
     if missed:
-        lines += ["These do not:", "", *_table(("target", "limit", "measured"), _missed(verdicts), right_from=1)]
+        lines += ["These do not:", "", *_table(("target", "limit", "measured"), _missed(verdicts))]
     return "\n".join([*lines, "", "`make bench` measures all of this again, in less than half an hour.", ""])
+
+
+def _busy(load: float, cores: int) -> list[str]:
+    if load < cores / 2:
+        return []
+    return [
+        f"The machine was busy with other things, too (load average {load:g} before it began): only ratios count."
+    ]
 
 
 def _lisa(ratios: Ratios) -> Iterable[tuple[str, ...]]:
@@ -92,6 +99,6 @@ def _missed(verdicts: Sequence[Verdict]) -> Iterable[tuple[str, ...]]:
             yield verdict.target.what, limit, figure(verdict.value)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right_from: int = 1) -> list[str]:
-    rule = ["---" if column < right_from else "---:" for column in range(len(head))]
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    rule = ["---", *["---:"] * (len(head) - 1)]
     return [f"| {' | '.join(cells)} |" for cells in (head, rule, *rows)]

@@ -17,4 +17,4 @@ def aof(bench: Bench) -> None:
             for _ in bench.laps(within_s=40, most=3):
                 bench.add(f"yardstick, {policy}", "messages/s", yardstick(host.aside, bodies))
                 bench.add(f"send_many, {policy}", "messages/s", send_many(host, "later", bodies))
-                bench.add(f"plain consumer, {policy}", "messages/s", Drain(host, bench.size(50_000)).plain())
+                bench.add(f"plain consumer, {policy}", "messages/s", Drain(host, bench.size(20_000)).plain())

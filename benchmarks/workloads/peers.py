@@ -60,7 +60,7 @@ def _schedule(bench: Bench, peer: Peer, environment: Environment) -> None:
 
 def _deliver(bench: Bench, peer: Peer, environment: Environment) -> None:
     messages = bench.size(peer.drained)
-    rate = bench.measurements()[f"{peer.name}, schedule"].low
+    rate = bench.measurements()[f"{peer.name}, schedule"].median
     with staged(bench, peer, environment) as stage:
         stage.start_workers()
         for _ in bench.laps(within_s=25, most=2):

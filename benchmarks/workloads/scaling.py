@@ -18,6 +18,6 @@ def workers(bench: Bench) -> None:
                 for _ in range(added):
                     host.worker(["orders"], handler=handler, concurrency=1)
                 for _ in bench.laps(within_s=12, most=3):
-                    rate = Drain(host, bench.size(2_000) * count).by_workers()
+                    rate = Drain(host, bench.size(1_000) * count).by_workers()
                     bench.add(f"{count}, handler {taking} 1 ms", "messages/s", rate)
     bench.note("computes", "a handler that keeps a core busy cannot scale beyond the cores, which the server shares")

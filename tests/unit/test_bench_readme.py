@@ -10,8 +10,8 @@ from benchmarks.readme import rewrite, section
 from benchmarks.targets import Target, Verdict
 
 
-def _part(name: str, medians: dict[str, float], notes: dict[str, str] | None = None) -> Part:
-    about = {"cores": "2", "server": "Redis 7.0.15", "python": "3.11.7"}
+def _part(name: str, medians: dict[str, float], notes: dict[str, str] | None = None, *, load: str = "0.2") -> Part:
+    about = {"cores": "2", "load": load, "server": "Redis 7.0.15", "python": "3.11.7"}
     measured = {what: Measurement("", (value,)) for what, value in medians.items()}
     return Part(name, 1, about, measured, notes or {})
 
@@ -60,6 +60,13 @@ def test_losses_are_told(ratios: Ratios) -> None:
     assert "Of 3 targets, 1 hold" in text
     assert "| small | ≤ 450 bytes | 512 |" in text
     assert "fast |" not in text
+
+
+def test_a_busy_machine_is_told(ratios: Ratios) -> None:
+    """Where others had the cores as well."""
+    assert "busy" not in section(ratios, [])
+    bulk = _part("bulk", {name: m.median for name, m in ratios.parts["bulk"].measurements.items()}, load="1.5")
+    assert "load average 1.5 before it began" in section(Ratios([*ratios.parts.values(), bulk]), [])
 
 
 def test_a_part_that_was_not_measured_leaves_no_section() -> None:
