@@ -59,7 +59,7 @@ PEERS = {
         ),
         Peer(
             "streaq",
-            "asyncio; a stream and a sorted set; 2 processes, concurrency 100",
+            "asyncio; a stream and a sorted set, looked at twice a second; 2 processes, concurrency 100",
             (_adapter("streaq"),) * 2,
             packages=("streaq==7.2.0", "hiredis==3.5.0"),
         ),
