@@ -52,9 +52,7 @@ def section(ratios: Ratios, verdicts: Sequence[Verdict]) -> str:
 def _busy(load: float, cores: int) -> list[str]:
     if load < cores / 2:
         return []
-    return [
-        f"The machine was busy with other things, too (load average {load:g} before it began): only ratios count."
-    ]
+    return [f"The machine was busy with other things, too (load average {load:g} before it began): only ratios count."]
 
 
 def _lisa(ratios: Ratios) -> Iterable[tuple[str, ...]]:
