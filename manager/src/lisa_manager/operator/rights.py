@@ -52,7 +52,7 @@ _ROLES = {
         channel="publish",
         registry="hget hsetnx",
         on={
-            "waiting": "zadd zrange zrem zscore",
+            "waiting": "zadd zcount zrange zrem zscore",
             "ready": "exists xadd xdel xinfo|groups xpending xrange",
             "messages": "hdel hget hset hsetnx",
             "expiring": "exists zadd zrem",
