@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.measurements import Ratios
+from benchmarks.report import figure
 from benchmarks.workloads.growth import LEVELS
 
 __all__ = ["draw"]
@@ -21,66 +22,72 @@ def draw(ratios: Ratios, directory: Path) -> list[Path]:
     mpl.use("Agg")
     files = []
     charts: dict[str, Callable[[Ratios], Figure]] = {"throughput": _throughput, "lag": _lag, "growth": _growth}
-    for name, chart in charts.items():
+    for name, painted in charts.items():
         try:
-            figure = chart(ratios)
+            chart = painted(ratios)
         except KeyError:  # one of its parts has not been measured
             continue
         files.append(directory / f"{name}.png")
-        figure.savefig(files[-1], dpi=120)
-        plt.close(figure)
+        chart.savefig(files[-1], dpi=120)
+        plt.close(chart)
     return files
 
 
 def _throughput(ratios: Ratios) -> Figure:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+    chart, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
     scheduled = {
         "Lisa, send_many": ratios.ratio("bulk: send_many", "bulk: yardstick"),
         "bare script": ratios.ratio("bulk: bare script", "bulk: yardstick"),
-        **_peers(ratios, "schedule"),
+        **ratios.over_yardstick("peers", "schedule"),
     }
     drained = {
         "Lisa, plain consumer": ratios.ratio("drain: plain consumer", "drain: yardstick"),
         "Lisa, worker": ratios.ratio("drain: worker", "drain: yardstick"),
         "bare scripts": ratios.ratio("drain: bare scripts", "drain: yardstick"),
-        **_peers(ratios, "drain"),
+        **ratios.over_yardstick("peers", "drain"),
     }
     _bars(left, scheduled, "scheduling in bulk")
     _bars(right, drained, "draining what is due at one instant")
     for axes in (left, right):
         axes.set_xlabel("messages/s, over the yardstick's (logarithmic)")
         axes.axvline(1, color="black", linewidth=0.8, linestyle=":")
-    return figure
-
-
-def _peers(ratios: Ratios, quantity: str) -> dict[str, float]:
-    yardsticks = ratios.per_subject("peers", "yardstick")
-    return {peer: rate.median / yardsticks[peer].median for peer, rate in ratios.per_subject("peers", quantity).items()}
+    return chart
 
 
 def _lag(ratios: Ratios) -> Figure:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
-    for axes, part, title in ((left, "peers", "250 messages/s, one topic"), (right, "lag", "camellia's case")):
-        lags = {subject: lag.median for subject, lag in ratios.per_subject(part, "lag p99").items()}
-        _bars(axes, {"Lisa" if name == "lisa" else name: lag for name, lag in lags.items()}, title, best=min)
-        axes.set_xlabel("lag p99, ms (logarithmic)")
-    return figure
+    chart, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+    _bars(left, _lags(ratios, "peers"), "250 messages/s, one topic", best=min)
+    left.set_xlabel("lag p99, ms (logarithmic)")
+    _bars(right, _lags(ratios, "lag"), "camellia's case: 100 topics, 1,650 messages/s", best=min, scale="linear")
+    right.set_xlabel("lag p99, ms")
+    return chart
 
 
-def _bars(axes: Axes, values: Mapping[str, float], title: str, *, best: Callable[..., str] = max) -> None:
+def _lags(ratios: Ratios, part: str) -> dict[str, float]:
+    early = ratios.per_subject(part, "earliest")
+    lags = {}
+    for subject, lag in ratios.per_subject(part, "lag p99").items():
+        name = "Lisa" if subject == "lisa" else subject
+        lags[f"{name} (also early)" if early[subject].median else name] = lag.median
+    return lags
+
+
+def _bars(
+    axes: Axes, values: Mapping[str, float], title: str, *, best: Callable[..., str] = max, scale: str = "log"
+) -> None:
     # Bars go upwards: the best comes last.
     ordered = sorted(values, key=values.__getitem__, reverse=best is min)
     colours = [_LISA if n.startswith("Lisa") else _BASELINE if n.startswith("bare") else _PEER for n in ordered]
     bars = axes.barh(ordered, [values[name] for name in ordered], color=colours)
-    axes.bar_label(bars, fmt="%.3g", padding=3, fontsize=8)
-    axes.set_xscale("log")
+    axes.bar_label(bars, [figure(values[name]) for name in ordered], padding=3, fontsize=8)
+    axes.set_xscale(scale)
     axes.margins(x=0.15)
     axes.set_title(title)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def _growth(ratios: Ratios) -> Figure:
-    figure, panels = plt.subplots(1, 4, figsize=(13, 3), layout="constrained")
+    chart, panels = plt.subplots(1, 4, figsize=(13, 3), layout="constrained")
     quantities: dict[str, Callable[[str], float]] = {
         "send_many over the yardstick": lambda name: ratios.ratio(f"{name}, send_many", f"{name}, yardstick"),
         "lag p99, ms": lambda name: ratios.median(f"{name}, lag p99"),
@@ -88,10 +95,11 @@ def _growth(ratios: Ratios) -> Figure:
         "bytes per waiting message": lambda name: ratios.median(f"{name}, memory"),
     }
     for axes, (title, value) in zip(panels, quantities.items(), strict=True):
-        axes.plot(list(LEVELS.values()), [value(f"growth: {name}") for name in LEVELS], "o-", color=_LISA)
+        values = [value(f"growth: {name}") for name in LEVELS]
+        axes.plot(list(LEVELS.values()), values, "o-", color=_LISA)
         axes.set_xscale("log")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.15 * max(values))
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("waiting messages")
         axes.spines[["top", "right"]].set_visible(False)
-    return figure
+    return chart

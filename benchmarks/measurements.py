@@ -113,6 +113,12 @@ class Ratios:
                 found[subject] = measurement
         return found
 
+    def over_yardstick(self, part: str, quantity: str) -> dict[str, float]:
+        """Rates of all its subjects, each over the yardstick that was measured beside it."""
+        yardsticks = self.per_subject(part, "yardstick")
+        rates = self.per_subject(part, quantity)
+        return {subject: rate.median / yardsticks[subject].median for subject, rate in rates.items()}
+
 
 def _rounded(value: float) -> float:
     return float(f"{value:.6g}")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.measurements import Measurement, Ratios
+from benchmarks.measurements import Ratios
 from benchmarks.peers import PEERS
 from benchmarks.report import figure
 from benchmarks.targets import Verdict
@@ -36,8 +36,9 @@ def section(ratios: Ratios, verdicts: Sequence[Verdict]) -> str:
         "",
         *_table(("peer", "schedule", "drain", "lag p50", "lag p99", "early by", "memory"), _peers(ratios)),
         "",
-        "Rates are messages/s; lags are in ms, at 250 messages/s with whole seconds of delay; memory is bytes of Redis",
-        "for a waiting message. [How each was run](benchmarks/README.md#peers), [all rounds](benchmarks/results).",
+        "Schedule and drain are messages/s over the yardstick's. Lags are ms, at 250 messages/s with whole seconds of",
+        "delay; negative ones are early. Memory is bytes of Redis for a waiting message.",
+        "[How each was run](benchmarks/README.md#peers), [all rounds](benchmarks/results).",
         "",
         "![Throughput](benchmarks/results/throughput.png)",
         "![Lag](benchmarks/results/lag.png)",
@@ -67,26 +68,23 @@ def _lisa(ratios: Ratios) -> Iterable[tuple[str, ...]]:
 
 
 def _peers(ratios: Ratios) -> Iterable[tuple[str, ...]]:
-    found = {
-        quantity: ratios.per_subject("peers", quantity)
-        for quantity in ("schedule", "drain", "lag p50", "lag p99", "earliest", "memory")
-    }
-
-    def row(name: str, own: dict[str, Measurement]) -> tuple[str, ...]:
-        cells = [figure(own[quantity].median) if quantity in own else "-" for quantity in found]
-        return name, *cells
-
-    lisa = {quantity: subjects["lisa"] for quantity, subjects in found.items() if "lisa" in subjects}
-    lisa["schedule"] = ratios.find("bulk: send_many")
-    lisa["drain"] = ratios.find("drain: worker")
-    lisa["memory"] = ratios.find("memory: waiting message")
-    yield row("**Lisa**", lisa)
-    drains = found["drain"]
-    for peer in sorted(PEERS, key=lambda name: -drains[name].median if name in drains else 0):
-        if peer in found["schedule"]:
-            yield row(peer, {quantity: subjects[peer] for quantity, subjects in found.items() if peer in subjects})
+    columns: list[dict[str, float]] = [
+        {"lisa": ratios.ratio("bulk: send_many", "bulk: yardstick"), **ratios.over_yardstick("peers", "schedule")},
+        {"lisa": ratios.ratio("drain: worker", "drain: yardstick"), **ratios.over_yardstick("peers", "drain")},
+        *(_medians(ratios, quantity) for quantity in ("lag p50", "lag p99", "earliest")),
+        {"lisa": ratios.median("memory: waiting message"), **_medians(ratios, "memory")},
+    ]
+    drained = columns[1]
+    for name in ("lisa", *sorted(PEERS, key=lambda peer: -drained.get(peer, 0))):
+        if any(name in column for column in columns):
+            cells = [figure(column[name]) if name in column else "-" for column in columns]
+            yield "**Lisa**" if name == "lisa" else name, *cells
         else:
-            yield peer, ratios.parts["peers"].notes.get(peer, "not run"), "", "", "", "", ""
+            yield name, ratios.parts["peers"].notes.get(name, "not run"), *[""] * (len(columns) - 1)
+
+
+def _medians(ratios: Ratios, quantity: str) -> dict[str, float]:
+    return {name: measured.median for name, measured in ratios.per_subject("peers", quantity).items()}
 
 
 def _missed(verdicts: Sequence[Verdict]) -> Iterable[tuple[str, ...]]:

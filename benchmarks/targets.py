@@ -73,11 +73,9 @@ def _over_peers(name: str, yardstick: str, quantity: str, *, python: bool = Fals
     """A quantity over that of the fastest peer, each in terms of the yardstick beside it."""
 
     def measure(ratios: Ratios) -> float:
-        yardsticks = ratios.per_subject("peers", "yardstick")
-        measured = ratios.per_subject("peers", quantity)
         rates = [
-            rate.median / yardsticks[peer].median
-            for peer, rate in measured.items()
+            rate
+            for peer, rate in ratios.over_yardstick("peers", quantity).items()
             if not python or (PEERS[peer].language == "python" and PEERS[peer].on_redis)
         ]
         return ratios.ratio(name, yardstick) / max(rates, default=0)

@@ -41,9 +41,9 @@ def test_peers_stand_beside_lisa(ratios: Ratios) -> None:
     rows = [line for line in section(ratios, []).splitlines() if line.startswith("| ")]
     begin = rows.index("| peer | schedule | drain | lag p50 | lag p99 | early by | memory |") + 2
     assert rows[begin : begin + 3] == [
-        "| **Lisa** | 180 | 60 | 2.5 | - | - | 380 |",
-        "| bullmq | 30 | 20 | - | - | - | - |",
-        "| arq | 10 | 5 | 12.2 | - | 0 | - |",
+        "| **Lisa** | 1.8 | 0.6 | 2.5 | - | - | 380 |",
+        "| bullmq | 0.3 | 0.2 | - | - | - | - |",
+        "| arq | 0.1 | 0.05 | 12.2 | - | 0 | - |",
     ]
     assert "| rabbitmq | not run: it needs root |  |  |  |  |  |" in rows[begin:]
     assert len(rows[begin:]) == 1 + len(PEERS)
