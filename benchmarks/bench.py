@@ -22,7 +22,7 @@ from support.processes import Process
 from support.server import Server
 from support.waiting import wait_until
 
-__all__ = ["GROUP", "Bench", "Host", "ProcessEnded"]
+__all__ = ["GROUP", "Bench", "Host", "ProcessEnded", "uninterrupted"]
 
 GROUP = "billing"
 _ROOT = Path(__file__).parents[1]
@@ -90,7 +90,8 @@ class Bench:
         server = Server(_server_binary(), directory / "server", config=config)
         host = Host(server, directory)
         try:
-            server.start()
+            with uninterrupted():
+                server.start()
             self.server_name = host.version()
             yield host
         finally:
@@ -136,8 +137,9 @@ class Host:
     def start(self, command: Sequence[str], *, says: str, environment: Mapping[str, str] | None = None) -> Process:
         """Starts a process, and returns once its log says that it is ready."""
         log = self.directory / f"{len(self._running)}.log"
-        process = Process(command, self.environment(environment or {}), log)
-        self._running.append(process)
+        with uninterrupted():
+            process = Process(command, self.environment(environment or {}), log)
+            self._running.append(process)
         if says:
             process.wait_for(says)
         return process
@@ -210,6 +212,23 @@ class Host:
                 process.kill()
         self.client.close()
         self.aside.close()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Puts SIGINT and SIGTERM off until the block has ended, so that nobody loses hold of what it starts."""
+    received: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: received.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for late in received:
+            signal.raise_signal(late)
 
 
 def _server_binary() -> Path:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.bench import Bench, Host
+from benchmarks.bench import Bench, Host, uninterrupted
 from benchmarks.load import Case
 from benchmarks.peers import Peer
 from benchmarks.peers.environments import Environment, broker_command
@@ -86,13 +86,14 @@ def staged(bench: Bench, peer: Peer, environment: Environment, *, topics: int = 
             "BENCH_TOPICS": str(topics),
         }
         words = peer.producer or ("python", "-m", "benchmarks.peers", peer.name, "send")
-        producer = subprocess.Popen(
-            environment.command(words),
-            env=host.environment(variables),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        with uninterrupted():
+            producer = subprocess.Popen(
+                environment.command(words),
+                env=host.environment(variables),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
         try:
             stage = Stage(peer, environment, host, variables, producer)
             stage.answer()
