@@ -1,6 +1,7 @@
 """The asyncio shell: drives flows over `redis.asyncio.Redis`. `lisa_common.connection` is its blocking twin."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from types import TracebackType
@@ -52,6 +53,8 @@ class AsyncConnection:
         self.client = redis.asyncio.Redis.from_pool(pool)
         self.client.response_callbacks.clear()
         self._suspect = True
+        self._timeout_s = timeout_s
+        self._idle: list[Any] = []
 
     @classmethod
     def of(cls, settings: Settings, *, name: str, url: str | None = None, blocking_s: float = 0.0) -> Self:
@@ -144,17 +147,26 @@ class AsyncConnection:
             raise lisa_error(error) from error
 
     async def _send(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        pool = self.client.connection_pool
-        connection: Any = await pool.get_connection()  # type: ignore[no-untyped-call]
+        connection = await self._borrow()
         try:
             await connection.send_packed_command(pack(calls))
-            return [await _reply(connection) for _ in calls]
+            # One limit for all replies, as the client would start and stop a timer for each.
+            async with asyncio.timeout(self._timeout_s):
+                return [await _reply(connection) for _ in calls]
         except BaseException:
             # There may be replies on their way that nobody waits for.
             await connection.disconnect(nowait=True)
             raise
         finally:
-            await pool.release(connection)
+            self._idle.append(connection)
+
+    async def _borrow(self) -> Any:
+        if not self._idle:
+            return await self.client.connection_pool.get_connection()  # type: ignore[no-untyped-call]
+        connection = self._idle.pop()
+        if await _is_spoilt(connection):
+            await connection.disconnect(nowait=True)
+        return connection
 
     async def _attempt(self, ask: Awaitable[T], unreachable_at: Address | None = None) -> T:
         try:
@@ -180,9 +192,17 @@ class AsyncConnection:
         await self.close()
 
 
+async def _is_spoilt(connection: Any) -> bool:
+    """Whether the server has closed it, or something came that nobody asked for."""
+    try:
+        return bool(await connection.can_read())
+    except (redis.exceptions.RedisError, OSError):
+        return True
+
+
 async def _reply(connection: Any) -> Any:
     try:
-        return await connection.read_response()
+        return await connection.read_response(timeout=math.inf)
     except redis.exceptions.ResponseError as error:
         return error
 

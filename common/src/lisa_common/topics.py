@@ -2,17 +2,17 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 
-from lisa_common.call import Flow, command
+from lisa_common.call import Call, Flow, command
 from lisa_common.errors import InvalidInput
 from lisa_common.keys import TopicKeys, dropped_key, topics_key
 from lisa_common.policy import DEFAULT_POLICY, Policy
 from lisa_common.values import check_name
 
-__all__ = ["REFRESH_S", "Topic", "Topics", "read_dropped", "read_registry"]
+__all__ = ["REFRESH_S", "Topic", "Topics", "parse_registry", "read_dropped", "read_registry", "registered"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,12 +28,13 @@ class Topic:
     policy: Policy = DEFAULT_POLICY
 
 
+@lru_cache(maxsize=100_000)
 def parse_topic(name: str, stored: bytes) -> Topic:
     """A topic from its entry; one whose policy is damaged gets the default policy, and a line in the log."""
     try:
         return Topic(name, Policy.load(stored))
     except ValueError as error:  # InvalidInput is one
-        _complain_once(f"topic {name!r} has a damaged policy, the default stands in: {error}")
+        logger.error("topic %r has a damaged policy, the default stands in: %s", name, error)
         return Topic(name)
 
 
@@ -44,23 +45,32 @@ def _complain_once(complaint: str) -> None:
 
 def read_registry(prefix: str) -> Flow[dict[str, Topic]]:
     """All topics by name. Fields that are no topic names are left out."""
-    stored = yield from _read_hash(topics_key(prefix))
-    return {name: parse_topic(name, policy) for name, policy in stored.items()}
+    return parse_registry((yield registered(prefix)))
+
+
+def registered(prefix: str) -> Call[list[bytes]]:
+    """The registry as it stands there, for `parse_registry`."""
+    return command("HGETALL", topics_key(prefix))
+
+
+def parse_registry(reply: list[bytes]) -> dict[str, Topic]:
+    """All topics by name. Fields that are no topic names are left out."""
+    return {name: parse_topic(name, policy) for name, policy in _by_topic("the registry", reply).items()}
 
 
 def read_dropped(prefix: str) -> Flow[dict[str, bytes]]:
     """The marks of topics that were dropped lately, by name."""
-    return (yield from _read_hash(dropped_key(prefix)))
+    key = dropped_key(prefix)
+    return _by_topic(key, (yield command("HGETALL", key)))
 
 
-def _read_hash(key: str) -> Flow[dict[str, bytes]]:
-    reply: list[bytes] = yield command("HGETALL", key)
+def _by_topic(place: str, reply: list[bytes]) -> dict[str, bytes]:
     found = {}
     for name, stored in zip(reply[::2], reply[1::2], strict=True):
         try:
             found[check_name("topic", name.decode("utf-8", "replace"))] = stored
         except InvalidInput as error:
-            _complain_once(f"passed over in {key}: {error}")
+            _complain_once(f"passed over in {place}: {error}")
     return found
 
 
@@ -82,11 +92,16 @@ class Topics:
 
     def resolve(self, topic: str) -> Flow[tuple[TopicKeys, Policy]]:
         """Keys and policy of a topic; raises InvalidInput for a name that cannot be one. Writes nothing."""
-        known = self._known.get(check_name("topic", topic))
-        if known is None or self.clock() >= known.until:
-            known = yield from self._read(topic)
-            self._known[topic] = known
-        return known.keys, known.policy
+        return (yield from self.resolve_each((topic,)))[topic]
+
+    def resolve_each(self, topics: Iterable[str]) -> Flow[dict[str, tuple[TopicKeys, Policy]]]:
+        """The same for several topics, in one round trip at most."""
+        now = self.clock()
+        wanted = {topic: self._known.get(check_name("topic", topic)) for topic in topics}
+        stale = [topic for topic, known in wanted.items() if known is None or now >= known.until]
+        if stale:
+            yield from self._read(stale)
+        return {topic: (self._known[topic].keys, self._known[topic].policy) for topic in wanted}
 
     def declare(self, topic: str) -> Flow[None]:
         """Makes a topic that was resolved, with the default policy, unless it is there."""
@@ -97,10 +112,9 @@ class Topics:
         yield command("HSETNX", topics_key(self.prefix), topic, "{}")
         self._known[topic] = replace(known, declared=True)
 
-    def _read(self, topic: str) -> Flow[_Known]:
-        keys = TopicKeys(self.prefix, topic)
-        stored: bytes | None = yield command("HGET", topics_key(self.prefix), topic)
+    def _read(self, topics: list[str]) -> Flow[None]:
+        found: list[bytes | None] = yield command("HMGET", topics_key(self.prefix), *topics)
         until = self.clock() + REFRESH_S
-        if stored is None:
-            return _Known(until, keys, DEFAULT_POLICY, declared=False)
-        return _Known(until, keys, parse_topic(topic, stored).policy)
+        for topic, stored in zip(topics, found, strict=True):
+            policy = DEFAULT_POLICY if stored is None else parse_topic(topic, stored).policy
+            self._known[topic] = _Known(until, TopicKeys(self.prefix, topic), policy, declared=stored is not None)

@@ -6,7 +6,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -82,9 +82,7 @@ class Core:
                 return deliveries
 
     def _resolve(self, topics: Sequence[str]) -> Flow[dict[str, tuple[TopicKeys, Policy]]]:
-        resolved = {}
-        for topic in topics:
-            resolved[topic] = yield from self._topics.resolve(topic)
+        resolved = yield from self._topics.resolve_each(topics)
         joining = [topic for topic in topics if topic not in self._joined]
         if joining:
             yield [consuming.join(resolved[topic][0], self.group) for topic in joining]
@@ -172,10 +170,10 @@ class Core:
 
         return (yield from self._settle(deliveries, calls))
 
-    def visibility_s(self, topic: str) -> Flow[float]:
-        """The topic's visibility timeout, in seconds."""
-        _, policy = yield from self._topics.resolve(topic)
-        return policy.visibility_ms / 1000
+    def visibilities_s(self, topics: Iterable[str]) -> Flow[dict[str, float]]:
+        """The topics' visibility timeouts, in seconds."""
+        resolved = yield from self._topics.resolve_each(topics)
+        return {topic: policy.visibility_ms / 1000 for topic, (_, policy) in resolved.items()}
 
     def _settle(
         self,

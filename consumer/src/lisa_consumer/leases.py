@@ -78,8 +78,7 @@ class Leases:
 
     async def learn(self, topics: list[str]) -> None:
         """Reads the visibility timeouts, which decide how long a lease is ours."""
-        for topic in topics:
-            self._visibility[topic] = await self._connection.run(self._core.visibility_s(topic))
+        self._visibility = await self._connection.run(self._core.visibilities_s(topics))
 
     async def _renew(self) -> None:
         now = time.monotonic()

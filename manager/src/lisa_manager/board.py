@@ -1,5 +1,6 @@
 """What a manager knows of its topics, and when each is to be looked at: shared by the promoter and the housekeepers."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,19 +21,38 @@ class Watched:
     policy: Policy
     pending: Mapping[str, int] = field(default_factory=dict)
     """Deliveries that were not settled at the last trim, by group."""
+    calm: bool = False
+    """Whether the promoter expects nothing by its next look, which is only to make sure."""
+    heard: float = math.inf
+    """The earliest due moment that sends told of since the promoter's last look began."""
+    trim_by: float = 0.0
+    """When the trimmer looks for spent consumers even if the stream is empty."""
 
 
 class Agenda:
-    """Names, each with the moment (monotonic, in seconds) when it is to be looked at next."""
+    """Names, each with the moment (monotonic, in seconds) when it is to be looked at next.
+
+    Most names share their moment with many others, so the heap holds moments, each once.
+    """
 
     def __init__(self) -> None:
         self._moments: dict[str, float] = {}
-        self._heap: list[tuple[float, str]] = []
+        self._names: dict[float, list[str]] = {}
+        self._heap: list[float] = []
 
     def put(self, name: str, moment: float) -> None:
         """Sets the moment of a name."""
         self._moments[name] = moment
-        heappush(self._heap, (moment, name))
+        if names := self._names.get(moment):
+            names.append(name)
+        else:
+            self._names[moment] = [name]
+            heappush(self._heap, moment)
+
+    def add(self, name: str, moment: float) -> None:
+        """Sets the moment of a name that has none."""
+        if name not in self._moments:
+            self.put(name, moment)
 
     def hasten(self, name: str, moment: float) -> bool:
         """Sets the moment of a name if that is earlier than the one it has; says whether it was."""
@@ -48,18 +68,25 @@ class Agenda:
 
     def next_moment(self) -> float | None:
         """The earliest moment, None when there are no names."""
-        # A name that was moved leaves its old moment in the heap.
-        while self._heap and self._moments.get(self._heap[0][1]) != self._heap[0][0]:
-            heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        while self._heap:
+            moment = self._heap[0]
+            names = self._names[moment]
+            # A name that was moved is still listed at its old moment.
+            while names and self._moments.get(names[-1]) != moment:
+                names.pop()
+            if names:
+                return moment
+            del self._names[heappop(self._heap)]
+        return None
 
     def take_due(self, now: float, again: float) -> list[str]:
         """Names whose moment has come. Each is put at `again`, for whatever happens before it is put anew."""
         due = []
         while (moment := self.next_moment()) is not None and moment <= now:
-            _, name = heappop(self._heap)
-            del self._moments[name]
-            due.append(name)
+            for name in self._names.pop(heappop(self._heap)):
+                if self._moments.get(name) == moment:
+                    del self._moments[name]
+                    due.append(name)
         for name in due:
             self.put(name, again)
         return due
@@ -75,6 +102,7 @@ class Board:
         self.topics: dict[str, Watched] = {}
         self.promotions = Agenda()
         self.reclaims = Agenda()
+        """Only topics with deliveries pending, as far as is known."""
         self.trims = Agenda()
         self.sweeps = Agenda()
 

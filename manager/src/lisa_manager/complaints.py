@@ -12,6 +12,9 @@ class Complaints:
         self._logger = logger
         self._open: dict[str, str] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
     def about(self, subject: str, error: Exception) -> None:
         """Complains, unless that was said already."""
         text = str(error)
@@ -21,5 +24,5 @@ class Complaints:
 
     def settled(self, subject: str) -> None:
         """Notes that all is well with the subject."""
-        if self._open and self._open.pop(subject, None) is not None:
+        if self._open.pop(subject, None) is not None:
             self._logger.info("%s: well again", subject)

@@ -39,3 +39,8 @@ class ManagerSettings(Settings):
     spent_consumer_s: Annotated[
         float, Field(ge=10, le=604_800, description="idle time after which a consumer with nothing pending is removed")
     ] = 600.0
+
+    @property
+    def quiet_housekeeping_s(self) -> float:
+        """How often trim and sweep look at a quiet topic, in seconds: more seldom, as nobody waits for them."""
+        return 3 * self.quiet_poll_s

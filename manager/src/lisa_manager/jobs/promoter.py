@@ -6,12 +6,14 @@ import math
 import re
 from collections import deque
 from contextlib import suppress
+from typing import Any
 
 from lisa_common.aio import AsyncConnection
+from lisa_common.call import Call, command
 from lisa_common.errors import LisaError
 from lisa_common.keys import wake_channel
 from lisa_common.protocol import managing
-from lisa_common.protocol.managing import Promoted
+from lisa_common.protocol.consuming import server_time
 from lisa_common.server import RECONNECT
 from lisa_manager.board import Board, Watched
 from lisa_manager.complaints import Complaints
@@ -29,6 +31,18 @@ _SOON_S = 10.0
 """A topic with something due within this time is polled often: a wake that was lost would matter."""
 
 
+def _first_waiting(topic: Watched) -> Call[float]:
+    return command("ZRANGE", topic.keys.of("waiting"), 0, 0, "WITHSCORES", decode=_due_ms)
+
+
+def _first_retry(topic: Watched) -> Call[float]:
+    return command("ZRANGE", topic.keys.of("retry"), 0, 0, "WITHSCORES", decode=_due_ms)
+
+
+def _due_ms(reply: list[Any]) -> float:
+    return math.ceil(float(reply[1])) if reply else math.inf
+
+
 class _ServerClock:
     """The server's clock by ours: how far it is ahead of the monotonic one, as seen in the latest replies.
 
@@ -42,7 +56,7 @@ class _ServerClock:
         """Notes the server's time in a reply that arrived at that moment."""
         self._offsets.append(now_ms / 1000 - moment)
 
-    def moment_of(self, server_ms: int) -> float:
+    def moment_of(self, server_ms: float) -> float:
         """When the server's clock will show that time."""
         return server_ms / 1000 - max(self._offsets, default=0.0)
 
@@ -101,29 +115,50 @@ class Promoter:
     async def _round(self) -> None:
         self._was_busy = False
         for topics in self._rounds.due():
-            await self._promote(topics)
+            for _, watched in topics:
+                watched.heard = math.inf
+            if calm := [topic for topic in topics if topic[1].calm]:
+                await self._glance(calm)
+            if due := [topic for topic in topics if not topic[1].calm]:
+                await self._promote(due)
+
+    async def _glance(self, topics: list[tuple[str, Watched]]) -> None:
+        """Looks by plain commands when topics are due next, for the many of which nothing is due."""
+        now_ms = await self._connection.call(server_time())
+        now = self._board.clock()
+        self._clock.see(now_ms, now)
+        for _, watched in topics:
+            # Those that cannot be looked at like this are promoted next time, which tells what is wrong with them.
+            watched.calm = False
+        waiting = await self._rounds.glance(topics, _first_waiting)
+        first_waiting = {name: due_ms for name, _, due_ms in waiting}
+        retries = await self._rounds.glance([(name, watched) for name, watched, _ in waiting], _first_retry)
+        for name, watched, due_ms in retries:
+            self._plan(name, watched, min(due_ms, first_waiting[name]), now)
 
     async def _promote(self, topics: list[tuple[str, Watched]]) -> None:
         limit = self._settings.promote_batch
         answered = await self._rounds.ask(topics, lambda topic: managing.promote(topic.keys, limit=limit))
         now = self._board.clock()
-        for name, _, result in answered:
+        for name, watched, result in answered:
             self._clock.see(result.now_ms, now)
             self.promoted += result.count
             self._was_busy = self._was_busy or (result.count > 0 and not result.more)
-            self._board.promotions.put(name, self._next_look(result, now))
+            next_due_ms = math.inf if result.next_due_ms is None else result.next_due_ms
+            self._plan(name, watched, result.now_ms if result.more else next_due_ms, now)
             if result.count:
                 self._board.trims.hasten(name, now + self._settings.housekeeping_s)
 
-    def _next_look(self, result: Promoted, now: float) -> float:
-        if result.more:
-            return now
-        due = math.inf if result.next_due_ms is None else self._clock.moment_of(result.next_due_ms)
+    def _plan(self, name: str, watched: Watched, due_ms: float, now: float) -> None:
+        """Puts a topic on the agenda for its next due time, or for a look before that."""
+        due = max(now, min(self._clock.moment_of(due_ms), watched.heard))
         quiet = self._listening and due - now > _SOON_S
         poll = self._settings.quiet_poll_s if quiet else self._settings.poll_s
         # Polls fall on whole multiples, so that many topics share one round trip.
         tick = min(poll, 1.0)
-        return min(max(due, now), math.floor((now + poll) / tick) * tick)
+        look = math.floor((now + poll) / tick) * tick
+        watched.calm = look < due
+        self._board.promotions.put(name, min(due, look))
 
     async def listen(self) -> None:
         """Hears of sends that are due before all else, until cancelled."""
@@ -152,8 +187,13 @@ class Promoter:
         if wake is None:
             logger.debug("passed over on the wake channel: %r", heard[:80])
             return
-        name, due_ms = wake[1].decode("utf-8", "replace"), int(wake[2])
-        if name not in self._board.topics:
+        name, moment = wake[1].decode("utf-8", "replace"), self._clock.moment_of(int(wake[2]))
+        watched = self._board.topics.get(name)
+        if watched is None:
             self.unknown_topics.put_nowait(name)
-        elif self._board.promotions.hasten(name, self._clock.moment_of(due_ms)):
+            return
+        # A look that is under way may have come before that send.
+        watched.heard = min(watched.heard, moment)
+        if self._board.promotions.hasten(name, moment):
+            watched.calm = False
             self.wake()

@@ -35,6 +35,9 @@ class Reclaimer:
     async def turn(self) -> None:
         """One turn over the topics that are due for it."""
         for name, watched in self._board.due(self._board.reclaims):
+            if not any(watched.pending.values()):
+                self._board.reclaims.drop(name)
+                continue
             interval = max(self._settings.housekeeping_s, watched.policy.visibility_ms / 1000 / _LOOKS)
             self._board.reclaims.put(name, self._board.clock() + min(interval, self._settings.quiet_poll_s))
             for group, pending in watched.pending.items():

@@ -48,6 +48,15 @@ class Rounds:
 
         One bad topic does not keep the others: it is complained about, and looked at again as seldom as a quiet one.
         """
+        answered = await self.glance(topics, call, subject)
+        for name, _, _ in answered if self._complaints else ():
+            self._complaints.settled(subject.format(name))
+        return answered
+
+    async def glance(
+        self, topics: list[tuple[str, Watched]], call: Callable[[Watched], Call[T]], subject: str = "{}"
+    ) -> list[tuple[str, Watched, T]]:
+        """The same for a call that tells too little to say that all is well with a topic."""
         results = await self._connection.execute_each([call(watched) for _, watched in topics])
         answered = []
         for (name, watched), result in zip(topics, results, strict=True):
@@ -55,6 +64,5 @@ class Rounds:
                 self._complaints.about(subject.format(name), result)
                 self._agenda.put(name, self._board.clock() + self._settings.quiet_poll_s)
             elif name in self._board.topics:
-                self._complaints.settled(subject.format(name))
                 answered.append((name, watched, result))
         return answered

@@ -3,6 +3,7 @@
 import logging
 
 from lisa_common.aio import AsyncConnection
+from lisa_common.call import Call, command
 from lisa_common.protocol import managing
 from lisa_common.protocol.managing import Swept
 from lisa_manager.board import Board, Watched
@@ -28,7 +29,15 @@ class Sweeper:
     async def turn(self) -> None:
         """One turn over the topics that are due for it."""
         for topics in self._rounds.due():
-            await self._sweep(topics)
+            found = await self._rounds.glance(topics, _count_dated, "sweep of {}")
+            now, due = self._board.clock(), []
+            for name, watched, dated in found:
+                if dated:
+                    due.append((name, watched))
+                else:
+                    self._board.sweeps.put(name, now + self._settings.quiet_housekeeping_s)
+            if due:
+                await self._sweep(due)
 
     async def _sweep(self, topics: list[tuple[str, Watched]]) -> None:
         limit = self._settings.housekeeping_batch
@@ -43,8 +52,9 @@ class Sweeper:
     def _rest_s(self, result: Swept) -> float:
         if result.more:
             return 0.0
-        seen = self._settings.quiet_poll_s if result.next_in_ms is None else result.next_in_ms / 1000
-        return min(max(seen, self._settings.housekeeping_s), self._settings.quiet_poll_s)
+        quiet_s = self._settings.quiet_housekeeping_s
+        seen = quiet_s if result.next_in_ms is None else result.next_in_ms / 1000
+        return min(max(seen, self._settings.housekeeping_s), quiet_s)
 
     def _count(self, name: str, result: Swept) -> None:
         self.expired += result.expired
@@ -53,3 +63,8 @@ class Sweeper:
             logger.info("%d messages of %s have expired", result.expired, name)
         if result.aged_out:
             logger.warning("%d dead letters of %s were removed by its garbage limits", result.aged_out, name)
+
+
+def _count_dated(topic: Watched) -> Call[int]:
+    """How many of the keys there are that hold what ends by itself."""
+    return command("EXISTS", *map(topic.keys.of, ("expiring", "finished", "garbage")))

@@ -3,6 +3,7 @@
 import logging
 
 from lisa_common.aio import AsyncConnection
+from lisa_common.call import Call, command
 from lisa_common.protocol import managing
 from lisa_manager.board import Board, Watched
 from lisa_manager.complaints import Complaints
@@ -26,7 +27,15 @@ class Trimmer:
     async def turn(self) -> None:
         """One turn over the topics that are due for it."""
         for topics in self._rounds.due():
-            await self._trim(topics)
+            lengths = await self._rounds.glance(topics, _length, "trim of {}")
+            now, due = self._board.clock(), []
+            for name, watched, length in lengths:
+                if length or any(watched.pending.values()) or now >= watched.trim_by:
+                    due.append((name, watched))
+                else:
+                    self._board.trims.put(name, now + self._quiet_s(watched))
+            if due:
+                await self._trim(due)
 
     async def _trim(self, topics: list[tuple[str, Watched]]) -> None:
         spent_ms = int(self._settings.spent_consumer_s * 1000)
@@ -38,8 +47,18 @@ class Trimmer:
             self.trimmed += result.entries
             watched.pending = result.pending
             busy = result.entries_left or any(result.pending.values())
-            visibility_s = watched.policy.visibility_ms / 1000
-            quiet_s = min(self._settings.quiet_poll_s, max(visibility_s / 2, self._settings.housekeeping_s))
-            self._board.trims.put(name, now + (self._settings.housekeeping_s if busy else quiet_s))
+            if any(result.pending.values()):
+                self._board.reclaims.add(name, now)
+            watched.trim_by = now + self._settings.spent_consumer_s
+            self._board.trims.put(name, now + (self._settings.housekeeping_s if busy else self._quiet_s(watched)))
             if result.consumers:
                 logger.info("removed %d spent consumers of %s", result.consumers, name)
+
+    def _quiet_s(self, watched: Watched) -> float:
+        # Deliveries of which nobody knows yet are seen before, or when, their leases run out.
+        visibility_s = watched.policy.visibility_ms / 1000
+        return min(self._settings.quiet_housekeeping_s, max(visibility_s, self._settings.housekeeping_s))
+
+
+def _length(topic: Watched) -> Call[int]:
+    return command("XLEN", topic.keys.of("ready"))

@@ -1,0 +1,116 @@
+"""Topics of which nothing is expected: what looking after them costs, and that nothing is missed all the same."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+import redis
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lisa_common.aio import AsyncConnection
+from lisa_common.protocol.consuming import server_time
+from lisa_common.topics import Topic
+from lisa_consumer import AsyncConsumer, ConsumerSettings
+from lisa_manager.board import Agenda, Board
+from lisa_manager.jobs.promoter import Promoter
+from lisa_manager.settings import ManagerSettings
+from lisa_producer import AsyncProducer, ProducerSettings
+from support import Server, wait_until_async
+from support.running import managed
+
+TOPICS = 20
+
+
+def _calls(client: redis.Redis, name: str) -> int:
+    return int(client.info("commandstats").get(f"cmdstat_{name}", {"calls": 0})["calls"])
+
+
+async def test_quiet_topics_cost_plain_looks_only(own_server: Callable[..., Server], prefix: str) -> None:
+    """While nothing is expected no script runs, and a look is two commands; a wake is heard all the same."""
+    server = own_server()
+    settings = ProducerSettings(redis_url=server.url, prefix=prefix)
+    async with AsyncProducer(settings=settings) as producer:
+        for number in range(TOPICS):
+            await producer.send(f"topic-{number}", b"x", delay=3_600)
+        with server.client() as client:
+            async with managed(server.url, prefix, quiet_poll_s=0.3, discover_s=600):
+                await wait_until_async(lambda: _calls(client, "zrange") > 12 * TOPICS)
+                scripts, looks = _calls(client, "evalsha"), _calls(client, "zrange")
+                await wait_until_async(lambda: _calls(client, "zrange") >= looks + 6 * TOPICS)
+                assert _calls(client, "evalsha") == scripts
+                await producer.send("topic-7", b"x", delay=0.05)
+                await wait_until_async(lambda: client.xlen(f"{prefix}:{{topic-7}}:ready") == 1)
+
+
+async def test_deliveries_of_a_quiet_topic_are_found(own_server: Callable[..., Server], prefix: str) -> None:
+    """A message due now passes by the manager; when its consumer dies, it is reclaimed all the same."""
+    server = own_server()
+    async with AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer:
+        with server.client() as client:
+            client.hset(f"{prefix}:topics", "orders", '{"visibility_ms": 300, "backoff_base_ms": 50}')
+            async with managed(server.url, prefix, quiet_poll_s=0.3):
+                await wait_until_async(lambda: _calls(client, "xlen") > 1)
+                await producer.send("orders", b"x")
+                consuming = ConsumerSettings(redis_url=server.url, prefix=prefix)
+                async with AsyncConsumer("orders", "billing", settings=consuming) as consumer:
+                    assert len(await consumer.read(wait=5)) == 1
+                    again = await consumer.read(wait=10)
+                    assert [delivery.attempt for delivery in again] == [2]
+
+
+@pytest.mark.parametrize("calm", [False, True])
+async def test_a_wake_during_a_look_is_not_forgotten(redis_url: str, prefix: str, *, calm: bool) -> None:
+    """The look may have come before the send; its result does not put off what was heard meanwhile."""
+    settings = ManagerSettings(redis_url=redis_url, prefix=prefix)
+    board = Board(prefix, fallback_s=settings.poll_s)
+    board.update({"orders": Topic("orders")})
+    board.topics["orders"].calm = calm
+    async with AsyncConnection.of(settings, name="test") as connection:
+        promoter = Promoter(connection, board, settings)
+        promoter._listening = True
+        now_ms = await connection.call(server_time())
+        look = asyncio.create_task(promoter._round())
+        await asyncio.sleep(0)
+        promoter._clock.see(now_ms, board.clock())
+        promoter._hear(b"orders %d" % (now_ms + 700))
+        await look
+    moment = board.promotions.next_moment()
+    assert moment is not None
+    assert moment - board.clock() < 0.8
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("put"), st.sampled_from("abc"), st.integers(0, 9)),
+            st.tuples(st.just("hasten"), st.sampled_from("abc"), st.integers(0, 9)),
+            st.tuples(st.just("add"), st.sampled_from("abc"), st.integers(0, 9)),
+            st.tuples(st.just("drop"), st.sampled_from("abc"), st.just(0)),
+            st.tuples(st.just("take"), st.just(""), st.integers(0, 9)),
+        )
+    )
+)
+def test_an_agenda_is_a_map_of_moments(steps: list[tuple[str, str, int]]) -> None:
+    """However names are moved, each has one moment, and is taken once when that has come."""
+    agenda, moments = Agenda(), dict[str, float]()
+    for step, name, moment in steps:
+        if step == "take":
+            due = {name for name, at in moments.items() if at <= moment}
+            taken = agenda.take_due(moment, again=moment + 5)
+            assert (set(taken), len(taken)) == (due, len(due))
+            moments |= dict.fromkeys(due, moment + 5)
+        elif step == "put":
+            agenda.put(name, moment)
+            moments[name] = moment
+        elif step == "add":
+            agenda.add(name, moment)
+            moments.setdefault(name, moment)
+        elif step == "drop":
+            agenda.drop(name)
+            moments.pop(name, None)
+        else:
+            hastened = name in moments and moment < moments[name]
+            assert agenda.hasten(name, moment) == hastened
+            moments |= {name: moment} if hastened else {}
+        assert agenda.next_moment() == min(moments.values(), default=None)
