@@ -17,7 +17,7 @@ def workers(bench: Bench) -> None:
             for count, added in _ADDED.items():
                 for _ in range(added):
                     host.worker(["orders"], handler=handler, concurrency=1)
-                for _ in bench.laps(within_s=12, most=3):
-                    rate = Drain(host, bench.size(1_000) * count).by_workers()
+                for _ in bench.laps(within_s=16, most=3):
+                    rate = Drain(host, bench.size(2_000) * count).by_workers()
                     bench.add(f"{count}, handler {taking} 1 ms", "messages/s", rate)
     bench.note("computes", "a handler that keeps a core busy cannot scale beyond the cores, which the server shares")
