@@ -50,7 +50,7 @@ _ROLES = {
     RoleName.PRODUCER: _Role(
         keyless=f"{_CONNECTED} {_SCRIPTING} wait waitaof",
         channel="publish",
-        registry="hget hsetnx",
+        registry="hmget hsetnx",
         on={
             "waiting": "zadd zcount zrange zrem zscore",
             "ready": "exists xadd xdel xinfo|groups xpending xrange",
@@ -66,7 +66,7 @@ _ROLES = {
     RoleName.CONSUMER: _Role(
         keyless=f"{_CONNECTED} {_SCRIPTING}",
         channel="publish",
-        registry="hget",
+        registry="hmget",
         on={
             "ready": "exists xack xadd xclaim xdel xgroup|create xinfo|groups xpending xrange xreadgroup xrevrange",
             "messages": "hdel hexists hget hmget",
