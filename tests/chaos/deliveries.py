@@ -45,7 +45,7 @@ class Deliveries:
         if excused:
             return
         for group in groups:
-            deliveries = story.of_group(group)
+            deliveries = sorted(story.of_group(group), key=self._place)
             self._count(story, group, deliveries)
             self._after_acks(story, deliveries)
             self._stale_acks(story, group, deliveries)
@@ -53,6 +53,10 @@ class Deliveries:
                 self._explain(story, deliveries[:at], deliveries[at])
             if deliveries and deliveries[0].taken.attempt > 1:
                 self._lost_read(story, deliveries[0], min(each.since for each in story.tries))
+
+    def _place(self, delivery: Delivery) -> tuple[int, tuple[int, int]]:
+        """In the order of entries; a server that was killed and lost some begins with lower ones again."""
+        return bisect_right(self._stories.outages, delivery.since), delivery.order
 
     def _in_time(self, story: Story, delivery: Delivery) -> None:
         """Promise 1: by the time in the entry, which the server wrote, and by its clock as we have seen it."""

@@ -119,8 +119,8 @@ class Story:
         return 1 + sum(ask.what == "replay" and ask.outcome != "failed" and ask.since <= until for ask in self.asks)
 
     def of_group(self, group: str) -> list[Delivery]:
-        """The deliveries of one group, in the order of their entries."""
-        return sorted((d for d in self.deliveries if d.group == group), key=lambda delivery: delivery.order)
+        """The deliveries of one group."""
+        return [delivery for delivery in self.deliveries if delivery.group == group]
 
 
 @dataclass(slots=True)

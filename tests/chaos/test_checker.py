@@ -335,6 +335,16 @@ def test_a_killed_server_explains_what_it_lost(run: Run) -> None:
     assert verdict.explained == {"Redis lost acknowledged writes": 1}
 
 
+def test_a_killed_server_may_give_entries_anew(run: Run) -> None:
+    """With the entry it lost how far it had come: what is delivered again stands before what was delivered first."""
+    run.ack(3, run.read(2, entry=f"{EPOCH + 2_000}-7"))
+    run.add(Outage(4))
+    run.ack(7, run.read(6, entry=f"{EPOCH + 2_000}-5"))
+    verdict = run.check()
+    assert verdict.violations == []
+    assert verdict.explained == {"Redis lost acknowledged writes": 1}
+
+
 def test_damage_excuses_what_was_sent_before(run: Run) -> None:
     """Of a topic that an operator damaged, and of it alone."""
     run.send(6, "m2")
