@@ -90,7 +90,8 @@ def run(options: Options, say: Callable[[str], object] = lambda _: None) -> Resu
     try:
         result = _run(arena, options, say)
         if options.keep and result.verdict.violations:
-            shutil.copytree(directory, options.keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("appendonlydir"))
+            shutil.rmtree(options.keep, ignore_errors=True)
+            shutil.copytree(directory, options.keep, ignore=shutil.ignore_patterns("appendonlydir"))
             say(f"history and logs: {options.keep}")
         return result
     finally:
