@@ -3,10 +3,12 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import redis
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from lisa_common.errors import Unreachable
 from lisa_common.keys import TopicKeys, dropped_key, topics_key
@@ -317,6 +319,24 @@ async def test_a_stop_is_not_lost_amid_work(redis_url: str, prefix: str, sender:
         await running
     enough.set()
     await sending
+
+
+async def test_a_stop_amid_the_start_of_its_jobs_is_no_failure(
+    redis_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Jobs whose time has come just as the manager ends are cancelled in silence."""
+    pause = AsyncIOScheduler.pause
+
+    def submit_and_pause(scheduler: Any) -> None:
+        for job in scheduler.get_jobs():
+            job.modify(next_run_time=datetime.now(UTC))
+        scheduler._process_jobs()
+        pause(scheduler)
+
+    monkeypatch.setattr(AsyncIOScheduler, "pause", submit_and_pause)
+    async with managed(redis_url, prefix):
+        pass
+    assert [record.message for record in caplog.records if record.name.startswith("apscheduler")] == []
 
 
 async def test_a_manager_does_not_start_without_a_server(own_server: OwnServer, prefix: str) -> None:

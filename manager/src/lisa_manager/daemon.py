@@ -78,6 +78,9 @@ class Manager:
                 for task in done:
                     task.result()
             finally:
+                scheduler.pause()
+                # A turn that is about to begin does so, as only one that has can say nothing of its cancellation.
+                await asyncio.sleep(0)
                 scheduler.shutdown(wait=False)
                 await cancel_all(*loops)
         logger.info("manager has ended")
