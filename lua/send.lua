@@ -23,7 +23,7 @@ local messages, waiting, ready, expiring, finished, owed = KEYS[1], KEYS[2], KEY
 local now = clock(ARGV[1])
 
 local scheduled, expiries, immediate, replies = {}, {}, {}, {}
-local first, first_exact, argument, due, exact, head
+local first, first_exact, argument, due, exact, head, alive
 for i = 4, #ARGV, 3 do
   local id, content = ARGV[i], ARGV[i + 2]
   -- Many messages of a batch have the same delay.
@@ -33,8 +33,11 @@ for i = 4, #ARGV, 3 do
     exact, head = string.format('%d', due), stamp(now, due)
   end
   -- HSETNX is the first write: a server without memory refuses it, and with it the whole send.
-  if (chosen(id) and is_finished(id, now)) or redis.call('HSETNX', messages, id, head .. content) == 0 then
+  if chosen(id) and is_finished(id, now) then
     replies[#replies + 1] = 0
+  elseif redis.call('HSETNX', messages, id, head .. content) == 0 then
+    replies[#replies + 1] = 0
+    alive = id
   else
     replies[#replies + 1] = due
     local ttl, _, priority = read_limits(content, 1)
@@ -81,5 +84,10 @@ if #immediate > 0 then
     end
     redis.call('XADD', ready, '*', 'id', message.id, 'due', message.due, 'n', 1)
   end
+end
+if alive and not first and #immediate == 0 then
+  -- WAIT and WAITAOF ask about the last write of their connection. Here that must not be one from before the send that
+  -- this one repeats.
+  redis.call('HSET', messages, alive, redis.call('HGET', messages, alive))
 end
 return replies

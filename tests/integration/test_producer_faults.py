@@ -211,6 +211,21 @@ async def test_a_send_can_be_confirmed_by_replicas(producers: Producers, own_ser
     assert _count(server, prefix, "ready") == 2
 
 
+async def test_a_duplicate_is_confirmed_as_what_it_repeats(producers: Producers, own_server: OwnServer) -> None:
+    """A send that is tried again, over another connection, is confirmed when replicas have what the first try wrote."""
+    server = own_server(repl_diskless_sync_delay="0")
+    replica = own_server(replicaof=f"127.0.0.1 {server.port}")
+    await wait_until_async(lambda: _replicas(server) == 1)
+    first, second = producers(server.url), producers(server.url, confirm=Confirm(replicas=1, timeout=5))
+    await second.send("orders", b"x", id="before", delay=60)
+    replica.freeze()
+    await first.send("orders", b"x", id="mine", delay=60)
+    with pytest.raises(NotConfirmed):
+        await second.send("orders", b"x", id="mine", delay=60, confirm=Confirm(replicas=1, timeout=0.1))
+    replica.thaw()
+    assert (await second.send("orders", b"x", id="mine", delay=60)).outcome is SendOutcome.DUPLICATE
+
+
 async def test_many_messages_are_confirmed_by_the_batch(producers: Producers, own_server: OwnServer) -> None:
     """A batch that was not confirmed ends the sending; its messages failed, as far as anybody knows."""
     producer = producers(own_server().url, batch_messages=2)
