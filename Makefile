@@ -6,11 +6,11 @@ PYTHON ?= python3
 UV := $(shell uv tree --frozen --offline --depth 0 >/dev/null 2>&1 && echo uv || echo .tools/bin/uv)
 RUN := $(UV) run --no-sync
 
-.PHONY: help demo demo-spark test test-long test-lowest bench bench-spark chaos check format clean
+.PHONY: help demo demo-spark test test-long test-lowest test-topologies bench bench-spark chaos check format clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 17
 
 demo: .venv/synced ## one day of real air traffic in 30 s; DEMO="--seconds 10" shortens it
 	$(RUN) python -m demo $(DEMO)
@@ -29,6 +29,11 @@ test-lowest: .venv/synced ## the same with the lowest versions that our distribu
 	$(UV) pip install --quiet --python .venv-lowest --resolution lowest-direct --group test \
 		-e 'common[cli,embedded]' -e 'producer[cli,spark]' -e 'consumer[cli]' -e manager
 	PATH="$(CURDIR)/.venv-lowest/bin:$$PATH" pytest $(PYTEST)
+
+test-topologies: export LISA_TEST_SERVER = sentinel
+test-topologies: .venv/synced ## fail-over, and the functional tests behind sentinels; needs redis-server
+	$(RUN) pytest tests/topologies $(PYTEST)
+	$(RUN) pytest tests/integration -m 'not slow and not long and not docker' $(PYTEST)
 
 bench: .venv/synced ## Lisa against a yardstick, a ceiling and peers; ONLY=lag runs a part, BENCH="--rounds 3"
 	PYTHONPATH=tests $(RUN) python -m benchmarks --only '$(ONLY)' $(BENCH)

@@ -12,7 +12,7 @@ import redis.asyncio
 
 from demo.spark.java import JAVA, java_version
 from support import Server, remove_keys
-from support.engines import chosen, own_binary, running
+from support.engines import chosen, own_binary, plain_url, running
 from support.reporting import (
     pytest_report_header,
     pytest_sessionfinish,
@@ -44,14 +44,14 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def client(redis_url: str) -> Iterator[redis.Redis]:
     """A plain client: RESP2, bytes."""
-    with redis.Redis.from_url(redis_url, protocol=2, socket_timeout=10) as connected:
+    with redis.Redis.from_url(plain_url(redis_url), protocol=2, socket_timeout=10) as connected:
         yield connected
 
 
 @pytest.fixture
 async def async_client(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
     """The asyncio twin of `client`."""
-    connected = redis.asyncio.Redis.from_url(redis_url, protocol=2, socket_timeout=10)
+    connected = redis.asyncio.Redis.from_url(plain_url(redis_url), protocol=2, socket_timeout=10)
     async with connected:
         yield connected
 

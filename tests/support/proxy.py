@@ -64,6 +64,10 @@ class Proxy:
         for link in self._links:
             link.losing = True
 
+    def lead_to(self, port: int) -> None:
+        """Connects whoever comes from now on to another server."""
+        self._port = port
+
     def reset(self) -> None:
         """Resets every connection that there is."""
         for link in tuple(self._links):

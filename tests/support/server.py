@@ -107,7 +107,11 @@ class Server:
 
     def client(self) -> "redis.Redis":
         """Return a new client of this server; the caller closes it."""
-        return redis.Redis(port=self.port, protocol=2, socket_timeout=10)
+        return redis.Redis(port=self.port, password=self._password, protocol=2, socket_timeout=10)
+
+    @property
+    def _password(self) -> str | None:
+        return self.config.get("requirepass")
 
     @property
     def _log(self) -> Path:
@@ -130,7 +134,7 @@ class Server:
             message = f"{self.binary.name} ended by itself:\n{tail}"
             raise RuntimeError(message)
         try:
-            with redis.Redis(port=self.port, socket_timeout=1, retry=NO_RETRY) as client:
+            with redis.Redis(port=self.port, password=self._password, socket_timeout=1, retry=NO_RETRY) as client:
                 return bool(client.ping())
         except redis.RedisError:
             return False

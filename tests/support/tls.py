@@ -18,7 +18,7 @@ from support.engines import binary
 from support.server import Server, free_port
 from support.twins import InThread
 
-__all__ = ["Certificates", "Identity", "Ping", "tls_binary", "tls_server"]
+__all__ = ["Certificates", "Identity", "Ping", "tls_binary", "tls_config", "tls_server"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +65,22 @@ def tls_binary() -> Path:
     return program
 
 
-@contextmanager
-def tls_server(directory: Path, certificates: Certificates, *, mutual: bool) -> Iterator[str]:
-    """Run a server that speaks TLS as `localhost`, and give its URL. A mutual one wants its clients' certificates."""
-    port = free_port()
-    config = {
+def tls_config(certificates: Certificates, port: int, *, mutual: bool = False) -> dict[str, str]:
+    """Return settings of a server that speaks TLS on a port."""
+    return {
         "tls-port": str(port),
         "tls-ca-cert-file": str(certificates.ca),
         "tls-cert-file": str(certificates.server.cert),
         "tls-key-file": str(certificates.server.key),
         "tls-auth-clients": "yes" if mutual else "no",
     }
+
+
+@contextmanager
+def tls_server(directory: Path, certificates: Certificates, *, mutual: bool) -> Iterator[str]:
+    """Run a server that speaks TLS as `localhost`, and give its URL. A mutual one wants its clients' certificates."""
+    port = free_port()
+    config = tls_config(certificates, port, mutual=mutual)
     with closing(Server(tls_binary(), directory, config=config)) as server:
         server.start()
         yield f"rediss://localhost:{port}"

@@ -4,19 +4,32 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from redis.connection import parse_url
 
 from lisa_common.errors import InvalidInput
 from lisa_common.tls import Tls
 
-__all__ = ["Address", "masked", "read_url"]
+__all__ = ["Address", "Sentinels", "masked", "read_url"]
 
-_SCHEMES = ("redis", "rediss", "unix")
+_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+_SENTINEL_PORT = 26379
+_PORT = "as the port, a number up to 65535 is (in a password, %XX stands for : / ? # @)"
 _SECRET_OPTION = re.compile(r"([?&][^=&]*password=)[^&]*", re.IGNORECASE)
 # "user:password" where the host was forgotten: what follows the first colon is no port.
 _NO_PORT = re.compile(r"^(?!\[)([^:/?#]*):(?!\d+(?:[,/?#]|$)).+$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Sentinels:
+    """Whom to ask where the master of a service is."""
+
+    service: str
+    nodes: tuple[tuple[str, int], ...]
+    """Host and port of each."""
+    login: Mapping[str, str] = field(repr=False)
+    """`username` and `password` there; either may be missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,35 +45,67 @@ class Address:
 
 def read_url(url: str, tls: Tls) -> Address:
     """Takes a URL apart; raises InvalidInput, without its passwords, for one that is none of ours."""
-    parts = _split(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise _refusal(url, _PORT) from None
     if parts.scheme not in _SCHEMES:
         raise _refusal(url, f"{'://, '.join(_SCHEMES)}:// are")
+    options = _sentinel_options(url, parts) if parts.scheme.endswith("+sentinel") else _options(url, url)
+    if parts.scheme.startswith("rediss"):
+        tls.context()
+        options["tls"] = tls
+    elif tls:
+        raise _refusal(url, "with tls_ca, tls_cert or tls_key, a rediss:// URL is (or a rediss+sentinel:// one)")
+    return Address(parts.scheme, masked(url), options)
+
+
+def _options(url: str, plain: str) -> dict[str, Any]:
+    """What the URL of one server says, for a connection of the client; `url` is what was given."""
+    parts = urlsplit(plain)
+    _check_port(url, parts)
     database = parts.path.strip("/")
     if parts.scheme != "unix" and database and not database.isdecimal():
         raise _refusal(url, "with a path, the number of a database is")
     try:
-        options = dict(parse_url(url))  # type: ignore[no-untyped-call]
+        options = dict(parse_url(plain))  # type: ignore[no-untyped-call]
     except ValueError as error:
         # A port was judged before, and of options the error says no more than their names.
         raise _refusal(url, f"with options, those of the client are ({error})") from None
     if named := [name for name in options if name.startswith("ssl_")]:
         raise _refusal(url, f"without {', '.join(named)} a URL is: TLS is set by tls_ca, tls_cert and tls_key")
     options.pop("connection_class", None)
-    if parts.scheme == "rediss":
-        tls.context()
-        options["tls"] = tls
-    elif tls:
-        raise _refusal(url, "with tls_ca, tls_cert or tls_key, a rediss:// URL is")
-    return Address(parts.scheme, masked(url), options)
+    return options
 
 
-def _split(url: str) -> SplitResult:
+def _sentinel_options(url: str, parts: SplitResult) -> dict[str, Any]:
+    """As `_options`, for `redis+sentinel://[user:password@]host[:port],…/service[/database]`."""
+    login, at, hosts = parts.netloc.rpartition("@")
+    service, _, database = parts.path.removeprefix("/").partition("/")
+    nodes = tuple(_node(url, host) for host in hosts.split(","))
+    if not service:
+        raise _refusal(url, "with the name of a service after the sentinels, as in redis+sentinel://host:port/service")
+    # The rest is as in the URL of one server.
+    options = _options(url, f"redis://{login}{at}master/{database}?{parts.query}")
+    del options["host"]
+    named = {name: options.pop(f"sentinel_{name}", None) for name in ("username", "password")}
+    told = {name: value for name, value in named.items() if value is not None}
+    return options | {"sentinels": Sentinels(unquote(service), nodes, told)}
+
+
+def _node(url: str, host: str) -> tuple[str, int]:
+    parts = urlsplit(f"//{host}")
+    _check_port(url, parts)
+    if not parts.hostname:
+        raise _refusal(url, "with a host for each sentinel, as in redis+sentinel://host:port,host:port/service")
+    return parts.hostname, parts.port or _SENTINEL_PORT
+
+
+def _check_port(url: str, parts: SplitResult) -> None:
     try:
-        parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        raise _refusal(url, "as the port, a number up to 65535 is (in a password, %XX stands for : / ? # @)") from None
-    return parts
+        raise _refusal(url, _PORT) from None
 
 
 def _refusal(url: str, limit: str) -> InvalidInput:

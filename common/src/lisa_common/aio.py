@@ -14,12 +14,14 @@ from redis.asyncio.retry import Retry
 from lisa_common.address import Address, read_url
 from lisa_common.call import Call, Flow
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
+from lisa_common.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
 from lisa_common.server import (
     NO_RETRY,
     RECONNECT,
     check_options,
     connection_options,
     forgotten,
+    is_no_master,
     lisa_error,
     pack,
     read_reply,
@@ -36,6 +38,8 @@ _CLASSES = {
     "redis": redis.asyncio.Connection,
     "rediss": AsyncTlsConnection,
     "unix": redis.asyncio.UnixDomainSocketConnection,
+    "redis+sentinel": AsyncSentinelConnection,
+    "rediss+sentinel": AsyncTlsSentinelConnection,
 }
 
 
@@ -129,6 +133,8 @@ class AsyncConnection:
             repeated = await self._attempt(self._send([calls[at] for at in again]))
             for at, reply in zip(again, repeated, strict=True):
                 replies[at] = reply
+        if is_no_master(replies):
+            await self._leave()
         return [read_reply(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
     async def listen(self, channel: str) -> AsyncIterator[bytes | None]:
@@ -173,8 +179,18 @@ class AsyncConnection:
             return await ask
         except (redis.exceptions.RedisError, OSError) as error:
             found = unreachable(error, unreachable_at) if unreachable_at else lisa_error(error)
-            self._suspect = self._suspect or isinstance(found, OutcomeUnknown | Unreachable)
+            if isinstance(found, OutcomeUnknown | Unreachable):
+                await self._leave()
             raise found from error
+
+    async def _leave(self) -> None:
+        """Breaks all connections that are not in use: the next may lead elsewhere, after a fail-over."""
+        self._suspect = True
+        await self.client.connection_pool.disconnect(inuse_connections=False)
+        taken, self._idle = self._idle, []
+        for connection in taken:
+            await connection.disconnect(nowait=True)
+        self._idle += taken
 
     async def close(self) -> None:
         """Closes all connections of the pool."""

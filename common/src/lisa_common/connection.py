@@ -4,6 +4,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -14,12 +15,14 @@ from redis.retry import Retry
 from lisa_common.address import Address, read_url
 from lisa_common.call import Call, Flow
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
+from lisa_common.sentinel import SentinelConnection, TlsSentinelConnection
 from lisa_common.server import (
     NO_RETRY,
     RECONNECT,
     check_options,
     connection_options,
     forgotten,
+    is_no_master,
     lisa_error,
     pack,
     read_reply,
@@ -36,6 +39,8 @@ _CLASSES = {
     "redis": redis.Connection,
     "rediss": TlsConnection,
     "unix": redis.UnixDomainSocketConnection,
+    "redis+sentinel": SentinelConnection,
+    "rediss+sentinel": TlsSentinelConnection,
 }
 
 
@@ -135,6 +140,8 @@ class Connection:
             repeated = self._attempt(lambda: self._send([calls[at] for at in again]))
             for at, reply in zip(again, repeated, strict=True):
                 replies[at] = reply
+        if is_no_master(replies):
+            self._leave()
         return [read_reply(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
     def _send(self, calls: Sequence[Call[Any]]) -> list[Any]:
@@ -164,8 +171,22 @@ class Connection:
             return ask()
         except (redis.exceptions.RedisError, OSError) as error:
             found = unreachable(error, unreachable_at) if unreachable_at else lisa_error(error)
-            self._suspect = self._suspect or isinstance(found, OutcomeUnknown | Unreachable)
+            if isinstance(found, OutcomeUnknown | Unreachable):
+                self._leave()
             raise found from error
+
+    def _leave(self) -> None:
+        """Breaks all connections that are not in use: the next may lead elsewhere, after a fail-over."""
+        self._suspect = True
+        self.client.connection_pool.disconnect(inuse_connections=False)
+        idle, taken = self._idle[os.getpid()], []
+        with suppress(IndexError):
+            # One by one, as other threads borrow meanwhile.
+            while True:
+                taken.append(idle.pop())
+        for connection in taken:
+            connection.disconnect()
+        idle.extend(taken)
 
     def close(self) -> None:
         """Closes all connections of the pool."""

@@ -2,7 +2,7 @@
 
 import re
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import hiredis
@@ -29,7 +29,9 @@ __all__ = [
     "RECONNECT",
     "check_options",
     "connection_options",
+    "first_line",
     "forgotten",
+    "is_no_master",
     "lisa_error",
     "pack",
     "read_reply",
@@ -93,7 +95,7 @@ def unreachable(error: Exception, address: Address) -> LisaError:
     """The error of a connection that could not be made: nothing was asked yet, so nothing was done."""
     found = lisa_error(error)
     if isinstance(found, OutcomeUnknown | Unreachable):
-        return Unreachable(f"cannot reach Redis at {address.shown}: {_first_line(error)}{_hint(error, address)}")
+        return Unreachable(f"cannot reach Redis at {address.shown}: {first_line(error)}{_hint(error, address)}")
     return Untrusted(f"{found}, at {address.shown}") if isinstance(found, Untrusted) else found
 
 
@@ -111,11 +113,22 @@ def lisa_error(error: Exception) -> LisaError:
     """Our error for one of the Redis client's."""
     if isinstance(error, LisaError):
         return error
+    for cause in _causes(error):
+        # What was found out while connecting; the client wraps it in errors of its own.
+        if isinstance(cause, ServerError):
+            return type(cause)(str(cause))
     return _tls_error(error) or _redis_error(error)
 
 
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
 def _redis_error(error: Exception) -> LisaError:
-    text = _first_line(error)
+    text = first_line(error)
     if isinstance(error, _DENIED) or text.startswith(_DENIALS):
         return AccessDenied(f"Redis denies access: {text}")
     refusals = (
@@ -135,14 +148,17 @@ def _redis_error(error: Exception) -> LisaError:
 
 def _tls_error(error: Exception) -> LisaError | None:
     """What went wrong between the two sides of TLS; the client wraps it in an error of its own."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, ssl.SSLError):
-        cause = cause.__cause__ or cause.__context__
+    cause = next((cause for cause in _causes(error) if isinstance(cause, ssl.SSLError)), None)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return Untrusted(f"Redis is not trusted: {cause.verify_message}")
     if cause is not None and "ALERT" in (cause.reason or ""):
-        return AccessDenied(f"Redis does not trust us: {_first_line(error)}")
+        return AccessDenied(f"Redis does not trust us: {first_line(error)}")
     return None
+
+
+def is_no_master(replies: Sequence[Any]) -> bool:
+    """Whether a reply says that the server was demoted, so that other connections may lead to the master."""
+    return any(isinstance(reply, redis_errors.ReadOnlyError) for reply in replies)
 
 
 def pack(calls: Sequence[Call[Any]]) -> list[bytes]:
@@ -170,5 +186,6 @@ def read_reply(call: Call[Any], reply: Any) -> Any:
     return call.decode(reply)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says, in one line."""
     return (str(error) or type(error).__name__).splitlines()[0]
