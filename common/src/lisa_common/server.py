@@ -2,7 +2,7 @@
 
 import re
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import hiredis
@@ -70,13 +70,14 @@ _DENIALS = ("NOPERM", "WRONGPASS", "NOAUTH", "ACL failure in script", "The user 
 
 def connection_options(address: Address, *, name: str, timeout_s: float) -> dict[str, Any]:
     """Options of a connection of either client. What the URL says goes first."""
+    over_tcp = {} if "path" in address.options else {"socket_keepalive": True}
     return {
         "client_name": name,
         "protocol": 2,
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
-        "socket_keepalive": True,
         "health_check_interval": 30,
+        **over_tcp,
         **address.options,
     }
 
@@ -113,18 +114,18 @@ def lisa_error(error: Exception) -> LisaError:
     """Our error for one of the Redis client's."""
     if isinstance(error, LisaError):
         return error
-    for cause in _causes(error):
-        # What was found out while connecting; the client wraps it in errors of its own.
-        if isinstance(cause, ServerError):
-            return type(cause)(str(cause))
-    return _tls_error(error) or _redis_error(error)
+    inner = _unwrapped(error)
+    if isinstance(inner, ServerError):
+        return type(inner)(str(inner))
+    return _tls_error(inner) or _redis_error(inner)
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__ or cause.__context__
+def _unwrapped(error: Exception) -> Exception:
+    """What was raised while connecting; the asyncio client wraps it, and our own come wrapped into either."""
+    cause = error.__cause__
+    if isinstance(error, redis_errors.ConnectionError) and isinstance(cause, ServerError | redis_errors.RedisError):
+        return _unwrapped(cause)
+    return error
 
 
 def _redis_error(error: Exception) -> LisaError:
@@ -148,7 +149,9 @@ def _redis_error(error: Exception) -> LisaError:
 
 def _tls_error(error: Exception) -> LisaError | None:
     """What went wrong between the two sides of TLS; the client wraps it in an error of its own."""
-    cause = next((cause for cause in _causes(error) if isinstance(cause, ssl.SSLError)), None)
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
     if isinstance(cause, ssl.SSLCertVerificationError):
         return Untrusted(f"Redis is not trusted: {cause.verify_message}")
     if cause is not None and "ALERT" in (cause.reason or ""):
