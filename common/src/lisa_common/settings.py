@@ -33,9 +33,9 @@ class Settings(BaseSettings):
     table: ClassVar[str] = ""
     """The table of `lisa.toml` for this program."""
 
-    redis_url: Annotated[SecretStr, Field(description="redis://, rediss://, unix:// or redis+sentinel:// URL")] = (
-        SecretStr("redis://localhost:6379")
-    )
+    redis_url: Annotated[
+        SecretStr, Field(description="redis://, rediss://, unix://, redis+sentinel:// or embedded:// URL")
+    ] = SecretStr("redis://localhost:6379")
     tls_ca: Annotated[
         str | None, Field(description="certificates of those whom to trust: a file, or the PEM text; else the system's")
     ] = None
