@@ -212,8 +212,10 @@ class AsyncConnection:
 
 async def _is_spoilt(connection: Any) -> bool:
     """Whether the server has closed it, or something came that nobody asked for."""
+    # Before version 8 the client has it by another name.
+    can_read = getattr(connection, "can_read", None) or connection.can_read_destructive
     try:
-        return bool(await connection.can_read())
+        return bool(await can_read())
     except (redis.exceptions.RedisError, OSError):
         return True
 
