@@ -32,7 +32,7 @@ test-lowest: .venv/synced ## the same with the lowest versions that our distribu
 
 test-topologies: export LISA_TEST_SERVER = sentinel
 test-topologies: .venv/synced ## fail-over, and the functional tests behind sentinels; needs redis-server
-	$(RUN) pytest tests/topologies $(PYTEST)
+	$(RUN) pytest tests/topologies -m 'not docker' $(PYTEST)
 	$(RUN) pytest tests/integration -m 'not slow and not long and not docker' $(PYTEST)
 
 bench: .venv/synced ## Lisa against a yardstick, a ceiling and peers; ONLY=lag runs a part, BENCH="--rounds 3"

@@ -20,7 +20,7 @@ from support.proxy import Proxy
 from support.sentinel import SentinelGroup
 from support.twins import InThread
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 CONFIRM = Confirm(replicas=1, timeout=2)
 

@@ -18,7 +18,7 @@ from support.tls import Certificates, Ping, tls_binary, tls_config
 PASSWORD, SENTINEL_PASSWORD = "of-the-server", "of-the-sentinels"
 LOGIN, OPTIONS = f":{PASSWORD}@", f"?sentinel_password={SENTINEL_PASSWORD}"
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 async def test_passwords_of_servers_and_sentinels(guarded: SentinelGroup, ping: Ping) -> None:
