@@ -75,8 +75,9 @@ class Player:
         return {"manager": "manager serves", "worker": " reads "}.get(self.role, "ready") in self.process.log
 
     def ended_well(self) -> bool:
-        """Whether it ended as it should when it was told to."""
-        return self.process.code == 0 or (self.process.code == -signal.SIGTERM and not self.ready)
+        """Whether it ended as it should when it was told to. Handlers kill their processes also while these drain."""
+        killed = self.role == "worker" and self.process.code == -signal.SIGKILL
+        return self.process.code == 0 or killed or (self.process.code == -signal.SIGTERM and not self.ready)
 
 
 class Arena:

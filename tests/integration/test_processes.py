@@ -215,6 +215,23 @@ def test_a_worker_process_is_replaced_though_the_server_is_away(
     assert worker.stop() == 0
 
 
+@pytest.mark.parametrize(("drain_s", "code"), [("60", 0), ("0.1", 1)])
+def test_functions_are_waited_for_as_long_as_the_drain(
+    *, programs: Programs, producer: Producer, drain_s: str, code: int
+) -> None:
+    """Also beyond their timeout. One that needs longer is left behind, as a thread cannot be ended: exit code 1."""
+    programs.hold.touch()
+    worker = programs.worker("--drain-s", drain_s, target="support.programs.thread_worker:worker")
+    producer.send("orders", b"x")
+    worker.wait_for("begun")
+    worker.send(signal.SIGTERM)
+    worker.wait_for("1 handlers are running")
+    if not code:
+        programs.hold.unlink()
+    wait_until(lambda: not worker.runs)
+    assert worker.code == code
+
+
 def test_worker_processes_end_with_their_supervisor(
     programs: Programs, producer: Producer, client: redis.Redis, prefix: str
 ) -> None:

@@ -132,10 +132,10 @@ class Programs:
         started.wait_for("manager serves")
         return started
 
-    def worker(self, *options: str, group: str = "billing") -> Process:
-        """Starts a worker which keeps the journal, and returns once it reads."""
+    def worker(self, *options: str, group: str = "billing", target: str = _WORKER) -> Process:
+        """Starts a worker, by default the one which keeps the journal, and returns once it reads."""
         self._environment["LISA_TEST_GROUP"] = group
-        started = self._start(["lisa-consumer", "run", _WORKER, "--block-s", "0.2", *options], None)
+        started = self._start(["lisa-consumer", "run", target, "--block-s", "0.2", *options], None)
         started.wait_for("reads orders")
         return started
 

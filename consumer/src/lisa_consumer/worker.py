@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -27,11 +28,11 @@ H = TypeVar("H", bound=Handler)
 _THREADS = "lisa-handler"
 
 
-def _threads_left() -> bool:
+def _threads_left(until: float) -> bool:
     threads = [thread for thread in threading.enumerate() if thread.name.startswith(_THREADS)]
     for thread in threads:
-        # Idle ones end as soon as they notice that their pool has been shut down.
-        thread.join(0.2)
+        # Idle ones end as soon as they notice that their pool has been shut down; a busy machine lets them wait.
+        thread.join(max(0.2, until - time.monotonic()))
     return any(thread.is_alive() for thread in threads)
 
 
@@ -68,6 +69,7 @@ class Worker:
         self._core = Core(self.settings.prefix, group, name)
         self._routes: dict[str, Route] = {}
         self._stopping = asyncio.Event()
+        self._drain_until = 0.0
 
     @property
     def name(self) -> str:
@@ -109,13 +111,14 @@ class Worker:
             await self.serve()
 
         asyncio.run(main())
-        if _threads_left():
+        if _threads_left(self._drain_until):
             logger.error("handlers still run in threads after the drain; their messages will be reclaimed")
             logging.shutdown()
             os._exit(1)
 
     def stop(self) -> None:
         """Tells the worker to drain and end. To be called in its event loop."""
+        self._drain_until = time.monotonic() + self.settings.drain_s
         self._stopping.set()
 
     async def serve(self) -> None:
