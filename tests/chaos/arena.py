@@ -162,6 +162,7 @@ class Arena:
         tests = str(Path(__file__).parents[1])
         environment = {
             **os.environ,
+            "PYTHONFAULTHANDLER": "1",
             "PYTHONPATH": os.pathsep.join(filter(None, (tests, os.environ.get("PYTHONPATH")))),
             "LISA_REDIS_URL": url,
             "LISA_PREFIX": PREFIX,

@@ -160,9 +160,14 @@ def _stop(arena: Arena, *roles: str) -> None:
         player.doomed = True
         player.process.send(signal.SIGTERM)
     for player in players:
-        wait_until(partial(_has_ended, player), _STOP_S, what=f"the end of {player.name}")
+        try:
+            wait_until(partial(_has_ended, player), _STOP_S)
+        except AssertionError:
+            # Its last words are where each of its threads is.
+            player.process.send(signal.SIGABRT)
+            wait_until(partial(_has_ended, player), _STOP_S, what=f"the end of {player.name}")
         if not player.ended_well():
-            text = f"{player.name} ended with {player.process.code}: {player.process.log[-500:]}"
+            text = f"{player.name} ended with {player.process.code}: {player.process.log[-2_000:]}"
             arena.recorder.write(Problem(now(), 14, text))
 
 

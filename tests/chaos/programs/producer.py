@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from threading import Event
 from typing import Any, Self
 
 from chaos.history import Asked, Recorder, Sending, Sent, Told, now
@@ -150,8 +149,9 @@ def _outcome_of(error: LisaError) -> str:
 
 def main(name: str, rate: float, kind: str = "") -> None:
     """Sends `rate` messages a second, as far as it is let, until SIGTERM."""
-    stopping = Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    asked: list[int] = []
+    # Not an Event: a handler that sets one while this very thread enters its `wait` would wait for ever.
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     print("ready", flush=True)  # noqa: T201 - its log
     history = recorder(f"producer-{name}")
     settings = ProducerSettings(redis_url=URL, prefix=PREFIX, patience_s=_PATIENCE_S, timeout_s=5)
@@ -159,10 +159,10 @@ def main(name: str, rate: float, kind: str = "") -> None:
     with _OnLoop(settings) if kind == "asyncio" else Producer(settings=settings) as producer:
         sender = _Sender(producer, load, history)
         allowed = time.monotonic()
-        while not stopping.is_set():
+        while not asked:
             # What an outage kept it from sending is made up for.
             allowed = max(allowed + sender.once() / rate, time.monotonic() - _DEBT_S)
-            stopping.wait(max(0.005, allowed - time.monotonic()))
+            time.sleep(max(0.005, allowed - time.monotonic()))
 
 
 if __name__ == "__main__":
