@@ -72,7 +72,9 @@ class Proxy:
         """Resets every connection that there is."""
         for link in tuple(self._links):
             for end in (link.client, link.server):
-                end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                # One that is closed already needs no reset.
+                with suppress(OSError):
+                    end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 end.transport.abort()
 
     def strand(self) -> None:
