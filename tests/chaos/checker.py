@@ -56,12 +56,14 @@ class _Judge:
             known = not story.id.endswith(GENERATED_SUFFIX)
             self._verdict.check(9, not (story.left and known), f"{story.name}: garbage, but never sent")
             return
+        excused = self._excused(story)
         self._count(story)
         self._sends(story)
+        if not excused:
+            self._once(story)
         self._bodies(story)
         self._cancels(story)
         self._dues(story)
-        excused = self._excused(story)
         self._deliveries.judge(story, self._groups, excused=excused)
         if not excused:
             self._ends(story)
@@ -86,11 +88,7 @@ class _Judge:
         return excused
 
     def _sends(self, story: Story) -> None:
-        """Promises 2, 6 and 13: what was refused was not done; of many sends of one id, one was."""
-        sent = [each for each in story.tries if each.outcome == "sent"]
-        rolled_back = any(self._deliveries.rolled_back(each.since, each.until) for each in sent)
-        if len(story.tries) > 1:
-            self._verdict.check(6, len(sent) <= 1 or rolled_back, f"{story.name}: sent {len(sent)} times")
+        """Promises 2 and 13: what was refused was not done."""
         for each in story.tries:
             if each.outcome not in _NOT_DONE:
                 continue
@@ -100,15 +98,20 @@ class _Judge:
                 promise, not found, f"{story.name}: {each.outcome} as {each.message.mark}, but delivered"
             )
 
-    def _bodies(self, story: Story) -> None:
-        """Promises 6 and 10: every delivery is of one and the same sending, with the body that was sent."""
-        tries = {each.message.mark: each for each in story.tries}
+    def _once(self, story: Story) -> None:
+        """Promise 6: of many sends of one id, one was done, and every delivery is of that one."""
+        if len(story.tries) == 1:
+            return
+        rolled_back = any(self._deliveries.rolled_back(each.since, each.until) for each in story.tries)
         marks = {delivery.taken.mark for delivery in story.deliveries}
-        if len(story.tries) > 1:
-            told = {each.message.mark for each in story.tries if each.outcome == "sent"}
-            one = len(marks) <= 1 and (not told or marks <= told)
-            rolled_back = any(self._deliveries.rolled_back(each.since, each.until) for each in story.tries)
-            self._verdict.check(6, one or rolled_back, f"{story.name}: sent as {told}, delivered as {marks}")
+        sent = [each.message.mark for each in story.tries if each.outcome == "sent"]
+        self._verdict.check(6, len(sent) <= 1 or rolled_back, f"{story.name}: sent {len(sent)} times")
+        one = len(marks) <= 1 and (not sent or marks <= set(sent))
+        self._verdict.check(6, one or rolled_back, f"{story.name}: sent as {sent}, delivered as {marks}")
+
+    def _bodies(self, story: Story) -> None:
+        """Promise 10: every delivery has the body that was sent."""
+        tries = {each.message.mark: each for each in story.tries}
         for delivery in story.deliveries:
             sent = tries.get(delivery.taken.mark)
             crc = sent.message.crc if sent else None

@@ -352,6 +352,15 @@ def test_damage_excuses_what_was_sent_before(run: Run) -> None:
     assert run.check().violations == [(2, "orders/m2: lost in group billing")]
 
 
+def test_damage_excuses_a_second_send_of_an_id(run: Run) -> None:
+    """With its record an operator may have deleted that the id was known."""
+    run.ack(3, run.read(2))
+    run.add(Damage(4, "orders"))
+    run.send(5, "m2", id="m1")
+    run.ack(7, run.read(6, "m2", id="m1", due=5))
+    assert run.check().violations == []
+
+
 def test_a_replay_gives_another_life(run: Run) -> None:
     """All attempts again, and no time to live any more."""
     run.send(2, "m2", ttl_ms=11_000)
