@@ -9,8 +9,8 @@ import pytest
 
 from lisa_common.call import command
 from lisa_common.connection import Connection
+from lisa_common.protocol.consuming import server_time
 from lisa_manager.operator.checking import check
-from lisa_manager.operator.looking import server_ms
 from lisa_manager.operator.snapshot import look, read_snapshot, repair
 from support.commands import Commands
 from support.queue import Queue
@@ -186,7 +186,7 @@ def test_a_repair_is_given_up_when_something_changed(orders: Queue) -> None:
     _do(orders, "ZADD", orders.keys.of("waiting"), orders.now_ms + 1000, "m")
     assert orders.connection.call(repair(orders.keys, looked, steps)) is False
     assert orders.contents().stream == {}
-    assert orders.connection.call(server_ms()) > 0
+    assert orders.connection.call(server_time()) > 0
 
 
 def test_what_comes_meanwhile_is_no_hindrance(orders: Queue) -> None:

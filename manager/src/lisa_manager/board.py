@@ -28,6 +28,11 @@ class Watched:
     trim_by: float = 0.0
     """When the trimmer looks for spent consumers even if the stream is empty."""
 
+    @property
+    def has_pending(self) -> bool:
+        """Whether any group had deliveries that were not settled."""
+        return any(self.pending.values())
+
 
 class Agenda:
     """Names, each with the moment (monotonic, in seconds) when it is to be looked at next.

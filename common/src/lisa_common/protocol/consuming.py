@@ -98,7 +98,7 @@ def fetch(keys: TopicKeys, ids: Sequence[str]) -> Call[list[bytes | None] | str]
 
 
 def server_time() -> Call[int]:
-    """The server's time in ms, to judge by it what has expired."""
+    """The server's time in ms."""
     return command("TIME", decode=_time_ms)
 
 

@@ -24,11 +24,12 @@ from lisa_common.cli import (
 from lisa_common.connection import Connection
 from lisa_common.errors import InvalidInput
 from lisa_common.keys import TopicKeys
+from lisa_common.protocol.consuming import server_time
 from lisa_common.values import check_id, check_name, duration_ms
 from lisa_manager.commands.shared import TopicName, connected, operator
 from lisa_manager.operator import garbage
 from lisa_manager.operator.garbage import DeadLetter, Pages, Wanted
-from lisa_manager.operator.looking import existing, server_ms
+from lisa_manager.operator.looking import existing
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["list_", "purge", "replay"]
@@ -59,7 +60,7 @@ def _wanted(connection: Connection, group: str | None, reason: str | None, older
     before = None
     if older_than is not None:
         age = duration_ms("older_than", read_duration("older_than", older_than))
-        before = connection.call(server_ms()) - age
+        before = connection.call(server_time()) - age
     return Wanted(group, reason, before)
 
 
@@ -194,7 +195,7 @@ class _Work:
 
     def on_all(self, wanted: Wanted) -> None:
         """Works on all that is wanted, oldest first; not on what dies meanwhile, so that it comes to an end."""
-        now = self.connection.call(server_ms()) + 1
+        now = self.connection.call(server_time()) + 1
         wanted = replace(wanted, died_before_ms=min(now, wanted.died_before_ms or now))
         total = self.connection.call(garbage.count(self.keys, wanted.died_before_ms))
         pages = Pages(self.keys, wanted)

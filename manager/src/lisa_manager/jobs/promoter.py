@@ -6,6 +6,7 @@ import math
 import re
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from lisa_common.aio import AsyncConnection
@@ -31,12 +32,8 @@ _SOON_S = 10.0
 """A topic with something due within this time is polled often: a wake that was lost would matter."""
 
 
-def _first_waiting(topic: Watched) -> Call[float]:
-    return command("ZRANGE", topic.keys.of("waiting"), 0, 0, "WITHSCORES", decode=_due_ms)
-
-
-def _first_retry(topic: Watched) -> Call[float]:
-    return command("ZRANGE", topic.keys.of("retry"), 0, 0, "WITHSCORES", decode=_due_ms)
+def _first_due(topic: Watched, place: str) -> Call[float]:
+    return command("ZRANGE", topic.keys.of(place), 0, 0, "WITHSCORES", decode=_due_ms)
 
 
 def _due_ms(reply: list[Any]) -> float:
@@ -130,9 +127,10 @@ class Promoter:
         for _, watched in topics:
             # Those that cannot be looked at like this are promoted next time, which tells what is wrong with them.
             watched.calm = False
-        waiting = await self._rounds.glance(topics, _first_waiting)
+        waiting = await self._rounds.glance(topics, partial(_first_due, place="waiting"))
         first_waiting = {name: due_ms for name, _, due_ms in waiting}
-        retries = await self._rounds.glance([(name, watched) for name, watched, _ in waiting], _first_retry)
+        found = [(name, watched) for name, watched, _ in waiting]
+        retries = await self._rounds.glance(found, partial(_first_due, place="retry"))
         for name, watched, due_ms in retries:
             self._plan(name, watched, min(due_ms, first_waiting[name]), now)
 

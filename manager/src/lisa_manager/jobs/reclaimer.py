@@ -35,7 +35,7 @@ class Reclaimer:
     async def turn(self) -> None:
         """One turn over the topics that are due for it."""
         for name, watched in self._board.due(self._board.reclaims):
-            if not any(watched.pending.values()):
+            if not watched.has_pending:
                 self._board.reclaims.drop(name)
                 continue
             interval = max(self._settings.housekeeping_s, watched.policy.visibility_ms / 1000 / _LOOKS)

@@ -30,7 +30,7 @@ class Trimmer:
             lengths = await self._rounds.glance(topics, _length, "trim of {}")
             now, due = self._board.clock(), []
             for name, watched, length in lengths:
-                if length or any(watched.pending.values()) or now >= watched.trim_by:
+                if length or watched.has_pending or now >= watched.trim_by:
                     due.append((name, watched))
                 else:
                     self._board.trims.put(name, now + self._quiet_s(watched))
@@ -46,8 +46,8 @@ class Trimmer:
         for name, watched, result in answered:
             self.trimmed += result.entries
             watched.pending = result.pending
-            busy = result.entries_left or any(result.pending.values())
-            if any(result.pending.values()):
+            busy = result.entries_left or watched.has_pending
+            if watched.has_pending:
                 self._board.reclaims.add(name, now)
             watched.trim_by = now + self._settings.spent_consumer_s
             self._board.trims.put(name, now + (self._settings.housekeeping_s if busy else self._quiet_s(watched)))

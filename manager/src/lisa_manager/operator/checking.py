@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from lisa_common.call import Flow
 from lisa_common.keys import TopicKeys
+from lisa_common.protocol.consuming import server_time
 from lisa_manager.operator.audit import Problem, audit
-from lisa_manager.operator.looking import chunks, server_ms
+from lisa_manager.operator.looking import chunks
 from lisa_manager.operator.snapshot import Look, look, read_entries, read_snapshot, repair
 
 __all__ = ["Finding", "Report", "check"]
@@ -36,7 +37,7 @@ class Report:
 def check(keys: TopicKeys, *, mend: bool, progress: Callable[[int], object] = lambda _: None) -> Flow[Report]:
     """Audits a topic, and mends if told to. `progress` is called with the number of messages judged."""
     snapshot = yield from read_snapshot(keys)
-    now: int = yield server_ms()
+    now: int = yield server_time()
     report = Report(sum(pieces.head is not None for pieces in snapshot.pieces.values()))
     suspects = [p for p in snapshot.pieces.values() if audit(p, snapshot.groups, now)]
     progress(len(snapshot.pieces) - len(suspects))

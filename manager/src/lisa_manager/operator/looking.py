@@ -21,7 +21,6 @@ __all__ = [
     "groups",
     "pairs",
     "scored",
-    "server_ms",
     "text_of",
 ]
 
@@ -42,11 +41,6 @@ class GroupInfo:
     """The entry delivered last."""
     lag: int | None
     """Entries not delivered yet; the server does not know after some have been deleted."""
-
-
-def server_ms() -> Call[int]:
-    """The server's clock."""
-    return command("TIME", decode=lambda reply: int(reply[0]) * 1000 + int(reply[1]) // 1000)
 
 
 def groups(keys: TopicKeys) -> Call[list[GroupInfo]]:

@@ -7,9 +7,10 @@ from typing import Any
 
 from lisa_common.call import Call, Flow, command
 from lisa_common.keys import TopicKeys
+from lisa_common.protocol.consuming import server_time
 from lisa_common.topics import read_registry
 from lisa_manager.operator.backlog import Backlog, read_backlogs
-from lisa_manager.operator.looking import GroupInfo, chunks, existing, groups, scored, server_ms
+from lisa_manager.operator.looking import GroupInfo, chunks, existing, groups, scored
 
 __all__ = ["BUCKETS", "GroupStatus", "TopicStatus", "read_status"]
 
@@ -77,7 +78,7 @@ def read_status(prefix: str, topic: str | None = None) -> Flow[list[TopicStatus]
 
 
 def _read(topics: Sequence[TopicKeys]) -> Flow[list[TopicStatus]]:
-    now: int = yield server_ms()
+    now: int = yield server_time()
     calls = [list(_calls(keys, now)) for keys in topics]
     results = iter((yield [call for of_topic in calls for call in of_topic]))
     sizes = [[next(results) for _ in of_topic] for of_topic in calls]

@@ -6,9 +6,10 @@ from typing import Any
 from lisa_common.call import Call, Flow, command, script
 from lisa_common.keys import TopicKeys, dropped_key, topics_key
 from lisa_common.policy import Policy
+from lisa_common.protocol.consuming import server_time
 from lisa_common.topics import Topic, parse_topic, read_registry
 from lisa_common.values import check_name
-from lisa_manager.operator.looking import existing, server_ms
+from lisa_manager.operator.looking import existing
 
 __all__ = ["DEFAULT", "Dropped", "drop_topic", "list_topics", "set_policy"]
 
@@ -54,7 +55,7 @@ def drop_topic(prefix: str, topic: str, *, force: bool) -> Flow[Dropped]:
     keys, _ = yield from existing(prefix, topic)
     dropped: Dropped = yield _drop(keys, force=force)
     if dropped.done:
-        now = yield server_ms()
+        now = yield server_time()
         # In this order, so that managers see the one or the other at any time.
         yield command("HSET", dropped_key(prefix), topic, now)
         yield command("HDEL", topics_key(prefix), topic)
