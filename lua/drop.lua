@@ -1,4 +1,4 @@
--- Drops all that a topic holds, if it holds no messages or is told to all the same.
+-- Drops all that a topic, or a shard of it, holds, if it holds no messages or is told to all the same.
 --
 -- KEYS[1] messages   hash    message id -> record
 -- KEYS[2] waiting    zset    message id -> due ms
@@ -9,6 +9,7 @@
 -- KEYS[7] retry      zset    copy -> due ms
 -- KEYS[8] failures   hash    copy -> failure
 -- KEYS[9] garbage    zset    copy -> died at, ms
+-- KEYS[10] closed    string  there if new messages go elsewhere
 -- ARGV[1] force      "1" to drop messages too
 -- returns  { 1 if it was dropped, messages that it held }
 local messages = KEYS[1]

@@ -7,19 +7,24 @@
 -- KEYS[4] expiring   zset    message id -> expiry ms
 -- KEYS[5] finished   zset    message id -> forget at, ms
 -- KEYS[6] owed       hash    message id -> groups
+-- KEYS[7] closed     string  there if new messages go elsewhere
 -- ARGV[1] now_ms     ms, empty for the server's clock
 -- ARGV[2] channel    where managers listen
 -- ARGV[3] topic      named in the wake
 -- ARGV[4...] id, due, content per message; due is "+ms" from now or an absolute time in ms, content is the record
 --            after its stamp
--- returns  per message its due time in ms, or 0 for a duplicate
+-- returns  per message its due time in ms, or 0 for a duplicate; the error RESHARDED where it is closed
 local messages, waiting, ready, expiring, finished, owed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local closed = KEYS[7]
 --@include clock
 --@include record
 --@include finished
 --@include groups
 --@include due
 --@include wake
+if redis.call('EXISTS', closed) == 1 then
+  return redis.error_reply('RESHARDED new messages of ' .. ARGV[3] .. ' go elsewhere')
+end
 local now = clock(ARGV[1])
 
 local scheduled, expiries, immediate, replies = {}, {}, {}, {}

@@ -11,7 +11,7 @@ from lisa_common.call import Flow
 from lisa_common.delivery import Delivery, Entry
 from lisa_common.errors import AccessDenied, LisaError, Refused, Unreachable
 from lisa_common.keys import TopicKeys
-from lisa_common.policy import Policy
+from lisa_common.layout import Layout
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.values import Duration
 from lisa_consumer.core import Core
@@ -32,20 +32,20 @@ class RecordingCore(Core):
         self._recorder = recorder
         self._asked = 0.0
 
-    def _resolve(self, topics: Sequence[str]) -> Flow[dict[str, tuple[TopicKeys, Policy]]]:
-        resolved = yield from super()._resolve(topics)
+    def _resolve(self, topics: Sequence[str]) -> Flow[dict[str, Layout]]:
+        layouts = yield from super()._resolve(topics)
         # What is read next is asked for after this.
         self._asked = now()
-        return resolved
+        return layouts
 
     def _fetch(
         self,
-        resolved: dict[str, tuple[TopicKeys, Policy]],
-        batches: list[tuple[str, list[Entry]]],
+        layouts: dict[str, Layout],
+        batches: list[tuple[TopicKeys, list[Entry]]],
         lease_ms: int | None,
     ) -> Flow[list[Delivery]]:
         asked, since = self._asked, now()
-        deliveries = yield from super()._fetch(resolved, batches, lease_ms)
+        deliveries = yield from super()._fetch(layouts, batches, lease_ms)
         if deliveries:
             self._recorder.write(Read(now(), since, asked, self.group, [_taken(each) for each in deliveries]))
         return deliveries

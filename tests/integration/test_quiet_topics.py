@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lisa_common.aio import AsyncConnection
+from lisa_common.layout import Layout
 from lisa_common.protocol.consuming import server_time
-from lisa_common.topics import Topic
 from lisa_consumer import AsyncConsumer, ConsumerSettings
 from lisa_manager.board import Agenda, Board
 from lisa_manager.jobs.promoter import Promoter
@@ -64,7 +64,7 @@ async def test_a_wake_during_a_look_is_not_forgotten(redis_url: str, prefix: str
     """The look may have come before the send; its result does not put off what was heard meanwhile."""
     settings = ManagerSettings(redis_url=redis_url, prefix=prefix)
     board = Board(prefix, fallback_s=settings.poll_s)
-    board.update({"orders": Topic("orders")})
+    board.update([Layout(prefix, "orders")])
     board.topics["orders"].calm = calm
     async with AsyncConnection.of(settings, name="test") as connection:
         promoter = Promoter(connection, board, settings)

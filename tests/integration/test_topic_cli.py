@@ -1,13 +1,15 @@
 """`lisa-manager topic list | set | drop`, `show` and `cancel`."""
 
 import base64
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
 
 from lisa_common.keys import dropped_key
+from lisa_common.layout import Layout
 from lisa_common.policy import Policy
+from lisa_common.topics import read_mark
 from support import keys_left
 from support.commands import Commands
 from support.queue import Queue
@@ -24,7 +26,7 @@ def test_set_changes_only_what_is_named(commands: Commands, client: redis.Redis,
     assert client.hget(f"{prefix}:topics", "orders") == b'{"visibility_ms":45000,"ttl_ms":86400000}'
     ran = commands.manager("topic", "set", "orders", "--ttl", "none", "--visibility", "default", "--max-retries", 3)
     assert ran.out == "orders: max_retries 3, ttl none; in force everywhere within 10 s\n"
-    assert _policy(commands) == Policy(max_retries=3, ttl_ms=None).model_dump()
+    assert _policy(commands) == Policy(max_retries=3, ttl_ms=None).model_dump(mode="json")
 
 
 def test_every_field_can_be_set(commands: Commands) -> None:
@@ -33,11 +35,12 @@ def test_every_field_can_be_set(commands: Commands) -> None:
         *("--visibility", "1m", "--max-retries", "0", "--backoff", "fixed", "--backoff-base", "250ms"),
         *("--backoff-cap", "1h30m", "--backoff-jitter", "0.5", "--ttl", "2h", "--on-expire", "drop"),
         *("--dedup-window", "0", "--garbage-retention", "30d", "--garbage-max-messages", "7"),
-        *("--max-body-bytes", "10", "--priority", "9"),
+        *("--max-body-bytes", "10", "--priority", "9", "--shards", "2"),
     ]
-    assert len(words) == 2 * len(Policy.model_fields)
+    fields = sorted(Policy.model_fields.keys() - {"former", "drained"})
+    assert len(words) == 2 * len(fields)
     document = commands.manager("topic", "set", "orders", *words, "--json").document
-    assert document["set"] == sorted(Policy.model_fields)
+    assert document["set"] == fields
     assert (document["policy"]["backoff_base_ms"], document["policy"]["backoff_cap_ms"]) == (250, 5_400_000)
 
 
@@ -49,7 +52,8 @@ def test_every_field_can_be_set(commands: Commands) -> None:
         (["--max-retries", "many"], "max_retries 'many' is not allowed: a number is"),
         (["--on-expire", "keep"], "policy field on_expire 'keep' is not allowed"),
         (["--visibility", "none"], "visibility 'none' is not allowed"),
-        (["--shards", "2"], "No such option"),
+        (["--colour", "2"], "No such option"),
+        (["--shards", "0"], "policy field shards 0 is not allowed: Input should be greater"),
         ([], "at least one field to set"),
     ],
 )
@@ -90,7 +94,9 @@ def test_drop_leaves_a_tombstone_only(orders: Queue, commands: Commands, client:
     assert commands.manager("topic", "drop", "orders", "--force", "--yes", "--json").document["messages"] == 1
     prefix = orders.keys.prefix
     assert keys_left(client, prefix) == [dropped_key(prefix)]
-    assert int(client.hget(dropped_key(prefix), "orders")) > orders.now_ms - 1
+    at_ms, layout = read_mark(prefix, "orders", cast("bytes", client.hget(dropped_key(prefix), "orders")))
+    assert at_ms > orders.now_ms - 1
+    assert layout == Layout(prefix, "orders")
     assert commands.manager("topic", "list").out == "no topics\n"
     assert commands.manager("topic", "drop", "orders", "--yes").err == "lisa-manager: there is no topic 'orders'\n"
 

@@ -15,6 +15,7 @@ from lisa_common.keys import TopicKeys, dropped_key
 from lisa_common.policy import Policy
 from lisa_common.protocol import consuming, paging
 from lisa_common.protocol.producing import State
+from lisa_common.topics import Topics
 from lisa_consumer import Consumer, ConsumerSettings
 from lisa_manager.operator.rights import RoleName, rules
 from lisa_producer import Confirm, Message, NotConfirmed, Producer, ProducerSettings
@@ -173,9 +174,21 @@ def _keep_house(queue: Queue, groups: list[str]) -> None:
     queue.trim(spent_ms=0)
 
 
-def _operate(queue: Queue, commands: Commands, admin: Connection, reader: str) -> None:
+def _reshard(server: Server, commands: Commands, admin: Connection) -> None:
+    """To shards of which each role must learn."""
+    assert commands.manager("topic", "reshard", OURS, "--shards", "2").code == 0
+    admin.call(command("DEL", TopicKeys(PREFIX, OURS).of("closed")))  # as if the reshard had not come to it
+    with _producer(server) as producer, _consumer(server) as consumer:
+        producer.send(OURS, "x", id="after a reshard")
+        consumer.ack(*consumer.read(wait=1))
+    with Connection(user_url(server, RoleName.READER, PREFIX), name="reader") as connection:
+        connection.run(Topics(PREFIX).resolve(OURS))
+
+
+def _operate(server: Server, queue: Queue, commands: Commands, admin: Connection) -> None:
     """All that operators type."""
     of = queue.keys.of
+    reader = user_url(server, RoleName.READER, PREFIX)
     queue.send("w", due="+1000")
     for id in ("d", "r"):
         queue.send(id)
@@ -204,6 +217,7 @@ def _operate(queue: Queue, commands: Commands, admin: Connection, reader: str) -
     ):
         admin.call(command(*words))
     assert commands.manager("check", "--repair").code in (0, 1)
+    _reshard(server, commands, admin)
     assert commands.manager("group", "drop", OURS, "mail", "--force", "--yes").code == 0
     assert commands.manager("group", "drop", OURS, "billing", "--force", "--yes").code == 0
     assert commands.manager("topic", "drop", OURS, "--force", "--yes").code == 0
@@ -226,8 +240,7 @@ def _done(server: Server) -> set[Deed]:
         queue = Queue(roles_topic, TopicKeys(PREFIX, OURS))
         _produce_and_consume(server)
         _live_all_lives(queue)
-        urls = {role: user_url(server, role, PREFIX) for role in RoleName}
-        _operate(queue, Commands(urls[RoleName.MANAGER], PREFIX), admin, urls[RoleName.READER])
+        _operate(server, queue, Commands(user_url(server, RoleName.MANAGER, PREFIX), PREFIX), admin)
         asyncio.run(_manage(server, admin))
     return deeds
 
@@ -241,7 +254,8 @@ def done(guarded: Server) -> set[Deed]:
 @pytest.fixture(scope="module")
 def rights(guarded: Server) -> Iterator[Rights]:
     """Asks for the rights of users on every key of ours, and on some of others."""
-    ours = [*TopicKeys(PREFIX, OURS).all(), *(f"{PREFIX}:{name}" for name in ("topics", "dropped", "wake"))]
+    ours = [*TopicKeys(PREFIX, OURS).all(), *TopicKeys(PREFIX, OURS, "1.2").all()]
+    ours += [*(f"{PREFIX}:{name}" for name in ("topics", "dropped", "wake"))]
     with Connection(guarded.url) as admin:
         yield Rights(admin, [*ours, *THEIRS, *FOREIGN])
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lisa_common.errors import InvalidInput
-from lisa_common.policy import DEFAULT_POLICY, Policy
+from lisa_common.policy import DEFAULT_POLICY, LAYOUT_FIELDS, Policy
 
 
 def test_defaults() -> None:
@@ -24,6 +24,9 @@ def test_defaults() -> None:
         "garbage_max_messages": 100_000,
         "max_body_bytes": 1_048_576,
         "priority": 0,
+        "shards": 1,
+        "former": (),
+        "drained": (),
     }
 
 
@@ -37,8 +40,8 @@ def test_stored_form_holds_what_was_set() -> None:
 
 
 def test_scripts_get_every_field() -> None:
-    """The JSON for scripts names all fields that have a value."""
-    assert json.loads(DEFAULT_POLICY.as_json).keys() == Policy.model_fields.keys() - {"ttl_ms"}
+    """The JSON for scripts names all fields that have a value, and are about messages."""
+    assert json.loads(DEFAULT_POLICY.as_json).keys() == Policy.model_fields.keys() - {"ttl_ms", *LAYOUT_FIELDS}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from lisa_common.scripts import SCRIPT_NAMES, load
 LUA = Path(__file__).parents[2] / "lua"
 SCRIPTS = sorted(LUA.glob("*.lua"))
 INCLUDES = sorted((LUA / "include").glob("*.lua"))
-KEY = re.compile(r"^-- KEYS\[(\d+)\] (\w+) +(zset|hash|stream)(?: +\w|$)", re.MULTILINE)
+KEY = re.compile(r"^-- KEYS\[(\d+)\] (\w+) +(zset|hash|stream|string)(?: +\w|$)", re.MULTILINE)
 ARG = re.compile(r"^-- ARGV\[(\d+)(\.\.\.)?\] (\w+)", re.MULTILINE)
 INCLUDE = re.compile(r"^--@include (\w+)$", re.MULTILINE)
 
@@ -62,7 +62,7 @@ def test_header(path: Path) -> None:
 def test_keys_are_those_of_the_topic(path: Path) -> None:
     """Names of keys are those of the keyspace, each at most once, each with the type that all scripts give it."""
     named = [(name, kind) for _, name, kind in KEY.findall(header(path))]
-    assert {name for name, _ in named} <= {*TOPIC_KEYS, "dropped"}
+    assert {name for name, _ in named} <= {*TOPIC_KEYS, "dropped", "topics"}
     assert len(dict(named)) == len(named)
     types = {name: kind for other in SCRIPTS for _, name, kind in KEY.findall(header(other))}
     assert dict(named).items() <= types.items()

@@ -39,6 +39,13 @@ class Delivery(NamedTuple):
     sent_ms: int
     entry: Entry
     """What acks are fenced by."""
+    shard: str = ""
+    """Where in the topic it was read; nothing where the topic is one."""
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """The entry that was read: what no other delivery in the same hands has."""
+        return self.topic, self.shard, self.entry.entry
 
     def __repr__(self) -> str:
         # As it stands in logs: without the body and the headers, which are nobody's business there.
@@ -60,7 +67,8 @@ def delivery_of(keys: TopicKeys, group: str, entry: Entry, record: Record) -> De
     """The delivery that an entry and its record make."""
     due_ms = entry.at_ms or record.due_ms
     return Delivery(
-        *(keys.topic, group, entry.id or "", record.body, record.headers, entry.attempt, due_ms, record.sent_ms, entry)
+        *(keys.topic, group, entry.id or "", record.body, record.headers, entry.attempt, due_ms, record.sent_ms, entry),
+        keys.shard,
     )
 
 

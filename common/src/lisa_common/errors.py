@@ -12,7 +12,8 @@ LisaError
     ├── Refused           the server refuses for now (memory or disk full, loading, read only); nothing was done
     ├── AccessDenied      wrong password, an ACL that forbids the command, or no certificate that the server trusts
     ├── Untrusted         the server's certificate is not one that we trust, or is for another host; nothing was done
-    └── NoGroup           the consumer group, or its stream, is not there
+    ├── NoGroup           the consumer group, or its stream, is not there
+    └── Resharded         new messages of the topic go to other shards since; nothing was done
 """
 
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ __all__ = [
     "NotConfirmed",
     "OutcomeUnknown",
     "Refused",
+    "Resharded",
     "ServerError",
     "UnknownGroup",
     "UnknownTopic",
@@ -105,6 +107,10 @@ class Untrusted(ServerError):
 
 class NoGroup(ServerError):
     """The consumer group, or the stream that it reads, is not there."""
+
+
+class Resharded(ServerError):
+    """New messages of the topic go to other shards since its policy was read; nothing was done."""
 
 
 OF_THE_SERVER = (Unreachable, OutcomeUnknown, Refused, AccessDenied, Untrusted)

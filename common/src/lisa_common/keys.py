@@ -1,7 +1,7 @@
 """Every Redis key of Lisa, and the two names that are built from others.
 
-All keys of a topic share one hash tag, so that each script touches one slot of a Redis Cluster. What each key holds is
-told in `lua/README.md` and `docs/keys.md`.
+All keys of a shard share one hash tag, so that each script touches one slot of a Redis Cluster; most topics are one
+shard. What each key holds is told in `lua/README.md` and `docs/keys.md`.
 """
 
 from dataclasses import dataclass, field
@@ -28,6 +28,7 @@ TOPIC_KEYS: Final = (
     "retry",
     "failures",
     "garbage",
+    "closed",
 )
 
 NO_GROUP: Final = ""
@@ -51,17 +52,26 @@ def wake_channel(prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicKeys:
-    """The keys of one topic."""
+    """The keys of one topic, or of one shard of it: whatever a script may touch at once."""
 
     prefix: str
     topic: str
+    shard: str = ""
+    """What the shard adds to the topic's name in the hash tag; nothing where the topic is one."""
     _known: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    @property
+    def tag(self) -> str:
+        """The hash tag, by which logs and wakes name the shard. Names of topics hold no slash."""
+        return f"{self.topic}/{self.shard}" if self.shard else self.topic
+
     def of(self, name: str) -> str:
-        """The key of one of `TOPIC_KEYS`, or of the topics that were `dropped`."""
+        """The key of one of `TOPIC_KEYS`, or of the registry: `topics` and those that were `dropped`."""
         if name == "dropped":
             return dropped_key(self.prefix)
-        return f"{self.prefix}:{{{self.topic}}}:{name}"
+        if name == "topics":
+            return topics_key(self.prefix)
+        return f"{self.prefix}:{{{self.tag}}}:{name}"
 
     def of_each(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """The keys of several names. They are made once, as every call of a script asks for its own."""
@@ -71,7 +81,7 @@ class TopicKeys:
         return known
 
     def all(self) -> tuple[str, ...]:
-        """All keys that the topic may have."""
+        """All keys that there may be."""
         return tuple(self.of(name) for name in TOPIC_KEYS)
 
 

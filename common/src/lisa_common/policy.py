@@ -9,13 +9,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from lisa_common.errors import InvalidInput
 from lisa_common.values import MAX_DELAY_S, MAX_RETRIES
 
-__all__ = ["DEFAULT_POLICY", "MAX_PRIORITY", "Policy"]
+__all__ = ["DEFAULT_POLICY", "LAYOUT_FIELDS", "MAX_PRIORITY", "MAX_SHARDS", "Policy"]
 
 MAX_PRIORITY = 255
+MAX_SHARDS = 256
 _MAX_MS = MAX_DELAY_S * 1000
 _DAY_MS = 86_400_000
 
 Milliseconds = Annotated[int, Field(ge=1, le=_MAX_MS)]
+Shards = Annotated[int, Field(ge=1, le=MAX_SHARDS)]
+
+LAYOUT_FIELDS = ("shards", "former", "drained")
+"""Fields that say where the messages are, and not how they are treated."""
 
 
 class Policy(BaseModel):
@@ -62,11 +67,20 @@ class Policy(BaseModel):
             description="order among messages due in the same ms, highest first",
         ),
     ] = 0
+    shards: Annotated[Shards, Field(description="over how many slots of a Cluster the topic is spread")] = 1
+    former: Annotated[
+        tuple[Shards, ...],
+        Field(description="numbers of shards before each reshard, oldest first", strict=False),
+    ] = ()
+    drained: Annotated[
+        tuple[int, ...],
+        Field(description="which of those, by position, hold no messages any more", strict=False),
+    ] = ()
 
     @cached_property
     def as_json(self) -> str:
-        """All fields, as scripts read them."""
-        return self.model_dump_json(exclude_none=True)
+        """The fields by which scripts treat messages."""
+        return self.model_dump_json(exclude_none=True, exclude=set(LAYOUT_FIELDS))
 
     @classmethod
     def load(cls, stored: bytes | str) -> "Policy":

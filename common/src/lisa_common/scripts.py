@@ -26,7 +26,9 @@ Arg = str | bytes | int | float
 
 SCRIPT_NAMES = (
     "ack",
+    "amend",
     "cancel",
+    "close",
     "disband",
     "disown",
     "drop",

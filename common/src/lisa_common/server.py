@@ -18,6 +18,7 @@ from lisa_common.errors import (
     NoGroup,
     OutcomeUnknown,
     Refused,
+    Resharded,
     ServerError,
     Unreachable,
     Untrusted,
@@ -144,6 +145,8 @@ def _redis_error(error: Exception) -> LisaError:
         return Unreachable(f"cannot reach Redis: {text}") if never else OutcomeUnknown(f"{_BROKEN}: {text}")
     if text.startswith(("NOGROUP", "UNBLOCKED")):
         return NoGroup(text)
+    if text.startswith("RESHARDED"):
+        return Resharded(text)
     return ServerError(text)
 
 

@@ -6,13 +6,26 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 
-from lisa_common.call import Call, Flow, command
+from lisa_common.call import Call, Flow, command, script
 from lisa_common.errors import InvalidInput
 from lisa_common.keys import TopicKeys, dropped_key, topics_key
+from lisa_common.layout import Layout
 from lisa_common.policy import DEFAULT_POLICY, Policy
 from lisa_common.values import check_name
 
-__all__ = ["REFRESH_S", "Topic", "Topics", "parse_registry", "read_dropped", "read_registry", "registered"]
+__all__ = [
+    "REFRESH_S",
+    "Topic",
+    "Topics",
+    "amend",
+    "dropped_mark",
+    "parse_registry",
+    "parse_topic",
+    "read_dropped",
+    "read_mark",
+    "read_registry",
+    "registered",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +77,17 @@ def read_dropped(prefix: str) -> Flow[dict[str, bytes]]:
     return _by_topic(key, (yield command("HGETALL", key)))
 
 
+def dropped_mark(now_ms: int, layout: Layout) -> str:
+    """What is said of a topic that is dropped now: when, and where somebody may still send to it."""
+    return f"{now_ms} {layout.policy.dump()}"
+
+
+def read_mark(prefix: str, name: str, mark: bytes) -> tuple[int, Layout]:
+    """When a topic was dropped, in ms, and the layout that it had; long ago, and the default, where that is damaged."""
+    at, _, policy = mark.partition(b" ")
+    return int(at) if at.isdigit() else 0, Layout(prefix, name, parse_topic(name, policy or b"{}").policy)
+
+
 def _by_topic(place: str, reply: list[bytes]) -> dict[str, bytes]:
     found = {}
     for name, stored in zip(reply[::2], reply[1::2], strict=True):
@@ -74,47 +98,63 @@ def _by_topic(place: str, reply: list[bytes]) -> dict[str, bytes]:
     return found
 
 
+def amend(prefix: str, topic: str, before: bytes | None, policy: Policy) -> Call[bool]:
+    """Sets a topic's policy, if the registry still says what it said before. Result: whether it did."""
+    keys = TopicKeys(prefix, topic)
+    return script("amend", keys, decode=bool, repeatable=False, topic=topic, before=before or b"", after=policy.dump())
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     until: float
-    keys: TopicKeys
-    policy: Policy
+    layout: Layout
     declared: bool = True
 
 
 @dataclass(slots=True)
 class Topics:
-    """What one program knows of topics: their keys, and their policies for `REFRESH_S` seconds."""
+    """What one program knows of topics: their shards and their policies, for `REFRESH_S` seconds."""
 
     prefix: str
     clock: Callable[[], float] = time.monotonic
     _known: dict[str, _Known] = field(default_factory=dict)
 
-    def resolve(self, topic: str) -> Flow[tuple[TopicKeys, Policy]]:
-        """Keys and policy of a topic; raises InvalidInput for a name that cannot be one. Writes nothing."""
+    def resolve(self, topic: str) -> Flow[Layout]:
+        """Shards and policy of a topic; raises InvalidInput for a name that cannot be one. Writes nothing."""
         return (yield from self.resolve_each((topic,)))[topic]
 
-    def resolve_each(self, topics: Iterable[str]) -> Flow[dict[str, tuple[TopicKeys, Policy]]]:
+    def resolve_each(self, topics: Iterable[str]) -> Flow[dict[str, Layout]]:
         """The same for several topics, in one round trip at most."""
         now = self.clock()
         wanted = {topic: self._known.get(check_name("topic", topic)) for topic in topics}
         stale = [topic for topic, known in wanted.items() if known is None or now >= known.until]
         if stale:
             yield from self._read(stale)
-        return {topic: (self._known[topic].keys, self._known[topic].policy) for topic in wanted}
+        return {topic: self._known[topic].layout for topic in wanted}
 
-    def declare(self, topic: str) -> Flow[None]:
-        """Makes a topic that was resolved, with the default policy, unless it is there."""
+    def resolve_anew(self, topic: str) -> Flow[Layout]:
+        """The same as `resolve`, however lately the topic was read."""
+        yield from self._read([check_name("topic", topic)])
+        return self._known[topic].layout
+
+    def declare(self, topic: str) -> Flow[Layout]:
+        """The same as `resolve`; makes the topic, with the default policy, unless it is there."""
+        layout = yield from self.resolve(topic)
         known = self._known[topic]
         if known.declared:
-            return
-        # Whoever declares first, or sets a policy meanwhile, wins.
-        yield command("HSETNX", topics_key(self.prefix), topic, "{}")
-        self._known[topic] = replace(known, declared=True)
+            return layout
+        if (yield command("HSETNX", topics_key(self.prefix), topic, "{}")):
+            self._known[topic] = replace(known, declared=True)
+            return layout
+        # Whoever declared it meanwhile may have spread it over shards.
+        return (yield from self.resolve_anew(topic))
 
     def _read(self, topics: list[str]) -> Flow[None]:
         found: list[bytes | None] = yield command("HMGET", topics_key(self.prefix), *topics)
         until = self.clock() + REFRESH_S
         for topic, stored in zip(topics, found, strict=True):
             policy = DEFAULT_POLICY if stored is None else parse_topic(topic, stored).policy
-            self._known[topic] = _Known(until, TopicKeys(self.prefix, topic), policy, declared=stored is not None)
+            known = self._known.get(topic)
+            # A layout knows its keys by now.
+            layout = known.layout if known and known.layout.policy == policy else Layout(self.prefix, topic, policy)
+            self._known[topic] = _Known(until, layout, declared=stored is not None)

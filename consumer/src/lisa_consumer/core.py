@@ -6,14 +6,15 @@ import re
 import secrets
 import socket
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import Any, TypeVar
 
 from lisa_common.call import Call, Flow
 from lisa_common.delivery import Delivery, Entry
 from lisa_common.errors import InvalidInput, LisaError, NoGroup
 from lisa_common.keys import TopicKeys
+from lisa_common.layout import Layout
 from lisa_common.policy import Policy
 from lisa_common.protocol import consuming
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
@@ -37,6 +38,16 @@ def consumer_name() -> str:
     return f"{host[: MAX_NAME_LENGTH - 40]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
+class _Keys(dict[tuple[str, str], TopicKeys]):
+    """The keys of shards, by topic and shard, each made once."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def __missing__(self, place: tuple[str, str]) -> TopicKeys:
+        return self.setdefault(place, TopicKeys(self._prefix, *place))
+
+
 class Core:
     """The flows of one consumer of a group."""
 
@@ -47,6 +58,7 @@ class Core:
         self.name = consumer_name() if name is None else check_name("consumer", name)
         self._topics = Topics(prefix)
         self._joined: set[str] = set()
+        self._keys = _Keys(prefix)
         self._clock = clock
 
     def read(
@@ -60,6 +72,8 @@ class Core:
     ) -> Flow[list[Delivery]]:
         """Up to `limit` deliveries of each topic; waits up to `wait` while there are none, None: not at all.
 
+        Of a topic with more shards than that it may be one of each shard.
+
         The server is asked to wait for no more than `block` at once. With `visibility` the leases are that long, which
         must not exceed the topic's visibility timeout.
         """
@@ -68,43 +82,48 @@ class Core:
         block_ms = duration_ms("block", block, low_ms=1)
         lease_ms = None if visibility is None else duration_ms("visibility", visibility, low_ms=1)
         while True:
-            resolved = yield from self._resolve(topics)
+            layouts = yield from self._resolve(topics)
             left_ms = None if deadline is None else int((deadline - self._clock()) * 1000)
             wait_ms = None if left_ms is None or left_ms <= 0 else min(left_ms, block_ms)
-            keys = [topic_keys for topic_keys, _ in resolved.values()]
+            shards = [keys for layout in layouts.values() for keys in layout.served]
+            each = max(1, limit // max(len(layout.served) for layout in layouts.values()))
             try:
-                batches = yield consuming.read(keys, self.group, self.name, limit=limit, block_ms=wait_ms)
+                batches = yield consuming.read(shards, self.group, self.name, limit=each, block_ms=wait_ms)
             except NoGroup:
                 self._joined.clear()
                 continue
-            deliveries = yield from self._fetch(resolved, batches, lease_ms)
+            deliveries = yield from self._fetch(layouts, batches, lease_ms)
             if deliveries or wait_ms is None:
                 return deliveries
 
-    def _resolve(self, topics: Sequence[str]) -> Flow[dict[str, tuple[TopicKeys, Policy]]]:
-        resolved = yield from self._topics.resolve_each(topics)
-        joining = [topic for topic in topics if topic not in self._joined]
+    def _resolve(self, topics: Sequence[str]) -> Flow[dict[str, Layout]]:
+        layouts = yield from self._topics.resolve_each(topics)
+        joining = [keys for layout in layouts.values() for keys in layout.served if keys.tag not in self._joined]
         if joining:
-            yield [consuming.join(resolved[topic][0], self.group) for topic in joining]
-            self._joined.update(joining)
-        return resolved
+            yield [consuming.join(keys, self.group) for keys in joining]
+            self._joined.update(keys.tag for keys in joining)
+        return layouts
 
     def _fetch(
         self,
-        resolved: dict[str, tuple[TopicKeys, Policy]],
-        batches: list[tuple[str, list[Entry]]],
+        layouts: dict[str, Layout],
+        batches: list[tuple[TopicKeys, list[Entry]]],
         lease_ms: int | None,
     ) -> Flow[list[Delivery]]:
         if not batches:
             return []
-        fetches = [consuming.fetch(resolved[topic][0], [e.id or "" for e in entries]) for topic, entries in batches]
-        *fetched, now_ms = yield [*fetches, consuming.server_time()]
+        # Shards may be on several servers, each with a clock of its own, which is asked right after the records.
+        fetched = yield [
+            call
+            for keys, entries in batches
+            for call in (consuming.fetch(keys, [e.id or "" for e in entries]), consuming.server_time())
+        ]
         deliveries: list[Delivery] = []
         calls: list[Call[Any]] = []
-        for (topic, entries), records in zip(batches, fetched, strict=True):
-            keys, policy = resolved[topic]
+        for (keys, entries), records, now_ms in zip(batches, fetched[::2], fetched[1::2], strict=True):
+            policy = layouts[keys.topic].policy
             if isinstance(records, str):
-                logger.error("%d messages of %s cannot be fetched: %s", len(entries), topic, records)
+                logger.error("%d messages of %s cannot be fetched: %s", len(entries), keys.tag, records)
                 continue
             found = sort_entries(keys, self.group, entries, records, now_ms)
             deliveries += found.deliveries
@@ -141,12 +160,12 @@ class Core:
 
     def nack_each(self, nacks: Sequence[tuple[Delivery, Nack]]) -> Flow[list[NackOutcome]]:
         """Gives deliveries up, each in its way. Result: one outcome for each."""
-        ways = {delivery.entry.entry + delivery.topic: nack for delivery, nack in nacks}
+        ways = {delivery.place: nack for delivery, nack in nacks}
 
         def calls(
             keys: TopicKeys, policy: Policy, batch: Sequence[Delivery]
         ) -> Call[list[tuple[NackOutcome, int | None]]]:
-            chosen = [ways[delivery.entry.entry + delivery.topic] for delivery in batch]
+            chosen = [ways[delivery.place] for delivery in batch]
             return consuming.nack(keys, self.group, chosen, policy)
 
         outcomes = yield from self._settle([delivery for delivery, _ in nacks], calls)
@@ -155,8 +174,7 @@ class Core:
     def release(self, deliveries: Sequence[Delivery]) -> Flow[int]:
         """Gives deliveries back that have not begun, without spending an attempt. Result: how many."""
         released = 0
-        for topic, batch in self._by_topic(deliveries):
-            keys, _ = yield from self._topics.resolve(topic)
+        for keys, batch in self._by_shard(deliveries):
             released += yield consuming.release(keys, self.group, [d.entry for _, d in batch])
         return released
 
@@ -172,20 +190,18 @@ class Core:
 
     def visibilities_s(self, topics: Iterable[str]) -> Flow[dict[str, float]]:
         """The topics' visibility timeouts, in seconds."""
-        resolved = yield from self._topics.resolve_each(topics)
-        return {topic: policy.visibility_ms / 1000 for topic, (_, policy) in resolved.items()}
+        layouts = yield from self._topics.resolve_each(topics)
+        return {topic: layout.policy.visibility_ms / 1000 for topic, layout in layouts.items()}
 
     def _settle(
         self,
         deliveries: Sequence[Delivery],
         call: Callable[[TopicKeys, Policy, Sequence[Delivery]], Call[list[T]]],
     ) -> Flow[list[T]]:
-        """One call for each topic, all in one round trip; results in the order of the deliveries."""
-        batches = list(self._by_topic(deliveries))
-        calls = []
-        for topic, batch in batches:
-            keys, policy = yield from self._topics.resolve(topic)
-            calls.append(call(keys, policy, [delivery for _, delivery in batch]))
+        """One call for each shard, all in one round trip; results in the order of the deliveries."""
+        batches = list(self._by_shard(deliveries))
+        layouts = yield from self._topics.resolve_each({keys.topic for keys, _ in batches})
+        calls = [call(keys, layouts[keys.topic].policy, [delivery for _, delivery in batch]) for keys, batch in batches]
         replies: list[list[T]] = (yield calls) if calls else []
         placed: dict[int, T] = {}
         for (_, batch), reply in zip(batches, replies, strict=True):
@@ -193,14 +209,17 @@ class Core:
                 placed[position] = result
         return [placed[position] for position in range(len(deliveries))]
 
-    def _by_topic(self, deliveries: Sequence[Delivery]) -> Iterator[tuple[str, list[tuple[int, Delivery]]]]:
+    def _by_shard(self, deliveries: Sequence[Delivery]) -> Iterator[tuple[TopicKeys, list[tuple[int, Delivery]]]]:
+        """The deliveries with their positions, at most `MAX_BATCH` at once."""
         for delivery in deliveries:
             if delivery.group != self.group:
                 raise InvalidInput(
                     "delivery of group", delivery.group, f"this consumer is of group {self.group!r}; its are"
                 )
-        ordered = sorted(enumerate(deliveries), key=lambda pair: pair[1].topic)
-        for topic, pairs in groupby(ordered, key=lambda pair: pair[1].topic):
-            of_topic = list(pairs)
-            for at in range(0, len(of_topic), MAX_BATCH):
-                yield topic, of_topic[at : at + MAX_BATCH]
+        found: dict[tuple[str, str], list[tuple[int, Delivery]]] = defaultdict(list)
+        for position, delivery in enumerate(deliveries):
+            found[delivery.topic, delivery.shard].append((position, delivery))
+        for (topic, shard), of_shard in found.items():
+            keys = self._keys[topic, shard]
+            for at in range(0, len(of_shard), MAX_BATCH):
+                yield keys, of_shard[at : at + MAX_BATCH]

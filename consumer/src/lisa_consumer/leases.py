@@ -33,7 +33,7 @@ class Leases:
     def __init__(self, connection: AsyncConnection, core: Core) -> None:
         self._connection = connection
         self._core = core
-        self._leases: dict[tuple[str, str], _Lease] = {}
+        self._leases: dict[tuple[str, str, str], _Lease] = {}
         self._visibility: dict[str, float] = {}
 
     def __len__(self) -> int:
@@ -43,15 +43,15 @@ class Leases:
         """Takes what was read just now."""
         now = time.monotonic()
         for delivery in deliveries:
-            self._leases[_key(delivery)] = _Lease(delivery, now)
+            self._leases[delivery.place] = _Lease(delivery, now)
 
     def drop(self, delivery: Delivery) -> None:
         """Lets go of what was settled or given back."""
-        self._leases.pop(_key(delivery), None)
+        self._leases.pop(delivery.place, None)
 
     def end(self, delivery: Delivery) -> None:
         """Notes that the handler has ended: the lease is renewed until the server knows, but may end any moment."""
-        if lease := self._leases.get(_key(delivery)):
+        if lease := self._leases.get(delivery.place):
             lease.ending = True
 
     def begin(self, delivery: Delivery, timeout_s: float | None) -> bool:
@@ -59,7 +59,7 @@ class Leases:
 
         The lease is not renewed any more once the handler has run for longer than its timeout.
         """
-        lease = self._leases.get(_key(delivery))
+        lease = self._leases.get(delivery.place)
         if lease is None or time.monotonic() - lease.renewed > self._visibility.get(delivery.topic, 0):
             return False
         if timeout_s is not None:
@@ -102,9 +102,5 @@ class Leases:
             for lease, ours in zip(batch, kept, strict=True):
                 if ours:
                     lease.renewed = now
-                elif self._leases.pop(_key(lease.delivery), None) and not lease.ending:
+                elif self._leases.pop(lease.delivery.place, None) and not lease.ending:
                     logger.warning("the lease of %s is lost: another consumer may have it", lease.delivery)
-
-
-def _key(delivery: Delivery) -> tuple[str, str]:
-    return delivery.topic, delivery.entry.entry

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from lisa_common.keys import TopicKeys
+from lisa_common.layout import Layout
 from lisa_common.policy import Policy
-from lisa_common.topics import Topic
 
 __all__ = ["Agenda", "Board", "Watched"]
 
 
 @dataclass(slots=True)
 class Watched:
-    """One topic under a manager's eyes."""
+    """One topic, or one shard of it, under a manager's eyes."""
 
     keys: TopicKeys
     policy: Policy
@@ -98,7 +98,10 @@ class Agenda:
 
 
 class Board:
-    """The topics that the registry holds, and an agenda for each kind of work."""
+    """The topics that the registry holds, shard by shard, and an agenda for each kind of work.
+
+    A topic that is one shard goes by its own name, the shards of others by their tags; to the jobs each is a topic.
+    """
 
     def __init__(self, prefix: str, *, fallback_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.prefix = prefix
@@ -116,19 +119,20 @@ class Board:
         """One for each kind of work."""
         return self.promotions, self.reclaims, self.trims, self.sweeps
 
-    def update(self, registry: Mapping[str, Topic]) -> tuple[set[str], set[str]]:
+    def update(self, layouts: Iterable[Layout]) -> tuple[set[str], set[str]]:
         """Takes over what the registry says now. Result: topics that are new, and topics that are gone."""
-        gone = self.topics.keys() - registry.keys()
+        found = {keys.tag: (keys, layout.policy) for layout in layouts for keys in layout.served}
+        gone = self.topics.keys() - found.keys()
         for name in gone:
             del self.topics[name]
             # A name that a task in flight puts back is passed over, and falls out, when its moment comes.
             for agenda in self.agendas:
                 agenda.drop(name)
-        new = registry.keys() - self.topics.keys()
+        new = found.keys() - self.topics.keys()
         for name in new:
-            self.topics[name] = Watched(TopicKeys(self.prefix, name), registry[name].policy)
-        for name, topic in registry.items():
-            self.topics[name].policy = topic.policy
+            self.topics[name] = Watched(*found[name])
+        for name, (_, policy) in found.items():
+            self.topics[name].policy = policy
         self.look_now(new)
         return new, set(gone)
 

@@ -23,6 +23,7 @@ _garbage.command()(garbage.purge)
 _topic = sub_commands(program, "topic", "Topics and their policies.")
 _topic.command("list")(topics.list_)
 _topic.command("set")(topics.set_)
+_topic.command()(topics.reshard)
 _topic.command()(topics.drop)
 
 _group = sub_commands(program, "group", "Groups of a topic, and what they owe.")

@@ -13,6 +13,7 @@ from lisa_common.values import check_name
 from lisa_manager.board import Board
 from lisa_manager.complaints import Complaints
 from lisa_manager.jobs.discoverer import Discoverer
+from lisa_manager.jobs.drainer import Drainer
 from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.jobs.reclaimer import Reclaimer
 from lisa_manager.jobs.sweeper import Sweeper
@@ -52,6 +53,7 @@ class Manager:
         self._trimmer = Trimmer(self._connection, self._board, settings)
         self._sweeper = Sweeper(self._connection, self._board, settings)
         self._discoverer = Discoverer(self._connection, self._board)
+        self._drainer = Drainer(self._connection, self._board, self._discoverer)
         self._complaints = Complaints(logger)
         self._stopping = asyncio.Event()
 
@@ -99,6 +101,7 @@ class Manager:
             ("trim", housekeeping_s, self._trimmer.turn),
             ("sweep", housekeeping_s, self._sweeper.turn),
             ("discover", self._settings.discover_s, self._discover),
+            ("drain", self._settings.discover_s, self._drainer.turn),
             ("gauges", _GAUGES_S, self._gauges),
         ]
         for name, seconds, turn in jobs:
@@ -129,7 +132,8 @@ class Manager:
             if name in self._board.topics:
                 continue
             try:
-                if name is not None:
+                # Of the shards of a topic the registry knows.
+                if name is not None and "/" not in name:
                     await self._discoverer.adopt(check_name("topic", name))
                 await self._discover()
             except InvalidInput as error:

@@ -1,14 +1,15 @@
 """What a producer does, without I/O: flows that `client` and `aio` drive."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
 from lisa_common.call import Call, Flow, command
-from lisa_common.errors import InvalidInput, LisaError, NotConfirmed
+from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, Refused, Resharded
 from lisa_common.keys import TopicKeys
-from lisa_common.policy import Policy
+from lisa_common.layout import Layout, by_shard, home
 from lisa_common.protocol import producing
 from lisa_common.protocol.producing import CancelOutcome, Found, Outgoing, RescheduleOutcome
 from lisa_common.topics import Topics
@@ -18,24 +19,80 @@ from lisa_producer.settings import ProducerSettings
 
 __all__ = ["Batch", "cancel", "find", "open_batch", "reschedule", "send"]
 
+T = TypeVar("T")
+
 _SAFE_TO_REPEAT_MS = 300_000
 """A generated id is forgotten at ack. Repeating its send is safe only while it cannot have been acked: for longer than
 any producer may be patient with one send, and its server with one reply."""
+
+
+_Batch = Sequence[tuple[int, Outgoing]]
+"""Messages with their positions."""
 
 
 def send(
     topics: Topics, topic: str, message: Message, settings: ProducerSettings, confirm: Confirm | None
 ) -> Flow[SendResult]:
     """Sends one message; raises InvalidInput before anything is written."""
-    keys, policy = yield from topics.resolve(topic)
-    outgoing = message.outgoing(policy, producing.new_ids(1)[0])
-    yield from topics.declare(topic)
-    results = yield from _send(keys, [(0, outgoing)], settings, confirm)
-    return results[0]
+    layout = yield from topics.resolve(topic)
+    outgoing = message.outgoing(layout.policy, producing.new_ids(1)[0])
+    [result] = yield from _send(topics, topic, [(0, outgoing)], settings, confirm)
+    if result.error:
+        raise result.error
+    return result
 
 
 def _send(
-    keys: TopicKeys, batch: Sequence[tuple[int, Outgoing]], settings: ProducerSettings, confirm: Confirm | None
+    topics: Topics, topic: str, batch: _Batch, settings: ProducerSettings, confirm: Confirm | None
+) -> Flow[list[SendResult]]:
+    """Sends to each shard what belongs there. Result: one for each; what a shard fails with ends the whole."""
+    results: list[SendResult] = []
+    layout = yield from topics.declare(topic)
+    parts = _parts(layout, batch)
+    rerouted = False
+    while parts:
+        keys, part = parts.pop()
+        try:
+            if layout.former:
+                known = yield from _known_before(layout, part, generated_too=rerouted)
+                results += [_result(at, m, 0) for at, m in part if m.id in known]
+                part = [(at, m) for at, m in part if m.id not in known]
+            if part:
+                results += yield from _send_part(keys, part, settings, confirm)
+        except Resharded as error:
+            before, layout = layout, (yield from topics.resolve_anew(topic))
+            if layout is before:
+                raise Refused(f"the registry does not say where: {error}") from error
+            # Of a send that is repeated, the first try may have come before the reshard.
+            rerouted = True
+            parts = _parts(layout, [*part, *(one for _, rest in parts for one in rest)])
+        except LisaError as error:
+            left = [*part, *(one for _, rest in parts for one in rest)]
+            return results + [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in left]
+    return results
+
+
+def _parts(layout: Layout, batch: _Batch) -> list[tuple[TopicKeys, _Batch]]:
+    if len(layout.shards) == 1:
+        return [(layout.shards[0], batch)]
+    return list(by_shard(batch, lambda one: layout.home(one[1].id)).items())
+
+
+def _known_before(layout: Layout, batch: _Batch, *, generated_too: bool) -> Flow[set[str]]:
+    """Which of these ids the shards of before a reshard know. They take no new ones from then on."""
+    ids = [m.id for _, m in batch if generated_too or not m.generated]
+    places = [place for shards in layout.former.values() for place in by_shard(ids, partial(home, shards)).items()]
+    replies = (yield [producing.close(keys, some) for keys, some in places]) if places else []
+    return {
+        id
+        for (_, some), reply in zip(places, replies, strict=True)
+        for id, known in zip(some, reply, strict=True)
+        if known
+    }
+
+
+def _send_part(
+    keys: TopicKeys, batch: _Batch, settings: ProducerSettings, confirm: Confirm | None
 ) -> Flow[list[SendResult]]:
     messages = [outgoing for _, outgoing in batch]
     repeatable = settings.at_least_once or all(map(_is_far_off, {m.due for m in messages if m.generated}))
@@ -80,19 +137,20 @@ def _confirmation(confirm: Confirm) -> Call[tuple[str, str] | None]:
 
 
 class Batch:
-    """Gathers messages up to the settings' limits; bad ones become results at once, the others when flushed."""
+    """Gathers messages up to the settings' limits; bad ones become results at once, the others when flushed.
+
+    What is gathered for one shard makes one call, so the limit in messages is that of each shard.
+    """
 
     def __init__(
         self,
         topics: Topics,
-        topic: str,
-        policy: Policy,
+        layout: Layout,
         settings: ProducerSettings,
         confirm: Confirm | None,
     ) -> None:
         self._topics = topics
-        self._topic = topic
-        self._policy = policy
+        self._layout = layout
         self._settings = settings
         self._confirm = confirm
         self._position = 0
@@ -108,7 +166,7 @@ class Batch:
         if not self._ids:
             self._ids = producing.new_ids(self._settings.batch_messages)
         try:
-            outgoing = message.outgoing(self._policy, self._ids.pop())
+            outgoing = message.outgoing(self._layout.policy, self._ids.pop())
         except InvalidInput as error:
             failed = SendResult(self._position, message.id, SendOutcome.FAILED, error=error)
             self._bad.append(failed)
@@ -117,17 +175,19 @@ class Batch:
             self._bytes += len(outgoing.content)
         self._position += 1
         gathered = len(self._outgoing) + len(self._bad)
-        return gathered >= self._settings.batch_messages or self._bytes >= self._settings.batch_bytes
+        most = self._settings.batch_messages * len(self._layout.shards)
+        return gathered >= most or self._bytes >= self._settings.batch_bytes
 
     def flush(self) -> Flow[list[SendResult]]:
         """Sends what was gathered. Result: one for each message, in order; sets `broken`."""
         batch, results = self._outgoing, self._bad
         self._outgoing, self._bad, self._bytes = [], [], 0
         try:
-            keys, self._policy = yield from self._topics.resolve(self._topic)
+            self._layout = yield from self._topics.resolve(self._layout.topic)
             if batch:
-                yield from self._topics.declare(self._topic)
-                results += yield from _send(keys, batch, self._settings, self._confirm)
+                sent = yield from _send(self._topics, self._layout.topic, batch, self._settings, self._confirm)
+                self.broken = next((result.error for result in sent if result.error), None)
+                results += sent
         except LisaError as error:
             self.broken = error
             results += [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in batch]
@@ -136,31 +196,54 @@ class Batch:
 
 def open_batch(topics: Topics, topic: str, settings: ProducerSettings, confirm: Confirm | None) -> Flow[Batch]:
     """An empty batch for a topic."""
-    _, policy = yield from topics.resolve(topic)
-    return Batch(topics, topic, policy, settings, confirm)
+    layout = yield from topics.resolve(topic)
+    return Batch(topics, layout, settings, confirm)
 
 
 def cancel(topics: Topics, topic: str, id: str) -> Flow[CancelOutcome]:
     """Cancels one message."""
     check_id(id)
-    keys, _ = yield from topics.resolve(topic)
-    outcomes = yield producing.cancel(keys, [id])
-    outcome: CancelOutcome = outcomes[0]
-    return outcome
+
+    def ask(keys: TopicKeys) -> Flow[CancelOutcome | None]:
+        [outcome] = yield producing.cancel(keys, [id])
+        return None if outcome is CancelOutcome.UNKNOWN else outcome
+
+    return (yield from _where_it_is(topics, topic, id, ask)) or CancelOutcome.UNKNOWN
 
 
 def reschedule(topics: Topics, topic: str, id: str, due: str) -> Flow[RescheduleOutcome]:
     """Gives one message another due time."""
     check_id(id)
-    keys, _ = yield from topics.resolve(topic)
-    [(outcome, _)] = yield producing.reschedule(keys, [(id, due)])
-    rescheduled: RescheduleOutcome = outcome
-    return rescheduled
+
+    def ask(keys: TopicKeys) -> Flow[RescheduleOutcome | None]:
+        [(outcome, _)] = yield producing.reschedule(keys, [(id, due)])
+        return None if outcome is RescheduleOutcome.UNKNOWN else outcome
+
+    return (yield from _where_it_is(topics, topic, id, ask)) or RescheduleOutcome.UNKNOWN
 
 
 def find(topics: Topics, topic: str, id: str) -> Flow[Found | None]:
     """Where one message stands."""
     check_id(id)
-    keys, _ = yield from topics.resolve(topic)
-    found: Found | None = yield producing.find(keys, id)
-    return found
+
+    def ask(keys: TopicKeys) -> Flow[Found | None]:
+        found: Found | None = yield producing.find(keys, id)
+        return found
+
+    return (yield from _where_it_is(topics, topic, id, ask))
+
+
+def _where_it_is(topics: Topics, topic: str, id: str, ask: Callable[[TopicKeys], Flow[T | None]]) -> Flow[T | None]:
+    """What the shard says that knows the message; None when none does."""
+    layout = yield from topics.resolve(topic)
+    asked: set[TopicKeys] = set()
+    for look_again in (True, False):
+        for keys in layout.homes(id):
+            if keys not in asked:
+                asked.add(keys)
+                if (answer := (yield from ask(keys))) is not None:
+                    return answer
+        if look_again:
+            # Another program may know by now of shards that this one does not.
+            layout = yield from topics.resolve_anew(topic)
+    return None

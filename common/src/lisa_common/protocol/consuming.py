@@ -41,23 +41,23 @@ def join(keys: TopicKeys, group: str) -> Call[bool]:
 
 def read(
     keys: Sequence[TopicKeys], group: str, consumer: str, *, limit: int, block_ms: int | None
-) -> Call[list[tuple[str, list[Entry]]]]:
-    """Reads new entries of several topics; waits up to `block_ms` (None: not at all) while there are none.
+) -> Call[list[tuple[TopicKeys, list[Entry]]]]:
+    """Reads new entries of several shards; waits up to `block_ms` (None: not at all) while there are none.
 
-    Result: pairs of topic and entries. Not repeatable: a reply that is lost leaves its entries pending.
+    Result: pairs of shard and entries. Not repeatable: a reply that is lost leaves its entries pending.
     """
-    topics = {k.of("ready"): k.topic for k in keys}
+    shards = {k.of("ready"): k for k in keys}
     block: tuple[Arg, ...] = () if block_ms is None else ("BLOCK", max(1, block_ms))
 
-    def decode(reply: list[Any] | None) -> list[tuple[str, list[Entry]]]:
+    def decode(reply: list[Any] | None) -> list[tuple[TopicKeys, list[Entry]]]:
         return [
-            (topics[stream.decode()], [entry_of(entry, values) for entry, values in entries])
+            (shards[stream.decode()], [entry_of(entry, values) for entry, values in entries])
             for stream, entries in reply or ()
         ]
 
     return command(
         *("XREADGROUP", "GROUP", group, consumer, "COUNT", limit, *block),
-        *("STREAMS", *topics, *(">" for _ in topics)),
+        *("STREAMS", *shards, *(">" for _ in shards)),
         decode=decode,
         repeatable=False,
     )
@@ -187,7 +187,7 @@ def nack(
         now_ms=now_ms,
         group=group,
         channel=wake_channel(keys.prefix),
-        topic=keys.topic,
+        topic=keys.tag,
         policy=policy.as_json,
         seed=new_seed(),
     )

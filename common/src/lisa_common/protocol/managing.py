@@ -75,7 +75,7 @@ def reclaim(
         now_ms=now_ms,
         group=group,
         channel=wake_channel(keys.prefix),
-        topic=keys.topic,
+        topic=keys.tag,
         policy=policy.as_json,
         seed=new_seed(),
         cursor=cursor,

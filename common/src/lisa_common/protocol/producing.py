@@ -55,9 +55,17 @@ class Outgoing(NamedTuple):
 
 
 def send(keys: TopicKeys, messages: Sequence[Outgoing], *, repeatable: bool, now_ms: Arg = "") -> Call[list[int]]:
-    """Stores and schedules messages. Result: per message its due time in ms, 0 for a duplicate."""
+    """Stores and schedules messages. Result: per message its due time in ms, 0 for a duplicate.
+
+    Raises Resharded where the shard is closed.
+    """
     channel = wake_channel(keys.prefix)
-    return script("send", keys, messages, repeatable=repeatable, now_ms=now_ms, channel=channel, topic=keys.topic)
+    return script("send", keys, messages, repeatable=repeatable, now_ms=now_ms, channel=channel, topic=keys.tag)
+
+
+def close(keys: TopicKeys, ids: Sequence[str], *, now_ms: Arg = "") -> Call[list[bool]]:
+    """Closes a shard to new messages, for good. Result: which of the ids it knows; others it never will."""
+    return script("close", keys, [(id,) for id in ids], decode=lambda reply: list(map(bool, reply)), now_ms=now_ms)
 
 
 class CancelOutcome(StrEnum):
@@ -108,7 +116,7 @@ def reschedule(
         decode=lambda reply: [(RescheduleOutcome(outcome.decode()), due) for outcome, due in reply],
         now_ms=now_ms,
         channel=wake_channel(keys.prefix),
-        topic=keys.topic,
+        topic=keys.tag,
     )
 
 

@@ -5,11 +5,9 @@ from typing import Annotated, Any
 import typer
 
 from lisa_common.cli import EXIT_WRONG, Column, JsonFlag, print_json, print_table, progress, say
-from lisa_common.keys import TopicKeys
 from lisa_manager.commands.shared import connected, operator
 from lisa_manager.operator.checking import Finding, Report, check
-from lisa_manager.operator.looking import existing
-from lisa_manager.operator.topics import list_topics
+from lisa_manager.operator.looking import existing, list_layouts
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["check_"]
@@ -33,18 +31,18 @@ def check_(
     report = Report()
     with connected(settings) as connection:
         if topic is not None:
-            keys, _ = connection.run(existing(settings.prefix, topic))
-            checked = [keys]
+            layouts = [connection.run(existing(settings.prefix, topic))]
         else:
-            checked = [TopicKeys(settings.prefix, known.name) for known in connection.run(list_topics(settings.prefix))]
-        with progress("checking topics", len(checked)) as step:
-            for keys in checked:
+            layouts = connection.run(list_layouts(settings.prefix))
+        shards = [keys for layout in layouts for keys in layout.served]
+        with progress("checking topics", len(shards)) as step:
+            for keys in shards:
                 found = connection.run(check(keys, mend=repair))
                 report.messages += found.messages
                 report.findings += found.findings
                 report.undecided += found.undecided
                 step(1)
-    _tell(report, len(checked), json=json)
+    _tell(report, len(layouts), json=json)
     if report.undecided or not all(finding.mended for finding in report.findings):
         raise typer.Exit(EXIT_WRONG)
 

@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +25,7 @@ from lisa_common.cli import (
 from lisa_common.connection import Connection
 from lisa_common.errors import InvalidInput
 from lisa_common.keys import TopicKeys
+from lisa_common.layout import Layout, by_shard, home
 from lisa_common.protocol.consuming import server_time
 from lisa_common.values import check_id, check_name, duration_ms
 from lisa_manager.commands.shared import TopicName, connected, operator
@@ -78,15 +80,20 @@ def list_(
     """Lists dead letters, the latest first."""
     with connected(settings) as connection:
         wanted = _wanted(connection, group, reason, older_than)
-        keys, _ = connection.run(existing(settings.prefix, topic))
-        pages, found = Pages(keys, wanted, newest_first=True), list[DeadLetter]()
-        while not pages.done and len(found) < limit:
-            found += connection.run(pages.next_page())
+        layout = connection.run(existing(settings.prefix, topic))
+        found, more = list[DeadLetter](), False
+        for keys in layout.served:
+            pages, of_shard = Pages(keys, wanted, newest_first=True), list[DeadLetter]()
+            while not pages.done and len(of_shard) < limit:
+                of_shard += connection.run(pages.next_page())
+            found += of_shard
+            more = more or not pages.done
+        found.sort(key=lambda letter: -letter.died_ms)
     if json:
         print_json([_document(letter) for letter in found[:limit]])
         return
     print_table(_COLUMNS, map(_row, found[:limit]), nothing=f"no such garbage in {topic}")
-    if len(found) > limit or not pages.done:
+    if len(found) > limit or more:
         say(f"there is more; --limit is {limit}", error=True)
 
 
@@ -127,7 +134,7 @@ def replay(
     Exits with 1 if any could not be: it is not there, or its group ("no group") is not there any more.
     """
     with connected(settings) as connection:
-        work = _Work(connection, _keys(connection, settings, topic, ids, all_=all_), "replaying", garbage.replay)
+        work = _Work(connection, _layout(connection, settings, topic, ids, all_=all_), "replaying", garbage.replay)
         wanted = _wanted(connection, group, reason, older_than)
         work.on_these(ids, wanted) if ids else work.on_all(wanted)
     _summarise(work.outcomes, "replayed", json=json)
@@ -148,23 +155,22 @@ def purge(
 ) -> None:
     """Deletes dead letters for good. Exits with 1 if any was not there."""
     with connected(settings) as connection:
-        work = _Work(connection, _keys(connection, settings, topic, ids, all_=all_), "purging", garbage.purge)
+        work = _Work(connection, _layout(connection, settings, topic, ids, all_=all_), "purging", garbage.purge)
         wanted = _wanted(connection, group, reason, older_than)
-        what = f"{len(ids)} messages" if ids else f"up to {connection.call(garbage.count(work.keys)):,} messages"
+        what = f"{len(ids)} messages" if ids else f"up to {work.count():,} messages"
         confirm(f"Delete the dead letters of {what} of {topic} for good?", yes=yes)
         work.on_these(ids, wanted) if ids else work.on_all(wanted)
     _summarise(work.outcomes, "purged", json=json)
 
 
-def _keys(
+def _layout(
     connection: Connection, settings: ManagerSettings, topic: str, ids: list[str] | None, *, all_: bool
-) -> TopicKeys:
+) -> Layout:
     if bool(ids) == all_:
         raise InvalidInput("messages", ids or None, "either ids, or --all, is")
     for id in ids or ():
         check_id(id)
-    keys, _ = connection.run(existing(settings.prefix, topic))
-    return keys
+    return connection.run(existing(settings.prefix, topic))
 
 
 @dataclass(slots=True)
@@ -172,42 +178,41 @@ class _Work:
     """Does something to dead letters, a batch at a time, and counts what became of them."""
 
     connection: Connection
-    keys: TopicKeys
+    layout: Layout
     what: str
     verb: Callable[[TopicKeys, Sequence[DeadLetter]], Call[list[str]]]
-    outcomes: Counter[str]
+    outcomes: Counter[str] = field(default_factory=Counter)
 
-    def __init__(
-        self,
-        connection: Connection,
-        keys: TopicKeys,
-        what: str,
-        verb: Callable[[TopicKeys, Sequence[DeadLetter]], Call[list[str]]],
-    ) -> None:
-        self.connection, self.keys, self.what, self.verb = connection, keys, what, verb
-        self.outcomes = Counter()
+    def count(self, before_ms: int | None = None) -> int:
+        """How many dead letters there are, of any group and reason."""
+        return sum(self.connection.execute([garbage.count(keys, before_ms) for keys in self.layout.served]))
 
     def on_these(self, ids: Sequence[str], wanted: Wanted) -> None:
         """Works on the dead letters of these messages."""
-        letters, missing = self.connection.run(garbage.named(self.keys, ids, wanted))
-        self._do(letters)
+        missing = list(dict.fromkeys(ids))
+        for shards in (self.layout.shards, *self.layout.former.values()):
+            places, missing = by_shard(missing, partial(home, shards)), []
+            for keys, some in places.items():
+                letters, unknown = self.connection.run(garbage.named(keys, some, wanted))
+                self._do(keys, letters)
+                missing += unknown
         self.outcomes["unknown"] += len(missing)
 
     def on_all(self, wanted: Wanted) -> None:
         """Works on all that is wanted, oldest first; not on what dies meanwhile, so that it comes to an end."""
         now = self.connection.call(server_time()) + 1
         wanted = replace(wanted, died_before_ms=min(now, wanted.died_before_ms or now))
-        total = self.connection.call(garbage.count(self.keys, wanted.died_before_ms))
-        pages = Pages(self.keys, wanted)
-        with progress(self.what, total) as step:
-            while not pages.done:
-                before = pages.seen
-                self._do(self.connection.run(pages.next_page()))
-                step(pages.seen - before)
+        with progress(self.what, self.count(wanted.died_before_ms)) as step:
+            for keys in self.layout.served:
+                pages = Pages(keys, wanted)
+                while not pages.done:
+                    before = pages.seen
+                    self._do(keys, self.connection.run(pages.next_page()))
+                    step(pages.seen - before)
 
-    def _do(self, letters: Sequence[DeadLetter]) -> None:
+    def _do(self, keys: TopicKeys, letters: Sequence[DeadLetter]) -> None:
         for some in garbage.batches(letters):
-            outcomes = self.connection.call(self.verb(self.keys, some))
+            outcomes = self.connection.call(self.verb(keys, some))
             self.outcomes.update(outcomes)
 
 

@@ -24,8 +24,8 @@ _COLUMNS = (Column("group"), *(Column(name, number=True) for name in _NUMBERS), 
 def list_(topic: TopicName, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
     """Lists the groups of a topic, and what each owes; also those that are gone and still named by messages."""
     with connected(settings) as connection:
-        keys, _ = connection.run(existing(settings.prefix, topic))
-        found = connection.run(read_groups(keys))
+        layout = connection.run(existing(settings.prefix, topic))
+        found = connection.run(read_groups(layout))
     if json:
         print_json([asdict(group) for group in found])
         return
@@ -52,17 +52,19 @@ def drop(
     """
     check_name("group", group)
     with connected(settings) as connection:
-        keys, _ = connection.run(existing(settings.prefix, topic))
-        debt = next((found for found in connection.run(read_groups(keys)) if found.group == group), None)
+        layout = connection.run(existing(settings.prefix, topic))
+        debt = next((found for found in connection.run(read_groups(layout)) if found.group == group), None)
         if debt is None:
             raise UnknownGroup(topic, group)
         if not force:
             _refuse(topic, debt)
         confirm(f"Drop group {group} of {topic} ({_owing(debt)})?", yes=yes)
-        outcome, top = connection.call(disband(keys, group, force=force))
-        if outcome == "owes":
-            raise Declined(f"group {group} of {topic} owes messages since a moment ago; --force ends them")
-        ended = connection.run(end_copies(keys, group, top))
+        ended = 0
+        for keys in layout.served:
+            outcome, top = connection.call(disband(keys, group, force=force))
+            if outcome == "owes":
+                raise Declined(f"group {group} of {topic} owes messages since a moment ago; --force ends them")
+            ended += connection.run(end_copies(keys, group, top))
     if json:
         print_json({"topic": topic, "group": group, "ended": ended})
     else:

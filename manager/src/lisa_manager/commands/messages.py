@@ -2,6 +2,7 @@
 
 import base64
 import json as json_module
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ from lisa_common.cli import (
     shown,
     shown_moment,
 )
+from lisa_common.layout import by_shard, home
 from lisa_common.protocol import producing
 from lisa_common.protocol.producing import CancelOutcome, CopyState, Found
 from lisa_common.record import Record
@@ -50,9 +52,12 @@ def show(topic: TopicName, id: MessageId, *, json: JsonFlag = False, settings: M
 
 def _find(prefix: str, topic: str, id: str) -> Flow[Found | None]:
     check_id(id)
-    keys, _ = yield from existing(prefix, topic)
-    found: Found | None = yield producing.find(keys, id)
-    return found
+    layout = yield from existing(prefix, topic)
+    for keys in layout.homes(id):
+        found: Found | None = yield producing.find(keys, id)
+        if found is not None:
+            return found
+    return None
 
 
 def _print(found: Found) -> None:
@@ -163,9 +168,11 @@ def cancel(topic: TopicName, ids: MessageIds, *, json: JsonFlag = False, setting
 def _cancel(prefix: str, topic: str, ids: list[str]) -> Flow[list[tuple[str, CancelOutcome]]]:
     for id in ids:
         check_id(id)
-    keys, _ = yield from existing(prefix, topic)
-    outcomes: list[tuple[str, CancelOutcome]] = []
-    for some in chunks(ids, _AT_ONCE):
-        told = yield producing.cancel(keys, some)
-        outcomes += zip(some, told, strict=True)
-    return outcomes
+    layout = yield from existing(prefix, topic)
+    outcomes = dict.fromkeys(ids, CancelOutcome.UNKNOWN)
+    for shards in (layout.shards, *layout.former.values()):
+        unknown = [id for id in outcomes if outcomes[id] is CancelOutcome.UNKNOWN]
+        for keys, some in by_shard(unknown, partial(home, shards)).items():
+            for page in chunks(some, _AT_ONCE):
+                outcomes.update(zip(page, (yield producing.cancel(keys, page)), strict=True))
+    return list(outcomes.items())

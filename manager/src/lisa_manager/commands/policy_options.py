@@ -18,6 +18,7 @@ from lisa_manager.operator.topics import DEFAULT
 __all__ = ["shown_field", "with_policy"]
 
 _MS = "_ms"
+_OF_RESHARDS = {"former", "drained"}
 
 
 def with_policy(command: Callable[..., None]) -> Callable[..., None]:
@@ -25,7 +26,7 @@ def with_policy(command: Callable[..., None]) -> Callable[..., None]:
 
     A value may be `default`: the field is not set any more.
     """
-    options = {name: _option(name, field) for name, field in Policy.model_fields.items()}
+    options = {name: _option(name, field) for name, field in Policy.model_fields.items() if name not in _OF_RESHARDS}
     own = [p for p in inspect.signature(command).parameters.values() if p.name != "changes"]
 
     @functools.wraps(command)

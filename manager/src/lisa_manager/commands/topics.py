@@ -1,4 +1,4 @@
-"""`lisa-manager topic list | set | drop`."""
+"""`lisa-manager topic list | set | reshard | drop`."""
 
 from typing import Annotated, Any
 
@@ -12,9 +12,10 @@ from lisa_manager.commands.policy_options import shown_field, with_policy
 from lisa_manager.commands.shared import TopicName, ask, connected, operator
 from lisa_manager.operator.status import TopicStatus, read_status
 from lisa_manager.operator.topics import drop_topic, list_topics, set_policy
+from lisa_manager.resharding import reshard as reshard_topic
 from lisa_manager.settings import ManagerSettings
 
-__all__ = ["ForceFlag", "drop", "list_", "owing", "set_"]
+__all__ = ["ForceFlag", "drop", "list_", "owing", "reshard", "set_"]
 
 ForceFlag = Annotated[bool, typer.Option("--force", help="Also if messages are lost by it.")]
 
@@ -53,6 +54,28 @@ def set_(*, topic: TopicName, json: JsonFlag = False, changes: dict[str, Any], s
         print_json({"topic": topic} | _document(policy))
     else:
         say(f"{topic}: {_told(policy)}; in force everywhere within {REFRESH_S:g} s")
+
+
+@operator
+def reshard(
+    topic: TopicName,
+    shards: Annotated[int, typer.Option(metavar="NUMBER", help="Over how many shards it is spread.")],
+    *,
+    json: JsonFlag = False,
+    settings: ManagerSettings,
+) -> None:
+    """Spreads a topic over another number of shards, while all programs run: its new messages go there.
+
+    What it holds is moved nowhere; it is delivered from where it is. Consumers read the new shards within ten seconds.
+    """
+    before, after = ask(settings, reshard_topic(settings.prefix, topic, shards))
+    draining = sum(map(len, after.former.values()))
+    if json:
+        print_json({"topic": topic, "before": len(before.shards), "shards": len(after.shards), "draining": draining})
+    elif after is before:
+        say(f"{topic} has {shards} shards already")
+    else:
+        say(f"{topic}: {len(after.shards)} shards, in force everywhere within {REFRESH_S:g} s; {draining} drain")
 
 
 @operator

@@ -4,10 +4,12 @@ import logging
 
 from lisa_common.aio import AsyncConnection
 from lisa_common.call import command
-from lisa_common.keys import TopicKeys, topics_key
+from lisa_common.keys import topics_key
+from lisa_common.layout import Layout
+from lisa_common.policy import DEFAULT_POLICY, Policy
 from lisa_common.protocol import managing
 from lisa_common.protocol.consuming import server_time
-from lisa_common.topics import REFRESH_S, Topic, parse_registry, read_dropped, registered
+from lisa_common.topics import REFRESH_S, parse_registry, read_dropped, read_mark, registered
 from lisa_manager.board import Board
 
 __all__ = ["Discoverer"]
@@ -25,35 +27,45 @@ class Discoverer:
         self._connection = connection
         self._board = board
         self._stored: list[bytes] = []
-        self._registry: dict[str, Topic] = {}
+        self.layouts: dict[str, Layout] = {}
+        """Of the topics that the registry has, by name."""
 
     async def turn(self) -> None:
         """Takes over new topics, changed policies and drops."""
+        prefix = self._board.prefix
         # In this order, as a drop writes its mark first.
-        stored = await self._connection.call(registered(self._board.prefix))
+        stored = await self._connection.call(registered(prefix))
         if stored != self._stored:
             # Not at every turn, as there may be thousands of topics, and seldom a change.
-            self._stored, self._registry = stored, parse_registry(stored)
-        dropped = await self._connection.run(read_dropped(self._board.prefix))
-        new, gone = self._board.update({name: Topic(name) for name in dropped} | self._registry)
+            found = parse_registry(stored).items()
+            self._stored, self.layouts = stored, {name: Layout(prefix, name, topic.policy) for name, topic in found}
+        marks = await self._connection.run(read_dropped(prefix))
+        dropped = {name: read_mark(prefix, name, mark) for name, mark in marks.items()}
+        # Where a shard is in both, what the registry says holds.
+        new, gone = self._board.update([*(layout for _, layout in dropped.values()), *self.layouts.values()])
         for name in sorted(new):
             logger.info("topic %s: serving it", name)
         for name in sorted(gone):
             logger.info("topic %s: gone", name)
-        for name, mark in dropped.items():
-            await self._retire(name, mark, declared=name in self._registry)
+        for name, (at_ms, layout) in dropped.items():
+            await self._retire(layout, at_ms, marks[name])
 
-    async def adopt(self, name: str) -> None:
+    async def adopt(self, name: str, policy: Policy = DEFAULT_POLICY) -> None:
         """Declares a topic that somebody sends to although the registry does not have it."""
-        await self._connection.call(command("HSETNX", topics_key(self._board.prefix), name, "{}"))
+        await self._connection.call(command("HSETNX", topics_key(self._board.prefix), name, policy.dump()))
 
-    async def _retire(self, name: str, mark: bytes, *, declared: bool) -> None:
-        keys = TopicKeys(self._board.prefix, name)
-        if not declared:
-            now_ms, left = await self._connection.execute([server_time(), command("EXISTS", *keys.all())])
-            if mark.isdigit() and now_ms - int(mark) < _GRACE_MS:
+    async def _retire(self, layout: Layout, at_ms: int, mark: bytes) -> None:
+        declared = self.layouts.get(layout.topic)
+        if declared is None or not {*layout.served} <= {*declared.served}:
+            now_ms, *left = await self._connection.execute(
+                [server_time(), *(command("EXISTS", *keys.all()) for keys in layout.served)]
+            )
+            if now_ms - at_ms < _GRACE_MS:
                 return
-            if left:
-                logger.info("topic %s: sent to again since it was dropped", name)
-                await self.adopt(name)
-        await self._connection.call(managing.retire(keys, mark))
+            if any(left) and declared is None:
+                logger.info("topic %s: sent to again since it was dropped", layout.topic)
+                await self.adopt(layout.topic, layout.policy)
+            elif any(left):
+                tags = [keys.tag for keys, count in zip(layout.served, left, strict=True) if count]
+                logger.error("topic %s: sent to in shards of before it was dropped: %s", layout.topic, ", ".join(tags))
+        await self._connection.call(managing.retire(layout.shards[0], mark))

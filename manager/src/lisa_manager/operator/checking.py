@@ -1,4 +1,4 @@
-"""Checks a topic: a snapshot gives suspects, a look at each decides, and a repair mends what is safe to mend."""
+"""Checks a topic, shard by shard: a snapshot gives suspects, a look at each decides, a repair mends what is safe to."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ class Finding:
     """A problem, and whether it was mended."""
 
     topic: str
+    """Of a topic of several shards, with the shard."""
     problem: Problem
     mended: bool = False
 
@@ -60,4 +61,4 @@ def _judge(keys: TopicKeys, looked: Look, now: int, report: Report, *, mend: boo
     mended = False
     if mend and steps:
         mended = yield repair(keys, looked, list(dict.fromkeys(steps)))
-    report.findings += [Finding(keys.topic, problem, mended and bool(problem.steps)) for problem in problems]
+    report.findings += [Finding(keys.tag, problem, mended and bool(problem.steps)) for problem in problems]

@@ -4,7 +4,7 @@ A group is destroyed first, so that nothing new comes to it; then its copies of 
 that broke off is gone on with by another: leftovers of a group that is not there any more can be dropped too.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from lisa_common.call import Call, Flow, command, script
 from lisa_common.delivery import Entry, entry_place
 from lisa_common.keys import TopicKeys, split_copy
+from lisa_common.layout import Layout
 from lisa_common.protocol import managing
 from lisa_common.values import check_name
 from lisa_manager.operator.backlog import Backlog, read_backlogs
@@ -47,8 +48,26 @@ class GroupDebt:
         return bool(self.ready or self.delivered or self.retry or self.garbage or self.owed)
 
 
-def read_groups(keys: TopicKeys) -> Flow[list[GroupDebt]]:
+def read_groups(layout: Layout) -> Flow[list[GroupDebt]]:
     """What each group owes, those among them that are gone, by name. Reads all of `owed`, `retry` and `garbage`."""
+    found: dict[str, list[GroupDebt]] = defaultdict(list)
+    for keys in layout.served:
+        for debt in (yield from _read_shard(keys)):
+            found[debt.group].append(debt)
+    return [_sum(name, found[name]) for name in sorted(found)]
+
+
+def _sum(name: str, shards: Sequence[GroupDebt]) -> GroupDebt:
+    totals = {
+        what: sum(getattr(debt, what) for debt in shards) for what in ("ready", "delivered", "retry", "garbage", "owed")
+    }
+    # A consumer reads all shards, and each of them counts it.
+    consumers, reading = (max(getattr(debt, what) for debt in shards) for what in ("consumers", "reading"))
+    exists = any(debt.exists for debt in shards)
+    return GroupDebt(group=name, exists=exists, consumers=consumers, reading=reading, **totals)
+
+
+def _read_shard(keys: TopicKeys) -> Flow[list[GroupDebt]]:
     known: list[GroupInfo] = yield groups(keys)
     length: int = yield command("XLEN", keys.of("ready"))
     backlogs = [Backlog(keys, group, length, alone=len(known) == 1) for group in known]

@@ -8,7 +8,8 @@ from lisa_common.call import Call, Flow, command
 from lisa_common.delivery import Entry, entry_of
 from lisa_common.errors import UnknownTopic
 from lisa_common.keys import TopicKeys, topics_key
-from lisa_common.topics import Topic, parse_topic
+from lisa_common.layout import Layout
+from lisa_common.topics import parse_topic, read_registry
 from lisa_common.values import check_name
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "entries_back",
     "existing",
     "groups",
+    "list_layouts",
     "pairs",
     "scored",
     "text_of",
@@ -79,13 +81,19 @@ def _entries(reply: list[Any]) -> list[Entry]:
     return [entry_of(entry, values) for entry, values in reply]
 
 
-def existing(prefix: str, topic: str) -> Flow[tuple[TopicKeys, Topic]]:
-    """Keys and registry entry of a topic; raises UnknownTopic where there is none."""
+def existing(prefix: str, topic: str) -> Flow[Layout]:
+    """The shards and the policy of a topic; raises UnknownTopic where there is none."""
     check_name("topic", topic)
     stored: bytes | None = yield command("HGET", topics_key(prefix), topic)
     if stored is None:
         raise UnknownTopic(topic)
-    return TopicKeys(prefix, topic), parse_topic(topic, stored)
+    return Layout(prefix, topic, parse_topic(topic, stored).policy)
+
+
+def list_layouts(prefix: str) -> Flow[list[Layout]]:
+    """The shards and the policies of all topics, by name."""
+    registry = yield from read_registry(prefix)
+    return [Layout(prefix, name, registry[name].policy) for name in sorted(registry)]
 
 
 def pairs(flat: Iterable[Any]) -> dict[str, Any]:

@@ -54,13 +54,14 @@ _ROLES = {
         on={
             "waiting": "zadd zcount zrange zrem zscore",
             "ready": "exists xadd xdel xinfo|groups xpending xrange",
-            "messages": "hdel hget hset hsetnx",
+            "messages": "hdel hexists hget hset hsetnx",
             "expiring": "exists zadd zrem",
             "finished": "zscore",
             "owed": "hdel hexists hget hset",
             "retry": "zadd zrange zrem zscore",
             "failures": "hdel hget",
             "garbage": "zrem zscore",
+            "closed": "exists set",
         },
     ),
     RoleName.CONSUMER: _Role(
@@ -81,13 +82,13 @@ _ROLES = {
     RoleName.MANAGER: _Role(
         keyless=f"{_CONNECTED} {_SCRIPTING} info",
         channel="publish subscribe",
-        registry="hdel hget hgetall hset hsetnx",
+        registry="evalsha hdel hget hgetall hset hsetnx",
         dropped="evalsha hdel hget hgetall hset",
         on_all="evalsha exists unlink",
         on={
             "waiting": "zcard zcount zrange zrem zremrangebyrank zscan zscore",
-            "ready": "xack xadd xautoclaim xdel xgroup|delconsumer xgroup|destroy xinfo|consumers xinfo|groups xlen"
-            " xpending xrange xrevrange xtrim",
+            "ready": "exists xack xadd xautoclaim xdel xgroup|create xgroup|delconsumer xgroup|destroy xinfo|consumers"
+            " xinfo|groups xlen xpending xrange xrevrange xtrim",
             "messages": "hdel hget hlen hscan hset",
             "expiring": "zadd zrange zrem zscan zscore",
             "finished": "zadd zcount zrange zrem zremrangebyrank zscan zscore",
@@ -95,10 +96,12 @@ _ROLES = {
             "retry": "zadd zcard zrange zrem zremrangebyrank zscan zscore",
             "failures": "hdel hget hmget hscan hset",
             "garbage": "zadd zcard zcount zmscore zrange zrem zremrangebyrank zscan zscore",
+            "closed": "exists set",
         },
     ),
     RoleName.READER: _Role(
         keyless=f"{_CONNECTED} script|load",
+        registry="hmget",
         on={
             "waiting": "zcount zrange",
             "messages": "hget",
@@ -118,7 +121,7 @@ def rules(
     A topic may end in `*`, for all that begin so. With `before_7_2`, the server knows no commands that came then.
     `select` is for a URL with the number of a database.
     """
-    keys = [TopicKeys(prefix, _check_pattern(topic)) for topic in topics]
+    keys = [TopicKeys(prefix, *place) for topic in topics for place in _places(_check_pattern(topic))]
     left_out = _LATER.split() if before_7_2 else []
     found = _ROLES[role]
     keyless = [command for command in found.keyless.split() if command not in left_out] + ["select"] * select
@@ -134,6 +137,11 @@ def rules(
         *(f"+{command}" for command in keyless),
         *filter(None, selectors),
     ]
+
+
+def _places(topic: str) -> list[tuple[str, str]]:
+    """Topic and shard, as patterns. A star stands for slashes too."""
+    return [(topic, "")] if topic.endswith("*") else [(topic, ""), (topic, "*")]
 
 
 def _selector(commands: str, patterns: Sequence[str]) -> str:

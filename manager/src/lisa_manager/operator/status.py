@@ -1,16 +1,17 @@
 """How much there is of what, in every topic. Sizes are read from the structures; there are no counters to drift."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lisa_common.call import Call, Flow, command
 from lisa_common.keys import TopicKeys
+from lisa_common.layout import Layout
 from lisa_common.protocol.consuming import server_time
-from lisa_common.topics import read_registry
 from lisa_manager.operator.backlog import Backlog, read_backlogs
-from lisa_manager.operator.looking import GroupInfo, chunks, existing, groups, scored
+from lisa_manager.operator.looking import GroupInfo, chunks, existing, groups, list_layouts, scored
 
 __all__ = ["BUCKETS", "GroupStatus", "TopicStatus", "read_status"]
 
@@ -29,7 +30,7 @@ BUCKETS: tuple[tuple[str, int], ...] = (
 """How soon waiting messages fall due: names and upper limits in ms. What is overdue is in the first; what is later than
 the last is "beyond"."""
 
-_TOPICS_AT_ONCE = 250
+_SHARDS_AT_ONCE = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +67,41 @@ class TopicStatus:
 
 def read_status(prefix: str, topic: str | None = None) -> Flow[list[TopicStatus]]:
     """The status of one topic or of all, by name; raises UnknownTopic. A handful of round trips for 1,000 topics."""
-    if topic is not None:
-        keys, _ = yield from existing(prefix, topic)
-        names = [keys.topic]
-    else:
-        names = sorted((yield from read_registry(prefix)))
-    found: list[TopicStatus] = []
-    for some in chunks(names, _TOPICS_AT_ONCE):
-        found += yield from _read([TopicKeys(prefix, name) for name in some])
-    return found
+    layouts = yield from list_layouts(prefix) if topic is None else _only(prefix, topic)
+    shards = [keys for layout in layouts for keys in layout.served]
+    found: dict[str, list[TopicStatus]] = {layout.topic: [] for layout in layouts}
+    for some in chunks(shards, _SHARDS_AT_ONCE):
+        for status in (yield from _read(some)):
+            found[status.topic].append(status)
+    return [_sum(of_shards) for of_shards in found.values()]
+
+
+def _only(prefix: str, topic: str) -> Flow[list[Layout]]:
+    return [(yield from existing(prefix, topic))]
+
+
+def _sum(shards: Sequence[TopicStatus]) -> TopicStatus:
+    if len(shards) == 1:
+        return shards[0]
+    groups_of: dict[str, list[GroupStatus]] = defaultdict(list)
+    for group in (group for shard in shards for group in shard.groups):
+        groups_of[group.group].append(group)
+    return TopicStatus(
+        topic=shards[0].topic,
+        **{
+            name: sum(getattr(s, name) for s in shards)
+            for name in ("waiting", "ready", "delivered", "retry", "garbage")
+        },
+        late_ms=max(shard.late_ms for shard in shards),
+        due_in=tuple(map(sum, zip(*(shard.due_in for shard in shards), strict=True))),
+        groups=tuple(_sum_group(name, groups_of[name]) for name in sorted(groups_of)),
+    )
+
+
+def _sum_group(name: str, shards: Sequence[GroupStatus]) -> GroupStatus:
+    # A consumer reads all shards, and each of them counts it.
+    consumers = max(shard.consumers for shard in shards)
+    return GroupStatus(name, sum(s.ready for s in shards), sum(s.delivered for s in shards), consumers)
 
 
 def _read(topics: Sequence[TopicKeys]) -> Flow[list[TopicStatus]]:

@@ -1,4 +1,4 @@
-"""What one consumer of a group holds, as flows: taken from the ready stream, cut into ranges, fetched, settled."""
+"""What one consumer holds of one shard, as flows: taken from the ready stream, cut into ranges, fetched, settled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,6 +8,7 @@ from lisa_common.call import Call, Flow, command
 from lisa_common.delivery import Delivery, Entry, entry_place
 from lisa_common.errors import LisaError, NoGroup, OutcomeUnknown
 from lisa_common.keys import TopicKeys
+from lisa_common.policy import Policy
 from lisa_common.protocol import consuming
 from lisa_common.reading import sort_entries
 from lisa_common.topics import Topics
@@ -37,26 +38,22 @@ class Holding:
     """The flows of one consumer. Entries of the stream stand for deliveries, which they become when fetched."""
 
     topics: Topics = field(repr=False)
-    topic: str
+    keys: TopicKeys
     group: str
     consumer: str
 
-    @property
-    def _keys(self) -> TopicKeys:
-        return TopicKeys(self.topics.prefix, self.topic)
-
     def newest(self) -> Flow[str]:
         """The last entry of the stream."""
-        found: list[Any] = yield command("XREVRANGE", self._keys.of("ready"), "+", "-", "COUNT", 1)
+        found: list[Any] = yield command("XREVRANGE", self.keys.of("ready"), "+", "-", "COUNT", 1)
         return found[0][0].decode() if found else FIRST
 
-    def take(self, after: str, newest: str, rows: int | None, *, beyond: bool) -> Flow[str]:
+    def take(self, after: str, newest: str, rows: int | None, *, beyond: bool) -> Flow[tuple[str, int]]:
         """Reads until the consumer holds `rows` entries beyond `after`, or has met the newest.
 
         What it holds there already counts first. With `beyond`, what came after the newest is welcome; else it is given
-        back. Result: the last entry, `after` for none. Raises BeganAnew.
+        back. Result: the last entry, `after` for none, and how many it holds. Raises BeganAnew.
         """
-        yield consuming.join(self._keys, self.group)
+        yield consuming.join(self.keys, self.group)
         last, taken = after, 0
         while rows is None or taken < rows:
             limit = _ENTRIES if rows is None else min(_ENTRIES, rows - taken)
@@ -67,18 +64,18 @@ class Holding:
                 yield from self._read(last, None if beyond else newest, limit)
             ):
                 break
-        return last
+        return last, taken
 
     def _read(self, after: str, until: str | None, limit: int) -> Flow[bool]:
         """Makes new entries the consumer's. Result: whether there may be any for it to look at."""
-        call = consuming.read([self._keys], self.group, self.consumer, limit=limit, block_ms=None)
+        call = consuming.read([self.keys], self.group, self.consumer, limit=limit, block_ms=None)
         try:
             batches = yield call
         except OutcomeUnknown:
             # Whether the reply was lost or never made: what is held now will tell.
             return True
         except NoGroup:
-            yield consuming.join(self._keys, self.group)
+            yield consuming.join(self.keys, self.group)
             return True
         entries: list[Entry] = batches[0][1] if batches else []
         early = [entry for entry in entries if entry_place(entry.entry) <= entry_place(after)]
@@ -86,11 +83,11 @@ class Holding:
         if early or late:
             # The group was made anew, or there is more than was asked for: given back, they come again as new entries.
             back, others = self._sorted(early + late)
-            yield consuming.release(self._keys, self.group, back)
+            yield consuming.release(self.keys, self.group, back)
             if others:
                 yield from self._pass_over(others)
         if early and entry_place((yield from self.newest())) <= entry_place(after):
-            raise BeganAnew(self.topic, early[0].entry, after)
+            raise BeganAnew(self.keys.tag, early[0].entry, after)
         return len(entries) > len(late)
 
     def split(self, after: str, last: str, size: int) -> Flow[list[tuple[str, str]]]:
@@ -116,16 +113,16 @@ class Holding:
         if not held:
             return None, []
         ids = [entry.id or "" for entry in held]
-        records, now_ms = yield [consuming.fetch(self._keys, ids), consuming.server_time()]
+        records, now_ms = yield [consuming.fetch(self.keys, ids), consuming.server_time()]
         if isinstance(records, str):
-            raise LisaError(f"{len(held)} messages of {self.topic} cannot be fetched: {records}")
-        found = sort_entries(self._keys, self.group, held, records, now_ms)
-        _, policy = yield from self.topics.resolve(self.topic)
+            raise LisaError(f"{len(held)} messages of {self.keys.tag} cannot be fetched: {records}")
+        found = sort_entries(self.keys, self.group, held, records, now_ms)
+        policy = yield from self._policy()
         calls: list[Call[Any]] = []
         if found.pass_over:
-            calls.append(consuming.pass_over(self._keys, self.group, found.pass_over, policy))
+            calls.append(consuming.pass_over(self.keys, self.group, found.pass_over, policy))
         if found.unreadable:
-            calls.append(consuming.nack(self._keys, self.group, found.unreadable, policy))
+            calls.append(consuming.nack(self.keys, self.group, found.unreadable, policy))
         if calls:
             yield calls
         return held[-1].entry if len(held) == _MESSAGES else None, found.deliveries
@@ -135,10 +132,10 @@ class Holding:
         at = FIRST
         while held := (yield from self._held(at, last)):
             ours, others = self._sorted(held)
-            _, policy = yield from self.topics.resolve(self.topic)
+            policy = yield from self._policy()
             try:
                 if ours:
-                    yield consuming.ack(self._keys, self.group, ours, policy)
+                    yield consuming.ack(self.keys, self.group, ours, policy)
                 if others:
                     yield from self._pass_over(others)
             except OutcomeUnknown:
@@ -153,20 +150,23 @@ class Holding:
         return ours, others
 
     def _pass_over(self, entries: Sequence[Entry]) -> Flow[None]:
-        _, policy = yield from self.topics.resolve(self.topic)
-        yield consuming.pass_over(self._keys, self.group, entries, policy)
+        policy = yield from self._policy()
+        yield consuming.pass_over(self.keys, self.group, entries, policy)
 
-    def renew(self) -> Flow[float]:
-        """Renews the leases on all that the consumer holds. Result: the visibility timeout, in seconds."""
-        _, policy = yield from self.topics.resolve(self.topic)
+    def renew(self) -> Flow[None]:
+        """Renews the leases on all that the consumer holds."""
+        policy = yield from self._policy()
         at = FIRST
         while held := (yield from self._held(at)):
-            yield consuming.extend(self._keys, self.group, self.consumer, held, policy)
+            yield consuming.extend(self.keys, self.group, self.consumer, held, policy)
             at = held[-1].entry
-        return policy.visibility_ms / 1000
+
+    def _policy(self) -> Flow[Policy]:
+        layout = yield from self.topics.resolve(self.keys.topic)
+        return layout.policy
 
     def _held(self, after: str, last: str = "+", limit: int = _ENTRIES) -> Flow[list[Entry]]:
-        call = consuming.held(self._keys, self.group, self.consumer, after=after, last=last, limit=limit)
+        call = consuming.held(self.keys, self.group, self.consumer, after=after, last=last, limit=limit)
         try:
             held: list[Entry] = yield call
         except NoGroup:

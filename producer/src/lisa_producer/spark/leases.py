@@ -4,9 +4,9 @@ import logging
 import threading
 from collections.abc import Callable
 
+from lisa_common.call import Flow
 from lisa_common.connection import Connection
 from lisa_common.errors import LisaError
-from lisa_producer.spark.holding import Holding
 
 __all__ = ["LeaseKeeper"]
 
@@ -18,11 +18,14 @@ _RETRY_S = 1.0
 
 
 class LeaseKeeper:
-    """Renews all that one consumer holds, in a thread of its own, until stopped."""
+    """Renews all that one consumer holds, in a thread of its own, until stopped.
 
-    def __init__(self, connect: Callable[[], Connection], holding: Holding) -> None:
+    `renew` does it once. Result: the visibility timeout, in seconds.
+    """
+
+    def __init__(self, connect: Callable[[], Connection], renew: Callable[[], Flow[float]]) -> None:
         self._connect = connect
-        self._holding = holding
+        self._renew = renew
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lisa-leases", daemon=True)
 
@@ -40,7 +43,7 @@ class LeaseKeeper:
         with self._connect() as connection:
             while not self._stopped.wait(wait):
                 try:
-                    wait = connection.run(self._holding.renew()) / _RENEWALS
+                    wait = connection.run(self._renew()) / _RENEWALS
                 except LisaError as error:
                     logger.warning("leases could not be renewed: %s", error)
                     wait = _RETRY_S

@@ -4,6 +4,7 @@ A message that stays in its state while the table is read is one row of it. One 
 states, or in neither.
 """
 
+import itertools
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,6 +30,7 @@ from lisa_common.keys import TopicKeys
 from lisa_common.protocol import paging
 from lisa_common.protocol.paging import Point
 from lisa_common.protocol.producing import State
+from lisa_common.topics import Topics
 from lisa_producer.spark.options import SnapshotOptions
 from lisa_producer.spark.rows import row_of_listed, to_batch
 
@@ -59,7 +61,8 @@ class _Bounds:
 class _Range(InputPartition):
     """What one task reads."""
 
-    def __init__(self, state: State, start: Point, end: Point) -> None:
+    def __init__(self, keys: TopicKeys, state: State, start: Point, end: Point) -> None:
+        self.keys = keys
         self.state = state
         self.start = start
         self.end = end
@@ -71,7 +74,6 @@ class SnapshotReader(DataSourceReader):
     def __init__(self, options: SnapshotOptions, names: tuple[str, ...]) -> None:
         self._options = options
         self._names = names
-        self._keys = TopicKeys(options.settings.prefix, options.topic)
         self._states: Sequence[State] = options.state
         self._bounds: dict[str, _Bounds] = {}
 
@@ -81,14 +83,17 @@ class SnapshotReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Ranges of about `partitionRows` messages; of the messages themselves the driver sees only where they end."""
         ranges: list[InputPartition] = []
+        patience_s = self._options.settings.patience_s
         with self._connect() as connection:
-            for state in self._states:
+            topics = Topics(self._options.settings.prefix)
+            layout = connection.run(topics.resolve(self._options.topic), patience_s=patience_s)
+            for state, keys in itertools.product(self._states, layout.served):
                 start, end = self._bounds.get(_TIME_OF[state], _Bounds()).points
                 if start >= end:
                     continue
-                flow = paging.split(self._keys, state, start, end, self._options.partition_rows)
-                cut = connection.run(flow, patience_s=self._options.settings.patience_s)
-                ranges += [_Range(state, *points) for points in cut]
+                flow = paging.split(keys, state, start, end, self._options.partition_rows)
+                cut = connection.run(flow, patience_s=patience_s)
+                ranges += [_Range(keys, state, *points) for points in cut]
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -99,10 +104,10 @@ class SnapshotReader(DataSourceReader):
         rest: Point | None = partition.start
         with self._connect() as connection:
             while rest is not None:
-                call = paging.page(self._keys, partition.state, rest, partition.end)
+                call = paging.page(partition.keys, partition.state, rest, partition.end)
                 page = connection.call(call, patience_s=self._options.settings.patience_s)
                 if page.messages:
-                    yield to_batch(self._names, (row_of_listed(self._keys.topic, found) for found in page.messages))
+                    yield to_batch(self._names, (row_of_listed(self._options.topic, found) for found in page.messages))
                 rest = page.rest
 
 

@@ -1,9 +1,9 @@
 """A topic as a stream of Spark: what becomes ready, read as one consumer of a group.
 
-An offset is the last entry of the ready stream that a micro-batch holds, and the name of the consumer that read it. The
-driver reads entries, which are small, and so makes them the consumer's; executors fetch the messages. What the consumer
-holds up to the offset from which Spark goes on is done, and acked. A query that comes back finds what it had read, and
-was not done with, in the hands of the same consumer.
+An offset is the name of the consumer that reads for the query, and for each shard the last entry of its ready stream
+that a micro-batch holds. The driver reads entries, which are small, and so makes them the consumer's; executors fetch
+the messages. What the consumer holds up to the offset from which Spark goes on is done, and acked. A query that comes
+back finds what it had read, and was not done with, in the hands of the same consumer.
 """
 
 import secrets
@@ -17,6 +17,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from lisa_common.call import Flow
 from lisa_common.connection import Connection
 from lisa_common.errors import InvalidInput
+from lisa_common.keys import TopicKeys
+from lisa_common.layout import Layout
 from lisa_common.topics import Topics
 from lisa_producer.spark.holding import FIRST, Holding
 from lisa_producer.spark.leases import LeaseKeeper
@@ -25,13 +27,18 @@ from lisa_producer.spark.rows import row_of_delivery, to_batch
 
 __all__ = ["GroupReader"]
 
-Offset = dict[str, str]
+Offset = dict[str, Any]
+"""`consumer`, and `entries` by shard; a shard that is not named was not read yet."""
+
+Places = dict[str, str]
+"""Entries by shard."""
 
 
 class Entries(InputPartition):
-    """What one task reads: what the consumer holds beyond one entry and up to another."""
+    """What one task reads: what the consumer holds of a shard beyond one entry and up to another."""
 
-    def __init__(self, consumer: str, after: str, last: str) -> None:
+    def __init__(self, keys: TopicKeys, consumer: str, after: str, last: str) -> None:
+        self.keys = keys
         self.consumer = consumer
         self.after = after
         self.last = last
@@ -43,17 +50,19 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: StreamOptions, names: tuple[str, ...]) -> None:
         self._options = options
         self._names = names
+        self._topics = Topics(options.settings.prefix)
         self._open: Connection | None = None
         self._keeper: LeaseKeeper | None = None
-        self._target: str | None = None
-        self._done: str | None = None
+        self._target: Places | None = None
+        self._done: Places = {}
+        self._turns = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_open": None, "_keeper": None}
+        return self.__dict__ | {"_open": None, "_keeper": None, "_topics": Topics(self._topics.prefix)}
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        """Before the first entry, with a consumer that no other query has."""
-        return {"entry": FIRST, "consumer": f"spark-{secrets.token_hex(8)}"}
+        """Before the first entries, with a consumer that no other query has."""
+        return {"consumer": f"spark-{secrets.token_hex(8)}", "entries": {}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The option maxRows."""
@@ -61,17 +70,32 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Whatever becomes ready from now on is left to the next run."""
-        self._target = self._run(self._holding("").newest())
+        self._target = {keys.shard: self._run(self._holding(keys, "").newest()) for keys in self._shards()}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """Acks what lies up to the start, and reads on from there, up to the limit."""
         after, consumer = _parsed(start)
         self._settle(consumer, after)
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        holding = self._holding(consumer)
-        newest = self._target or self._run(holding.newest())
-        last = self._run(holding.take(after, newest, rows, beyond=self._target is None))
-        return {"entry": last, "consumer": consumer}
+        shards, entries = self._shards(), dict(after)
+        left = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        # Each shard has its share, and another one is first each time, should there be fewer rows than shards.
+        self._turns += 1
+        first = self._turns % len(shards)
+        for position, keys in enumerate(shards[first:] + shards[:first]):
+            share = None if left is None else -(-left // (len(shards) - position))
+            if share == 0:
+                break
+            last, taken = self._take(keys, consumer, after.get(keys.shard, FIRST), share)
+            left = None if left is None else left - taken
+            if last != FIRST:
+                entries[keys.shard] = last
+        return {"consumer": consumer, "entries": entries}
+
+    def _take(self, keys: TopicKeys, consumer: str, after: str, rows: int | None) -> tuple[str, int]:
+        holding, target = self._holding(keys, consumer), self._target
+        newest = self._run(holding.newest()) if target is None else target.get(keys.shard, FIRST)
+        taken: tuple[str, int] = self._run(holding.take(after, newest, rows, beyond=target is None))
+        return taken
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Ranges of about `partitionRows` entries that the consumer holds."""
@@ -79,14 +103,18 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last, consumer = _parsed(end)
         self._settle(consumer, after)
         self._keep(consumer)
-        cuts = self._run(self._holding(consumer).split(after, last, self._options.partition_rows))
-        return [Entries(consumer, low, high) for low, high in cuts]
+        found: list[InputPartition] = []
+        for shard, entry in last.items():
+            keys, begin = TopicKeys(self._topics.prefix, self._options.topic, shard), after.get(shard, FIRST)
+            cuts = self._run(self._holding(keys, consumer).split(begin, entry, self._options.partition_rows))
+            found += [Entries(keys, consumer, low, high) for low, high in cuts]
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of one range; those that must not be delivered any more are settled instead."""
         if not isinstance(partition, Entries):
             return
-        holding, after = self._holding(partition.consumer), partition.after
+        holding, after = self._holding(partition.keys, partition.consumer), partition.after
         with self._connect() as connection:
             while True:
                 flow = holding.fetch(after, partition.last)
@@ -109,18 +137,32 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._open:
             self._open.close()
 
-    def _settle(self, consumer: str, last: str) -> None:
-        if last not in (self._done, FIRST):
-            self._run(self._holding(consumer).settle(last))
-            self._done = last
+    def _settle(self, consumer: str, last: Places) -> None:
+        for shard, entry in last.items():
+            if entry not in (self._done.get(shard), FIRST):
+                keys = TopicKeys(self._topics.prefix, self._options.topic, shard)
+                self._run(self._holding(keys, consumer).settle(entry))
+                self._done[shard] = entry
 
     def _keep(self, consumer: str) -> None:
         if self._keeper is None:
-            self._keeper = LeaseKeeper(self._connect, self._holding(consumer))
+            # Of its own, as it runs in a thread of its own.
+            topics = Topics(self._topics.prefix)
+            self._keeper = LeaseKeeper(self._connect, lambda: self._renew(topics, consumer))
             self._keeper.start()
 
-    def _holding(self, consumer: str) -> Holding:
-        return Holding(Topics(self._options.settings.prefix), self._options.topic, self._options.group, consumer)
+    def _renew(self, topics: Topics, consumer: str) -> Flow[float]:
+        layout = yield from topics.resolve(self._options.topic)
+        for keys in layout.served:
+            yield from Holding(topics, keys, self._options.group, consumer).renew()
+        return layout.policy.visibility_ms / 1000
+
+    def _shards(self) -> tuple[TopicKeys, ...]:
+        layout: Layout = self._run(self._topics.resolve(self._options.topic))
+        return layout.served
+
+    def _holding(self, keys: TopicKeys, consumer: str) -> Holding:
+        return Holding(self._topics, keys, self._options.group, consumer)
 
     def _run(self, flow: Flow[Any]) -> Any:
         self._open = self._open or self._connect()
@@ -130,9 +172,9 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Connection.of(self._options.settings, name="lisa-spark")
 
 
-def _parsed(offset: Offset) -> tuple[str, str]:
-    """Entry and consumer; raises InvalidInput for the offset of another source."""
+def _parsed(offset: Offset) -> tuple[Places, str]:
+    """Entries and consumer; raises InvalidInput for the offset of another source."""
     try:
-        return offset["entry"], offset["consumer"]
-    except (KeyError, TypeError):
-        raise InvalidInput("offset", offset, "one of this source, with entry and consumer, is") from None
+        return dict(offset["entries"]), offset["consumer"]
+    except (KeyError, TypeError, ValueError):
+        raise InvalidInput("offset", offset, "one of this source, with consumer and entries, is") from None

@@ -1,0 +1,79 @@
+"""Where the messages of a topic are: the shards of today, and those from before it was resharded.
+
+A reshard moves nothing. It closes the shards of before to new messages, and what they hold is delivered, retried and
+aged out where it is. So an id is looked for where it belongs today and where it belonged before; a message is in one of
+these places and stays there.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+from zlib import crc32
+
+from lisa_common.keys import TopicKeys
+from lisa_common.policy import DEFAULT_POLICY, Policy
+
+__all__ = ["Layout", "by_shard", "home"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shards of one topic."""
+
+    prefix: str
+    topic: str
+    policy: Policy = DEFAULT_POLICY
+
+    @cached_property
+    def shards(self) -> tuple[TopicKeys, ...]:
+        """Where new messages go."""
+        return self._of(len(self.policy.former), self.policy.shards)
+
+    @cached_property
+    def former(self) -> dict[int, tuple[TopicKeys, ...]]:
+        """Where they went before each reshard, by its number; without what is drained."""
+        past = enumerate(self.policy.former)
+        return {number: self._of(number, count) for number, count in past if number not in self.policy.drained}
+
+    @cached_property
+    def served(self) -> tuple[TopicKeys, ...]:
+        """All shards that may hold messages."""
+        return self.shards + tuple(keys for shards in self.former.values() for keys in shards)
+
+    @cached_property
+    def ever(self) -> tuple[TopicKeys, ...]:
+        """All shards of which something may be left, if only their streams."""
+        counts = (*self.policy.former, self.policy.shards)
+        return tuple(keys for number, count in enumerate(counts) for keys in self._of(number, count))
+
+    def home(self, id: str) -> TopicKeys:
+        """The shard of a new message."""
+        return home(self.shards, id)
+
+    def homes(self, id: str) -> tuple[TopicKeys, ...]:
+        """The shards where a message may be, most likely first."""
+        return (self.home(id), *(home(shards, id) for shards in reversed(self.former.values())))
+
+    def _of(self, number: int, count: int) -> tuple[TopicKeys, ...]:
+        # Each reshard makes shards of its own, so that one which was closed stays so.
+        if number == 0 and count == 1:
+            return (TopicKeys(self.prefix, self.topic),)
+        suffix = f".{number}" if number else ""
+        return tuple(TopicKeys(self.prefix, self.topic, f"{shard}{suffix}") for shard in range(count))
+
+
+def home(shards: tuple[TopicKeys, ...], id: str) -> TopicKeys:
+    """Which of the shards of one layout an id belongs to."""
+    return shards[crc32(id.encode()) % len(shards)] if len(shards) > 1 else shards[0]
+
+
+def by_shard(items: Iterable[T], shard: Callable[[T], TopicKeys]) -> dict[TopicKeys, list[T]]:
+    """The items by the shard of each, both in the order of their first appearance."""
+    found: dict[TopicKeys, list[T]] = defaultdict(list)
+    for item in items:
+        found[shard(item)].append(item)
+    return found
