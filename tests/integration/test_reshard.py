@@ -1,0 +1,194 @@
+"""`lisa-manager topic reshard`, while producers, consumers and managers work."""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from lisa_common.errors import LisaError
+from lisa_common.keys import topics_key
+from lisa_common.layout import Layout
+from lisa_common.policy import Policy
+from lisa_consumer import Delivery
+from lisa_producer import AsyncProducer, CancelOutcome, Message, ProducerSettings, RescheduleOutcome, SendOutcome, State
+from support import wait_until_async
+from support.commands import Commands
+from support.running import Handled, managed, new_worker, working
+
+IDS = [f"m{number}" for number in range(40)]
+
+
+def _layout(client: redis.Redis, prefix: str) -> Layout:
+    stored: Any = client.hget(topics_key(prefix), "orders")
+    return Layout(prefix, "orders", Policy.load(stored))
+
+
+def _reshard(commands: Commands, shards: int) -> None:
+    ran = commands.manager("topic", "reshard", "orders", "--shards", str(shards))
+    assert ran.code == 0, ran.err
+
+
+async def test_what_is_there_stays_and_is_known(
+    producer: Any, commands: Commands, client: redis.Redis, prefix: str
+) -> None:
+    """Old ids are duplicates, are found, rescheduled and cancelled; new ones go to the new shards."""
+    await producer.send_many("orders", [Message(body=b"x", id=id, delay=60) for id in IDS])
+    _reshard(commands, 4)
+    again = await producer.send_many("orders", [Message(body=b"y", id=id, delay=60) for id in (*IDS, "new")])
+    assert (again.sent, again.duplicates) == (1, 40)
+    assert (await producer.send("orders", b"y", id="m7", delay=60)).outcome is SendOutcome.DUPLICATE
+    assert (await producer.send("orders", b"y", id="new", delay=60)).outcome is SendOutcome.DUPLICATE
+    assert (await producer.send("orders", b"y", delay=60)).outcome is SendOutcome.SENT
+    layout = _layout(client, prefix)
+    assert client.hlen(layout.former[0][0].of("messages")) == 40
+    assert sum(client.hlen(keys.of("messages")) for keys in layout.shards) == 2
+    assert (await producer.find("orders", "m7")).state is State.WAITING
+    assert await producer.reschedule("orders", "m7", delay=90) is RescheduleOutcome.RESCHEDULED
+    assert await producer.cancel("orders", "m7") is CancelOutcome.CANCELLED
+    assert (await producer.send("orders", b"y", id="m7", delay=60)).outcome is SendOutcome.SENT
+    assert client.hexists(layout.home("m7").of("messages"), "m7")
+
+
+async def test_who_has_not_heard_of_it_is_told(
+    producer: Any, sender: AsyncProducer, commands: Commands, client: redis.Redis, prefix: str
+) -> None:
+    """A producer that goes by the shards of before neither sends there nor misses what others sent since."""
+    for one in (producer, sender):
+        await one.send("orders", b"x", id="first", delay=60)
+    _reshard(commands, 4)
+    assert (await sender.send("orders", b"x", id="m1", delay=60)).outcome is SendOutcome.SENT
+    assert await producer.cancel("orders", "m1") is CancelOutcome.CANCELLED
+    _reshard(commands, 2)
+    assert (await sender.send("orders", b"x", id="m2", delay=60)).outcome is SendOutcome.SENT
+    report = await producer.send_many("orders", [Message(body=b"x", id=id, delay=60) for id in (*IDS, "first")])
+    assert {result.id for result in report.results if result.duplicate} == {"m2", "first"}
+    layout = _layout(client, prefix)
+    assert sum(client.hlen(keys.of("messages")) for keys in layout.shards) == 40
+    assert [len(shards) for shards in layout.former.values()] == [1, 4]
+
+
+async def test_a_reshard_that_broke_off_is_made_good(
+    producers: Callable[..., Any], commands: Commands, client: redis.Redis, prefix: str
+) -> None:
+    """Should the shards of before not have been closed, whoever sends to the new ones does so first."""
+    stale, fresh = producers(), producers()
+    await stale.send("orders", b"x", id="first", delay=60)
+    _reshard(commands, 4)
+    former = _layout(client, prefix).former[0][0]
+    client.delete(former.of("closed"))
+    assert (await fresh.send("orders", b"x", id="m1", delay=60)).outcome is SendOutcome.SENT
+    assert (await stale.send("orders", b"x", id="m1", delay=60)).outcome is SendOutcome.DUPLICATE
+    assert client.exists(former.of("closed"))
+    client.delete(former.of("closed"))
+    async with managed(commands.url, prefix):
+        await wait_until_async(lambda: client.exists(former.of("closed")))
+
+
+async def test_each_group_gets_what_is_sent_right_after(
+    producer: Any, consumers: Callable[..., Any], commands: Commands
+) -> None:
+    """Groups are there before the first message, whenever their consumers hear of the new shards."""
+    await producer.send("orders", b"x", delay=60)
+    for group in ("billing", "audit"):
+        await consumers(group=group).read()
+    _reshard(commands, 4)
+    await producer.send_many("orders", [Message(body=b"x", id=id) for id in IDS])
+    for group in ("billing", "audit"):
+        taken = await consumers(group=group, name="new").read(limit=400)
+        assert {delivery.id for delivery in taken} == set(IDS)
+        assert set(await consumers(group=group, name="new").ack(*taken)) == {"acked"}
+
+
+async def test_drained_shards_are_left_alone(
+    producer: Any, consumers: Callable[..., Any], commands: Commands, client: redis.Redis, prefix: str
+) -> None:
+    """Once all that was in them is done and forgotten; ids are asked for there no more."""
+    for id in IDS:
+        await producer.send("orders", b"x", id=id)
+    _reshard(commands, 4)
+    consumer = consumers()
+    async with managed(commands.url, prefix) as manager:
+        await consumer.ack(*await consumer.read(limit=400))
+        former = _layout(client, prefix).former[0][0]
+        await wait_until_async(lambda: client.xlen(former.of("ready")) == 0)
+        assert client.zcard(former.of("finished")) == len(IDS)
+        assert _layout(client, prefix).former
+        client.zadd(former.of("finished"), dict.fromkeys(IDS, 1))  # as if the dedup window had passed
+        await wait_until_async(lambda: not _layout(client, prefix).former)
+        await wait_until_async(lambda: former.tag not in manager._board.topics)
+    assert client.exists(former.of("closed"))
+
+
+def test_reshards_that_cannot_be_are_refused(commands: Commands, client: redis.Redis, prefix: str) -> None:
+    """With one line; nothing is changed. To the same number: nothing to do."""
+    ran = commands.manager("topic", "reshard", "orders", "--shards", "2")
+    assert (ran.code, "there is no topic 'orders'" in ran.err) == (2, True)
+    commands.manager("topic", "set", "orders", "--priority", "1")
+    for bad in ("0", "257"):
+        ran = commands.manager("topic", "reshard", "orders", "--shards", bad)
+        assert (ran.code, f"shards {bad} is not allowed" in ran.err) == (2, True)
+    for shards in (2, 3, 4):
+        _reshard(commands, shards)
+    ran = commands.manager("topic", "reshard", "orders", "--shards", "5")
+    assert (ran.code, "3 are still draining" in ran.err) == (2, True)
+    assert commands.manager("topic", "reshard", "orders", "--shards", "4").out == "orders has 4 shards already\n"
+    assert _layout(client, prefix).policy == Policy(priority=1, shards=4, former=(1, 2, 3))
+
+
+async def test_online_nothing_is_lost_or_doubled(
+    redis_url: str, prefix: str, commands: Commands, declare: Callable[..., Policy]
+) -> None:
+    """Producers race for the same ids, a worker and a manager run, and the topic is resharded again and again."""
+    declare(visibility_ms=2_000, dedup_window_ms=600_000)
+    handled, sent, reshards = Handled(), Counter[str](), 0
+    worker = new_worker(redis_url, prefix)
+    worker.on("orders")(_collector(handled))
+    settings = ProducerSettings(redis_url=redis_url, prefix=prefix)
+    producers = [AsyncProducer(settings=settings) for _ in range(4)]
+    stopping = asyncio.Event()
+
+    async def race(producer: AsyncProducer) -> None:
+        for number in itertools.count():
+            if stopping.is_set():
+                return
+            messages = [Message(body=b"x", id=f"r{number}-{n}", delay=n / 20) for n in range(20)]
+            report = await producer.send_many("orders", messages)
+            sent.update(result.id for result in report.results if result.id and not result.duplicate)
+
+    async with managed(redis_url, prefix), working(worker):
+        racers = [asyncio.create_task(race(producer)) for producer in producers]
+        for shards in (4, 8, 2):
+            before = len(sent)
+            await wait_until_async(lambda before=before: len(sent) > before + 400)
+            await asyncio.to_thread(_reshard, commands, shards)
+            reshards += 1
+        before = len(sent)
+        await wait_until_async(lambda: len(sent) > before + 400)
+        stopping.set()
+        await asyncio.gather(*racers)
+        await wait_until_async(lambda: len(set(handled.ids)) >= len(sent), 30)
+    for producer in producers:
+        await producer.close()
+    assert set(sent.values()) == {1}, "of those who sent an id, one was told that it did"
+    assert Counter(handled.ids) == sent, "and it was handled once"
+    shards = {delivery.shard.partition(".")[2] or "0" for delivery in handled}
+    assert shards >= {"0", str(reshards)}
+
+
+def _collector(handled: Handled) -> Callable[[Delivery], Any]:
+    async def handle(delivery: Delivery) -> None:
+        handled.append(delivery)
+
+    return handle
+
+
+async def test_a_registry_that_says_nothing_new_is_told_of(producer: Any, client: redis.Redis, prefix: str) -> None:
+    """A shard that is closed although the registry still has it: an error, and not a loop."""
+    await producer.send("orders", b"x", id="m1", delay=60)
+    client.set(f"{prefix}:{{orders}}:closed", 1)
+    with pytest.raises(LisaError, match="the registry does not say where"):
+        await producer.send("orders", b"x", id="m2", delay=60)

@@ -1,0 +1,22 @@
+"""amend: two who change what the registry says of a topic do not overwrite each other."""
+
+from lisa_common.call import command
+from lisa_common.policy import Policy
+from lisa_common.topics import amend
+from support.queue import Queue
+
+
+def test_only_what_was_read_is_changed(queue: Queue) -> None:
+    """Whoever has read something else is told, and reads again."""
+
+    def change(before: bytes | None, retries: int) -> bool:
+        call = amend(queue.keys.prefix, queue.keys.topic, before, Policy(max_retries=retries))
+        return queue.connection.call(call)
+
+    stored = command("HGET", queue.keys.of("topics"), queue.keys.topic)
+    assert change(None, 1)
+    assert queue.connection.call(stored) == b'{"max_retries":1}'
+    assert not change(None, 2)
+    assert not change(b"{}", 2)
+    assert queue.connection.call(stored) == b'{"max_retries":1}'
+    assert change(b'{"max_retries":1}', 2)
