@@ -10,9 +10,8 @@ local closed, messages, finished = KEYS[1], KEYS[2], KEYS[3]
 --@include clock
 --@include finished
 local now = clock(ARGV[1])
-if redis.call('EXISTS', closed) == 0 then
-  redis.call('SET', closed, 1)
-end
+-- Always, as WAIT and WAITAOF ask about the last write of their connection: with it, what is known is confirmed.
+redis.call('SET', closed, 1)
 local replies = {}
 for i = 2, #ARGV do
   local known = redis.call('HEXISTS', messages, ARGV[i]) == 1 or is_finished(ARGV[i], now)

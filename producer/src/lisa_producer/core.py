@@ -54,7 +54,7 @@ def _send(
         keys, part = parts.pop()
         try:
             if layout.former:
-                known = yield from _known_before(layout, part, generated_too=rerouted)
+                known = yield from _known_before(layout, part, confirm, generated_too=rerouted)
                 results += [_result(at, m, 0) for at, m in part if m.id in known]
                 part = [(at, m) for at, m in part if m.id not in known]
             if part:
@@ -78,17 +78,19 @@ def _parts(layout: Layout, batch: _Batch) -> list[tuple[TopicKeys, _Batch]]:
     return list(by_shard(batch, lambda one: layout.home(one[1].id)).items())
 
 
-def _known_before(layout: Layout, batch: _Batch, *, generated_too: bool) -> Flow[set[str]]:
+def _known_before(layout: Layout, batch: _Batch, confirm: Confirm | None, *, generated_too: bool) -> Flow[set[str]]:
     """Which of these ids the shards of before a reshard know. They take no new ones from then on."""
     ids = [m.id for _, m in batch if generated_too or not m.generated]
-    places = [place for shards in layout.former.values() for place in by_shard(ids, partial(home, shards)).items()]
-    replies = (yield [producing.close(keys, some) for keys, some in places]) if places else []
-    return {
-        id
-        for (_, some), reply in zip(places, replies, strict=True)
-        for id, known in zip(some, reply, strict=True)
-        if known
-    }
+    found: set[str] = set()
+    for shards in layout.former.values():
+        for keys, some in by_shard(ids, partial(home, shards)).items():
+            asked = producing.close(keys, some)
+            known, missing = ((yield asked), None) if confirm is None else (yield (asked, _confirmation(confirm)))
+            there = [id for id, is_known in zip(some, known, strict=True) if is_known]
+            if there and missing:
+                raise NotConfirmed(keys.topic, there, *missing)
+            found.update(there)
+    return found
 
 
 def _send_part(
