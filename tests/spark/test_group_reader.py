@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from lisa_common.call import command
 from lisa_common.errors import InvalidInput
 from lisa_common.keys import TopicKeys
+from lisa_common.layout import Layout
 from lisa_common.policy import Policy
 from lisa_common.protocol import managing
 from lisa_consumer import Consumer
@@ -119,6 +120,43 @@ def test_batches_are_bounded_and_cut(topic: Topic) -> None:
     after = _plan(reader, end)
     assert _run(reader, end, after) == ["f", "g"]
     assert _plan(reader, after) == after
+
+
+@pytest.mark.parametrize("rows", [1, 3, 100])
+def test_shards_make_one_stream(topic: Topic, prefix: str, rows: int) -> None:
+    """Of a topic that was resharded: all shards are read, none of them starves, each is acked."""
+    topic.client.hset(f"{prefix}:topics", "orders", Policy(shards=3).dump())
+    ids = {f"m{number}" for number in range(10)}
+    topic.send(*sorted(ids))
+    topic.client.hset(f"{prefix}:topics", "orders", Policy(shards=2, former=(3,)).dump())
+    with Producer(settings=ProducerSettings.load(redis_url=topic.url, prefix=prefix)) as other:
+        other.send_many("orders", [Message(body="x", id=f"n{number}") for number in range(10)])
+    ids |= {f"n{number}" for number in range(10)}
+    reader, found = topic.reader(maxRows=rows), list[str]()
+    start = reader.initialOffset()
+    for _ in range(60):
+        end = _plan(reader, start)
+        batch = _run(reader, start, end)
+        assert len(batch) <= rows
+        found += batch
+        start = end
+    reader.commit(start)
+    assert sorted(found) == sorted(ids)
+    layout = Layout(prefix, "orders", Policy(shards=2, former=(3,)))
+    assert not any(topic.client.hlen(keys.of("messages")) for keys in layout.served)
+
+
+def test_shards_read_up_to_now(topic: Topic, prefix: str) -> None:
+    """What comes after the query began is left to the next run, in all shards."""
+    topic.client.hset(f"{prefix}:topics", "orders", Policy(shards=3).dump())
+    topic.send(*"abcdefgh")
+    reader = topic.reader()
+    reader.prepareForTriggerAvailableNow()
+    topic.send(*"ijklmnop")
+    start = reader.initialOffset()
+    end = _plan(reader, start, ReadAllAvailable())
+    assert sorted(_run(reader, start, end)) == list("abcdefgh")
+    assert _plan(reader, end, ReadAllAvailable()) == end
 
 
 def test_acked_when_done_and_no_earlier(topic: Topic) -> None:
@@ -284,7 +322,7 @@ def test_a_stream_that_began_anew(topic: Topic) -> None:
     reader = topic.reader()
     offset = "9999999999999-0"
     # As when an entry had come meanwhile, beyond the offset, and the server had lost it again.
-    take = reader._holding("spark-x").take(offset, "9999999999999-1", 10, beyond=True)
+    take = reader._holding(topic.keys, "spark-x").take(offset, "9999999999999-1", 10, beyond=True)
     with pytest.raises(BeganAnew, match=rf"began anew: its entry .* is not beyond the offset {offset}"):
         reader._run(take)
     assert topic.pending() == 0

@@ -12,6 +12,8 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEq
 from lisa_common.call import command
 from lisa_common.connection import Connection
 from lisa_common.keys import TopicKeys
+from lisa_common.layout import Layout
+from lisa_common.policy import Policy
 from lisa_producer.spark import rows
 from lisa_producer.spark.options import SnapshotOptions
 from lisa_producer.spark.rows import MESSAGE_SCHEMA, check_schema
@@ -90,6 +92,17 @@ def test_partitions(queue: Queue) -> None:
     partitions = reader.partitions()
     assert [[row["id"] for row in _rows(reader, [partition])] for partition in partitions] == [["w1"], ["w2"], ["w3"]]
     assert len(_reader(queue, partitionRows=2).partitions()) == 4
+
+
+def test_shards_make_one_table(queue: Queue) -> None:
+    """Those of before a reshard too."""
+    layout = Layout(queue.keys.prefix, "orders", Policy(shards=2, former=(1,)))
+    queue.connection.call(command("HSET", queue.keys.of("topics"), "orders", layout.policy.dump()))
+    for keys in layout.shards:
+        shard = Queue(queue.connection, keys, now_ms=queue.now_ms)
+        shard.send_all([outgoing(f"{keys.shard} {n}", due=f"+{n}000") for n in (1, 2)])
+    assert len(_reader(queue, state="waiting").partitions()) == 3
+    assert sorted(_ids(_reader(queue))) == sorted([*EVERY, "0.1 1", "0.1 2", "1.1 1", "1.1 2"])
 
 
 def test_an_unknown_topic_is_empty(queue: Queue) -> None:
