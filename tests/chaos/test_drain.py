@@ -1,0 +1,30 @@
+"""When a run counts as drained."""
+
+import redis
+
+from chaos.run import unfinished
+from lisa_common.connection import Connection
+from lisa_common.keys import TopicKeys
+from support.queue import Queue
+
+
+def _left(client: redis.Redis, keys: TopicKeys) -> dict[str, int]:
+    return {name: size for name, size in unfinished(client, keys) if size}
+
+
+def test_a_dead_letter_is_looked_at_once_more(redis_url: str, client: redis.Redis, prefix: str) -> None:
+    """It stays in expiring until a sweep after its time to live; what comes before that is no leak, but too early."""
+    keys = TopicKeys(prefix, "orders")
+    with Connection(redis_url) as connection:
+        queue = Queue(connection, keys)
+        queue.join("g")
+        queue.send("a", ttl_ms=100)
+        queue.nack(*queue.read("g"), rejected=True)
+        queue.trim()
+        queue.advance(99)
+        queue.sweep()
+        assert _left(client, keys) == {"expiring": 1}
+        queue.advance(1)
+        queue.sweep()
+        assert _left(client, keys) == {}
+        assert queue.contents().left == ["records", "failures", "garbage"]
