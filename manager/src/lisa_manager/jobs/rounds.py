@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from lisa_common.aio import AsyncConnection
 from lisa_common.call import Call
-from lisa_common.errors import LisaError
+from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_manager.board import Agenda, Board, Watched
 from lisa_manager.complaints import Complaints
 from lisa_manager.settings import ManagerSettings
@@ -16,6 +16,11 @@ T = TypeVar("T")
 
 _ROUND = 200
 """Most topics in one round trip."""
+
+_AWAY = (Unreachable, OutcomeUnknown, Refused)
+"""What becomes of the topics of one node of a Cluster until another takes over."""
+
+_SOME = "some topics"
 
 
 class Rounds:
@@ -49,8 +54,11 @@ class Rounds:
         One bad topic does not keep the others: it is complained about, and looked at again as seldom as a quiet one.
         """
         answered = await self.glance(topics, call, subject)
-        for name, _, _ in answered if self._complaints else ():
-            self._complaints.settled(subject.format(name))
+        if self._complaints:
+            for name, _, _ in answered:
+                self._complaints.settled(subject.format(name))
+            if len(answered) == len(topics):
+                self._complaints.settled(_SOME)
         return answered
 
     async def glance(
@@ -60,7 +68,11 @@ class Rounds:
         results = await self._connection.execute_each([call(watched) for _, watched in topics])
         answered = []
         for (name, watched), result in zip(topics, results, strict=True):
-            if isinstance(result, LisaError):
+            if isinstance(result, _AWAY):
+                # There may be thousands of them.
+                self._complaints.about(_SOME, result)
+                self._agenda.put(name, self._board.clock() + self._settings.poll_s)
+            elif isinstance(result, LisaError):
                 self._complaints.about(subject.format(name), result)
                 self._agenda.put(name, self._board.clock() + self._settings.quiet_poll_s)
             elif name in self._board.topics:
