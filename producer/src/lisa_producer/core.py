@@ -1,5 +1,6 @@
 """What a producer does, without I/O: flows that `client` and `aio` drive."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -159,16 +160,16 @@ class Batch:
         self._bytes = 0
         self._outgoing: list[tuple[int, Outgoing]] = []
         self._bad: list[SendResult] = []
-        self._ids: list[str] = []
+        self._ids: deque[str] = deque()
         self.broken: LisaError | None = None
         """The error that ends the whole send: the server is away, refuses, or did not confirm."""
 
     def add(self, message: Message) -> bool:
         """Takes a message; says whether it is time to flush."""
         if not self._ids:
-            self._ids = producing.new_ids(self._settings.batch_messages)
+            self._ids.extend(producing.new_ids(self._settings.batch_messages))
         try:
-            outgoing = message.outgoing(self._layout.policy, self._ids.pop())
+            outgoing = message.outgoing(self._layout.policy, self._ids.popleft())
         except InvalidInput as error:
             failed = SendResult(self._position, message.id, SendOutcome.FAILED, error=error)
             self._bad.append(failed)

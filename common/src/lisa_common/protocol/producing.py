@@ -2,6 +2,7 @@
 
 import base64
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,17 +29,25 @@ __all__ = [
     "send",
 ]
 
-_ID_BYTES = 12
+_RANDOM_BYTES, _RANDOM_CHARACTERS = 9, 12
+_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+# In ascending order, as ids are to sort by the time in them. Without "-" and "/": an id may stand first in a command
+# line, and after a group's name.
+_ASCENDING = bytes.maketrans(_BASE64, b".0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz")
 
 
 def new_ids(count: int) -> list[str]:
-    """Ids nobody else will make: 96 random bits each, in 16 characters, and the mark of a generated id.
+    """Ids nobody else will make, ascending: the time in ms, 72 random bits, and the mark of a generated id.
 
-    Among 10⁹ living messages the chance that any two share one is below 10⁻¹¹ (n² / 2⁹⁷).
+    Of 10⁹ messages, sent at 100,000 a second, the chance that any two share one is about 10⁻¹¹ (n² / 2⁷³ in each ms).
+    The time is this machine's and decides nothing: it makes messages that are sent together neighbours in the server's
+    sorted sets, which cost it half as much as places at random.
     """
-    # Without "-" and "/": an id may stand first in a command line, and after a group's name.
-    text = base64.b64encode(os.urandom(_ID_BYTES * count), altchars=b"_.").decode()
-    return [text[at : at + 16] + GENERATED_SUFFIX for at in range(0, 16 * count, 16)]
+    # The time makes 8 characters of which the first, 6 bits, changes in the year 2109 for the first time.
+    time_ms = (time.time_ns() // 1_000_000).to_bytes(6, "big")
+    text = base64.b64encode(time_ms + os.urandom(_RANDOM_BYTES * count)).translate(_ASCENDING).decode()
+    tails = sorted(text[at : at + _RANDOM_CHARACTERS] for at in range(8, len(text), _RANDOM_CHARACTERS))
+    return [text[1:8] + tail + GENERATED_SUFFIX for tail in tails]
 
 
 class Outgoing(NamedTuple):
