@@ -9,7 +9,6 @@ as the kernel drops them with the process that has them:
 """
 
 import asyncio
-import fcntl
 import os
 import socket
 import subprocess
@@ -60,8 +59,8 @@ def _use(directory: Path) -> None:
             directory.mkdir(parents=True, exist_ok=True)
             if directory not in _used:
                 # A keeper that ends holds it alone until its server has ended.
-                _used[directory] = lock(directory / USERS, fcntl.LOCK_SH)
-            starting = lock(directory / _START, fcntl.LOCK_EX)
+                _used[directory] = lock(directory / USERS, shared=True)
+            starting = lock(directory / _START)
             try:
                 if not _has_keeper(directory):
                     _start_keeper(directory)
@@ -73,7 +72,7 @@ def _use(directory: Path) -> None:
 
 def _has_keeper(directory: Path) -> bool:
     try:
-        os.close(lock(directory / KEEPER, fcntl.LOCK_SH | fcntl.LOCK_NB))
+        os.close(lock(directory / KEEPER, shared=True, wait=False))
     except BlockingIOError:
         return True
     return False
@@ -114,11 +113,17 @@ def is_answered(path: Path) -> bool:
             return False
 
 
-def lock(path: Path, how: int) -> int:
-    """Locks a file, which is made if need be, until what is returned is closed, or the process ends."""
+def lock(path: Path, *, shared: bool = False, wait: bool = True) -> int:
+    """Locks a file, which is made if need be, until what is returned is closed, or the process ends.
+
+    Raises BlockingIOError when another has it, and it is not to be waited for.
+    """
+    # Not with the others: the schemes that lock nothing are for systems, too, that do not have it.
+    import fcntl  # noqa: PLC0415
+
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(file, how)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except BaseException:
         os.close(file)
         raise

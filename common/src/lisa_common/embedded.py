@@ -3,7 +3,6 @@
 `python -m lisa_common.embedded DIRECTORY` is the keeper of `embedded://DIRECTORY`; see `lisa_common.development`.
 """
 
-import fcntl
 import signal
 import sys
 from collections.abc import Iterator
@@ -33,13 +32,13 @@ def embedded_server(directory: Path | None = None) -> Iterator[str]:
 def _keep(directory: Path) -> None:
     """Runs the server of a directory until nobody uses it any more, or it ends by itself."""
     # Both locks are held until this process ends, and dropped in this order.
-    lock(directory / KEEPER, fcntl.LOCK_EX)
+    lock(directory / KEEPER)
     path = directory / SOCKET
     with ValkeyServer(port=0, data_dir=directory, persist=True, unix_socket_path=path, config=_CONFIG):
         signal.signal(signal.SIGTERM, _end)
         signal.signal(signal.SIGCHLD, _end)
         try:
-            lock(directory / USERS, fcntl.LOCK_EX)
+            lock(directory / USERS)
         finally:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
