@@ -143,7 +143,7 @@ async def test_new_topics_are_served_at_once(
         await sender.send("orders", b"x", delay=0.1)
         await _collect(consumer, 1)
         client.hdel(topics_key(prefix), "orders")
-        manager._board.update({})
+        await manager._discover()
         await sender.send("orders", b"x", delay=0.1)
         await _collect(consumer, 1)
         assert client.hget(topics_key(prefix), "orders") == b"{}"
@@ -162,6 +162,19 @@ async def test_a_changed_policy_is_taken_over(
         declare(visibility_ms=100, backoff="fixed", backoff_base_ms=1)
         [delivery] = await _collect(consumer, 1)
     assert delivery.attempt == 2
+
+
+async def test_a_mark_goes_though_the_registry_stays(redis_url: str, prefix: str, client: redis.Redis) -> None:
+    """Turns that find the registry as it was look at marks of drops all the same, and at what served them."""
+    async with managed(redis_url, prefix, **NEVER) as manager:
+        client.hset(dropped_key(prefix), "late", int(time.time() * 1000))
+        await manager._discover()
+        assert set(manager._board.topics) == {"late"}
+        client.hset(dropped_key(prefix), "late", 1)
+        await manager._discover()
+        assert not client.hgetall(dropped_key(prefix))
+        await manager._discover()
+        assert not manager._board.topics
 
 
 async def test_dropped_topics_are_retired(

@@ -27,6 +27,7 @@ class Discoverer:
         self._connection = connection
         self._board = board
         self._stored: list[bytes] = []
+        self._marks: dict[str, bytes] = {}
         self.layouts: dict[str, Layout] = {}
         """Of the topics that the registry has, by name."""
 
@@ -35,11 +36,14 @@ class Discoverer:
         prefix = self._board.prefix
         # In this order, as a drop writes its mark first.
         stored = await self._connection.call(registered(prefix))
+        marks = await self._connection.run(read_dropped(prefix))
+        # There may be thousands of topics, and seldom a change. A mark that stays may have to go now.
+        if stored == self._stored and not marks and not self._marks:
+            return
         if stored != self._stored:
-            # Not at every turn, as there may be thousands of topics, and seldom a change.
             found = parse_registry(stored).items()
             self._stored, self.layouts = stored, {name: Layout(prefix, name, topic.policy) for name, topic in found}
-        marks = await self._connection.run(read_dropped(prefix))
+        self._marks = marks
         dropped = {name: read_mark(prefix, name, mark) for name, mark in marks.items()}
         # Where a shard is in both, what the registry says holds.
         new, gone = self._board.update([*(layout for _, layout in dropped.values()), *self.layouts.values()])
