@@ -121,7 +121,10 @@ class Topics:
 
     def resolve(self, topic: str) -> Flow[Layout]:
         """Shards and policy of a topic; raises InvalidInput for a name that cannot be one. Writes nothing."""
-        return (yield from self.resolve_each((topic,)))[topic]
+        known = self._known.get(topic) if isinstance(topic, str) else None
+        if known is None or self.clock() >= known.until:
+            return (yield from self.resolve_anew(topic))
+        return known.layout
 
     def resolve_each(self, topics: Iterable[str]) -> Flow[dict[str, Layout]]:
         """The same for several topics, in one round trip at most."""
@@ -138,14 +141,13 @@ class Topics:
         return self._known[topic].layout
 
     def declare(self, topic: str) -> Flow[Layout]:
-        """The same as `resolve`; makes the topic, with the default policy, unless it is there."""
-        layout = yield from self.resolve(topic)
+        """Makes a topic that was resolved, with the default policy, unless it is there. Result: its layout then."""
         known = self._known[topic]
         if known.declared:
-            return layout
+            return known.layout
         if (yield command("HSETNX", topics_key(self.prefix), topic, "{}")):
             self._known[topic] = replace(known, declared=True)
-            return layout
+            return known.layout
         # Whoever declared it meanwhile may have spread it over shards.
         return (yield from self.resolve_anew(topic))
 
