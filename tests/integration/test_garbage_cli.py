@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import redis
 
+from lisa_common.call import Call, command
 from lisa_common.cli import confirm
 from lisa_common.errors import LisaError
 from support import keys_left
@@ -92,7 +93,7 @@ def test_replay_of_some(dead: Queue, commands: Commands) -> None:
 
 def test_replay_for_a_group_that_is_gone(dead: Queue, commands: Commands) -> None:
     """Nothing changes, and it is told; naming the message finds it too."""
-    dead.connection.client.execute_command("XGROUP", "DESTROY", dead.keys.of("ready"), "billing")
+    dead.connection.call(command("XGROUP", "DESTROY", dead.keys.of("ready"), "billing"))
     ran = commands.manager("garbage", "replay", "orders", "--all", "--json")
     assert (ran.code, ran.document) == (1, {"replayed": 1, "no group": 2})
     ran = commands.manager("garbage", "replay", "orders", "first", "--json")
@@ -156,9 +157,10 @@ def test_a_hundred_thousand_are_replayed_and_purged(orders: Queue, commands: Com
 
 
 def _bury_all(orders: Queue, count: int) -> None:
-    with orders.connection.client.pipeline(transaction=False) as pipe:
-        for number, entry in enumerate(orders.take("billing", limit=count)):
-            pipe.zadd(orders.keys.of("garbage"), {f"billing/{entry.id}": orders.now_ms - number % 3})
-            pipe.xack(orders.keys.of("ready"), "billing", entry.entry)
-            pipe.hdel(orders.keys.of("failures"), f"billing/{entry.id}")
-        pipe.execute()
+    ready, garbage, failures = map(orders.keys.of, ("ready", "garbage", "failures"))
+    calls: list[Call[int]] = []
+    for number, entry in enumerate(orders.take("billing", limit=count)):
+        calls.append(command("ZADD", garbage, orders.now_ms - number % 3, f"billing/{entry.id}"))
+        calls.append(command("XACK", ready, "billing", entry.entry))
+        calls.append(command("HDEL", failures, f"billing/{entry.id}"))
+    orders.connection.execute(calls)

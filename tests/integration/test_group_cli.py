@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import redis
 
+from lisa_common.call import command
 from support import keys_left
 from support.commands import Commands
 from support.queue import Queue
@@ -117,7 +118,7 @@ def test_leftovers_of_a_group_that_is_gone_can_be_dropped(orders: Queue, command
     """A drop that broke off, or XGROUP DESTROY by hand: the list shows it, another drop ends it."""
     orders.join("billing", "mail")
     _in_every_state(orders, "billing")
-    orders.connection.client.execute_command("XGROUP", "DESTROY", orders.keys.of("ready"), "billing")
+    orders.connection.call(command("XGROUP", "DESTROY", orders.keys.of("ready"), "billing"))
     assert _groups(commands)["billing"] == [0, 0, 1, 1, 5]
     assert {problem["problem"] for problem in _check(commands)} == {"dead group", "dangling"}
     assert commands.manager("group", "drop", "orders", "billing", "--yes", "--force").code == 0

@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 import redis
 
+from lisa_common.call import command
 from lisa_common.keys import dropped_key
 from lisa_common.layout import Layout
 from lisa_common.policy import Policy
@@ -107,7 +108,7 @@ def test_a_message_sent_before_a_drop_keeps_the_topic(orders: Queue, commands: C
     orders.send("m")
     orders.read("billing")
     orders.cancel("m")
-    orders.connection.client.execute_command("XACK", orders.keys.of("ready"), "billing", *orders.contents().stream)
+    orders.connection.call(command("XACK", orders.keys.of("ready"), "billing", *orders.contents().stream))
     ran = commands.manager("topic", "drop", "orders", "--yes")
     assert (ran.code, ran.err) == (
         2,

@@ -1,5 +1,6 @@
 """look: all that is known of one message."""
 
+from lisa_common.call import command
 from lisa_manager.operator.pieces import Copy, Pieces
 from lisa_manager.operator.snapshot import Look, look, read_snapshot
 from support.queue import Queue
@@ -53,7 +54,7 @@ def test_groups_that_are_gone_are_looked_at_when_named(queue: Queue) -> None:
     queue.join("g")
     queue.send("a")
     queue.nack(*queue.read("g"), rejected=True)
-    queue.connection.client.execute_command("XGROUP", "DESTROY", queue.keys.of("ready"), "g")
+    queue.connection.call(command("XGROUP", "DESTROY", queue.keys.of("ready"), "g"))
     suspect = Pieces("a", copies={"g": Copy(garbage=1.0)})
     assert see(queue, "a", suspect=suspect).pieces.copies["g"].garbage == queue.now_ms
 

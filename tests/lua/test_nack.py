@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from lisa_common.call import command
 from lisa_common.failure import Failure
 from lisa_common.policy import Policy
 from lisa_common.protocol.consuming import NackOutcome
@@ -184,7 +185,7 @@ def test_damaged_record_is_buried(queue: Queue) -> None:
     """A message whose record cannot be read goes to garbage when it is read, and says why."""
     queue.join("g")
     queue.send("a")
-    queue.connection.client.execute_command("HSET", queue.keys.of("messages"), "a", b"\7rubbish")  # type: ignore[no-untyped-call]
+    queue.connection.call(command("HSET", queue.keys.of("messages"), "a", b"\7rubbish"))
     assert queue.read("g") == []
     assert queue.contents().garbage == {"g/a": EPOCH_MS}
     assert "unreadable record" in queue.failure("g/a").error

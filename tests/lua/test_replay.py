@@ -1,5 +1,6 @@
 """replay: dead letters are ready again."""
 
+from lisa_common.call import command
 from lisa_common.record import unpack_record
 from support.queue import EPOCH_MS, Queue, outgoing
 
@@ -84,7 +85,7 @@ def test_unknown_and_no_group(queue: Queue) -> None:
     before = queue.contents()
     assert queue.replay("g/b", "g/c", "/a", "h/a") == ["unknown"] * 4
     assert queue.contents() == before
-    queue.connection.client.execute_command("XGROUP", "DESTROY", queue.keys.of("ready"), "g")  # type: ignore[no-untyped-call]
+    queue.connection.call(command("XGROUP", "DESTROY", queue.keys.of("ready"), "g"))
     assert queue.replay("g/a") == ["no group"]
     assert queue.contents().garbage == before.garbage
 

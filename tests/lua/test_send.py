@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from lisa_common.call import command
 from lisa_common.policy import Policy
 from lisa_common.record import Record, unpack_record
 from support.queue import EPOCH_MS, Queue, outgoing
@@ -37,7 +38,7 @@ def test_absolute_time_is_kept(queue: Queue) -> None:
 def test_the_server_tells_the_time(queue: Queue) -> None:
     """Without `now_ms` a delay counts from the server's clock, whatever the sender's says."""
     queue.now_ms = ""  # type: ignore[assignment]
-    seconds, micros = queue.connection.client.execute_command("TIME")  # type: ignore[no-untyped-call]
+    seconds, micros = queue.connection.call(command("TIME"))
     now_ms = int(seconds) * 1000 + int(micros) // 1000
     assert now_ms + 60_000 <= queue.send("a", due="+60000") <= now_ms + 70_000
 

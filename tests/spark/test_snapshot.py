@@ -40,8 +40,8 @@ def queue(redis_url: str, prefix: str) -> Queue:
 
 
 def _reader(queue: Queue, names: tuple[str, ...] = ALL, **options: Any) -> _FilteredReader:
-    pool = queue.connection.client.connection_pool.connection_kwargs
-    given = {"url": f"redis://{pool['host']}:{pool['port']}", "prefix": queue.keys.prefix, "topic": "orders"}
+    url = queue.connection._server._address.shown
+    given = {"url": url, "prefix": queue.keys.prefix, "topic": "orders"}
     return _FilteredReader(SnapshotOptions.of({**given, **{n.lower(): str(v) for n, v in options.items()}}), names)
 
 

@@ -6,12 +6,13 @@ that yields calls, one or a pipeline of several, and is sent their results; `lis
 """
 
 from collections.abc import Callable, Generator, Sequence
+from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from lisa_common.keys import TopicKeys
 from lisa_common.scripts import Arg, Script, load
 
-__all__ = ["Call", "Flow", "command", "script"]
+__all__ = ["Call", "Flow", "command", "key_of", "script", "units"]
 
 T = TypeVar("T")
 
@@ -62,3 +63,34 @@ def script(
     found = load(name)
     bound = found.bind(keys, rows, **args)
     return Call(("EVALSHA", found.sha, *bound), decode, found, repeatable)
+
+
+_KEYLESS = frozenset(
+    (
+        *("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "INFO", "PING", "PUBLISH", "SCRIPT", "TIME"),
+        *("WAIT", "WAITAOF"),
+    )
+)
+_CONTAINERS = frozenset(("MEMORY", "OBJECT", "XGROUP", "XINFO"))
+"""Commands with subcommands; their keys stand behind these."""
+
+
+def key_of(call: Call[Any]) -> Arg | None:
+    """The first key of a call, None for a command without."""
+    name, *words = call.args
+    if name == "EVALSHA":
+        return words[2] if words[1] else None
+    if name == "XREADGROUP":
+        return words[words.index("STREAMS", 3) + 1]
+    if name in _KEYLESS or not words:
+        return None
+    return words[1] if name in _CONTAINERS else words[0]
+
+
+def units(calls: Sequence[Call[Any]]) -> list[range]:
+    """Cuts a pipeline into what belongs together: a call with a key, and those without one behind it.
+
+    They may be about its effect, as WAIT is, so they go where it goes, and are made again with it.
+    """
+    starts = [at for at, call in enumerate(calls) if not at or key_of(call) is not None]
+    return [range(*ends) for ends in pairwise((*starts, len(calls)))]

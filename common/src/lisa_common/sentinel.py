@@ -11,8 +11,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.retry import Retry
 
 from lisa_common.address import Sentinels
-from lisa_common.errors import AccessDenied, Unreachable, Untrusted
-from lisa_common.server import NO_RETRY, first_line, lisa_error
+from lisa_common.server import NO_RETRY, nobody
 from lisa_common.tls import AsyncTlsConnection, TlsConnection
 
 __all__ = [
@@ -25,7 +24,7 @@ __all__ = [
 _PATIENCE_S = 1.0
 """Longest wait for one sentinel; another may know more."""
 
-_Failures = dict[tuple[str, int], Exception]
+_Failures = dict[str, Exception]
 
 
 class SentinelConnection(redis.Connection):
@@ -49,7 +48,7 @@ class SentinelConnection(redis.Connection):
             try:
                 return _master(self._ask(*node))
             except (redis.exceptions.RedisError, OSError) as error:
-                failures[node] = error
+                failures["{}:{}".format(*node)] = error
         raise _no_master(self._sentinels, failures)
 
     def _ask(self, host: str, port: int) -> Any:
@@ -88,7 +87,7 @@ class AsyncSentinelConnection(redis.asyncio.Connection):
             try:
                 return _master(await self._ask(*node))
             except (redis.exceptions.RedisError, OSError) as error:
-                failures[node] = error
+                failures["{}:{}".format(*node)] = error
         raise _no_master(self._sentinels, failures)
 
     async def _ask(self, host: str, port: int) -> Any:
@@ -129,12 +128,7 @@ def _master(reply: list[bytes]) -> tuple[str, int]:
 
 def _no_master(sentinels: Sentinels, failures: _Failures) -> redis.exceptions.ConnectionError:
     """One of the client's errors, as it expects; its cause is ours, which lisa_error finds."""
-    told = "; ".join(f"{host}:{port}: {first_line(error)}" for (host, port), error in failures.items())
-    text = f"no sentinel leads to the master of {sentinels.service!r} ({told})"
-    found = [lisa_error(error) for error in failures.values()]
-    # What all say is so; where they say different things, one that is away now may know better.
-    kinds = {type(error) if isinstance(error, AccessDenied | Untrusted) else Unreachable for error in found}
-    kind = kinds.pop() if len(kinds) == 1 else Unreachable
-    error = redis.exceptions.ConnectionError(text)
-    error.__cause__ = kind(text)
+    cause = nobody(f"no sentinel leads to the master of {sentinels.service!r}", failures)
+    error = redis.exceptions.ConnectionError(str(cause))
+    error.__cause__ = cause
     return error

@@ -2,7 +2,7 @@
 
 import re
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import hiredis
@@ -10,7 +10,7 @@ import redis.exceptions as redis_errors
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 
 from lisa_common.address import Address
-from lisa_common.call import Call
+from lisa_common.call import Call, units
 from lisa_common.errors import (
     AccessDenied,
     InvalidInput,
@@ -32,8 +32,10 @@ __all__ = [
     "connection_options",
     "first_line",
     "forgotten",
+    "has_errors",
     "is_no_master",
     "lisa_error",
+    "nobody",
     "pack",
     "read_reply",
     "unreachable",
@@ -57,6 +59,7 @@ _REFUSALS = (
     "CLUSTERDOWN",
     "TRYAGAIN",
 )
+_OF_TOPICS = {"NOGROUP": NoGroup, "UNBLOCKED": NoGroup, "RESHARDED": Resharded}
 # The client reconnects by itself before a command; when that fails the command was not sent.
 _CONNECTING = re.compile(r"(Error|Timeout)\b.* connecting to ")
 _BROKEN = "the connection to Redis broke before the reply"
@@ -135,19 +138,20 @@ def _redis_error(error: Exception) -> LisaError:
         return AccessDenied(f"Redis denies access: {text}")
     refusals = (
         redis_errors.BusyLoadingError,
+        redis_errors.ClusterDownError,
         redis_errors.OutOfMemoryError,
         redis_errors.ReadOnlyError,
+        redis_errors.TryAgainError,
     )
     if isinstance(error, refusals) or text.startswith(_REFUSALS):
         return Refused(f"Redis refuses for now: {text}")
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
         never = _CONNECTING.match(text)
         return Unreachable(f"cannot reach Redis: {text}") if never else OutcomeUnknown(f"{_BROKEN}: {text}")
-    if text.startswith(("NOGROUP", "UNBLOCKED")):
-        return NoGroup(text)
-    if text.startswith("RESHARDED"):
-        return Resharded(text)
-    return ServerError(text)
+    if isinstance(error, redis_errors.AskError):
+        return ServerError(f"this is one node of a Cluster: its URL begins with redis+cluster:// (sent to {text})")
+    kind = next((kind for word, kind in _OF_TOPICS.items() if text.startswith(word)), ServerError)
+    return kind(text)
 
 
 def _tls_error(error: Exception) -> LisaError | None:
@@ -160,6 +164,14 @@ def _tls_error(error: Exception) -> LisaError | None:
     if cause is not None and "ALERT" in (cause.reason or ""):
         return AccessDenied(f"Redis does not trust us: {first_line(error)}")
     return None
+
+
+def has_errors(found: Sequence[Any]) -> bool:
+    """Whether there are errors among replies, or results."""
+    for one in found:  # noqa: SIM110 - every call comes by here, and `any` takes three times as long
+        if isinstance(one, Exception):
+            return True
+    return False
 
 
 def is_no_master(replies: Sequence[Any]) -> bool:
@@ -177,19 +189,30 @@ def pack(calls: Sequence[Call[Any]]) -> list[bytes]:
 
 
 def forgotten(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
-    """Positions of the calls to make again because the server forgot their scripts.
-
-    What follows a script may be about its effect, as WAIT is: commands that are not scripts are made again with it.
-    """
+    """Positions of the calls to make again because the server forgot their scripts, with what follows each of them."""
     lost = {at for at, reply in enumerate(replies) if isinstance(reply, redis_errors.NoScriptError)}
-    return [at for at, call in enumerate(calls) if at in lost or call.script is None] if lost else []
+    return [at for unit in units(calls) if lost.intersection(unit) for at in unit] if lost else []
 
 
 def read_reply(call: Call[Any], reply: Any) -> Any:
     """The result of a call, or the LisaError that it met."""
+    if isinstance(reply, LisaError):
+        return reply
     if isinstance(reply, Exception) and not call.takes_errors:
         return lisa_error(reply)
-    return call.decode(reply)
+    try:
+        return call.decode(reply)
+    except LisaError as error:
+        return error
+
+
+def nobody(text: str, failures: Mapping[str, Exception]) -> ServerError:
+    """The error of those who asked several servers, by name, and met nothing but failures."""
+    told = "; ".join(f"{name}: {first_line(error)}" for name, error in failures.items())
+    # What all say is so; where they say different things, one that is away now may know better.
+    kinds = {type(found) for found in map(lisa_error, failures.values())}
+    kind = kinds.pop() if len(kinds) == 1 else Unreachable
+    return (kind if kind in {AccessDenied, Untrusted} else Unreachable)(f"{text} ({told})")
 
 
 def first_line(error: Exception) -> str:

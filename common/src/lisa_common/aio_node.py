@@ -1,0 +1,192 @@
+"""One server, for the asyncio shell: connections to it, and calls over them. `lisa_common.node` is the twin."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import Any, TypeVar
+
+import redis.asyncio
+import redis.exceptions
+from redis.asyncio.retry import Retry
+
+from lisa_common.address import Address
+from lisa_common.call import Call
+from lisa_common.development import AsyncEmbeddedConnection
+from lisa_common.errors import OutcomeUnknown, Unreachable
+from lisa_common.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
+from lisa_common.server import (
+    NO_RETRY,
+    check_options,
+    connection_options,
+    forgotten,
+    has_errors,
+    is_no_master,
+    lisa_error,
+    pack,
+    unreachable,
+)
+from lisa_common.tls import AsyncTlsConnection
+
+__all__ = ["AsyncNode"]
+
+T = TypeVar("T")
+
+_CLASSES = {
+    "redis": redis.asyncio.Connection,
+    "rediss": AsyncTlsConnection,
+    "unix": redis.asyncio.UnixDomainSocketConnection,
+    "embedded": AsyncEmbeddedConnection,
+    "redis+sentinel": AsyncSentinelConnection,
+    "rediss+sentinel": AsyncTlsSentinelConnection,
+}
+
+
+class AsyncNode:
+    """A pool of connections to one server, for the tasks of one event loop. Promises what `Node` promises."""
+
+    def __init__(self, address: Address, *, name: str, timeout_s: float) -> None:
+        self._address = address
+        pool = redis.asyncio.ConnectionPool(
+            connection_class=_CLASSES[address.scheme],
+            retry=Retry(NO_RETRY, 0),
+            **connection_options(address, name=name, timeout_s=timeout_s),
+        )
+        check_options(pool, address)
+        self._client = redis.asyncio.Redis.from_pool(pool)
+        self._suspect = True
+        self._timeout_s = timeout_s
+        self._idle: list[Any] = []
+
+    async def ask(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Makes calls in one round trip. Result: their replies. Loads scripts that the server does not have."""
+        if self._suspect:
+            await self._probe()
+        return await self._complete(calls, await self._attempt(self._exchange(calls)))
+
+    async def send(self, calls: Sequence[Call[Any]]) -> Any:
+        """The first half of `ask`. Result: the connection over which the replies come; it must be received from."""
+        if self._suspect:
+            await self._probe()
+        return await self._attempt(self._send(calls))
+
+    async def receive(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
+        """The second half of `ask`."""
+        return await self._complete(calls, await self._attempt(self._receive(connection, len(calls))))
+
+    async def receive_first(self, connection: Any) -> Any:
+        """The first reply alone; the others are still to be received."""
+        return await self._attempt(self._receive_first(connection))
+
+    async def listen(self, channel: str) -> AsyncIterator[bytes | None]:
+        """See `AsyncConnection.listen`."""
+        try:
+            async with self._client.pubsub(ignore_subscribe_messages=True) as subscription:
+                await subscription.subscribe(channel)
+                yield None
+                while True:
+                    message = await subscription.get_message(timeout=1.0)
+                    yield message["data"] if message else None
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise lisa_error(error) from error
+
+    async def _probe(self) -> None:
+        await self._attempt(self._client.ping(), unreachable_at=self._address)
+        self._suspect = False
+
+    async def _exchange(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        return await self._receive(await self._send(calls), len(calls))
+
+    async def _send(self, calls: Sequence[Call[Any]]) -> Any:
+        connection = await self._borrow()
+        try:
+            await connection.send_packed_command(pack(calls))
+        except BaseException:
+            await self._give_up(connection)
+            raise
+        return connection
+
+    async def _receive(self, connection: Any, count: int) -> list[Any]:
+        try:
+            # One limit for all replies, as the client would start and stop a timer for each.
+            async with asyncio.timeout(self._timeout_s):
+                replies = [await _reply(connection) for _ in range(count)]
+        except BaseException:
+            await self._give_up(connection)
+            raise
+        self._idle.append(connection)
+        return replies
+
+    async def _receive_first(self, connection: Any) -> Any:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await _reply(connection)
+        except BaseException:
+            await self._give_up(connection)
+            raise
+
+    async def _complete(self, calls: Sequence[Call[Any]], replies: list[Any]) -> list[Any]:
+        """Repeats what the server did not do for want of a script."""
+        if not has_errors(replies):
+            return replies
+        if again := forgotten(calls, replies):
+            for script in {call.script for call in calls if call.script}:
+                await self._attempt(self._client.script_load(script.text))
+            for at, reply in zip(again, await self.ask([calls[at] for at in again]), strict=True):
+                replies[at] = reply
+        if is_no_master(replies):
+            await self._leave()
+        return replies
+
+    async def _borrow(self) -> Any:
+        if not self._idle:
+            return await self._client.connection_pool.get_connection()  # type: ignore[no-untyped-call]
+        connection = self._idle.pop()
+        if await _is_spoilt(connection):
+            await connection.disconnect(nowait=True)
+        return connection
+
+    async def _give_up(self, connection: Any) -> None:
+        """Takes a connection back broken, as there may be replies on their way that nobody waits for."""
+        try:
+            await connection.disconnect(nowait=True)
+        finally:
+            self._idle.append(connection)
+
+    async def _attempt(self, ask: Awaitable[T], unreachable_at: Address | None = None) -> T:
+        try:
+            return await ask
+        except (redis.exceptions.RedisError, OSError) as error:
+            found = unreachable(error, unreachable_at) if unreachable_at else lisa_error(error)
+            if isinstance(found, OutcomeUnknown | Unreachable):
+                await self._leave()
+            raise found from error
+
+    async def _leave(self) -> None:
+        """Breaks all connections that are not in use: the next may lead elsewhere, after a fail-over."""
+        self._suspect = True
+        await self._client.connection_pool.disconnect(inuse_connections=False)
+        taken, self._idle = self._idle, []
+        for connection in taken:
+            await connection.disconnect(nowait=True)
+        self._idle += taken
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        await self._client.aclose()
+
+
+async def _is_spoilt(connection: Any) -> bool:
+    """Whether the server has closed it, or something came that nobody asked for."""
+    # Before version 8 the client has it by another name.
+    can_read = getattr(connection, "can_read", None) or connection.can_read_destructive
+    try:
+        return bool(await can_read())
+    except (redis.exceptions.RedisError, OSError):
+        return True
+
+
+async def _reply(connection: Any) -> Any:
+    try:
+        return await connection.read_response(timeout=math.inf)
+    except redis.exceptions.ResponseError as error:
+        return error

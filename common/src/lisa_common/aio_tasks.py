@@ -1,0 +1,22 @@
+"""Tasks of an event loop."""
+
+import asyncio
+from typing import Any
+
+__all__ = ["cancel_all"]
+
+
+async def cancel_all(*tasks: "asyncio.Task[Any]") -> None:
+    """Cancels tasks and returns once all have ended, however they did.
+
+    Cancelling once is not enough: in Python 3.11 `wait_for`, through which the Redis client writes, loses one that
+    comes at the moment of its success.
+    """
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        ended, pending = await asyncio.wait(pending, timeout=0.1)
+        for task in ended:
+            if not task.cancelled():
+                task.exception()

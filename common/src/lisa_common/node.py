@@ -1,0 +1,182 @@
+"""One server, for the blocking shell: connections to it, and calls over them. `lisa_common.aio_node` is the twin."""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import redis
+import redis.exceptions
+from redis.retry import Retry
+
+from lisa_common.address import Address
+from lisa_common.call import Call
+from lisa_common.development import EmbeddedConnection
+from lisa_common.errors import OutcomeUnknown, Unreachable
+from lisa_common.sentinel import SentinelConnection, TlsSentinelConnection
+from lisa_common.server import (
+    NO_RETRY,
+    check_options,
+    connection_options,
+    forgotten,
+    has_errors,
+    is_no_master,
+    lisa_error,
+    pack,
+    unreachable,
+)
+from lisa_common.tls import TlsConnection
+
+__all__ = ["Node"]
+
+T = TypeVar("T")
+
+_CLASSES = {
+    "redis": redis.Connection,
+    "rediss": TlsConnection,
+    "unix": redis.UnixDomainSocketConnection,
+    "embedded": EmbeddedConnection,
+    "redis+sentinel": SentinelConnection,
+    "rediss+sentinel": TlsSentinelConnection,
+}
+
+
+class Node:
+    """A pool of connections to one server, safe to share among threads.
+
+    What the server answers is a reply, errors too. What concerns the connection is raised, as a LisaError.
+    """
+
+    def __init__(self, address: Address, *, name: str, timeout_s: float) -> None:
+        self._address = address
+        pool = redis.ConnectionPool(
+            connection_class=_CLASSES[address.scheme],
+            retry=Retry(NO_RETRY, 0),
+            **connection_options(address, name=name, timeout_s=timeout_s),
+        )
+        check_options(pool, address)
+        self._client = redis.Redis.from_pool(pool)
+        # A connection that may be broken is tried with a PING first, so that a request which finds no server is known
+        # not to have been carried out.
+        self._suspect = True
+        # Connections are kept here between calls, as what the pool does and counts each time takes a sixth of a send;
+        # by process, as a forked child must not speak on its parent's.
+        self._idle: dict[int, list[Any]] = defaultdict(list)
+
+    def ask(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Makes calls in one round trip. Result: their replies. Loads scripts that the server does not have."""
+        if self._suspect:
+            self._probe()
+        return self._complete(calls, self._attempt(lambda: self._receive(self._send(calls), len(calls))))
+
+    def send(self, calls: Sequence[Call[Any]]) -> Any:
+        """The first half of `ask`. Result: the connection over which the replies come; it must be received from."""
+        if self._suspect:
+            self._probe()
+        return self._attempt(lambda: self._send(calls))
+
+    def receive(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
+        """The second half of `ask`."""
+        return self._complete(calls, self._attempt(lambda: self._receive(connection, len(calls))))
+
+    def receive_first(self, connection: Any) -> Any:
+        """The first reply alone; the others are still to be received."""
+        return self._attempt(lambda: self._receive_first(connection))
+
+    def give_up(self, connection: Any) -> None:
+        """Takes a connection back that is not received from to the end, and breaks it: replies may be on their way."""
+        connection.disconnect()
+        self._idle[os.getpid()].append(connection)
+
+    def _probe(self) -> None:
+        self._attempt(self._client.ping, unreachable_at=self._address)
+        self._suspect = False
+
+    def _send(self, calls: Sequence[Call[Any]]) -> Any:
+        connection = self._borrow(self._idle[os.getpid()])
+        try:
+            connection.send_packed_command(pack(calls))
+        except BaseException:
+            self.give_up(connection)
+            raise
+        return connection
+
+    def _receive(self, connection: Any, count: int) -> list[Any]:
+        try:
+            replies = [_reply(connection) for _ in range(count)]
+        except BaseException:
+            self.give_up(connection)
+            raise
+        self._idle[os.getpid()].append(connection)
+        return replies
+
+    def _receive_first(self, connection: Any) -> Any:
+        try:
+            return _reply(connection)
+        except BaseException:
+            self.give_up(connection)
+            raise
+
+    def _complete(self, calls: Sequence[Call[Any]], replies: list[Any]) -> list[Any]:
+        """Repeats what the server did not do for want of a script."""
+        if not has_errors(replies):
+            return replies
+        if again := forgotten(calls, replies):
+            scripts = {call.script for call in calls if call.script}
+            self._attempt(lambda: [self._client.script_load(s.text) for s in scripts])
+            for at, reply in zip(again, self.ask([calls[at] for at in again]), strict=True):
+                replies[at] = reply
+        if is_no_master(replies):
+            self._leave()
+        return replies
+
+    def _borrow(self, idle: list[Any]) -> Any:
+        try:
+            connection = idle.pop()
+        except IndexError:
+            return self._client.connection_pool.get_connection()
+        if _is_spoilt(connection):
+            connection.disconnect()
+        return connection
+
+    def _attempt(self, ask: Callable[[], T], unreachable_at: Address | None = None) -> T:
+        try:
+            return ask()
+        except (redis.exceptions.RedisError, OSError) as error:
+            found = unreachable(error, unreachable_at) if unreachable_at else lisa_error(error)
+            if isinstance(found, OutcomeUnknown | Unreachable):
+                self._leave()
+            raise found from error
+
+    def _leave(self) -> None:
+        """Breaks all connections that are not in use: the next may lead elsewhere, after a fail-over."""
+        self._suspect = True
+        self._client.connection_pool.disconnect(inuse_connections=False)
+        idle, taken = self._idle[os.getpid()], []
+        with suppress(IndexError):
+            # One by one, as other threads borrow meanwhile.
+            while True:
+                taken.append(idle.pop())
+        for connection in taken:
+            connection.disconnect()
+        idle.extend(taken)
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._client.close()
+
+
+def _is_spoilt(connection: Any) -> bool:
+    """Whether the server has closed it, or something came that nobody asked for."""
+    try:
+        return bool(connection.can_read())
+    except (redis.exceptions.RedisError, OSError):
+        return True
+
+
+def _reply(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except redis.exceptions.ResponseError as error:
+        return error
