@@ -390,5 +390,7 @@ def test_users_are_told_as_asked(commands: Commands) -> None:
     assert ran.document == [{"user": "jo", "rules": rules(RoleName.CONSUMER, commands.prefix, ["a"])}]
     assert " +select " in commands.manager("acl", "reader", "--redis-url", "redis://h/3").out
     assert "+select" not in commands.manager("acl", "reader", "--redis-url", "redis://h/0").out
+    assert " +asking +cluster|slots " in commands.manager("acl", "reader", "--redis-url", "redis+cluster://h").out
+    assert "+cluster" not in commands.manager("acl", "reader", "--redis-url", "redis://h").out
     for words in (["--user", "jo"], ["--topic", "a b"], ["--topic", "*a"], ["cook"]):
         assert commands.manager("acl", *words).code == 2, words

@@ -112,7 +112,7 @@ class Process:
 class Programs:
     """Starts programs on one server and prefix, and sees to it that none is left."""
 
-    def __init__(self, url: str, prefix: str, directory: Path) -> None:
+    def __init__(self, url: str, prefix: str, directory: Path, topics: Sequence[str] = ("orders",)) -> None:
         self._directory = directory
         self._started: list[Process] = []
         self.hold = directory / "hold"
@@ -124,6 +124,7 @@ class Programs:
             "LISA_PREFIX": prefix,
             "LISA_TEST_JOURNAL": str(self.journal.path),
             "LISA_TEST_HOLD": str(self.hold),
+            "LISA_TEST_TOPICS": " ".join(topics),
         }
 
     def manager(self, *options: str, url: str | None = None) -> Process:
@@ -136,7 +137,7 @@ class Programs:
         """Starts a worker, by default the one which keeps the journal, and returns once it reads."""
         self._environment["LISA_TEST_GROUP"] = group
         started = self._start(["lisa-consumer", "run", target, "--block-s", "0.2", *options], None)
-        started.wait_for("reads orders")
+        started.wait_for(f"of group {group} reads")
         return started
 
     def close(self) -> None:

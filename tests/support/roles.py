@@ -72,7 +72,7 @@ class Roles:
 Deed = tuple[RoleName, str, str]
 """Who did what to which key; see `key_name`."""
 
-_CONTAINERS = {"client", "script", "xinfo", "xgroup"}
+_CONTAINERS = {"client", "cluster", "script", "xinfo", "xgroup"}
 _NAMES = {
     "lisa-producer": RoleName.PRODUCER,
     "lisa-consumer": RoleName.CONSUMER,

@@ -1,13 +1,19 @@
-"""Fixtures of the tests of topologies: groups behind sentinels, and connections of either kind."""
+"""Fixtures of the tests of topologies: groups behind sentinels, Clusters, and connections of either kind."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lisa_common.aio import AsyncConnection
+from lisa_common.connection import Connection
+from support.cluster import Cluster, cluster
 from support.engines import own_binary
 from support.sentinel import SentinelGroup, sentinel_group
 from support.tls import Ping
+from support.twins import InThread
 
 PASSWORD, SENTINEL_PASSWORD = "of-the-server", "of-the-sentinels"
 
@@ -31,3 +37,31 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelGroup]
 def ping(request: pytest.FixtureRequest) -> Ping:
     """Asks a server for a PONG, with patience, over a connection of either kind."""
     return Ping(request.param)
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three masters, which are not to be broken."""
+    with cluster(own_binary(), tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture
+def own_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    """Start Clusters of the test's own, to break: `own_cluster(replicas=1)`."""
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(cluster(own_binary(), tmp_path / "cluster", **options))
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., Any]]:
+    """Makes connections of either kind, all awaitable: `connect(url, timeout_s=1)`."""
+    async with AsyncExitStack() as stack:
+
+        def make(url: str, **options: Any) -> Any:
+            asynchronous = request.param == "asyncio"
+            made: Any = AsyncConnection(url, **options) if asynchronous else InThread(Connection(url, **options))
+            stack.push_async_callback(made.close)
+            return made
+
+        yield make

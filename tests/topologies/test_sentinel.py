@@ -110,8 +110,8 @@ async def test_tls_goes_to_sentinels_and_servers(tmp_path: Path, ping: Ping) -> 
     ("url", "limit"),
     [
         ("redis+sentinel://host", "with the name of a service"),
-        ("redis+sentinel:///service", "with a host for each sentinel"),
-        ("redis+sentinel://host,/service", "with a host for each sentinel"),
+        ("redis+sentinel:///service", "with a host for each node"),
+        ("redis+sentinel://host,/service", "with a host for each node"),
         ("redis+sentinel://host,other:no/service", "as the port, a number"),
         ("redis+sentinel://host/service/name", "the number of a database"),
         ("redis+sentinel://host/service?colour=red", "those of the client"),

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,23 @@ from lisa_common.development import SOCKET
 from lisa_common.errors import InvalidInput
 from lisa_common.tls import Tls
 
-__all__ = ["Address", "Sentinels", "masked", "read_url"]
+__all__ = ["Address", "NodeName", "Sentinels", "masked", "read_url"]
 
-_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "embedded")
+_SCHEMES = (
+    *("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"),
+    "embedded",
+)
 _LONGEST_SOCKET = 103
 """Bytes of a path; what all systems allow."""
-_SENTINEL_PORT = 26379
+_PORT_OF_NODES = 6379
+_PORT_OF_SENTINELS = 26379
 _PORT = "as the port, a number up to 65535 is (in a password, %XX stands for : / ? # @)"
 _SECRET_OPTION = re.compile(r"([?&][^=&]*password=)[^&]*", re.IGNORECASE)
 # "user:password" where the host was forgotten: what follows the first colon is no port.
 _NO_PORT = re.compile(r"^(?!\[)([^:/?#]*):(?!\d+(?:[,/?#]|$)).+$", re.DOTALL)
+
+NodeName = tuple[str, int]
+"""Host and port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +39,7 @@ class Sentinels:
     """Whom to ask where the master of a service is."""
 
     service: str
-    nodes: tuple[tuple[str, int], ...]
-    """Host and port of each."""
+    nodes: tuple[NodeName, ...]
     login: Mapping[str, str] = field(repr=False)
     """`username` and `password` there; either may be missing."""
 
@@ -47,6 +53,16 @@ class Address:
     """The URL, without passwords."""
     options: Mapping[str, Any] = field(repr=False)
     """For a connection of the client: where to connect, as whom, to which database."""
+    nodes: tuple[NodeName, ...] = ()
+    """Some nodes of a Cluster, which know the others."""
+
+    def of(self, node: NodeName) -> "Address":
+        """The address of one node of the Cluster."""
+        host, port = node
+        scheme = self.scheme.removesuffix("+cluster")
+        name = f"[{host}]" if ":" in host else host
+        options = {**self.options, "host": host, "port": port}
+        return replace(self, scheme=scheme, shown=f"{scheme}://{name}:{port}", options=options, nodes=())
 
 
 def read_url(url: str, tls: Tls) -> Address:
@@ -57,16 +73,21 @@ def read_url(url: str, tls: Tls) -> Address:
         raise _refusal(url, _PORT) from None
     if parts.scheme not in _SCHEMES:
         raise _refusal(url, f"{'://, '.join(_SCHEMES)}:// are")
+    nodes: tuple[NodeName, ...] = ()
     if parts.scheme == "embedded":
         options = _embedded_options(url)
+    elif parts.scheme.endswith("+sentinel"):
+        options = _sentinel_options(url, parts)
+    elif parts.scheme.endswith("+cluster"):
+        options, nodes = _cluster_options(url, parts)
     else:
-        options = _sentinel_options(url, parts) if parts.scheme.endswith("+sentinel") else _options(url, url)
+        options = _options(url, url)
     if parts.scheme.startswith("rediss"):
         tls.context()
         options["tls"] = tls
     elif tls:
-        raise _refusal(url, "with tls_ca, tls_cert or tls_key, a rediss:// URL is (or a rediss+sentinel:// one)")
-    return Address(parts.scheme, masked(url), options)
+        raise _refusal(url, "with tls_ca, tls_cert or tls_key, a rediss:// URL is (or a rediss+… one)")
+    return Address(parts.scheme, masked(url), options, nodes)
 
 
 def _options(url: str, plain: str) -> dict[str, Any]:
@@ -91,7 +112,7 @@ def _sentinel_options(url: str, parts: SplitResult) -> dict[str, Any]:
     """As `_options`, for `redis+sentinel://[user:password@]host[:port],…/service[/database]`."""
     login, at, hosts = parts.netloc.rpartition("@")
     service, _, database = parts.path.removeprefix("/").partition("/")
-    nodes = tuple(_node(url, host) for host in hosts.split(","))
+    nodes = _nodes(url, hosts, _PORT_OF_SENTINELS)
     if not service:
         raise _refusal(url, "with the name of a service after the sentinels, as in redis+sentinel://host:port/service")
     # The rest is as in the URL of one server.
@@ -102,12 +123,27 @@ def _sentinel_options(url: str, parts: SplitResult) -> dict[str, Any]:
     return options | {"sentinels": Sentinels(unquote(service), nodes, told)}
 
 
-def _node(url: str, host: str) -> tuple[str, int]:
-    parts = urlsplit(f"//{host}")
-    _check_port(url, parts)
-    if not parts.hostname:
-        raise _refusal(url, "with a host for each sentinel, as in redis+sentinel://host:port,host:port/service")
-    return parts.hostname, parts.port or _SENTINEL_PORT
+def _cluster_options(url: str, parts: SplitResult) -> tuple[dict[str, Any], tuple[NodeName, ...]]:
+    """As `_options`, for `redis+cluster://[user:password@]host[:port],…`; and the nodes."""
+    login, at, hosts = parts.netloc.rpartition("@")
+    nodes = _nodes(url, hosts, _PORT_OF_NODES)
+    if parts.path.strip("/") not in {"", "0"}:
+        raise _refusal(url, "without a path a URL is: a Cluster has no databases")
+    options = _options(url, f"redis://{login}{at}node?{parts.query}")
+    if options.pop("db", 0):
+        raise _refusal(url, "without db a URL is: a Cluster has no databases")
+    return options, nodes
+
+
+def _nodes(url: str, hosts: str, default_port: int) -> tuple[NodeName, ...]:
+    found = []
+    for host in hosts.split(","):
+        parts = urlsplit(f"//{host}")
+        _check_port(url, parts)
+        if not parts.hostname:
+            raise _refusal(url, "with a host for each node, as in host:port,host:port, a URL is")
+        found.append((parts.hostname, parts.port or default_port))
+    return tuple(found)
 
 
 def _embedded_options(url: str) -> dict[str, Any]:

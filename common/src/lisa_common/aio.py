@@ -1,4 +1,4 @@
-"""The asyncio shell: drives flows over connections to a server.
+"""The asyncio shell: drives flows over connections to a server, or to the nodes of a Cluster.
 
 `lisa_common.connection` is its blocking twin.
 """
@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from lisa_common.address import read_url
+from lisa_common.aio_cluster import AsyncCluster
 from lisa_common.aio_node import AsyncNode
 from lisa_common.aio_tasks import cancel_all
 from lisa_common.call import Call, Flow
@@ -25,10 +26,15 @@ T = TypeVar("T")
 
 
 class AsyncConnection:
-    """Connections to one server, for the tasks of one event loop. Promises what `Connection` promises."""
+    """Connections to one server, or to all nodes of a Cluster, for the tasks of one event loop.
+
+    Promises what `Connection` promises.
+    """
 
     def __init__(self, url: str, *, name: str = "lisa", timeout_s: float = 10.0, tls: Tls = NO_TLS) -> None:
-        self._server = AsyncNode(read_url(url, tls), name=name, timeout_s=timeout_s)
+        address = read_url(url, tls)
+        kind = AsyncCluster if address.nodes else AsyncNode
+        self._server: AsyncCluster | AsyncNode = kind(address, name=name, timeout_s=timeout_s)
 
     @classmethod
     def of(cls, settings: Settings, *, name: str, url: str | None = None, blocking_s: float = 0.0) -> Self:
@@ -89,7 +95,8 @@ class AsyncConnection:
     async def execute_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Makes calls in one round trip; a call that meets an error has it as its result.
 
-        Loads scripts that the server does not have. Raises what concerns the connection as a whole.
+        Loads scripts that a server does not have. Raises what concerns the connection as a whole: of a Cluster, when
+        no node has answered.
         """
         replies = await self._server.ask(calls)
         return [read_reply(call, reply) for call, reply in zip(calls, replies, strict=True)]

@@ -1,4 +1,4 @@
-"""The blocking shell: drives flows over connections to a server.
+"""The blocking shell: drives flows over connections to a server, or to the nodes of a Cluster.
 
 `lisa_common.aio` is its asyncio twin.
 """
@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 from lisa_common.address import read_url
 from lisa_common.call import Call, Flow
+from lisa_common.cluster import Cluster
 from lisa_common.errors import LisaError
 from lisa_common.node import Node
 from lisa_common.server import has_errors, read_reply
@@ -23,14 +24,16 @@ T = TypeVar("T")
 
 
 class Connection:
-    """Connections to one server, safe to share among threads.
+    """Connections to one server, or to all nodes of a Cluster, safe to share among threads.
 
     Errors are those of `lisa_common.errors`. With patience, what the server has certainly not done, or what is as good
     done twice, is tried again for so many seconds, with growing delays; then the last error is raised.
     """
 
     def __init__(self, url: str, *, name: str = "lisa", timeout_s: float = 10.0, tls: Tls = NO_TLS) -> None:
-        self._server = Node(read_url(url, tls), name=name, timeout_s=timeout_s)
+        address = read_url(url, tls)
+        kind = Cluster if address.nodes else Node
+        self._server: Cluster | Node = kind(address, name=name, timeout_s=timeout_s)
 
     @classmethod
     def of(cls, settings: Settings, *, name: str, url: str | None = None, blocking_s: float = 0.0) -> Self:
@@ -91,7 +94,8 @@ class Connection:
     def execute_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Makes calls in one round trip; a call that meets an error has it as its result.
 
-        Loads scripts that the server does not have. Raises what concerns the connection as a whole.
+        Loads scripts that a server does not have. Raises what concerns the connection as a whole: of a Cluster, when
+        no node has answered.
         """
         replies = self._server.ask(calls)
         return [read_reply(call, reply) for call, reply in zip(calls, replies, strict=True)]

@@ -34,7 +34,8 @@ class Settings(BaseSettings):
     """The table of `lisa.toml` for this program."""
 
     redis_url: Annotated[
-        SecretStr, Field(description="redis://, rediss://, unix://, redis+sentinel:// or embedded:// URL")
+        SecretStr,
+        Field(description="redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or embedded:// URL"),
     ] = SecretStr("redis://localhost:6379")
     tls_ca: Annotated[
         str | None, Field(description="certificates of those whom to trust: a file, or the PEM text; else the system's")

@@ -1,6 +1,7 @@
 """A worker that writes a line into a journal as it begins a message, and one as it ends it.
 
-`LISA_TEST_JOURNAL` names the journal. While the file that `LISA_TEST_HOLD` names is there, handlers do not end.
+`LISA_TEST_JOURNAL` names the journal, `LISA_TEST_TOPICS` the topics. While the file that `LISA_TEST_HOLD` names is
+there, handlers do not end.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ def _note(what: str, delivery: Delivery) -> None:
     os.write(_journal, json.dumps(line).encode() + b"\n")
 
 
-@worker.on("orders")
+@worker.on(*os.environ["LISA_TEST_TOPICS"].split())
 async def handle(delivery: Delivery) -> None:
     """Handles a message of the tests."""
     _note("begun", delivery)

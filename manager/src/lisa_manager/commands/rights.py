@@ -39,12 +39,13 @@ def acl(
     """
     if user is not None and role is None:
         raise InvalidInput("user", user, "together with a ROLE a name is")
-    select = bool(read_url(settings.redis_url.get_secret_value(), settings.tls).options.get("db"))
+    address = read_url(settings.redis_url.get_secret_value(), settings.tls)
+    select, cluster = bool(address.options.get("db")), bool(address.nodes)
     users = {}
     for one in [role] if role else RoleName:
         # Managers serve all topics there are.
         topics = topic if topic and one is not RoleName.MANAGER else [ANY_TOPIC]
-        found = rules(one, settings.prefix, topics, before_7_2=before_7_2, select=select)
+        found = rules(one, settings.prefix, topics, before_7_2=before_7_2, select=select, cluster=cluster)
         users[user or f"{settings.prefix}-{one}"] = found
     if json:
         print_json([{"user": name, "rules": found} for name, found in users.items()])

@@ -39,6 +39,8 @@ class _Role:
     dropped: str = ""
     channel: str = ""
     """Commands on the wake channel."""
+    in_cluster: str = "asking cluster|slots"
+    """Commands that a Cluster asks for beyond these."""
 
 
 _CONNECTED = "ping client|setname client|setinfo"
@@ -66,6 +68,7 @@ _ROLES = {
     ),
     RoleName.CONSUMER: _Role(
         keyless=f"{_CONNECTED} {_SCRIPTING}",
+        in_cluster="asking client|id client|unblock cluster|slots",
         channel="publish",
         registry="hmget",
         on={
@@ -114,17 +117,24 @@ _ROLES = {
 
 
 def rules(
-    role: RoleName, prefix: str, topics: Sequence[str] = (ANY_TOPIC,), *, before_7_2: bool = False, select: bool = False
+    role: RoleName,
+    prefix: str,
+    topics: Sequence[str] = (ANY_TOPIC,),
+    *,
+    before_7_2: bool = False,
+    select: bool = False,
+    cluster: bool = False,
 ) -> list[str]:
     """The rules of a user of that role, for `ACL SETUSER`; applied to a user that is there they leave its passwords.
 
     A topic may end in `*`, for all that begin so. With `before_7_2`, the server knows no commands that came then.
-    `select` is for a URL with the number of a database.
+    `select` is for a URL with the number of a database, `cluster` for one of a Cluster.
     """
     keys = [TopicKeys(prefix, *place) for topic in topics for place in _places(_check_pattern(topic))]
     left_out = _LATER.split() if before_7_2 else []
     found = _ROLES[role]
-    keyless = [command for command in found.keyless.split() if command not in left_out] + ["select"] * select
+    keyless = [command for command in found.keyless.split() if command not in left_out]
+    keyless += ["select"] * select + found.in_cluster.split() * cluster
     selectors = [
         _selector(found.channel, [f"&{wake_channel(prefix)}"]),
         _selector(found.registry, [f"~{topics_key(prefix)}"]),

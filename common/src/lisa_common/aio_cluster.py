@@ -1,0 +1,120 @@
+"""A Cluster, for the asyncio shell. `lisa_common.routes` knows the way; `lisa_common.cluster` is the blocking twin."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from lisa_common.address import Address, NodeName
+from lisa_common.aio_node import AsyncNode
+from lisa_common.aio_tasks import cancel_all
+from lisa_common.call import Call
+from lisa_common.errors import LisaError
+from lisa_common.routes import STRAGGLE_S, Answer, Part, Routes, is_news, stray, unblock
+
+__all__ = ["AsyncCluster"]
+
+
+class AsyncCluster:
+    """Connections to the nodes of a Cluster, for the tasks of one event loop. Promises what `Cluster` promises."""
+
+    def __init__(self, address: Address, *, name: str, timeout_s: float) -> None:
+        self._address = address
+        self._name = name
+        self._timeout_s = timeout_s
+        self._routes = Routes(address.nodes)
+        self._nodes: dict[NodeName, AsyncNode] = {}
+        self._node(address.nodes[0])  # which checks the options of the URL
+
+    async def ask(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Makes calls, each at the node that serves it. Result: replies, and LisaErrors for what nobody has answered.
+
+        Raises a LisaError where no node has answered.
+        """
+        routing = self._routes.ask(calls)
+        try:
+            step = next(routing)
+            while True:
+                answers = await (self._race(step.parts) if step.race else self._exchange(step.parts))
+                step = routing.send(answers)
+        except StopIteration as stop:
+            replies: list[Any] = stop.value
+            return replies
+
+    async def listen(self, channel: str) -> AsyncIterator[bytes | None]:
+        """See `AsyncConnection.listen`. Any node will do, as each hands on to all what is published."""
+        home = self._routes.home
+        try:
+            async for heard in self._node(home).listen(channel):
+                yield heard
+        except LisaError:
+            self._routes.failed(home)
+            raise
+
+    async def _exchange(self, parts: Sequence[Part]) -> list[Answer]:
+        if len(parts) == 1:
+            return [await self._ask(parts[0])]
+        asking = [asyncio.create_task(self._ask(part)) for part in parts]
+        try:
+            return await asyncio.gather(*asking)
+        except BaseException:
+            await cancel_all(*asking)
+            raise
+
+    async def _ask(self, part: Part) -> Answer:
+        try:
+            return await self._node(part.node).ask(part.calls)
+        except LisaError as error:
+            return error
+
+    async def _race(self, parts: Sequence[Part]) -> list[Answer]:
+        clients: list[asyncio.Future[int]] = [asyncio.get_running_loop().create_future() for _ in parts]
+        runners = [asyncio.create_task(self._run(*of)) for of in zip(parts, clients, strict=True)]
+        tellers = []
+        try:
+            await _await_news(runners)
+            for part, client, runner in zip(parts, clients, runners, strict=True):
+                if not runner.done():
+                    tellers.append(asyncio.create_task(self._unblock(part, client)))
+            if tellers:
+                await asyncio.wait((*runners, *tellers), timeout=STRAGGLE_S)
+            return [
+                runner.result() if runner.done() else stray(part) for runner, part in zip(runners, parts, strict=True)
+            ]
+        finally:
+            await cancel_all(*runners, *tellers)
+
+    async def _run(self, part: Part, client: "asyncio.Future[int]") -> Answer:
+        node = self._node(part.node)
+        try:
+            connection = await node.send(part.calls)
+            first = await node.receive_first(connection)
+            if isinstance(first, int):
+                client.set_result(first)
+            return [first, *await node.receive(connection, part.calls[1:])]
+        except LisaError as error:
+            return error
+        finally:
+            client.cancel()
+
+    async def _unblock(self, part: Part, client: "asyncio.Future[int]") -> None:
+        with suppress(LisaError):
+            await self._node(part.node).ask([unblock(await client)])
+
+    def _node(self, name: NodeName) -> AsyncNode:
+        if name not in self._nodes:
+            self._nodes[name] = AsyncNode(self._address.of(name), name=self._name, timeout_s=self._timeout_s)
+        return self._nodes[name]
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        for node in self._nodes.values():
+            await node.close()
+
+
+async def _await_news(runners: "Sequence[asyncio.Task[Answer]]") -> None:
+    running = set(runners)
+    while running:
+        done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        if any(is_news(runner.result()) for runner in done):
+            return

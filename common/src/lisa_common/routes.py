@@ -1,0 +1,281 @@
+"""How calls find their way through a Cluster, without I/O: generators that say whom to ask what, and read the answers.
+
+`lisa_common.cluster` and `lisa_common.aio_cluster` do what they say, over blocking and asyncio connections.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import redis.exceptions as redis_errors
+
+from lisa_common.address import NodeName
+from lisa_common.call import Call, command, units
+from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
+from lisa_common.server import lisa_error, nobody
+from lisa_common.slots import owners, slot_of, split_read, without_block
+
+__all__ = ["STRAGGLE_S", "Answer", "Part", "Round", "Routes", "Routing", "is_news", "stray", "unblock"]
+
+T = TypeVar("T")
+
+_REDIRECTIONS = 5
+"""How often a call follows a slot that moves, before it is refused for now."""
+
+
+STRAGGLE_S = 1.0
+"""How long a node may take to answer that was told that the race is over: its reply would keep back what has come."""
+
+
+class Part(NamedTuple):
+    """Calls that one node is to be asked, in one pipeline."""
+
+    node: NodeName
+    calls: Sequence[Call[Any]]
+
+
+class Round(NamedTuple):
+    """What is asked at once, of several nodes.
+
+    In a race each part blocks a connection of its own: its first reply is the id of that client, and once the last
+    reply of any part is news, the other clients are to be unblocked.
+    """
+
+    parts: Sequence[Part]
+    race: bool = False
+
+
+Answer = list[Any] | LisaError
+"""The replies to a part, errors among them; or why there are none."""
+
+Routing = Generator[Round, Sequence[Answer], T]
+
+_CLIENT_ID: Call[int] = command("CLIENT", "ID")
+_ASKING: Call[bytes] = command("ASKING")
+_SLOTS: Call[list[Any]] = command("CLUSTER", "SLOTS")
+
+
+def unblock(client: int) -> Call[int]:
+    """Ends the wait of another client, as if its time were up."""
+    return command("CLIENT", "UNBLOCK", client, "TIMEOUT")
+
+
+def is_news(answer: Answer) -> bool:
+    """Whether a part of a race has ended otherwise than by its time."""
+    return _last(answer) is not None
+
+
+def stray(part: Part) -> OutcomeUnknown:
+    """The error of a node that was not waited for any longer."""
+    return OutcomeUnknown("node {}:{} has not answered in time".format(*part.node))
+
+
+@dataclass(slots=True)
+class _Unit:
+    """Calls that go together, by their positions; `slot` is None where none of them has a key."""
+
+    positions: range
+    slot: int | None
+    asking: NodeName | None = None
+    """Who has the keys of the slot already, while it moves."""
+
+
+class Routes:
+    """Which node serves which slot, as far as is known, and who failed when last asked."""
+
+    def __init__(self, seeds: Sequence[NodeName]) -> None:
+        self._seeds = seeds
+        self._owners: dict[int, NodeName] = {}
+        self._home = random.choice(seeds)
+        self._stale = True
+        self._failed: set[NodeName] = set()
+
+    @property
+    def home(self) -> NodeName:
+        """The node for what any node may be asked: always the same one, for as long as it answers."""
+        if self._home in self._failed:
+            known = {*self._owners.values(), *self._seeds}
+            self._home = random.choice(sorted(known - self._failed or known))
+        return self._home
+
+    def failed(self, node: NodeName) -> None:
+        """Takes note that a node did not answer: another may have taken over."""
+        self._failed.add(node)
+        self._stale = True
+
+    def ask(self, calls: Sequence[Call[Any]]) -> Routing[list[Any]]:
+        """Asks each call of the node that serves its key. Result: replies, and LisaErrors for what has none.
+
+        Raises the first error if no node has answered. A read of several slots is made by itself.
+        """
+        yield from self._learn()
+        if len(calls) == 1 and len(reads := split_read(calls[0])) > 1:
+            return [(yield from self._read(reads))]
+        replies = yield from self._make(calls, [_Unit(found, slot_of(calls[found[0]])) for found in units(calls)])
+        if calls and all(isinstance(reply, LisaError) for reply in replies):
+            raise replies[0]
+        return replies
+
+    def _learn(self) -> Routing[None]:
+        """Learns who serves what, if that may have changed."""
+        failures: dict[str, Exception] = {}
+        for node in self._informants() if self._stale else ():
+            # Whoever comes meanwhile goes by what is known so far.
+            self._stale = False
+            [answer] = yield Round([Part(node, [_SLOTS])])
+            reply = answer if isinstance(answer, LisaError) else answer[0]
+            if not isinstance(reply, Exception):
+                self._failed.discard(node)
+                self._owners = owners(reply, node)
+                return
+            self.failed(node)
+            failures["{}:{}".format(*node)] = reply
+        if failures:
+            self._stale = True
+            raise nobody("no node of the Cluster answers", failures)
+
+    def _informants(self) -> list[NodeName]:
+        known = dict.fromkeys((self.home, *self._owners.values(), *self._seeds))
+        return sorted(known, key=self._failed.__contains__)
+
+    def _make(self, calls: Sequence[Call[Any]], open_: list[_Unit]) -> Routing[list[Any]]:
+        replies: list[Any] = [None] * len(calls)
+        for _ in range(_REDIRECTIONS):
+            by_node = self._by_node(open_, replies)
+            parts = [Part(node, _pipeline(calls, found)) for node, found in by_node.items()]
+            answers = yield Round(parts)
+            open_, lost = [], list[_Unit]()
+            for (node, found), answer in zip(by_node.items(), answers, strict=True):
+                if isinstance(answer, LisaError):
+                    self.failed(node)
+                    _fill(replies, found, answer)
+                    lost += found if isinstance(answer, Unreachable) else ()
+                else:
+                    self._failed.discard(node)
+                    _place(replies, found, answer)
+                    open_ += [unit for unit in found if self._is_redirected(unit, node, replies)]
+            if lost:
+                open_ += yield from self._rescue(lost)
+            if not open_:
+                return replies
+        _fill(replies, open_, _lost())
+        return replies
+
+    def _by_node(self, open_: Sequence[_Unit], replies: list[Any]) -> dict[NodeName, list[_Unit]]:
+        found = defaultdict(list)
+        for unit in open_:
+            if node := self._node_of(unit):
+                found[node].append(unit)
+            else:
+                self._stale = True
+                refusal = Refused(f"Redis refuses for now: no node of the Cluster serves slot {unit.slot}")
+                _fill(replies, [unit], refusal)
+        return found
+
+    def _is_redirected(self, unit: _Unit, node: NodeName, replies: list[Any]) -> bool:
+        """Whether a unit is to be made elsewhere, as nothing of it was done here. Notes what its reply tells."""
+        reply = replies[unit.positions[0]]
+        if isinstance(reply, redis_errors.AskError):
+            there = (reply.host or node[0], reply.port)
+            if isinstance(reply, redis_errors.MovedError):
+                self._owners[unit.slot or 0] = there
+                self._stale = True
+                unit.asking = None
+            else:
+                unit.asking = there
+            return True
+        if isinstance(reply, redis_errors.ClusterDownError | redis_errors.ReadOnlyError):
+            self._stale = True
+        if isinstance(reply, redis_errors.ClusterDownError | redis_errors.TryAgainError):
+            # Not for `Call.decode` to judge, as it says nothing of the key.
+            replies[unit.positions[0]] = lisa_error(reply)
+        return False
+
+    def _rescue(self, lost: Sequence[_Unit]) -> Routing[list[_Unit]]:
+        """Of units that were certainly not made, those that another node takes by now."""
+        with suppress(LisaError):
+            yield from self._learn()
+            for unit in lost:
+                unit.asking = None
+            return [unit for unit in lost if self._node_of(unit) not in (None, *self._failed)]
+        return []
+
+    def _node_of(self, unit: _Unit) -> NodeName | None:
+        return unit.asking or (self.home if unit.slot is None else self._owners.get(unit.slot))
+
+    def _read(self, reads: Mapping[int, Call[Any]]) -> Routing[Any]:
+        """Reads several slots, each by a call of its own, as a Cluster refuses a call that spans any two.
+
+        First without waiting; if nothing has come, all wait at once, until something comes for one of them. No reply is
+        left behind, as its entries would be pending until their leases run out.
+        """
+        calls = list(reads.values())
+        at_once = [without_block(call) for call in calls]
+        reading = [_Unit(range(at, at + 1), slot) for at, slot in enumerate(reads)]
+        for _ in range(_REDIRECTIONS):
+            found = _merged((yield from self._make(at_once, reading)))
+            if found or at_once == calls:
+                return found
+            parts = [Part(self._node_of(unit) or self.home, _blocked(unit, calls)) for unit in reading]
+            answers = yield Round(parts, race=True)
+            replies = [_last(answer) for answer in answers]
+            redirected = []
+            for unit, part, reply in zip(reading, parts, replies, strict=True):
+                if isinstance(reply, LisaError):
+                    self.failed(part.node)
+                redirected.append(self._is_redirected(unit, part.node, replies))
+            if not any(redirected) or any(isinstance(reply, list) for reply in replies):
+                return _merged(replies)
+        raise _lost()
+
+
+def _pipeline(calls: Sequence[Call[Any]], found: Iterable[_Unit]) -> list[Call[Any]]:
+    pipeline: list[Call[Any]] = []
+    for unit in found:
+        pipeline += (_ASKING,) if unit.asking else ()
+        pipeline += [calls[at] for at in unit.positions]
+    return pipeline
+
+
+def _place(replies: list[Any], found: Iterable[_Unit], answer: Sequence[Any]) -> None:
+    """Puts the replies to a pipeline where they belong."""
+    coming = iter(answer)
+    for unit in found:
+        if unit.asking:
+            next(coming)
+        for at in unit.positions:
+            replies[at] = next(coming)
+
+
+def _fill(replies: list[Any], found: Iterable[_Unit], error: LisaError) -> None:
+    for unit in found:
+        for at in unit.positions:
+            replies[at] = error
+
+
+def _lost() -> Refused:
+    return Refused(f"Redis refuses for now: {_REDIRECTIONS} redirections led to no node that serves the slot")
+
+
+def _last(answer: Answer) -> Any:
+    """The reply that a part of a race waited for, or what went wrong before."""
+    if isinstance(answer, LisaError) or answer[-1] is not None:
+        return answer if isinstance(answer, LisaError) else answer[-1]
+    return next((reply for reply in answer if isinstance(reply, Exception)), None)
+
+
+def _blocked(unit: _Unit, calls: Sequence[Call[Any]]) -> list[Call[Any]]:
+    return [_CLIENT_ID, *_pipeline(calls, [unit])]
+
+
+def _merged(replies: Sequence[Any]) -> Any:
+    """The streams of several reads as one reply; without any the first error, if there was one, else None."""
+    if streams := [stream for reply in replies if isinstance(reply, list) for stream in reply]:
+        return streams
+    error = next((reply for reply in replies if isinstance(reply, Exception)), None)
+    if isinstance(error, LisaError):
+        raise error
+    return error

@@ -1,0 +1,59 @@
+"""Slots of a Cluster: which one a call belongs to, who serves them, and reads of several."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+
+from lisa_common.address import NodeName
+from lisa_common.call import Call, key_of
+from lisa_common.scripts import Arg
+
+__all__ = ["owners", "slot_of", "split_read", "without_block"]
+
+
+@lru_cache(maxsize=100_000)
+def _slot_of_key(key: Arg) -> int:
+    return key_slot(key if isinstance(key, bytes) else str(key).encode(), REDIS_CLUSTER_HASH_SLOTS)
+
+
+def slot_of(call: Call[Any]) -> int | None:
+    """The slot of a call's first key, None for a call without keys."""
+    key = key_of(call)
+    return None if key is None else _slot_of_key(key)
+
+
+def owners(reply: Sequence[Any], informant: NodeName) -> dict[int, NodeName]:
+    """Who serves each slot, by what CLUSTER SLOTS tells; a node that does not know its own address leaves it out."""
+    return {
+        slot: (host.decode() if host else informant[0], port)
+        for first, last, (host, port, *_), *_ in reply
+        for slot in range(first, last + 1)
+    }
+
+
+def split_read(call: Call[Any]) -> dict[int, Call[Any]]:
+    """A read of streams as one for each slot; empty for what is no read."""
+    if call.args[0] != "XREADGROUP":
+        return {}
+    at = call.args.index("STREAMS", 4) + 1
+    words, streams = call.args[:at], call.args[at:]
+    half = len(streams) // 2
+    by_slot = defaultdict(list)
+    for key, after in zip(streams[:half], streams[half:], strict=True):
+        by_slot[_slot_of_key(key)].append((key, after))
+    return {
+        slot: call._replace(args=(*words, *(key for key, _ in pairs), *(after for _, after in pairs)))
+        for slot, pairs in by_slot.items()
+    }
+
+
+def without_block(read: Call[Any]) -> Call[Any]:
+    """The same read, which does not wait."""
+    words = read.args
+    if "BLOCK" not in words[4 : words.index("STREAMS", 4)]:
+        return read
+    at = words.index("BLOCK", 4)
+    return read._replace(args=(*words[:at], *words[at + 2 :]))

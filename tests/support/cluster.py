@@ -1,0 +1,145 @@
+"""A Redis Cluster of real processes: masters, each with as many replicas as asked."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+
+from support.server import Server, free_port
+from support.waiting import wait_until
+
+__all__ = ["Cluster", "cluster"]
+
+_CONFIG = {
+    "cluster-enabled": "yes",
+    "cluster-node-timeout": "1000",
+    "cluster-replica-validity-factor": "0",  # a replica stands for election however long its master was not heard of
+    "repl-diskless-sync-delay": "0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """All its processes, to kill and freeze."""
+
+    nodes: list[Server]
+
+    @property
+    def url(self) -> str:
+        """Of all nodes."""
+        return self.url_of()
+
+    def url_of(self, login: str = "", options: str = "") -> str:
+        """The same with `user:password@` and `?options`."""
+        return f"redis+cluster://{login}{','.join(f'127.0.0.1:{node.port}' for node in self.nodes)}{options}"
+
+    def master_of(self, key: str, asked: Server | None = None) -> Server:
+        """The node that serves a key, as one of the nodes has it."""
+        slot = _slot(key)
+        [port] = [port for low, high, port in self.ranges(asked or self.nodes[0]) if low <= slot <= high]
+        return next(node for node in self.nodes if node.port == port)
+
+    def masters(self, asked: Server | None = None) -> list[Server]:
+        """The nodes that serve slots, as one of the nodes has it."""
+        ports = {port for _, _, port in self.ranges(asked or self.nodes[0])}
+        return [node for node in self.nodes if node.port in ports]
+
+    def ranges(self, asked: Server) -> list[tuple[int, int, int]]:
+        """First slot, last slot and the port of who serves them, as one of the nodes has it."""
+        return [(low, high, master[1]) for low, high, master, *_ in _ask(asked, "CLUSTER SLOTS")]
+
+    def count_waiting(self) -> int:
+        """How many clients wait for something to come."""
+        waiting = 0
+        for node in self.nodes:
+            with node.client() as client:
+                waiting += client.info("clients")["blocked_clients"]
+        return waiting
+
+    def count_calls(self, command: str) -> int:
+        """How often clients have made a command, `client|id` for example."""
+        calls = 0
+        for node in self.nodes:
+            with node.client() as client:
+                calls += client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0)
+        return calls
+
+    def begin_to_move(self, key: str) -> tuple[Server, Server]:
+        """Has the slot of a key move, and moves no keys. Result: from where, and where to."""
+        source = self.master_of(key)
+        target = next(node for node in self.masters() if node is not source)
+        slot = _slot(key)
+        _ask(target, "CLUSTER SETSLOT", slot, "IMPORTING", _ask(source, "CLUSTER MYID"))
+        _ask(source, "CLUSTER SETSLOT", slot, "MIGRATING", _ask(target, "CLUSTER MYID"))
+        return source, target
+
+    def wait_for_another_master(self, key: str, than: Server) -> Server:
+        """Waits until all other nodes agree on another master for a key, and on that all is well; returns it."""
+        others = [node for node in self.nodes if node is not than]
+
+        def agreed() -> bool:
+            told = {self.master_of(key, node).port for node in others}
+            return len(told) == 1 and than.port not in told and all(map(_is_well, others))
+
+        wait_until(agreed, 60, what="another master")
+        return self.master_of(key, others[0])
+
+
+def _slot(key: str) -> int:
+    return key_slot(key.encode(), REDIS_CLUSTER_HASH_SLOTS)
+
+
+def _ask(node: Server, *words: Any) -> Any:
+    with node.client() as client:
+        client.response_callbacks.clear()
+        return client.execute_command(*words)
+
+
+def _is_well(node: Server) -> bool:
+    return b"cluster_state:ok" in _ask(node, "CLUSTER INFO")
+
+
+def _join(masters: Sequence[Server], replicas: Sequence[tuple[Server, Server]]) -> None:
+    """Gives each master its share of the slots, and each replica its master."""
+    count, total = len(masters), REDIS_CLUSTER_HASH_SLOTS
+    for at, master in enumerate(masters):
+        _ask(master, "CLUSTER SET-CONFIG-EPOCH", at + 1)
+        _ask(master, "CLUSTER ADDSLOTSRANGE", total * at // count, total * (at + 1) // count - 1)
+    nodes = [*masters, *(replica for replica, _ in replicas)]
+    for node in nodes[1:]:
+        _ask(node, "CLUSTER MEET", "127.0.0.1", nodes[0].port, nodes[0].config["cluster-port"])
+    for node in nodes:
+        wait_until(partial(_knows, node, len(nodes)), 30, what="the nodes to know each other")
+    for replica, master in replicas:
+        _ask(replica, "CLUSTER REPLICATE", _ask(master, "CLUSTER MYID"))
+    for node in nodes:
+        wait_until(partial(_is_well, node), 30, what="the Cluster to be well")
+    for replica, _ in replicas:
+        wait_until(partial(_follows, replica), 30, what="the replicas")
+
+
+def _knows(node: Server, count: int) -> bool:
+    return f"cluster_known_nodes:{count}\r".encode() in _ask(node, "CLUSTER INFO")
+
+
+def _follows(replica: Server) -> bool:
+    return b"master_link_status:up" in _ask(replica, "INFO replication")
+
+
+@contextmanager
+def cluster(binary: Path, directory: Path, *, masters: int = 3, replicas: int = 0, **config: str) -> Iterator[Cluster]:
+    """Runs a Cluster; `replicas` are those of each master. Options are those of redis.conf, with underscores."""
+    told = _CONFIG | {name.replace("_", "-"): value for name, value in config.items()}
+    with ExitStack() as stack:
+        nodes = [
+            Server(binary, directory / f"node-{at}", config=told | {"cluster-port": str(free_port())})
+            for at in range(masters * (1 + replicas))
+        ]
+        for node in nodes:
+            stack.enter_context(closing(node)).start()
+        _join(nodes[:masters], [(node, nodes[at % masters]) for at, node in enumerate(nodes[masters:])])
+        yield Cluster(nodes)

@@ -1,0 +1,300 @@
+"""`redis+cluster://`: each call goes where its key is, and what goes to several nodes comes back as one."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lisa_common.address import read_url
+from lisa_common.aio import AsyncConnection
+from lisa_common.call import Call, command
+from lisa_common.connection import Connection
+from lisa_common.errors import InvalidInput, LisaError, NoGroup, OutcomeUnknown, ServerError, Unreachable
+from lisa_common.keys import TopicKeys, wake_channel
+from lisa_common.protocol import consuming, producing
+from lisa_common.protocol.producing import Outgoing
+from lisa_common.routes import Part, is_news
+from lisa_common.tls import NO_TLS
+from lisa_producer import AsyncProducer, ProducerSettings
+from support import wait_until_async
+from support.cluster import Cluster
+from support.commands import Commands
+from support.processes import Programs
+
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
+Connect = Callable[..., Any]
+
+
+def spread(cluster: Cluster, prefix: str, of_each: int = 1) -> list[TopicKeys]:
+    """Topics on each of the nodes, in their order."""
+    found: dict[int, list[TopicKeys]] = {node.port: [] for node in cluster.masters()}
+    for number in count():
+        keys = TopicKeys(prefix, f"topic-{number}")
+        of_node = found[cluster.master_of(keys.of("ready")).port]
+        if len(of_node) < of_each:
+            of_node.append(keys)
+        elif all(len(of_node) == of_each for of_node in found.values()):
+            return [keys for of_node in found.values() for keys in of_node]
+    raise AssertionError
+
+
+def send(keys: TopicKeys, *ids: str) -> Call[list[int]]:
+    """Sends messages that are due at once."""
+    return producing.send(keys, [Outgoing(id, "+0", b"x") for id in ids], repeatable=True)
+
+
+def read(topics: list[TopicKeys], *, block_ms: int | None = None) -> Call[Any]:
+    """Reads topics for a group."""
+    return consuming.read(topics, "g", "c", limit=10, block_ms=block_ms)
+
+
+def ids_of(batches: list[tuple[TopicKeys, list[Any]]]) -> list[str | None]:
+    """The messages of a read."""
+    return sorted(entry.id for _, entries in batches for entry in entries)
+
+
+async def test_the_programs_serve_topics_on_all_nodes(shared_cluster: Cluster, tmp_path: Path) -> None:
+    """Sent, promoted, handled and acked; cancelled, found, listed: as on one server."""
+    topics = [keys.topic for keys in spread(shared_cluster, "lisa", of_each=2)]
+    programs = Programs(shared_cluster.url, "lisa", tmp_path, topics)
+    commands = Commands(shared_cluster.url, "lisa")
+    try:
+        programs.manager()
+        programs.worker()
+        async with AsyncProducer(settings=ProducerSettings(redis_url=shared_cluster.url)) as producer:
+            for topic in topics:
+                await producer.send(topic, "async", id=f"async-{topic}", delay=0.2)
+                assert commands.producer("send", topic, "cli", "--id", f"cli-{topic}").code == 0
+                await producer.send(topic, "never", id="never", delay=60)
+                assert str(await producer.cancel(topic, "never")) == "cancelled"
+        wanted = {f"{how}-{topic}": 1 for topic in topics for how in ("async", "cli")}
+        await wait_until_async(lambda: programs.journal.ended() == wanted, 20)
+        shown = {row["topic"]: row["waiting"] for row in commands.manager("status", "--json").document}
+        assert shown == dict.fromkeys(topics, 0)
+        assert commands.manager("check").code == 0
+    finally:
+        programs.close()
+
+
+async def test_a_pipeline_over_all_nodes(shared_cluster: Cluster, connect: Connect, prefix: str) -> None:
+    """Results come in the order of calls; each node is given the scripts that it lacks."""
+    opened = connect(shared_cluster.url)
+    topics = spread(shared_cluster, prefix, of_each=2)
+    for _ in range(2):
+        joins = [consuming.join(keys, "g") for keys in topics]
+        sizes = [command("XLEN", keys.of("ready")) for keys in reversed(topics)]
+        results = await opened.execute([*joins, command("PING"), *sizes])
+        assert (results[len(joins)], results[len(joins) + 1 :]) == (b"PONG", [0] * len(topics))
+        for node in shared_cluster.nodes:
+            with node.client() as client:
+                client.script_flush()
+    assert results[: len(joins)] == [False] * len(joins)
+
+
+async def test_a_wait_follows_its_send(own_cluster: Callable[..., Cluster], connect: Connect) -> None:
+    """WAIT asks about what its own connection wrote."""
+    cluster = own_cluster(replicas=1)
+    opened = connect(cluster.url)
+    for keys in spread(cluster, "lisa"):
+        assert (await opened.execute([send(keys, "m"), command("WAIT", 1, 2_000)]))[1] == 1
+
+
+async def test_a_read_of_several_nodes(shared_cluster: Cluster, connect: Connect, prefix: str) -> None:
+    """It brings what there is of all; it waits while there is nothing, and no longer; nothing of it is left pending."""
+    opened, other = connect(shared_cluster.url), connect(shared_cluster.url)
+    topics = spread(shared_cluster, prefix, of_each=2)
+    await opened.execute([consuming.join(keys, "g") for keys in topics])
+    await opened.execute([send(keys, f"{keys.topic}-a") for keys in topics])
+    assert ids_of(await opened.call(read(topics, block_ms=5_000))) == sorted(f"{keys.topic}-a" for keys in topics)
+    assert await opened.call(read(topics)) == []
+    unblocked = shared_cluster.count_calls("client|unblock")
+    for keys in topics:
+        reading = asyncio.create_task(opened.call(read(topics, block_ms=20_000)))
+        await wait_until_async(lambda: shared_cluster.count_waiting() == len(topics))
+        began = time.monotonic()
+        await other.call(send(keys, "b"))
+        assert (ids_of(await reading), time.monotonic() - began < 5) == (["b"], True)
+    assert shared_cluster.count_calls("client|unblock") > unblocked
+    began = time.monotonic()
+    assert await opened.call(read(topics, block_ms=100)) == []
+    assert 0.1 <= time.monotonic() - began < 5
+    pending = await opened.execute([command("XPENDING", keys.of("ready"), "g", "-", "+", 10) for keys in topics])
+    assert [len(entries) for entries in pending] == [2] * len(topics)
+
+
+async def test_what_comes_as_a_read_begins_to_wait(shared_cluster: Cluster, connect: Connect, prefix: str) -> None:
+    """It ends the wait at once, as what comes later does; in the least of a moment it is there with the client's id."""
+    opened = connect(shared_cluster.url, timeout_s=30)
+    topics = spread(shared_cluster, prefix)
+    await opened.execute([call for keys in topics for call in (consuming.join(keys, "g"), send(keys, "m"))])
+    client: Call[int] = command("CLIENT", "ID")
+    parts = [
+        Part(("127.0.0.1", node.port), [client, read([keys], block_ms=20_000)])
+        for node, keys in zip(shared_cluster.nodes, topics, strict=True)
+    ]
+    began = time.monotonic()
+    racing = opened._server._race(parts)
+    answers = await racing if inspect.isawaitable(racing) else racing
+    assert (all(map(is_news, answers)), time.monotonic() - began < 5) == (True, True)
+
+
+async def test_a_topic_without_the_group(shared_cluster: Cluster, connect: Connect, prefix: str) -> None:
+    """It does not keep back what others brought; the next read says what is wrong."""
+    opened = connect(shared_cluster.url)
+    one, other, _ = topics = spread(shared_cluster, prefix)
+    await opened.call(consuming.join(one, "g"))
+    for block_ms in (None, 5_000):
+        await opened.call(send(one, f"m-{block_ms}"))
+        assert ids_of(await opened.call(read([other, one], block_ms=block_ms))) == [f"m-{block_ms}"]
+        with pytest.raises(NoGroup):
+            await opened.call(read(topics, block_ms=block_ms))
+
+
+async def test_a_node_that_is_away(own_cluster: Callable[..., Cluster], connect: Connect) -> None:
+    """Its calls have errors, others their results; with all away the whole fails. All comes back with them."""
+    cluster = own_cluster(cluster_require_full_coverage="no", appendonly="yes")
+    opened = connect(cluster.url, timeout_s=5)
+    topics = spread(cluster, "lisa")
+    joins = [consuming.join(keys, "g") for keys in topics]
+    assert await opened.execute(joins) == [True] * 3
+    await opened.call(send(topics[0], "m"))
+    cluster.nodes[2].kill()
+    *done, failed = await opened.execute_each(joins)
+    assert (done, isinstance(failed, OutcomeUnknown | Unreachable)) == ([False, False], True)
+    *done, failed = await opened.execute_each(joins)
+    assert (done, type(failed)) == ([False, False], Unreachable)
+    assert f":{cluster.nodes[2].port}" in str(failed)
+    assert ids_of(await opened.call(read(topics, block_ms=1_000))) == ["m"]
+    with pytest.raises(Unreachable):
+        await opened.call(read(topics, block_ms=1_000))
+    for node in cluster.nodes[:2]:
+        node.kill()
+    with pytest.raises(LisaError):
+        await opened.execute_each(joins)
+    with pytest.raises(Unreachable, match=r"no node of the Cluster answers \(.*:\d+: cannot reach Redis .*; .*; .*\)"):
+        await opened.call(command("PING"), patience_s=0.2)
+    for node in cluster.nodes:
+        node.start()
+    called = asyncio.create_task(opened.call(joins[2], patience_s=30))
+    assert await called is False
+
+
+async def test_patience_repeats_only_what_was_not_done(own_cluster: Callable[..., Cluster], connect: Connect) -> None:
+    """A call that was made is not made again because another of the same pipeline was refused."""
+    cluster = own_cluster(cluster_require_full_coverage="no")
+    opened = connect(cluster.url)
+    topics = spread(cluster, "lisa")
+    bump = [command("INCR", keys.of("ready"), repeatable=False) for keys in topics]
+    assert await opened.run(flow_of(bump)) == [1, 1, 1]
+    with cluster.nodes[2].client() as client:
+        client.config_set("maxmemory", "1")
+    bumping = asyncio.create_task(opened.run(flow_of(bump), patience_s=30))
+    with cluster.nodes[0].client() as client:
+        await wait_until_async(lambda: client.get(topics[0].of("ready")) == b"2")
+    with cluster.nodes[2].client() as client:
+        await wait_until_async(lambda: client.info("errorstats").get("errorstat_OOM"))
+        client.config_set("maxmemory", "0")
+    assert await bumping == [2, 2, 2]
+
+
+def flow_of(calls: list[Call[Any]]) -> Any:
+    """A flow of one pipeline."""
+    return (yield calls)
+
+
+async def test_wakes_are_heard_from_all_nodes(own_cluster: Callable[..., Cluster]) -> None:
+    """Whichever node is published at; and when the one that is listened at has died, another is found."""
+    cluster = own_cluster(cluster_require_full_coverage="no")
+    channel = wake_channel("lisa")
+    async with AsyncConnection(cluster.url) as opened:
+        listening = opened.listen(channel)
+        assert await anext(listening) is None
+        for node in cluster.nodes:
+            with node.client() as client:
+                client.publish(channel, str(node.port))
+            assert await next_heard(listening) == str(node.port).encode()
+        home = next(node for node in cluster.nodes if listens(node, channel))
+        home.kill()
+        with pytest.raises(LisaError):
+            await next_heard(listening)
+        listening = opened.listen(channel)
+        assert await anext(listening) is None
+        await listening.aclose()
+
+
+async def next_heard(listening: Any) -> bytes:
+    """The next message."""
+    async for heard in listening:
+        if heard is not None:
+            return bytes(heard)
+    raise AssertionError
+
+
+def listens(node: Any, channel: str) -> bool:
+    """Whether anybody is subscribed at a node."""
+    with node.client() as client:
+        return dict(client.pubsub_numsub(channel))[channel.encode()] == 1
+
+
+async def test_passwords(own_cluster: Callable[..., Cluster], connect: Connect) -> None:
+    """The URL's are given to every node, and told to nobody."""
+    cluster = own_cluster(requirepass="secret", masterauth="secret")
+    topics = spread(cluster, "lisa")
+    joins = [consuming.join(keys, "g") for keys in topics]
+    assert await connect(cluster.url_of(":secret@")).execute(joins) == [True] * 3
+    with pytest.raises(ServerError, match="Redis denies access") as caught:
+        await connect(cluster.url_of(":guessed@")).execute(joins)
+    assert "guessed" not in str(caught.value)
+
+
+async def test_a_url_of_one_node_alone(shared_cluster: Cluster, connect: Connect, prefix: str) -> None:
+    """One node of a Cluster is no server: the error says which URL is right."""
+    opened = connect(f"redis://127.0.0.1:{shared_cluster.nodes[0].port}")
+    *_, elsewhere = spread(shared_cluster, prefix)
+    with pytest.raises(ServerError, match=r"its URL begins with redis\+cluster://"):
+        await opened.call(consuming.join(elsewhere, "g"))
+
+
+async def test_a_server_that_is_no_cluster(redis_url: str, connect: Connect) -> None:
+    """And the other way round."""
+    if read_url(redis_url, NO_TLS).scheme != "redis":
+        redis_url = ""
+    opened = connect(redis_url.replace("redis://", "redis+cluster://"))
+    with pytest.raises(Unreachable, match="cluster support disabled"):
+        await opened.call(command("PING"))
+
+
+@pytest.mark.parametrize("kind", [Connection, AsyncConnection])
+@pytest.mark.parametrize(
+    ("url", "limit"),
+    [
+        ("redis+cluster://", "with a host for each node"),
+        ("redis+cluster://host,", "with a host for each node"),
+        ("redis+cluster://host,other:no", "as the port, a number"),
+        ("redis+cluster://host/1", "a Cluster has no databases"),
+        ("redis+cluster://host?db=2", "a Cluster has no databases"),
+        ("redis+cluster://host?colour=red", "those of the client"),
+        ("redis+cluster://u:s@cret@host,other:70000", "as the port, a number"),
+    ],
+)
+def test_wrong_urls(kind: type[Connection], url: str, limit: str) -> None:
+    """They are refused before anything is tried, without their passwords."""
+    with pytest.raises(InvalidInput, match=rf"^redis_url .* is not allowed: .*{limit}") as caught:
+        kind(url)
+    assert "cret" not in str(caught.value)
+
+
+def test_all_that_a_url_may_say() -> None:
+    """Ports are 6379 by default; names and passwords may be escaped; database 0 is what there is."""
+    address = read_url("redis+cluster://jo%40:p%2F@[::1]:5,host/0?socket_timeout=3", NO_TLS)
+    assert address.nodes == (("::1", 5), ("host", 6379))
+    node = address.of(("::1", 5))
+    assert (node.scheme, node.shown, node.nodes) == ("redis", "redis://[::1]:5", ())
+    assert node.options == {"username": "jo@", "password": "p/", "socket_timeout": 3.0, "host": "::1", "port": 5}
+    assert address.shown == "redis+cluster://jo%40:***@[::1]:5,host/0?socket_timeout=3"
