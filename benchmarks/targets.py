@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from benchmarks.measurements import Ratios
 from benchmarks.peers import PEERS
 from benchmarks.workloads.growth import LEVELS
+from benchmarks.workloads.nodes import SHARDS
 
 __all__ = ["TARGETS", "Target", "Verdict", "judge"]
 
@@ -162,6 +163,20 @@ TARGETS = (
         1.4,
         "x",
         _ratio("drain: server's CPU, plain consumer", "drain: server's CPU, bare scripts"),
+    ),
+    Target(
+        f"Cluster of three nodes: servers' CPU, over one server, {SHARDS} shards",
+        "<=",
+        1.15,
+        "x",
+        _ratio("nodes: Cluster, 3 nodes: servers' CPU", f"nodes: one server, {SHARDS} shards: servers' CPU"),
+    ),
+    Target(
+        f"Cluster of three nodes: commands, over one server, {SHARDS} shards",
+        "<=",
+        1.15,
+        "x",
+        _ratio("nodes: Cluster, 3 nodes: commands", f"nodes: one server, {SHARDS} shards: commands"),
     ),
     Target(
         "two workers over one, handler waits 1 ms",

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from benchmarks.bench import Bench
-from benchmarks.workloads import draining, durability, growth, idle, lag, peers, roundtrip, scaling, sending
+from benchmarks.workloads import draining, durability, growth, idle, lag, nodes, peers, roundtrip, scaling, sending
 
 __all__ = ["WORKLOADS"]
 
@@ -16,6 +16,7 @@ WORKLOADS: dict[str, Callable[[Bench], None]] = {
     "aof": durability.aof,
     "workers": scaling.workers,
     "idle": idle.idle,
+    "nodes": nodes.nodes,
     "growth": growth.growth,
     "lag": lag.lag,
     "peers": peers.peers,

@@ -101,6 +101,10 @@ class AsyncConnection:
         replies = await self._server.ask(calls)
         return [read_reply(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
+    def node_of(self, key: str) -> object:
+        """Stands for the server that has a key, as far as is known: the same for keys that share a clock."""
+        return self._server.node_of(key)
+
     def listen(self, channel: str) -> AsyncIterator[bytes | None]:
         """What is published on a channel from now on; None first, once it is subscribed, and at least once a second.
 

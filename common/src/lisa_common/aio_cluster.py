@@ -41,6 +41,10 @@ class AsyncCluster:
             replies: list[Any] = stop.value
             return replies
 
+    def node_of(self, key: str) -> object:
+        """See `AsyncConnection.node_of`."""
+        return self._routes.node_of(key)
+
     async def listen(self, channel: str) -> AsyncIterator[bytes | None]:
         """See `AsyncConnection.listen`. Any node will do, as each hands on to all what is published."""
         home = self._routes.home

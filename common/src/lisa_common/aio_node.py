@@ -77,6 +77,10 @@ class AsyncNode:
         """The first reply alone; the others are still to be received."""
         return await self._attempt(self._receive_first(connection))
 
+    def node_of(self, key: str) -> object:  # noqa: ARG002 - it has all keys
+        """See `AsyncConnection.node_of`."""
+        return None
+
     async def listen(self, channel: str) -> AsyncIterator[bytes | None]:
         """See `AsyncConnection.listen`."""
         try:

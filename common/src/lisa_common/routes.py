@@ -16,7 +16,7 @@ from lisa_common.address import NodeName
 from lisa_common.call import Call, command, units
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_common.server import lisa_error, nobody
-from lisa_common.slots import owners, slot_of, split_read, without_block
+from lisa_common.slots import owners, slot_of, slot_of_key, split_read, without_block
 
 __all__ = ["STRAGGLE_S", "Answer", "Part", "Round", "Routes", "Routing", "is_news", "stray", "unblock"]
 
@@ -100,6 +100,10 @@ class Routes:
             known = {*self._owners.values(), *self._seeds}
             self._home = random.choice(sorted(known - self._failed or known))
         return self._home
+
+    def node_of(self, key: str) -> NodeName | None:
+        """The node that serves a key, None where that is not known."""
+        return self._owners.get(slot_of_key(key))
 
     def failed(self, node: NodeName) -> None:
         """Takes note that a node did not answer: another may have taken over."""

@@ -11,18 +11,19 @@ from lisa_common.address import NodeName
 from lisa_common.call import Call, key_of
 from lisa_common.scripts import Arg
 
-__all__ = ["owners", "slot_of", "split_read", "without_block"]
+__all__ = ["owners", "slot_of", "slot_of_key", "split_read", "without_block"]
 
 
 @lru_cache(maxsize=100_000)
-def _slot_of_key(key: Arg) -> int:
+def slot_of_key(key: Arg) -> int:
+    """The slot of a key."""
     return key_slot(key if isinstance(key, bytes) else str(key).encode(), REDIS_CLUSTER_HASH_SLOTS)
 
 
 def slot_of(call: Call[Any]) -> int | None:
     """The slot of a call's first key, None for a call without keys."""
     key = key_of(call)
-    return None if key is None else _slot_of_key(key)
+    return None if key is None else slot_of_key(key)
 
 
 def owners(reply: Sequence[Any], informant: NodeName) -> dict[int, NodeName]:
@@ -43,7 +44,7 @@ def split_read(call: Call[Any]) -> dict[int, Call[Any]]:
     half = len(streams) // 2
     by_slot = defaultdict(list)
     for key, after in zip(streams[:half], streams[half:], strict=True):
-        by_slot[_slot_of_key(key)].append((key, after))
+        by_slot[slot_of_key(key)].append((key, after))
     return {
         slot: call._replace(args=(*words, *(key for key, _ in pairs), *(after for _, after in pairs)))
         for slot, pairs in by_slot.items()

@@ -121,7 +121,7 @@ class Topics:
 
     def resolve(self, topic: str) -> Flow[Layout]:
         """Shards and policy of a topic; raises InvalidInput for a name that cannot be one. Writes nothing."""
-        known = self._known.get(topic) if isinstance(topic, str) else None
+        known = self._known.get(check_name("topic", topic))
         if known is None or self.clock() >= known.until:
             return (yield from self.resolve_anew(topic))
         return known.layout
@@ -136,8 +136,8 @@ class Topics:
         return {topic: self._known[topic].layout for topic in wanted}
 
     def resolve_anew(self, topic: str) -> Flow[Layout]:
-        """The same as `resolve`, however lately the topic was read."""
-        yield from self._read([check_name("topic", topic)])
+        """The same as `resolve`, of a name that was checked, however lately the topic was read."""
+        yield from self._read([topic])
         return self._known[topic].layout
 
     def declare(self, topic: str) -> Flow[Layout]:

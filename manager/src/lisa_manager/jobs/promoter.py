@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import re
-from collections import deque
+from collections import defaultdict, deque
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -65,7 +65,8 @@ class Promoter:
         self._connection = connection
         self._board = board
         self._settings = settings
-        self._clock = _ServerClock()
+        self._clocks: dict[object, _ServerClock] = defaultdict(_ServerClock)
+        """Of each node of a Cluster; else of the one server."""
         self._woken = asyncio.Event()
         self._listening = False
         self._was_busy = False
@@ -121,9 +122,8 @@ class Promoter:
 
     async def _glance(self, topics: list[tuple[str, Watched]]) -> None:
         """Looks by plain commands when topics are due next, for the many of which nothing is due."""
-        now_ms = await self._connection.call(server_time())
+        await self._see_times(topics)
         now = self._board.clock()
-        self._clock.see(now_ms, now)
         for _, watched in topics:
             # Those that cannot be looked at like this are promoted next time, which tells what is wrong with them.
             watched.calm = False
@@ -134,12 +134,28 @@ class Promoter:
         for name, watched, due_ms in retries:
             self._plan(name, watched, min(due_ms, first_waiting[name]), now)
 
+    async def _see_times(self, topics: list[tuple[str, Watched]]) -> None:
+        asked = {self._node_of(watched): watched for _, watched in topics}
+        # What has no key goes where the call before it went.
+        pairs = [call for watched in asked.values() for call in (_first_due(watched, "waiting"), server_time())]
+        times = (await self._connection.execute_each(pairs))[1::2]
+        now = self._board.clock()
+        for node, now_ms in zip(asked, times, strict=True):
+            if not isinstance(now_ms, LisaError):
+                self._clocks[node].see(now_ms, now)
+
+    def _node_of(self, watched: Watched) -> object:
+        return self._connection.node_of(watched.keys.of("waiting"))
+
+    def _clock_of(self, watched: Watched) -> _ServerClock:
+        return self._clocks[self._node_of(watched)]
+
     async def _promote(self, topics: list[tuple[str, Watched]]) -> None:
         limit = self._settings.promote_batch
         answered = await self._rounds.ask(topics, lambda topic: managing.promote(topic.keys, limit=limit))
         now = self._board.clock()
         for name, watched, result in answered:
-            self._clock.see(result.now_ms, now)
+            self._clock_of(watched).see(result.now_ms, now)
             self.promoted += result.count
             self._was_busy = self._was_busy or (result.count > 0 and not result.more)
             next_due_ms = math.inf if result.next_due_ms is None else result.next_due_ms
@@ -149,7 +165,7 @@ class Promoter:
 
     def _plan(self, name: str, watched: Watched, due_ms: float, now: float) -> None:
         """Puts a topic on the agenda for its next due time, or for a look before that."""
-        due = max(now, min(self._clock.moment_of(due_ms), watched.heard))
+        due = max(now, min(self._clock_of(watched).moment_of(due_ms), watched.heard))
         quiet = self._listening and due - now > _SOON_S
         poll = self._settings.quiet_poll_s if quiet else self._settings.poll_s
         # Polls fall on whole multiples, so that many topics share one round trip.
@@ -185,11 +201,12 @@ class Promoter:
         if wake is None:
             logger.debug("passed over on the wake channel: %r", heard[:80])
             return
-        name, moment = wake[1].decode("utf-8", "replace"), self._clock.moment_of(int(wake[2]))
+        name = wake[1].decode("utf-8", "replace")
         watched = self._board.topics.get(name)
         if watched is None:
             self.unknown_topics.put_nowait(name)
             return
+        moment = self._clock_of(watched).moment_of(int(wake[2]))
         # A look that is under way may have come before that send.
         watched.heard = min(watched.heard, moment)
         if self._board.promotions.hasten(name, moment):
