@@ -12,14 +12,14 @@ from demo.stage import Stage
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plays the day, prints the ledger, and says by its exit code whether it balances."""
-    _, day = options_of(argparse.ArgumentParser(prog="demo", description=__doc__), arguments)
+    options, day = options_of(argparse.ArgumentParser(prog="demo", description=__doc__), arguments)
     console = Console(highlight=False, soft_wrap=True)
 
     def play(place: Place) -> int:
         with Stage(place, day) as stage:
             return stage.perform(console)
 
-    return run(console, play)
+    return run(console, play, shards=options.shards)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,11 @@ from datetime import date
 from pathlib import Path
 from zlib import crc32
 
-import redis
-
 from demo.events import Cancelled, Journal, Opened, Rescheduled, Sent
 from demo.flights import AIRPORTS, DayClock, Flight, flights_of
 from demo.server import POLICY
 from demo.servertime import ServerTime
+from lisa_common.connection import Connection
 from lisa_producer import Message, Producer, ProducerSettings, SendResult
 
 __all__ = ["main"]
@@ -34,9 +33,8 @@ def main() -> None:
     parser.add_argument("--journal", type=Path, required=True)
     options = parser.parse_args()
     flights = flights_of(options.day)
-    url = ProducerSettings.load().redis_url.get_secret_value()
-    with redis.Redis.from_url(url) as server:
-        time_there = ServerTime.of(server)
+    with Connection.of(ProducerSettings.load(), name="lisa-demo") as connection:
+        time_there = ServerTime.of(connection)
     with Journal(options.journal) as journal, Producer() as producer:
         clock = DayClock.of(flights, start_ms=time_there.now_ms() + _AHEAD_MS, seconds=options.seconds)
         journal.note(Opened(clock.start_ms, clock.first_min, clock.last_min, clock.seconds))

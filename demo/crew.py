@@ -13,7 +13,7 @@ from demo.ledger import End
 from demo.processes import DemoFailed, Processes
 from demo.running import Day, Place
 from demo.server import Server
-from lisa_producer import Producer, ProducerSettings
+from lisa_producer import Producer
 
 __all__ = ["WORKERS", "Crew"]
 
@@ -44,8 +44,9 @@ class Crew:
         self.processes = Processes(
             logs,
             {
-                "LISA_REDIS_URL": place.url,
-                "LISA_PREFIX": place.prefix,
+                "LISA_REDIS_URL": place.settings.redis_url.get_secret_value(),
+                "LISA_PREFIX": place.settings.prefix,
+                "LISA_LOG_LEVEL": "info",
                 "PYTHONPATH": str(_ROOT),
                 # What a program that is killed leaves there goes with all else.
                 "TMPDIR": str(scratch),
@@ -53,7 +54,7 @@ class Crew:
                 "DEMO_BOARDING_S": f"{boarding_s:.3f}",
             },
         )
-        self.server = Server(place.url, place.prefix)
+        self.server = Server(place.settings)
         self._tail = Tail(self.journals)
         self._pids: dict[str, int] = {}
 
@@ -68,7 +69,7 @@ class Crew:
 
     def start(self, worker: str) -> None:
         """Starts the manager and the workers, whose handlers are at `worker`, and returns when all are ready."""
-        self.server.declare(AIRPORTS)
+        self.server.declare(AIRPORTS, self._place.shards)
         self._start("manager", _program("lisa-manager"), "run")
         for name in WORKERS:
             self._start(name, _program("lisa-consumer"), "run", worker, environment={"DEMO_WORKER": name})
@@ -87,7 +88,9 @@ class Crew:
         self._pids[name] = self.processes.start(name, command, environment)
 
     def _ready(self) -> bool:
-        return self.server.managers() > 0 and self.server.readers() >= len(WORKERS)
+        return self.processes.said("manager", "manager serves") and all(
+            self.processes.said(name, f"worker {name} of group") for name in WORKERS
+        )
 
     def __str__(self) -> str:
         """Who plays."""
@@ -100,8 +103,7 @@ class Crew:
 
     def ends(self, messages: Iterable[Sent]) -> Iterator[tuple[str, End]]:
         """Where Lisa says that each message is."""
-        settings = ProducerSettings.load(redis_url=self._place.url, prefix=self._place.prefix)
-        with Producer(settings=settings) as producer:
+        with Producer(settings=self._place.settings) as producer:
             for sent in messages:
                 found = producer.find(sent.topic, sent.id)
                 failures = [copy.failure for copy in found.copies if copy.failure] if found else []

@@ -6,10 +6,9 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-import redis
-
 from demo.events import Begun, Ended, Journal
 from demo.servertime import ServerTime
+from lisa_common.connection import Connection
 from lisa_consumer import ConsumerSettings, Delivery
 
 __all__ = ["NAME", "noted"]
@@ -17,8 +16,8 @@ __all__ = ["NAME", "noted"]
 NAME = os.environ.get("DEMO_WORKER", "worker")
 
 # Measured while the module is imported: the first delivery is not to wait for it.
-with redis.Redis.from_url(ConsumerSettings.load().redis_url.get_secret_value()) as _client:
-    _clock = ServerTime.of(_client)
+with Connection.of(ConsumerSettings.load(), name="lisa-demo") as _connection:
+    _clock = ServerTime.of(_connection)
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from rich.console import Console, RenderableType
 
 from demo.crew import WORKERS, Crew
 from demo.events import Event
-from demo.flights import AIRPORTS
 from demo.processes import DemoFailed
 from demo.running import Day, Place
 from demo.scene import Scene
@@ -102,7 +101,7 @@ class Play(ABC):
             # Looked for in this order: once all is sent, nothing can come to what is then found empty.
             all_sent = self.all_sent()
             self.crew.processes.check("manager", *WORKERS)
-            alive = self.crew.server.alive(AIRPORTS)
+            alive = self.crew.server.alive()
             over = all_sent and alive == 0
             self.look()
             view.show(self.scene, last=over)

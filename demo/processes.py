@@ -59,6 +59,10 @@ class Processes:
             if name in self._running and (code := self._running[name].poll()) is not None:
                 raise DemoFailed(f"{name} ended with {code}")
 
+    def said(self, name: str, text: str) -> bool:
+        """Whether a process has logged a text."""
+        return text in (self._logs / f"{name}.log").read_text("utf-8", "replace")
+
     def stop(self) -> None:
         """Asks all that run to end, by SIGTERM; raises DemoFailed when one does not end in time, and well."""
         for process in self._running.values():

@@ -13,13 +13,14 @@ from datetime import date
 from pathlib import Path
 from types import FrameType
 
-import redis
 from rich.console import Console
 
 from demo.flights import Flight, flights_of
 from demo.server import Server
 from lisa_common.embedded import embedded_server
 from lisa_common.errors import LisaError
+from lisa_common.policy import MAX_SHARDS
+from lisa_producer import ProducerSettings
 
 __all__ = ["Day", "Place", "options_of", "run"]
 
@@ -45,8 +46,9 @@ class Day:
 class Place:
     """Where a demo is played: a server, a prefix of its own on it, and a directory of its own."""
 
-    url: str
-    prefix: str
+    settings: ProducerSettings
+    shards: int
+    """Over how many slots of a Cluster each topic is spread."""
     directory: Path
 
 
@@ -56,9 +58,12 @@ def options_of(
     """The parser's own options and the day; ends the program, with what is allowed, where one cannot be taken."""
     parser.add_argument("--day", type=date.fromisoformat, default=_STORM, help="a day in 2013 (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=30.0, help="how long the day takes (default: %(default)g)")
+    parser.add_argument("--shards", type=int, default=1, help="shards of each topic (default: %(default)s)")
     options = parser.parse_args(arguments)
     if not 5 <= options.seconds <= 45:  # noqa: PLR2004 - said in the message
         parser.error("--seconds: from 5 to 45, so that the demo ends within two minutes")
+    if not 1 <= options.shards <= MAX_SHARDS:
+        parser.error(f"--shards: from 1 to {MAX_SHARDS}")
     try:
         flights = flights_of(options.day)
     except (ValueError, ModuleNotFoundError) as error:
@@ -66,18 +71,18 @@ def options_of(
     return options, Day(options.day, flights, options.seconds)
 
 
-def run(console: Console, play: Callable[[Place], int]) -> int:
+def run(console: Console, play: Callable[[Place], int], *, shards: int) -> int:
     """Plays, and returns the exit code. The directory stays if that is 1: its logs and journals tell why."""
     signal.signal(signal.SIGTERM, _interrupt)
     directory = Path(tempfile.mkdtemp(prefix="lisa-demo-"))
     code = 1
     try:
-        with _place(directory) as place:
+        with _place(directory, shards) as place:
             code = play(place)
     except KeyboardInterrupt:
         console.print("interrupted; everything that was started has been stopped")
         code = _INTERRUPTED
-    except (LisaError, redis.RedisError) as error:
+    except LisaError as error:
         console.print(f"the demo has failed: {error}", markup=False)
     finally:
         if code == 1:
@@ -88,18 +93,18 @@ def run(console: Console, play: Callable[[Place], int]) -> int:
 
 
 @contextmanager
-def _place(directory: Path) -> Iterator[Place]:
-    """A server of our own, or a prefix of our own on the one that is named."""
+def _place(directory: Path, shards: int) -> Iterator[Place]:
+    """A server of our own, or a prefix of our own on what is named: a server, a service behind Sentinel, a Cluster."""
     if named := os.environ.get("LISA_REDIS_URL"):
-        place = Place(named, f"demo-{secrets.token_hex(4)}", directory)
+        settings = ProducerSettings.load(redis_url=named, prefix=f"demo-{secrets.token_hex(4)}")
         try:
-            yield place
+            yield Place(settings, shards, directory)
         finally:
-            with Server(place.url, place.prefix) as server:
+            with Server(settings) as server:
                 server.remove_all()
     else:
         with embedded_server(directory / "valkey") as url:
-            yield Place(url, "lisa", directory)
+            yield Place(ProducerSettings.load(redis_url=url, prefix="lisa"), shards, directory)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -1,16 +1,20 @@
-"""What the stage asks the server: sizes of topics, who is there, and who holds what."""
+"""What the stage asks the server, or the nodes of a Cluster: sizes of topics, and who holds what."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, Final, Self
-
-import redis
+from typing import Final, Self
 
 from demo.servertime import ServerTime
+from lisa_common.call import Call, command
 from lisa_common.connection import Connection
-from lisa_common.keys import TopicKeys, topics_key, wake_channel
+from lisa_common.delivery import Entry
+from lisa_common.keys import TopicKeys, dropped_key, topics_key
 from lisa_common.policy import Policy
+from lisa_common.protocol import consuming
+from lisa_common.settings import Settings
+from lisa_manager.operator.looking import list_layouts
 from lisa_manager.operator.status import TopicStatus, read_status
+from lisa_manager.operator.topics import set_policy
 
 __all__ = ["GROUP", "POLICY", "Server"]
 
@@ -20,22 +24,22 @@ GROUP: Final = "gates"
 POLICY: Final = Policy(visibility_ms=2_000, max_retries=5, backoff_base_ms=200, backoff_cap_ms=2_000)
 """The policy of every airport: all in all a few seconds for what takes minutes at the defaults."""
 
-_PAGE = 10_000
+_MANY = 10_000
 
 
 class Server:
-    """The server as operators see it, and a few things which only the demo asks."""
+    """Whatever the settings name, as operators see it, and a few things which only the demo asks."""
 
-    def __init__(self, url: str, prefix: str) -> None:
-        self._connection = Connection(url, name="lisa-demo")
-        self._client = redis.Redis.from_url(url, protocol=2, decode_responses=True)
-        self._time = ServerTime.of(self._client)
-        self._prefix = prefix
+    def __init__(self, settings: Settings) -> None:
+        self._connection = Connection.of(settings, name="lisa-demo")
+        self._time = ServerTime.of(self._connection)
+        self._prefix = settings.prefix
 
-    def declare(self, topics: Iterable[str]) -> None:
+    def declare(self, topics: Iterable[str], shards: int) -> None:
         """Stores the policy of topics, as `lisa-manager topic set` does."""
+        policy = POLICY.model_dump(exclude_unset=True) | {"shards": shards}
         for topic in topics:
-            self._client.hset(topics_key(self._prefix), topic, POLICY.dump())
+            self._connection.run(set_policy(self._prefix, topic, policy))
 
     def now_ms(self) -> int:
         """The server's clock."""
@@ -43,52 +47,43 @@ class Server:
 
     def version(self) -> str:
         """Which server this is."""
-        info: dict[str, Any] = self._client.info("server")
+        reply: bytes = self._connection.call(command("INFO", "server"))
+        info = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
         return f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"
-
-    def managers(self) -> int:
-        """How many managers listen for sends."""
-        return int(self._client.pubsub_numsub(wake_channel(self._prefix))[0][1])
-
-    def readers(self) -> int:
-        """How many workers wait for messages. Redis 7.0 tells a group's consumers only after a first delivery."""
-        clients: list[dict[str, str]] = self._client.client_list()
-        return sum(client["name"] == "lisa-worker" and client["cmd"] == "xreadgroup" for client in clients)
 
     def status(self) -> list[TopicStatus]:
         """What `lisa-manager status` shows."""
         return self._connection.run(read_status(self._prefix))
 
-    def alive(self, topics: Iterable[str]) -> int:
-        """How many messages have not ended: all records but those of garbage."""
-        alive = 0
-        for topic in topics:
-            keys = TopicKeys(self._prefix, topic)
-            # In one transaction, so that no message is on its way from one place to another meanwhile.
-            with self._client.pipeline(transaction=True) as pipe:
-                pipe.hlen(keys.of("messages"))
-                pipe.zcard(keys.of("garbage"))
-                records, garbage = pipe.execute()
-            alive += records - garbage
-        return alive
+    def alive(self) -> int:
+        """How many messages have not ended: all records but those of garbage.
 
-    def held(self, topics: Sequence[str], consumer: str) -> Iterator[tuple[str, int]]:
+        Exact or too high, once all is sent, as from then on there is ever less to find, and ever more garbage.
+        """
+        shards = self._shards()
+        records: list[Call[int]] = [command("HLEN", keys.of("messages")) for keys in shards]
+        garbage: list[Call[int]] = [command("ZCARD", keys.of("garbage")) for keys in shards]
+        sizes = self._connection.execute([*records, *garbage])
+        return int(sum(sizes[: len(shards)]) - sum(sizes[len(shards) :]))
+
+    def held(self, consumer: str) -> Iterator[tuple[str, int]]:
         """The deliveries which are a consumer's own just now, as pairs of message id and attempt."""
-        for topic in topics:
-            key = TopicKeys(self._prefix, topic).of("ready")
-            pending: list[dict[str, Any]] = self._client.xpending_range(
-                key, GROUP, "-", "+", count=_PAGE, consumername=consumer
-            )
-            for delivery in pending:
-                entry = delivery["message_id"]
-                found: Any = self._client.xrange(key, entry, entry) or []
-                for _, fields in found:
-                    yield fields["id"], int(fields["n"])
+        calls = [consuming.held(keys, GROUP, consumer, limit=_MANY) for keys in self._shards()]
+        entries: list[list[Entry]] = self._connection.execute(calls)
+        for entry in (entry for of_shard in entries for entry in of_shard):
+            if entry.id is not None:
+                yield entry.id, entry.attempt
 
     def remove_all(self) -> None:
         """Removes what the demo wrote: the server may be someone's."""
-        for key in self._client.scan_iter(match=f"{self._prefix}:*", count=1000):
-            self._client.unlink(key)
+        for keys in self._shards():
+            self._connection.call(command("UNLINK", *keys.all()))
+        # The registry last, as it tells what else there is.
+        for key in (topics_key(self._prefix), dropped_key(self._prefix)):
+            self._connection.call(command("UNLINK", key))
+
+    def _shards(self) -> list[TopicKeys]:
+        return [keys for layout in self._connection.run(list_layouts(self._prefix)) for keys in layout.ever]
 
     def __enter__(self) -> Self:
         return self
@@ -96,5 +91,4 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._client.close()
         self._connection.close()

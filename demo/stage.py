@@ -6,7 +6,6 @@ from rich.console import RenderableType
 
 from demo.crew import WORKERS
 from demo.events import Journal, Killed, Sent
-from demo.flights import AIRPORTS
 from demo.ledger import audit, lines
 from demo.play import Play
 from demo.server import POLICY
@@ -45,7 +44,7 @@ class Stage(Play):
                 journal.note(killed)
 
     def _held(self) -> list[tuple[str, int]]:
-        return list(self.crew.server.held(AIRPORTS, _VICTIM))
+        return list(self.crew.server.held(_VICTIM))
 
     def close(self) -> tuple[bool, Iterable[RenderableType]]:
         """Stops what runs, and holds every message against where it has ended."""

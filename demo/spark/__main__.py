@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with Pipeline(place, day, options.chart) as pipeline:
             return pipeline.perform(console)
 
-    return run(console, play)
+    return run(console, play, shards=options.shards)
 
 
 def _missing() -> str:

@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 
 from demo.events import Journal, Opened
-from demo.flights import AIRPORTS, DayClock, flights_of
+from demo.flights import DayClock, flights_of
 from demo.server import Server
 from demo.spark.chart import draw
 from demo.spark.lateness import look_back
@@ -31,9 +31,8 @@ def main() -> None:
     parser.add_argument("--chart", type=Path, required=True)
     options = parser.parse_args()
     flights = flights_of(options.day)
-    settings = ProducerSettings.load()
     with (
-        Server(settings.redis_url.get_secret_value(), settings.prefix) as server,
+        Server(ProducerSettings.load()) as server,
         Journal(options.journals / "job.jsonl") as journal,
         spark_session(options.directory / "spark") as spark,
     ):
@@ -42,7 +41,7 @@ def main() -> None:
         clock = DayClock.of(flights, start_ms=server.now_ms() + LEAD_MS, seconds=options.seconds)
         journal.note(Opened(clock.start_ms, clock.first_min, clock.last_min, clock.seconds))
         journal.note(scheduling.play(clock))
-        while server.alive(AIRPORTS):
+        while server.alive():
             time.sleep(_TICK_S)
         report = look_back(spark, departures_in(options.directory), options.journals)
     draw(report, options.title, options.chart)

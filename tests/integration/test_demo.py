@@ -13,8 +13,7 @@ import pytest
 import redis
 
 from support import wait_until
-
-ROOT = Path(__file__).parents[2]
+from support.demo import ROOT, assert_balanced, play
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,36 +37,16 @@ def started(environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
         process.kill()
 
 
-def _play(environment: dict[str, str]) -> str:
-    command = [sys.executable, "-m", "demo", "--seconds", "8"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr == ""
-    return done.stdout
-
-
-def _assert_balanced(output: str) -> None:
-    found = re.search(r"sent +(\d+) = (\d+) acked \+ (\d+) cancelled \+ (\d+) garbage; (\d+) were resch", output)
-    assert found, output
-    sent, acked, cancelled, garbage, _ = map(int, found.groups())
-    assert sent == 979
-    assert acked + cancelled + garbage == sent
-    assert min(acked, cancelled, garbage) > 0
-    assert "of them early: 0\n" in output
-    assert "its worker was killed: reclaimed after the visibility timeout" in output
-    assert output.splitlines()[-1].strip() == "balanced"
-
-
 def test_the_ledger_balances(environment: dict[str, str], tmp_path: Path) -> None:
     """A day in eight seconds: every message has ended, the kill included, and nothing is left behind."""
-    _assert_balanced(_play(environment))
+    assert_balanced(play(environment))
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long
 def test_on_a_server_of_someone_elses(environment: dict[str, str], redis_url: str, client: redis.Redis) -> None:
     """On a server that is named the demo keeps to a prefix of its own, and takes away what it wrote."""
-    _assert_balanced(_play({**environment, "LISA_REDIS_URL": redis_url}))
+    assert_balanced(play({**environment, "LISA_REDIS_URL": redis_url}))
     assert list(client.scan_iter(match="demo-*", count=1000)) == []
 
 
