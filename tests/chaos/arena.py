@@ -2,8 +2,9 @@
 
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
@@ -17,18 +18,33 @@ from redis.retry import Retry
 from chaos.history import Recorder
 from chaos.network import Network
 from chaos.stories import Topic
-from lisa_common.keys import TopicKeys, topics_key
+from lisa_common.keys import topics_key
+from lisa_common.layout import Layout
 from lisa_common.policy import Policy
 from support.engines import binary
 from support.processes import Process
 from support.server import Server
 
-__all__ = ["GROUPS", "POLICIES", "PREFIX", "SHAKY", "Arena", "Player", "server_clock_library", "topics_of"]
+__all__ = [
+    "GROUPS",
+    "POLICIES",
+    "PREFIX",
+    "RESHARDED",
+    "SHAKY",
+    "Arena",
+    "Player",
+    "policies_with",
+    "server_clock_library",
+    "topics_of",
+]
 
 PREFIX = "chaos"
 GROUPS = ("billing", "audit")
 SHAKY = "shaky"
 """The topic that operators damage."""
+
+RESHARDED = "mail"
+"""The topic that operators reshard. Ids of it are forgotten soon, so that its shards of before are drained in time."""
 
 _LIBFAKETIME = tuple(
     Path(f"/usr/lib/{machine}-linux-gnu/faketime/libfaketimeMT.so.1") for machine in ("x86_64", "aarch64")
@@ -38,15 +54,29 @@ SKEW_S = 2_220
 
 POLICIES = {
     "orders": Policy(visibility_ms=2_000, max_retries=10, backoff="fixed", backoff_base_ms=200, backoff_jitter=0.5),
-    "mail": Policy(visibility_ms=3_000, max_retries=8, backoff_base_ms=100, backoff_cap_ms=2_000, on_expire="drop"),
+    RESHARDED: Policy(
+        visibility_ms=3_000,
+        max_retries=8,
+        backoff_base_ms=100,
+        backoff_cap_ms=2_000,
+        on_expire="drop",
+        dedup_window_ms=30_000,
+        shards=2,
+    ),
     SHAKY: Policy(visibility_ms=2_000, max_retries=10, backoff="fixed", backoff_base_ms=100),
 }
 
 
-def topics_of(policies: dict[str, Policy]) -> dict[str, Topic]:
+def policies_with(window_ms: int) -> dict[str, Policy]:
+    """The policies of the topics, with this dedup window where they say nothing of it."""
+    window = {"dedup_window_ms": window_ms}
+    return {name: Policy.of(window | policy.model_dump(exclude_unset=True)) for name, policy in POLICIES.items()}
+
+
+def topics_of(policies: Mapping[str, Policy]) -> dict[str, Topic]:
     """What the checker needs to know of policies."""
     return {
-        name: Topic(policy.visibility_ms, policy.max_retries, policy.on_expire == "drop")
+        name: Topic(policy.visibility_ms, policy.max_retries, policy.on_expire == "drop", policy.dedup_window_ms)
         for name, policy in policies.items()
     }
 
@@ -126,12 +156,11 @@ class Arena:
         self._stack.callback(self.server.close)
         self.server.start()
         self._stack.callback(self.admin.close)
-        for name, policy in POLICIES.items():
-            stored = policy.model_copy(update={"dedup_window_ms": self._window_ms})
-            fields = {key: getattr(stored, key) for key in {*policy.model_fields_set, "dedup_window_ms"}}
-            self.admin.hset(topics_key(PREFIX), name, Policy.of(fields).dump())
-            for group in GROUPS:
-                self.admin.xgroup_create(TopicKeys(PREFIX, name).of("ready"), group, id="0", mkstream=True)
+        for name, policy in policies_with(self._window_ms).items():
+            self.admin.hset(topics_key(PREFIX), name, policy.dump())
+            for keys in Layout(PREFIX, name, policy).shards:
+                for group in GROUPS:
+                    self.admin.xgroup_create(keys.of("ready"), group, id="0", mkstream=True)
         self._stack.callback(self.network.close)
         self.network.start()
         self._stack.callback(self._close_players)
@@ -176,6 +205,17 @@ class Arena:
 
     def _process(self, name: str, command: list[str], environment: dict[str, str]) -> Process:
         return Process(command, environment, self.directory / f"{name}-{next(self._logs)}.log")
+
+    def layout(self, topic: str) -> Layout:
+        """The shards of a topic, as the registry has them now."""
+        return Layout(PREFIX, topic, Policy.load(self.admin.hget(topics_key(PREFIX), topic)))
+
+    def operate(self, *words: str) -> subprocess.Popen[bytes]:
+        """Starts a command of `lisa-manager`."""
+        environment = {**os.environ, "LISA_REDIS_URL": self.server.url, "LISA_PREFIX": PREFIX}
+        with (self.directory / "operator.log").open("ab") as log:
+            program = str(Path(sys.executable).parent / "lisa-manager")
+            return subprocess.Popen([program, *words], env=environment, stdout=log, stderr=log)
 
     def of_role(self, *roles: str) -> list[Player]:
         """The programs of these roles."""

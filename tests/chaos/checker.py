@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from chaos.deliveries import Deliveries
 from chaos.history import Drained, Event
-from chaos.stories import Ask, Stories, Story, Topic, Try, tell
+from chaos.stories import NEVER, Ask, Stories, Story, Topic, Try, tell
 from chaos.verdict import Verdict
 from lisa_common.values import GENERATED_SUFFIX
 
@@ -13,6 +13,9 @@ __all__ = ["check"]
 
 _SLACK_MS = 5.0
 """By how much the two clocks of this machine may drift apart between two samples."""
+
+_ANSWERED_S = 15.0
+"""Longer than anybody waits for an answer."""
 
 _FIRM = ("sent", "duplicate")
 _NOT_DONE = ("failed", "invalid")
@@ -66,6 +69,7 @@ class _Judge:
         self._dues(story)
         self._deliveries.judge(story, self._groups, excused=excused)
         if not excused:
+            self._place(story)
             self._ends(story)
 
     def _count(self, story: Story) -> None:
@@ -81,11 +85,24 @@ class _Judge:
                 counts[f"{settle.what} {settle.outcome or 'unknown'}"] += 1
 
     def _excused(self, story: Story) -> bool:
-        """Whether an operator damaged the topic after the message was sent."""
+        """Whether an operator damaged the topic after the message was sent, or its id may have been forgotten."""
         since = min(each.since for each in story.tries)
-        excused = since < self._stories.damages.get(story.topic, -1.0)
-        self._verdict.counts["messages of a damaged topic, excused"] += excused
-        return excused
+        reasons = {
+            "messages of a damaged topic, excused": since < self._stories.damages.get(story.topic, -1.0),
+            "messages whose dead letters were purged, excused": bool(story.asked("purge")),
+            "messages sent again after their window, excused": self._after_its_window(story),
+        }
+        self._verdict.counts.update({reason: 1 for reason, holds in reasons.items() if holds})
+        return any(reasons.values())
+
+    def _after_its_window(self, story: Story) -> bool:
+        """Whether the dedup window may have passed, by the server's clock, between two sends of the id."""
+        if len(story.tries) == 1:
+            return False
+        since = min(each.since for each in story.tries)
+        until = max(min(each.until, each.since + _ANSWERED_S) for each in story.tries)
+        timeline = self._stories.timeline
+        return timeline.at_most(since, until) - timeline.at_least(since, until) >= self._topics[story.topic].window_ms
 
     def _sends(self, story: Story) -> None:
         """Promises 2 and 13: what was refused was not done."""
@@ -127,6 +144,18 @@ class _Judge:
                 excused = self._deliveries.rolled_back(ask.since, ask.until)
                 self._verdict.check(8, not later or excused, f"{story.name}: delivered as {later} after its cancel")
 
+    def _place(self, story: Story) -> None:
+        """Promise 9: a message is in one shard, whatever becomes of the topic, and who asks for it finds it there."""
+        rolled_back = any(self._deliveries.rolled_back(each.since, each.until) for each in story.tries)
+        text = f"{story.name}: in the shards {sorted(story.shards)}"
+        self._verdict.check(9, len(story.shards) <= 1 or rolled_back, text)
+        sent = min((each.until for each in story.tries if each.outcome in _FIRM), default=NEVER)
+        for ask in story.asks:
+            if ask.outcome == "not there" and sent <= ask.since:
+                later = [d.taken.entry for d in story.deliveries if d.since > ask.until]
+                text = f"{story.name}: delivered as {later} after a {ask.what} that did not find it"
+                self._verdict.check(9, not later or rolled_back, text)
+
     def _dues(self, story: Story) -> None:
         """Promise 1, its first half: a due time is the server's time plus the delay, never less."""
         for each in story.tries:
@@ -158,19 +187,21 @@ class _Judge:
             return "acked"
         if any(delivery.tried("ack", None) for delivery in deliveries):
             return "acked, though nobody was told"
-        if any(ask.what == "cancel" and _may_have_ended(ask) for ask in story.asks):
+        if any(ask.what == "cancel" and self._may_have_ended(ask) for ask in story.asks):
             return "cancelled"
         if self._topics[story.topic].drops_expired and self._expired(story):
             return "expired and dropped"
         return ""
 
+    def _may_have_ended(self, ask: Ask) -> bool:
+        if ask.outcome == "not there":
+            # By a first try whose reply was lost.
+            return bool(self._deliveries.faults(ask.since, ask.until))
+        return ask.outcome in ("cancelled", "delivered", "unknown")
+
     def _expired(self, story: Story) -> bool:
         """Whether its time to live has passed by now."""
         return any(each.message.ttl_ms is not None and _due(each, story) is not None for each in story.tries)
-
-
-def _may_have_ended(ask: Ask) -> bool:
-    return ask.outcome in ("cancelled", "delivered", "unknown")
 
 
 def _due(each: Try, story: Story) -> int | None:

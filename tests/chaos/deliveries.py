@@ -86,11 +86,11 @@ class Deliveries:
         if delivery.order[0] > self._stories.timeline.at_most(read, read) + _SLACK_MS:
             # After the clock was set back, ids of entries stay ahead of it, and tell nothing of when they were made.
             return
-        if others and len(others) == len(troubled) and not self._faults(begun, read):
+        if others and len(others) == len(troubled) and not self.faults(begun, read):
             text = f"{story.name}: {lag_ms} ms late while {others[0].kind} of {others[0].topic}"
             self._verdict.check(12, lag_ms < _ISOLATED_MS, text)
 
-    def _faults(self, since: float, until: float) -> list[Fault]:
+    def faults(self, since: float, until: float) -> list[Fault]:
         """The faults of the whole that were at work in a stretch of time."""
         return [fault for fault in self._of_all[: bisect_right(self._starts, until)] if fault.at >= since]
 
@@ -199,4 +199,4 @@ class Deliveries:
 
     def _unseen(self, since: float, delivery: Delivery) -> bool:
         """Whether a fault may have swallowed a delivery before this one."""
-        return bool(self._faults(since - 1.0, delivery.until))
+        return bool(self.faults(since - 1.0, delivery.until))

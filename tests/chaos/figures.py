@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaos.arena import GROUPS, POLICIES, PREFIX, Arena
-from lisa_common.keys import TopicKeys
+from chaos.arena import GROUPS, POLICIES, Arena
 
 __all__ = ["Figures", "take"]
 
@@ -40,11 +39,16 @@ def take(arena: Arena) -> Figures:
     values["server: connections"] = info["connected_clients"]
     values["server: keys"] = admin.dbsize()
     for topic in POLICIES:
-        keys = TopicKeys(PREFIX, topic)
+        layout = arena.layout(topic)
+        shards = layout.served
         for group in GROUPS:
-            values[f"server: consumers of {group} on {topic}"] = len(admin.xinfo_consumers(keys.of("ready"), group))
-        values[f"server: tombstones of {topic}"] = admin.zcard(keys.of("finished"))
-        values[f"server: garbage of {topic}"] = admin.zcard(keys.of("garbage"))
+            consumers = {one["name"] for keys in shards for one in admin.xinfo_consumers(keys.of("ready"), group)}
+            values[f"server: consumers of {group} on {topic}"] = len(consumers)
+        for what, name in (("tombstones", "finished"), ("garbage", "garbage")):
+            values[f"server: {what} of {topic}"] = sum(admin.zcard(keys.of(name)) for keys in shards)
+        if layout.policy.former:
+            values[f"server: reshards of {topic}"] = len(layout.policy.former)
+            values[f"server: drained layouts of {topic}"] = len(layout.policy.drained)
     return Figures(values)
 
 

@@ -67,6 +67,12 @@ class Taken:
     at_ms: int | None
     mark: str
     crc: int
+    shard: str = ""
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """As `Delivery.place`: an entry id is unique within a stream only."""
+        return self.topic, self.shard, self.entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A cancel, a reschedule or an operator's replay is invoked. Its end is `Told`, with its outcome."""
+    """A cancel, a reschedule or an operator's replay or purge is invoked. Its end is `Told`, with its outcome."""
 
     at: float
     op: str
@@ -115,12 +121,11 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A handler begins."""
+    """A handler begins with the delivery of this place."""
 
     at: float
-    topic: str
     group: str
-    entry: str
+    place: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,21 +133,20 @@ class Ended:
     """A handler has ended; `error` is empty when it returned."""
 
     at: float
-    topic: str
     group: str
-    entry: str
+    place: list[str]
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """Deliveries are to be acked, nacked, extended or released: pairs of topic and entry."""
+    """Deliveries are to be acked, nacked, extended or released: the place of each."""
 
     at: float
     op: str
     what: str
     group: str
-    entries: list[list[str]]
+    places: list[list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +201,7 @@ class Left:
     group: str
     id: str
     reason: str
+    shard: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import redis
 
 from chaos.arena import Arena
-from chaos.faults import FAULTS, Kind, Steps, network, operator, processes, server
+from chaos.faults import FAULTS, Kind, Steps, network, operator, processes, resharding, server
 from chaos.history import Fault, Problem, now
 from support.waiting import wait_until
 
@@ -18,7 +18,7 @@ _CALM_S = 10.5
 _AT_ONCE = 4
 _HEAL_S = 300.0
 _NOT_DONE = 2
-_REGISTERING = (network, operator, processes, server)
+_REGISTERING = (network, operator, processes, resharding, server)
 """Importing them has registered their faults."""
 KINDS = {kind.name: kind for kind in FAULTS}
 
@@ -84,7 +84,7 @@ class Nemesis:
             self._rest(_CALM_S)
             flood = Kind("flood", frozenset(("server",)), self._begin_flood, 0, operator.FLOOD)
             self._begin(flood)
-            self._finish()
+            self._finish(float("inf"))
         calm = _CALM_S if until - now() > 60 else 0.0
         if calm and order and order[0].about:
             self._rest(calm)
@@ -92,13 +92,14 @@ class Nemesis:
             if now() > until:
                 return
             self._begin(kind)
-            self._finish()
+            # What takes longer goes on in the mixture.
+            self._finish(until)
 
     def _begin_flood(self, arena: Arena, dice: random.Random) -> Steps:
         return operator.flood(arena, dice, self._flood)
 
-    def _finish(self) -> None:
-        while self._active:
+    def _finish(self, until: float) -> None:
+        while self._active and now() < until:
             self._turn(0.05)
 
     def _rest(self, seconds: float) -> None:

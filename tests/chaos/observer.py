@@ -12,8 +12,8 @@ from chaos.history import Clock, Problem, now
 from chaos.programs.setting import TOPICS
 from lisa_common.connection import Connection
 from lisa_common.errors import LisaError
-from lisa_common.keys import TopicKeys
 from lisa_manager.operator.checking import check
+from lisa_manager.operator.looking import existing
 
 __all__ = ["Observer"]
 
@@ -62,7 +62,8 @@ class Observer:
 
     def audit(self, connection: Connection, topic: str) -> None:
         """Audits one topic; what is wrong is a problem."""
-        report = connection.run(check(TopicKeys(PREFIX, topic), mend=False))
-        self.audited += report.messages
-        for finding in report.findings:
-            self._arena.recorder.write(Problem(now(), 9, f"{topic}: {finding.problem}"))
+        for keys in connection.run(existing(PREFIX, topic)).served:
+            report = connection.run(check(keys, mend=False))
+            self.audited += report.messages
+            for finding in report.findings:
+                self._arena.recorder.write(Problem(now(), 9, f"{finding.topic}: {finding.problem}"))

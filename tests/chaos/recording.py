@@ -82,14 +82,14 @@ class RecordingCore(Core):
     def _settling(self, what: str, deliveries: Sequence[Delivery]) -> Iterator[list[Any]]:
         told: list[Any] = []
         op = self._recorder.op()
-        entries = [[delivery.topic, delivery.entry.entry] for delivery in deliveries]
-        self._recorder.write(Settling(now(), op, what, self.group, entries))
+        places = [list(delivery.place) for delivery in deliveries]
+        self._recorder.write(Settling(now(), op, what, self.group, places))
         try:
             yield told
         except LisaError as error:
-            # Of a round trip for several topics, one may have been done though another was refused.
-            failed = isinstance(error, NOT_DONE) and len({topic for topic, _ in entries}) == 1
-            self._recorder.write(Settled(now(), op, ["failed"] * len(entries) if failed else None))
+            # Of a round trip for several shards, one may have been done though another was refused.
+            failed = isinstance(error, NOT_DONE) and len({(topic, shard) for topic, shard, _ in places}) == 1
+            self._recorder.write(Settled(now(), op, ["failed"] * len(places) if failed else None))
             raise
         self._recorder.write(Settled(now(), op, [str(outcome) for outcome in told]))
 
@@ -98,5 +98,5 @@ def _taken(delivery: Delivery) -> Taken:
     entry, record_due = delivery.entry, delivery.entry.due_ms
     return Taken(
         *(delivery.topic, delivery.id, entry.entry, delivery.attempt, record_due, entry.at_ms),
-        *(plan_of(delivery.body).mark, zlib.crc32(delivery.body)),
+        *(plan_of(delivery.body).mark, zlib.crc32(delivery.body), delivery.shard),
     )

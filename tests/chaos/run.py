@@ -12,7 +12,7 @@ from typing import Any
 
 import redis
 
-from chaos.arena import GROUPS, POLICIES, PREFIX, Arena, Player, topics_of
+from chaos.arena import GROUPS, POLICIES, PREFIX, RESHARDED, Arena, Player, policies_with, topics_of
 from chaos.checker import check
 from chaos.faults.server import HOUR_S
 from chaos.figures import Figures, take
@@ -30,6 +30,7 @@ __all__ = ["Options", "Result", "run", "unfinished"]
 _WARM_S = 5.0
 _DRAIN_S = 240.0
 _STOP_S = 60.0
+_STRUCK_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +122,14 @@ def _run(arena: Arena, options: Options, say: Callable[[str], object]) -> Result
         after = sending.then(take(arena))
         _audit(arena, observer)
         _write_what_is_left(arena)
+        _strike_out(arena)
+        _look_for_keys(arena)
         _stop(arena, "worker", "consumer", "manager")
     finally:
         observer.close()
     arena.recorder.write(Drained(now(), drained_s, {"9": observer.audited, "11": 1}))
     say("judge")
-    verdict = check(read_history(arena.history), topics_of(POLICIES), GROUPS)
+    verdict = check(read_history(arena.history), topics_of(policies_with(options.window_ms)), GROUPS)
     return Result(verdict, nemesis.counts, before, after, drained_s, _lines_logged(arena))
 
 
@@ -135,8 +138,8 @@ def _warm_up(arena: Arena) -> None:
     for player in arena.players:
         wait_until(partial(_is_ready, player), 60, what=player.name)
     for topic in POLICIES:
-        ready = TopicKeys(PREFIX, topic).of("ready")
-        wait_until(partial(_read_by_all, arena, ready), 60)
+        for keys in arena.layout(topic).shards:
+            wait_until(partial(_read_by_all, arena, keys.of("ready")), 60)
     end = now() + _WARM_S
     wait_until(lambda: now() >= end, _WARM_S + 10)
 
@@ -189,8 +192,8 @@ def _left(arena: Arena) -> dict[str, object]:
     left: dict[str, object] = {}
     try:
         for topic in POLICIES:
-            sizes = unfinished(arena.admin, TopicKeys(PREFIX, topic))
-            left |= {f"{topic} {name}": size for name, size in sizes if size}
+            for keys in arena.layout(topic).served:
+                left |= {f"{keys.tag} {name}": size for name, size in unfinished(arena.admin, keys) if size}
     except redis.RedisError as error:
         left["server"] = str(error)
     return left
@@ -212,27 +215,52 @@ def unfinished(admin: Any, keys: TopicKeys) -> Iterator[tuple[str, int]]:
 
 
 def _audit(arena: Arena, observer: Observer) -> None:
-    """Promises 9 and 11, in the end: nothing in two places, nothing of nothing, no key that should not be there."""
+    """Promise 9, in the end: nothing in two places, nothing of nothing."""
     with Connection(arena.server.url, name="audit", timeout_s=5) as connection:
         for topic in POLICIES:
             observer.audit(connection, topic)
-    allowed = {topics_key(PREFIX)}
-    for topic in POLICIES:
-        keys = TopicKeys(PREFIX, topic)
-        # Messages that are garbage, what is known of them, and ids that callers chose.
-        allowed |= {keys.of(name) for name in ("ready", "finished", "garbage", "messages", "failures", "owed")}
-    found = {key.decode() for key in arena.admin.scan_iter(count=1_000)}
-    if found - allowed:
-        arena.recorder.write(Problem(now(), 11, f"keys are left: {sorted(found - allowed)}"))
 
 
 def _write_what_is_left(arena: Arena) -> None:
     for topic in POLICIES:
-        keys = TopicKeys(PREFIX, topic)
-        for name in arena.admin.zrange(keys.of("garbage"), 0, -1):
-            group, id = split_copy(name.decode())
-            failure = read_failure(arena.admin.hget(keys.of("failures"), copy_of(group, id)))
-            arena.recorder.write(Left(now(), topic, group, id, failure.reason if failure else "unknown"))
+        for keys in arena.layout(topic).served:
+            for name in arena.admin.zrange(keys.of("garbage"), 0, -1):
+                group, id = split_copy(name.decode())
+                failure = read_failure(arena.admin.hget(keys.of("failures"), copy_of(group, id)))
+                reason = failure.reason if failure else "unknown"
+                arena.recorder.write(Left(now(), topic, group, id, reason, keys.shard))
+
+
+def _strike_out(arena: Arena) -> None:
+    """Waits until the shards of before are struck out: their dead letters are purged, and dedup windows have passed."""
+    arena.operate("garbage", "purge", RESHARDED, "--all", "--yes").wait(_STOP_S)
+    arena.set_clock(2 * HOUR_S)
+    try:
+        wait_until(lambda: not arena.layout(RESHARDED).former, _STRUCK_S)
+    except AssertionError:
+        kept = sorted(key.decode() for key in arena.admin.scan_iter(f"{PREFIX}:{{{RESHARDED}*"))
+        text = f"drained shards of {RESHARDED} are not struck out: {arena.layout(RESHARDED).policy.dump()}, {kept}"
+        arena.recorder.write(Problem(now(), 11, text))
+
+
+def _look_for_keys(arena: Arena) -> None:
+    """Promise 11: no key is left that should not be there."""
+    allowed = {topics_key(PREFIX)}
+    for topic in POLICIES:
+        layout = arena.layout(topic)
+        # Messages that are garbage, what is known of them, and ids that callers chose.
+        for name in ("ready", "finished", "garbage", "messages", "failures", "owed"):
+            allowed |= {keys.of(name) for keys in layout.served}
+        allowed |= {keys.of(name) for name in ("ready", "closed") for keys in layout.ever}
+    found = {key.decode() for key in arena.admin.scan_iter(count=1_000)} - allowed
+    # A reshard that broke off early has made groups on shards that never came to be.
+    found -= {key for key in found if key.startswith(f"{PREFIX}:{{{RESHARDED}/") and _is_empty_stream(arena, key)}
+    if found:
+        arena.recorder.write(Problem(now(), 11, f"keys are left: {sorted(found)}"))
+
+
+def _is_empty_stream(arena: Arena, key: str) -> bool:
+    return bool(arena.admin.type(key) == b"stream" and arena.admin.xlen(key) == 0)
 
 
 def _lines_logged(arena: Arena) -> Counter[str]:

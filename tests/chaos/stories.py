@@ -1,7 +1,6 @@
 """A history, told anew for each message: who sent it, who was given it, and what became of each delivery."""
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from chaos.history import (
@@ -26,7 +25,7 @@ from chaos.history import (
 from chaos.timeline import Timeline
 from lisa_common.delivery import entry_place
 
-__all__ = ["Ask", "Delivery", "Settle", "Stories", "Story", "Topic", "Try", "tell"]
+__all__ = ["NEVER", "Ask", "Delivery", "Settle", "Stories", "Story", "Topic", "Try", "tell"]
 
 NEVER = float("inf")
 
@@ -38,6 +37,8 @@ class Topic:
     visibility_ms: int
     max_retries: int
     drops_expired: bool = False
+    window_ms: float = NEVER
+    """How long a finished id is known: one that is sent again later may be another message."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +55,7 @@ class Try:
 
 @dataclass(slots=True, eq=False)
 class Ask:
-    """A cancel, a reschedule or a replay. `outcome` as told, or failed, or unknown."""
+    """A cancel, a reschedule, a replay or a purge. `outcome` as told, or failed, or unknown."""
 
     what: str
     since: float
@@ -108,6 +109,8 @@ class Story:
     deliveries: list[Delivery] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
     """Group -> reason, where it is garbage in the end."""
+    shards: set[str] = field(default_factory=set)
+    """Where in the topic it was seen."""
 
     @property
     def name(self) -> str:
@@ -116,7 +119,11 @@ class Story:
 
     def lives(self, until: float) -> int:
         """How many lives it may have had by then: an operator's replay gives it all of its attempts anew."""
-        return 1 + sum(ask.what == "replay" and ask.outcome != "failed" and ask.since <= until for ask in self.asks)
+        return 1 + sum(ask.since <= until for ask in self.asked("replay"))
+
+    def asked(self, what: str) -> list[Ask]:
+        """The asks of one kind that may have been carried out."""
+        return [ask for ask in self.asks if ask.what == what and ask.outcome != "failed"]
 
     def of_group(self, group: str) -> list[Delivery]:
         """The deliveries of one group."""
@@ -146,8 +153,7 @@ class _Teller:
         self.sends: dict[str, tuple[str, list[Try]]] = {}
         self.asks: dict[str, Ask] = {}
         self.settles: dict[str, list[Settle]] = {}
-        self.deliveries: dict[tuple[str, str, str], Delivery] = {}
-        self.pending: dict[tuple[str, str, str], list[Settle]] = defaultdict(list)
+        self.deliveries: dict[tuple[str, tuple[str, ...]], Delivery] = {}
         self.strays: list[Delivery] = []
         self.clock: list[Clock] = []
         self.faults: list[Fault] = []
@@ -174,13 +180,15 @@ class _Teller:
             case Read():
                 self.read(event)
             case Begun():
-                self.delivery(event.topic, event.group, event.entry).begun.append(event.at)
+                self.delivery(event.group, event.place).begun.append(event.at)
             case Ended():
-                self.delivery(event.topic, event.group, event.entry).ended.append((event.at, event.error))
+                self.delivery(event.group, event.place).ended.append((event.at, event.error))
             case Settling() | Settled():
                 self.settle(event)
             case Left():
-                self.story(event.topic, event.id).left[event.group] = event.reason
+                story = self.story(event.topic, event.id)
+                story.left[event.group] = event.reason
+                story.shards.add(event.shard)
             case _:
                 self.remark(event)
 
@@ -209,7 +217,7 @@ class _Teller:
         if event.op in self.asks:
             ask = self.asks[event.op]
             ask.until = event.at
-            ask.outcome = event.results[0][0] if event.how == "ok" else event.how
+            ask.outcome = _answer(event.results[0][0]) if event.how == "ok" else event.how
             return
         topic, tries = self.sends[event.op]
         # A send that broke off has results for the messages that it came to.
@@ -225,7 +233,7 @@ class _Teller:
         self.reads += 1
         for taken in event.taken:
             delivery = Delivery(taken, event.group, event.since, event.at, event.asked)
-            self.deliveries[taken.topic, event.group, taken.entry] = delivery
+            self.deliveries[event.group, taken.place] = delivery
             sent = self.tries.get(taken.mark)
             if sent is None:
                 self.strays.append(delivery)
@@ -235,25 +243,32 @@ class _Teller:
                 sent.id = taken.id
                 story.tries.append(sent)
             story.deliveries.append(delivery)
+            story.shards.add(taken.shard)
 
-    def delivery(self, topic: str, group: str, entry: str) -> Delivery:
-        """The delivery with this entry; one that was never read is a stray."""
-        found = self.deliveries.get((topic, group, entry))
+    def delivery(self, group: str, place: Sequence[str]) -> Delivery:
+        """The delivery of this place; one that was never read is a stray."""
+        found = self.deliveries.get((group, tuple(place)))
         if found is None:
-            taken = Taken(topic, "?", entry, 0, 0, None, "", 0)
-            found = self.deliveries[topic, group, entry] = Delivery(taken, group, 0.0, 0.0, 0.0)
+            topic, shard, entry = place
+            taken = Taken(topic, "?", entry, 0, 0, None, "", 0, shard)
+            found = self.deliveries[group, taken.place] = Delivery(taken, group, 0.0, 0.0, 0.0)
             self.strays.append(found)
         return found
 
     def settle(self, event: Settling | Settled) -> None:
         if isinstance(event, Settling):
-            settles = self.settles[event.op] = [Settle(event.what, event.at) for _ in event.entries]
-            for (topic, entry), settle in zip(event.entries, settles, strict=True):
-                self.delivery(topic, event.group, entry).settles.append(settle)
+            settles = self.settles[event.op] = [Settle(event.what, event.at) for _ in event.places]
+            for place, settle in zip(event.places, settles, strict=True):
+                self.delivery(event.group, place).settles.append(settle)
             return
         settles = self.settles[event.op]
         for at, settle in enumerate(settles):
             settle.until, settle.outcome = event.at, event.outcomes[at] if event.outcomes else None
+
+
+def _answer(told: str) -> str:
+    """That a message is unknown is told apart from an outcome which nobody knows."""
+    return "not there" if told == "unknown" else told
 
 
 def tell(history: Iterable[Event]) -> Stories:

@@ -66,31 +66,29 @@ class Run:
         if outcome != "unknown":
             self.add(Told(at, op, "ok", [[sending.id, outcome, known]]))
 
-    def read(self, at: float, mark: str = "m1", *, id: str | None = None, due: float = 1, **more: object) -> str:
-        """A delivery. Result: its entry."""
+    def read(self, at: float, mark: str = "m1", *, id: str | None = None, due: float = 1, **more: object) -> list[str]:
+        """A delivery. Result: its place."""
         taken = Taken(
             *("orders", id or mark, f"{int(EPOCH + at * 1000)}-0", 1, int(EPOCH + due * 1000)),
             *(None, mark, zlib.crc32(mark.encode())),
         )
         taken = replace(taken, **more)  # type: ignore[arg-type]
         self.add(Read(at, at, at, GROUP, [taken]))
-        return taken.entry
+        return list(taken.place)
 
-    def handle(self, at: float, entry: str, error: str = "") -> None:
+    def handle(self, at: float, place: list[str], error: str = "") -> None:
         """A handler runs."""
-        self.add(Begun(at, "orders", GROUP, entry), Ended(at, "orders", GROUP, entry, error))
+        self.add(Begun(at, GROUP, place), Ended(at, GROUP, place, error))
 
-    def settle(self, at: float, what: str, entry: str, outcome: str | None) -> None:
+    def settle(self, at: float, what: str, place: list[str], outcome: str | None) -> None:
         """A delivery is settled."""
         op = self.op()
-        self.add(
-            Settling(at, op, what, GROUP, [["orders", entry]]), Settled(at, op, None if outcome is None else [outcome])
-        )
+        self.add(Settling(at, op, what, GROUP, [place]), Settled(at, op, None if outcome is None else [outcome]))
 
-    def ack(self, at: float, entry: str, outcome: str | None = "acked") -> None:
+    def ack(self, at: float, place: list[str], outcome: str | None = "acked") -> None:
         """A delivery is handled and acked."""
-        self.handle(at, entry)
-        self.settle(at, "ack", entry, outcome)
+        self.handle(at, place)
+        self.settle(at, "ack", place, outcome)
 
     def ask(self, at: float, what: str, outcome: str, id: str = "m1") -> None:
         """A cancel or a replay."""
@@ -156,16 +154,16 @@ def lost(run: Run) -> None:
 
 def lost_after_nack(run: Run) -> None:
     """Given up, to be retried, and never seen again."""
-    entry = run.read(2)
-    run.handle(2, entry, "it broke")
-    run.settle(3, "nack", entry, "retry")
+    place = run.read(2)
+    run.handle(2, place, "it broke")
+    run.settle(3, "nack", place, "retry")
 
 
 def acked_unhandled(run: Run) -> None:
     """Acked before its handler ended."""
-    entry = run.read(2)
-    run.settle(3, "ack", entry, "acked")
-    run.handle(4, entry)
+    place = run.read(2)
+    run.settle(3, "ack", place, "acked")
+    run.handle(4, place)
 
 
 def failed_but_done(run: Run) -> None:
@@ -183,8 +181,8 @@ def twice(run: Run) -> None:
 
 def twice_renewed(run: Run) -> None:
     """A second attempt long after the first was read, but soon after its lease was renewed."""
-    entry = run.read(2)
-    run.settle(8, "extend", entry, "kept")
+    place = run.read(2)
+    run.settle(8, "extend", place, "kept")
     run.ack(10, run.read(9, attempt=2, at_ms=EPOCH + 8_500))
 
 
@@ -225,8 +223,8 @@ def two_bodies(run: Run) -> None:
 def too_often(run: Run) -> None:
     """A fourth delivery, where three are allowed."""
     for attempt in (1, 2, 3, 4):
-        entry = run.read(3 * attempt, attempt=attempt, at_ms=EPOCH + 3_000 * attempt)
-    run.ack(14, entry)
+        place = run.read(3 * attempt, attempt=attempt, at_ms=EPOCH + 3_000 * attempt)
+    run.ack(14, place)
 
 
 def twice_replayed_once(run: Run) -> None:
@@ -274,6 +272,30 @@ def delayed_by_another(run: Run) -> None:
     run.ack(19, run.read(18))
 
 
+def in_two_shards(run: Run) -> None:
+    """Each group has it, but from another shard."""
+    run.add(Left(98, "orders", "audit", "m1", "nack", "1.2"))
+    run.ack(3, run.read(2, shard="0.1"))
+
+
+def two_entries(run: Run) -> None:
+    """Read from two shards, as entries of one and the same id: the second is not the first."""
+    run.ack(3, run.read(2, entry=f"{EPOCH + 2_000}-0"))
+    run.send(1, "m2")
+    run.handle(3, run.read(2, "m2", entry=f"{EPOCH + 2_000}-0", shard="1"))
+
+
+def not_found(run: Run) -> None:
+    """A cancel that did not find what was delivered afterwards."""
+    run.ask(2, "cancel", "unknown")
+    run.ack(4, run.read(3))
+
+
+def lost_though_not_found(run: Run) -> None:
+    """That a cancel did not find it is no end."""
+    run.ask(2, "cancel", "unknown")
+
+
 def told_by_harness(run: Run) -> None:
     """What the harness itself found counts."""
     run.ack(3, run.read(2))
@@ -305,6 +327,10 @@ PLANTED: list[tuple[set[int], Callable[[Run], None]]] = [
     ({10}, never_sent),
     ({13}, invalid_delivered),
     ({12}, delayed_by_another),
+    ({9}, in_two_shards),
+    ({2}, two_entries),
+    ({9}, not_found),
+    ({2}, lost_though_not_found),
     ({9, 11}, told_by_harness),
 ]
 
@@ -361,15 +387,35 @@ def test_damage_excuses_a_second_send_of_an_id(run: Run) -> None:
     assert run.check().violations == []
 
 
+def test_a_purge_excuses_a_second_send_of_an_id(run: Run) -> None:
+    """What an operator has deleted may be sent anew, and go elsewhere."""
+    place = run.read(2, shard="0")
+    run.handle(2, place)
+    run.settle(3, "nack", place, "garbage")
+    run.ask(4, "purge", "purged")
+    run.send(5, "m2", id="m1")
+    run.ack(7, run.read(6, "m2", id="m1", due=5, shard="1.1"))
+    assert run.check().violations == []
+
+
+def test_an_id_is_known_in_its_window_only(run: Run) -> None:
+    """By the server's clock: one that is sent again later may be another message."""
+    run.ack(3, run.read(2))
+    run.send(20, "m2", id="m1")
+    run.ack(22, run.read(21, "m2", id="m1", due=20))
+    assert run.check(replace(TOPIC, window_ms=30_000)).broken == {3, 4, 6}
+    assert run.check(replace(TOPIC, window_ms=15_000)).violations == []
+
+
 def test_a_replay_gives_another_life(run: Run) -> None:
     """All attempts again, and no time to live any more."""
     run.send(2, "m2", ttl_ms=11_000)
     for start in (3, 20):
         for attempt in (1, 2, 3):
             at = start + 3 * attempt
-            entry = run.read(at, "m2", due=2, attempt=attempt, at_ms=EPOCH + 1_000 * at if attempt > 1 else None)
+            place = run.read(at, "m2", due=2, attempt=attempt, at_ms=EPOCH + 1_000 * at if attempt > 1 else None)
     run.ask(15, "replay", "replayed", "m2")
-    run.ack(30, entry)
+    run.ack(30, place)
     run.ack(30, run.read(2))
     verdict = run.check()
     assert verdict.violations == []
@@ -380,6 +426,13 @@ def test_a_fault_may_swallow_a_delivery(run: Run) -> None:
     """The reply to a read is lost with a worker: its next attempt is the first that anybody has."""
     run.add(Fault(4, 2, "kill a worker"))
     run.ack(9, run.read(8, attempt=2, at_ms=EPOCH + 7_000))
+    assert run.check().violations == []
+
+
+def test_a_fault_may_swallow_the_reply_to_a_cancel(run: Run) -> None:
+    """It is asked again, and finds nothing any more."""
+    run.add(Fault(4, 1.5, "restart the server"))
+    run.ask(2, "cancel", "unknown")
     assert run.check().violations == []
 
 

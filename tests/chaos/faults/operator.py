@@ -1,12 +1,8 @@
 """Operators replay dead letters, damage the keys of a topic, and fill one with a million messages due at once."""
 
 import contextlib
-import os
 import random
-import subprocess
-import sys
-from collections.abc import Generator
-from pathlib import Path
+from collections.abc import Generator, Sequence
 
 import redis
 
@@ -43,35 +39,39 @@ def _mend(arena: Arena) -> Steps:
     mended = False
     while not mended:
         yield 0.5
-        mended = _has_groups(arena) and (yield from _operate(arena, "check", SHAKY, "--repair")) == 0
+        mended = _has_groups(arena) and (yield from operate(arena, "check", SHAKY, "--repair")) == 0
     arena.recorder.write(Damage(now(), SHAKY))
 
 
-def _operate(arena: Arena, *words: str) -> Generator[float, None, int]:
+def operate(arena: Arena, *words: str) -> Generator[float, None, int]:
     """Runs a command of `lisa-manager`. Result: its exit code."""
-    environment = {**os.environ, "LISA_REDIS_URL": arena.server.url, "LISA_PREFIX": PREFIX}
-    with (arena.directory / "operator.log").open("ab") as log:
-        program = str(Path(sys.executable).parent / "lisa-manager")
-        running = subprocess.Popen([program, *words], env=environment, stdout=log, stderr=log)
+    running = arena.operate(*words)
     while running.poll() is None:
         yield 0.1
     return running.returncode
 
 
-@fault("replay dead letters", "garbage", weight=5)
-def replay(arena: Arena, dice: random.Random) -> Steps:
-    """They get all of their attempts again; whether each was still there is not told."""
-    topic = dice.choice([name for name in POLICIES if name != SHAKY])
-    copies = arena.admin.zrandmember(TopicKeys(PREFIX, topic).of("garbage"), dice.randint(1, _REPLAYED))
+def ask_about(arena: Arena, what: str, topic: str, copies: Sequence[bytes], *options: str) -> Steps:
+    """Replays or purges dead letters. Whether each was still there is not told."""
     ids = sorted({split_copy(copy.decode())[1] for copy in copies})
     ops = [arena.recorder.op() for _ in ids]
     for op, id in zip(ops, ids, strict=True):
-        arena.recorder.write(Asked(now(), op, "replay", topic, id))
+        arena.recorder.write(Asked(now(), op, what, topic, id))
     if ids:
-        code = yield from _operate(arena, "garbage", "replay", topic, "--", *ids)
+        code = yield from operate(arena, "garbage", what, topic, *options, "--", *ids)
+        answer = [] if code else [["done"]]
         for op in ops:
-            arena.recorder.write(Told(now(), op, "unknown" if code else "ok", [] if code else [["replayed"]]))
+            arena.recorder.write(Told(now(), op, "unknown" if code else "ok", answer))
     yield 0.0
+
+
+@fault("replay dead letters", "garbage", weight=5)
+def replay(arena: Arena, dice: random.Random) -> Steps:
+    """They get all of their attempts again."""
+    topic, most = dice.choice([name for name in POLICIES if name != SHAKY]), dice.randint(1, _REPLAYED)
+    shards = arena.layout(topic).served
+    copies = [copy for keys in shards for copy in arena.admin.zrandmember(keys.of("garbage"), most)]
+    yield from ask_about(arena, "replay", topic, copies)
 
 
 def _has_groups(arena: Arena) -> bool:

@@ -31,10 +31,10 @@ async def main(group: str) -> None:
         consumer._core = RecordingCore(PREFIX, group, None, history)
 
         def handle(delivery: Delivery) -> bool:
-            entry = (delivery.topic, delivery.group, delivery.entry.entry)
-            history.write(Begun(now(), *entry))
+            place = list(delivery.place)
+            history.write(Begun(now(), delivery.group, place))
             failed = plan_of(delivery.body).what in ("failall", "reject")
-            history.write(Ended(now(), *entry, "as told" if failed else ""))
+            history.write(Ended(now(), delivery.group, place, "as told" if failed else ""))
             return not failed
 
         while not stopping.is_set():

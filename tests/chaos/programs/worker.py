@@ -53,14 +53,14 @@ def handle_in_thread(delivery: Delivery) -> None:
 
 @contextmanager
 def _recorded(delivery: Delivery) -> Iterator[None]:
-    entry = (delivery.topic, delivery.group, delivery.entry.entry)
-    history.write(Begun(now(), *entry))
+    place = list(delivery.place)
+    history.write(Begun(now(), delivery.group, place))
     try:
         yield
     except BaseException as error:
-        history.write(Ended(now(), *entry, type(error).__name__))
+        history.write(Ended(now(), delivery.group, place, type(error).__name__))
         raise
-    history.write(Ended(now(), *entry))
+    history.write(Ended(now(), delivery.group, place))
 
 
 def _obey(what: str, attempt: int) -> None:
