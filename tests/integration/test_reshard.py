@@ -88,6 +88,25 @@ async def test_a_reshard_that_broke_off_is_made_good(
         await wait_until_async(lambda: client.exists(former.of("closed")))
 
 
+async def test_a_reshard_that_the_server_lost_is_done_again(
+    producer: Any, sender: AsyncProducer, commands: Commands, client: redis.Redis, prefix: str
+) -> None:
+    """As a fail-over may: who knew of it has sent to the new shards and closed those of before."""
+    await sender.send("orders", b"x", id="first", delay=60)
+    stored: Any = client.hget(topics_key(prefix), "orders")
+    _reshard(commands, 4)
+    await sender.send("orders", b"x", id="second", delay=60)
+    client.hset(topics_key(prefix), "orders", stored)
+    await sender.send("orders", b"x", id="m1", delay=60)
+    with pytest.raises(LisaError, match="the registry does not say where"):
+        await producer.send("orders", b"x", id="m2", delay=60)
+    assert await producer.find("orders", "m1") is None
+    _reshard(commands, 4)
+    assert (await producer.send("orders", b"x", id="m2", delay=60)).outcome is SendOutcome.SENT
+    assert (await producer.send("orders", b"x", id="m1", delay=60)).outcome is SendOutcome.DUPLICATE
+    assert (await producer.find("orders", "m1")).state is State.WAITING
+
+
 async def test_each_group_gets_what_is_sent_right_after(
     producer: Any, consumers: Callable[..., Any], commands: Commands
 ) -> None:
