@@ -15,7 +15,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from chaos.history import Recorder
+from chaos.history import Recorder, now
 from chaos.network import Network
 from chaos.stories import Topic
 from lisa_common.keys import topics_key
@@ -96,6 +96,8 @@ class Player:
     environment: dict[str, str]
     process: Process
     started: int = 1
+    restarted: float | None = None
+    """When it was started again, until it has begun its work."""
     doomed: bool = False
     """Whether it was told to end, so that its end is no surprise."""
 
@@ -225,6 +227,7 @@ class Arena:
         """Starts a program again that has ended."""
         player.doomed = False
         player.started += 1
+        player.restarted = now()
         player.process = self._process(player.name, player.command, player.environment)
 
     def close(self) -> None:

@@ -101,6 +101,10 @@ class _Judge:
             return False
         since = min(each.since for each in story.tries)
         until = max(min(each.until, each.since + _ANSWERED_S) for each in story.tries)
+        return self._passed(since, until, story)
+
+    def _passed(self, since: float, until: float, story: Story) -> bool:
+        """Whether the topic's dedup window fits in between, by the server's clock."""
         timeline = self._stories.timeline
         return timeline.at_most(since, until) - timeline.at_least(since, until) >= self._topics[story.topic].window_ms
 
@@ -149,12 +153,20 @@ class _Judge:
         rolled_back = any(self._deliveries.rolled_back(each.since, each.until) for each in story.tries)
         text = f"{story.name}: in the shards {sorted(story.shards)}"
         self._verdict.check(9, len(story.shards) <= 1 or rolled_back, text)
-        sent = min((each.until for each in story.tries if each.outcome in _FIRM), default=NEVER)
         for ask in story.asks:
-            if ask.outcome == "not there" and sent <= ask.since:
-                later = [d.taken.entry for d in story.deliveries if d.since > ask.until]
-                text = f"{story.name}: delivered as {later} after a {ask.what} that did not find it"
-                self._verdict.check(9, not later or rolled_back, text)
+            if ask.what in ("cancel", "reschedule") and ask.until < NEVER:
+                found = ask.outcome != "not there" or self._may_be_gone(story, ask)
+                self._verdict.check(9, found or rolled_back, f"{story.name}: a {ask.what} did not find it")
+
+    def _may_be_gone(self, story: Story, ask: Ask) -> bool:
+        """Whether nothing need be known of a message when it was asked about."""
+        sent = min((each.until for each in story.tries if each.outcome in _FIRM), default=NEVER)
+        if sent > ask.since or any(each.message.ttl_ms is not None for each in story.tries):
+            return True
+        cancels = (each for each in story.asked("cancel") if each.since <= ask.until)
+        if any(each is not ask or self._deliveries.faults(ask.since, ask.until) for each in cancels):
+            return True
+        return self._passed(min(each.since for each in story.tries), ask.until, story)
 
     def _dues(self, story: Story) -> None:
         """Promise 1, its first half: a due time is the server's time plus the delay, never less."""

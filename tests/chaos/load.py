@@ -18,6 +18,7 @@ _RESEND_S = 20.0
 """An id is sent again within this time only, which is surely within its dedup window."""
 
 _NEWEST = 30
+_RESENT = 50
 
 _PLANS = {
     "ok": 9_100,
@@ -120,7 +121,16 @@ class Load:
         if found is None:
             return None
         topic, id = found
-        return topic, *self._sending(Message(body=self._plan(100).body(), id=id), 0)
+        return topic, *self._again(id)
+
+    def all_again(self, topic: str) -> list[tuple[Message, Sending]]:
+        """Other messages with ids that were sent to a topic shortly before: none, or some tens of them."""
+        self._forget()
+        ids = sorted({id for _, its, id in self._recent if its == topic and (its, id) not in self._asked})
+        return [self._again(id) for id in self.random.sample(ids, min(len(ids), _RESENT))]
+
+    def _again(self, id: str) -> tuple[Message, Sending]:
+        return self._sending(Message(body=self._plan(100).body(), id=id), 0)
 
     def invalid(self, topic: str) -> tuple[str, Message, Sending]:
         """A message that must be refused."""
@@ -151,9 +161,7 @@ class Load:
         return found
 
     def _find(self, wanted: Callable[[tuple[str, str]], bool]) -> tuple[str, str] | None:
-        while self._recent and self._recent[0][0] < now() - _RESEND_S:
-            _, topic, id = self._recent.popleft()
-            self._asked.discard((topic, id))
+        self._forget()
         for _ in range(5):
             if not self._recent:
                 return None
@@ -163,6 +171,11 @@ class Load:
             if wanted((topic, id)):
                 return topic, id
         return None
+
+    def _forget(self) -> None:
+        while self._recent and self._recent[0][0] < now() - _RESEND_S:
+            _, topic, id = self._recent.popleft()
+            self._asked.discard((topic, id))
 
     def _sending(self, message: Message, delay_ms: int) -> tuple[Message, Sending]:
         body: bytes = message.body

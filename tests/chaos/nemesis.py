@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import redis
 
-from chaos.arena import Arena
+from chaos.arena import Arena, Player
 from chaos.faults import FAULTS, Kind, Steps, network, operator, processes, resharding, server
 from chaos.history import Fault, Problem, now
 from support.waiting import wait_until
@@ -145,9 +145,16 @@ class Nemesis:
         self._active.remove(active)
         self._arena.recorder.write(Fault(now(), active.since, active.kind.name, active.kind.about))
 
+    def _note_start(self, player: Player) -> None:
+        """On a busy machine a program takes its time to start, and what it is needed for waits for it."""
+        if player.restarted is not None and player.ready:
+            self._arena.recorder.write(Fault(now(), player.restarted, f"{player.name} starts"))
+            player.restarted = None
+
     def revive(self) -> None:
         """Starts programs again that have killed themselves; any other end is a problem."""
         for player in self._arena.players:
+            self._note_start(player)
             code = player.process.code
             if code is None or player.doomed:
                 continue

@@ -286,13 +286,13 @@ def two_entries(run: Run) -> None:
 
 
 def not_found(run: Run) -> None:
-    """A cancel that did not find what was delivered afterwards."""
-    run.ask(2, "cancel", "unknown")
-    run.ack(4, run.read(3))
+    """A reschedule that found nothing of what was sent, and acked, shortly before."""
+    run.ack(3, run.read(2))
+    run.ask(4, "reschedule", "unknown")
 
 
 def lost_though_not_found(run: Run) -> None:
-    """That a cancel did not find it is no end."""
+    """That a cancel did not find it is no end, and no answer."""
     run.ask(2, "cancel", "unknown")
 
 
@@ -330,7 +330,7 @@ PLANTED: list[tuple[set[int], Callable[[Run], None]]] = [
     ({9}, in_two_shards),
     ({2}, two_entries),
     ({9}, not_found),
-    ({2}, lost_though_not_found),
+    ({2, 9}, lost_though_not_found),
     ({9, 11}, told_by_harness),
 ]
 

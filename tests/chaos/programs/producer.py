@@ -29,7 +29,7 @@ from lisa_producer import (
 
 __all__ = ["main"]
 
-_OPS = {"batch": 12, "single": 38, "again": 8, "cancel": 20, "reschedule": 18, "invalid": 4}
+_OPS = {"batch": 11, "single": 36, "again": 8, "batch again": 3, "cancel": 20, "reschedule": 18, "invalid": 4}
 _PATIENCE_S = 4.0
 _DEBT_S = 60.0
 
@@ -82,6 +82,9 @@ class _Sender:
                 return self._single(topic, *self._load.message(topic))
             case "again" if (found := self._load.again()) is not None:
                 return self._single(*found)
+            case "batch again":
+                topic = self._load.topic()
+                return self._batch(topic, self._load.all_again(topic))
             case "invalid":
                 return self._single(*self._load.invalid(self._load.topic()))
             case "cancel" | "reschedule" if (asked := self._load.asked()) is not None:
