@@ -57,6 +57,9 @@ local function judge(i)
   local copy = copy_of(group, ids[i])
   local failure = read_failure(redis.call('HGET', failures, copy))
   if not failure or entry_after(entries[i], failure.entry) then
+    -- A server that was killed may have lost what made the delivery: then the copy is still where it was before.
+    redis.call('ZREM', retry, copy)
+    redis.call('ZREM', garbage, copy)
     return 'acked'
   end
   if failure.entry == entries[i] and withdraw(copy, failure) then

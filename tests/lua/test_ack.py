@@ -1,6 +1,7 @@
 """ack: acked, late or stale."""
 
 import pytest
+import redis
 
 from lisa_common.policy import Policy
 from lisa_common.protocol.consuming import AckOutcome
@@ -52,6 +53,24 @@ def test_one_delivery_twice_in_a_batch(queue: Queue) -> None:
     queue.send("a")
     (delivery,) = queue.read("g")
     assert queue.ack(delivery, delivery)[0] == ACKED
+    assert queue.contents().left == ["finished"]
+
+
+@pytest.mark.parametrize("place", ["retry", "garbage"])
+def test_what_a_killed_server_put_back_ends_with_the_ack(queue: Queue, client: redis.Redis, place: str) -> None:
+    """It has lost the promotion or the replay: the copy is where it was, and the delivery that followed is acked."""
+    queue.join("g")
+    queue.send("a")
+    queue.nack(*queue.read("g"), rejected=place == "garbage")
+    before: list[bytes] = [client.dump(queue.keys.of(name)) for name in (place, "failures")]  # type: ignore[misc]
+    queue.advance(1_000_000)
+    queue.replay("g/a") if place == "garbage" else queue.promote()
+    (delivery,) = queue.read("g")
+    client.xack(queue.keys.of("ready"), "g", delivery.entry.entry)
+    client.xdel(queue.keys.of("ready"), delivery.entry.entry)
+    for name, dump in zip((place, "failures"), before, strict=True):
+        client.restore(queue.keys.of(name), 0, dump, replace=True)
+    assert queue.ack(delivery) == [ACKED]
     assert queue.contents().left == ["finished"]
 
 
