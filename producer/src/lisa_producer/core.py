@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from redis.exceptions import RedisError
 
 from lisa_common.call import Call, Flow, command
-from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, Refused, Resharded
+from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, OutcomeUnknown, Refused, Resharded, Unreachable
 from lisa_common.keys import TopicKeys
 from lisa_common.layout import Layout, by_shard, home
 from lisa_common.protocol import producing
@@ -58,19 +58,32 @@ def _send(
                 known = yield from _known_before(layout, part, confirm, generated_too=rerouted)
                 results += [_result(at, m, 0) for at, m in part if m.id in known]
                 part = [(at, m) for at, m in part if m.id not in known]
-            if part:
-                results += yield from _send_part(keys, part, settings, confirm)
-        except Resharded as error:
-            before, layout = layout, (yield from topics.resolve_anew(topic))
-            if layout is before:
-                raise Refused(f"the registry does not say where: {error}") from error
-            # Of a send that is repeated, the first try may have come before the reshard.
-            rerouted = True
-            parts = _parts(layout, [*part, *(one for _, rest in parts for one in rest)])
+            sent = (yield from _send_part(keys, part, settings, confirm)) if part else []
+            if sent is None:
+                layout = yield from _layout_since(topics, layout)
+                # Of a send that is repeated, the first try may have come before the reshard.
+                rerouted = True
+                parts = _parts(layout, [*part, *(one for _, rest in parts for one in rest)])
+            else:
+                results += sent
         except LisaError as error:
             left = [*part, *(one for _, rest in parts for one in rest)]
             return results + [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in left]
     return results
+
+
+def _layout_since(topics: Topics, before: Layout) -> Flow[Layout]:
+    """The layout since a reshard, of which a closed shard has told."""
+    try:
+        layout = yield from topics.resolve_anew(before.topic)
+    except (Unreachable, Refused) as error:
+        # The send may have been tried before, and carried out.
+        raise OutcomeUnknown(f"{before.topic} was resharded, and the registry does not answer: {error}") from error
+    if layout is before:
+        raise Refused(
+            f"{before.topic} takes no new messages where they belong, and the registry does not say where else"
+        )
+    return layout
 
 
 def _parts(layout: Layout, batch: _Batch) -> list[tuple[TopicKeys, _Batch]]:
@@ -96,17 +109,22 @@ def _known_before(layout: Layout, batch: _Batch, confirm: Confirm | None, *, gen
 
 def _send_part(
     keys: TopicKeys, batch: _Batch, settings: ProducerSettings, confirm: Confirm | None
-) -> Flow[list[SendResult]]:
+) -> Flow[list[SendResult] | None]:
+    """Sends to one shard. Result: one for each message, or None: the shard is closed."""
     messages = [outgoing for _, outgoing in batch]
     repeatable = settings.at_least_once or all(map(_is_far_off, {m.due for m in messages if m.generated}))
     stored = producing.send(keys, messages, repeatable=repeatable)
-    if confirm is None:
-        dues: list[int] = yield stored
-    else:
-        # On one connection, as WAIT asks about what this connection wrote.
-        dues, missing = yield (stored, _confirmation(confirm))
-        if missing:
-            raise NotConfirmed(keys.topic, [m.id for m in messages], *missing)
+    missing: tuple[str, str] | None = None
+    try:
+        if confirm is None:
+            dues: list[int] = yield stored
+        else:
+            # On one connection, as WAIT asks about what this connection wrote.
+            dues, missing = yield (stored, _confirmation(confirm))
+    except Resharded:
+        return None
+    if missing:
+        raise NotConfirmed(keys.topic, [m.id for m in messages], *missing)
     return [_result(position, outgoing, due_ms) for (position, outgoing), due_ms in zip(batch, dues, strict=True)]
 
 
