@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from lisa_common.aio import AsyncConnection
-from lisa_manager.server_checks import findings, judge
+from lisa_manager.server_checks import examine, judge
 from support import Server
 
 FIT = {
@@ -26,6 +26,9 @@ FIT = {
         ({"aof_enabled": "0"}, "", "no persistence"),
         ({"aof_last_write_status": "err"}, "", "disk"),
         ({"rdb_last_bgsave_status": "err"}, "", "disk"),
+        ({"cluster_slots_assigned": "16383"}, "", "16383 of 16384 slots"),
+        ({"cluster_slots_fail": "5461"}, "", "5461 slots"),
+        ({"cluster_state": "fail"}, "", "cluster_state"),
     ],
 )
 def test_each_fault_is_one_line(info: dict[str, str], save: str, words: str) -> None:
@@ -46,9 +49,9 @@ async def test_a_servers_faults_are_found(own_server: Callable[..., Server]) -> 
     bad = own_server(maxmemory="50mb", maxmemory_policy="allkeys-random")
     good = own_server(appendonly="yes", maxmemory_policy="noeviction")
     async with AsyncConnection(bad.url) as connection:
-        assert [line.split(" ")[0] for line in await findings(connection)] == ["maxmemory-policy", "no"]
+        assert [line.split(" ")[0] for line in (await examine(connection)).findings] == ["maxmemory-policy", "no"]
     async with AsyncConnection(good.url) as connection:
-        assert await findings(connection) == []
+        assert (await examine(connection)).findings == []
 
 
 async def test_a_server_that_hides_its_settings_is_judged_by_the_rest(own_server: Callable[..., Server]) -> None:
@@ -57,5 +60,5 @@ async def test_a_server_that_hides_its_settings_is_judged_by_the_rest(own_server
     with server.client() as client:
         client.acl_setuser("jo", enabled=True, passwords=["+x"], keys=["*"], categories=["+@all"], commands=["-config"])
     async with AsyncConnection(server.url.replace("redis://", "redis://jo:x@")) as connection:
-        [found] = await findings(connection)
+        [found] = (await examine(connection)).findings
     assert "since the last snapshot" in found

@@ -56,7 +56,9 @@ def _send_when_read(cluster: Cluster) -> None:
 def _operate(cluster: Cluster) -> None:
     with cluster.master_of(topics_key(PREFIX)).client() as client:
         client.hset(topics_key(PREFIX), MOVING, "{}")
-    assert Commands(_url(cluster, RoleName.MANAGER), PREFIX).manager("status", MOVING).code == 0
+    commands = Commands(_url(cluster, RoleName.MANAGER), PREFIX)
+    assert commands.manager("status", MOVING).code == 0
+    assert "every node: appendonly is off" in commands.manager("doctor").out
 
 
 def _list(cluster: Cluster) -> None:

@@ -105,6 +105,18 @@ class AsyncConnection:
         """Stands for the server that has a key, as far as is known: the same for keys that share a clock."""
         return self._server.node_of(key)
 
+    async def survey(self, calls: Sequence[Call[Any]]) -> dict[str, list[Any] | LisaError]:
+        """Makes calls at each node of a Cluster, replicas too, or at the one server.
+
+        Result: by `host:port`, or "" for the one server, what `execute_each` would give, or why there is nothing.
+        Raises when the one server does not answer, or no node can tell who the others are.
+        """
+        answers = await self._server.survey(calls)
+        return {
+            name: answer if isinstance(answer, LisaError) else list(map(read_reply, calls, answer))
+            for name, answer in answers.items()
+        }
+
     def listen(self, channel: str) -> AsyncIterator[bytes | None]:
         """What is published on a channel from now on; None first, once it is subscribed, and at least once a second.
 

@@ -10,7 +10,9 @@ from lisa_common.aio_node import AsyncNode
 from lisa_common.aio_tasks import cancel_all
 from lisa_common.call import Call
 from lisa_common.errors import LisaError
-from lisa_common.routes import STRAGGLE_S, Answer, Part, Routes, is_news, stray, unblock
+from lisa_common.routes import SLOTS, STRAGGLE_S, Answer, Part, Routes, is_news, stray, unblock
+from lisa_common.server import lisa_error
+from lisa_common.slots import members
 
 __all__ = ["AsyncCluster"]
 
@@ -44,6 +46,15 @@ class AsyncCluster:
     def node_of(self, key: str) -> object:
         """See `AsyncConnection.node_of`."""
         return self._routes.node_of(key)
+
+    async def survey(self, calls: Sequence[Call[Any]]) -> dict[str, Answer]:
+        """See `AsyncConnection.survey`."""
+        [slots] = await self.ask([SLOTS])
+        if isinstance(slots, Exception):
+            raise lisa_error(slots)
+        parts = [Part(node, calls) for node in members(slots, self._routes.home)]
+        answers = await self._exchange(parts)
+        return {"{}:{}".format(*part.node): answer for part, answer in zip(parts, answers, strict=True)}
 
     async def listen(self, channel: str) -> AsyncIterator[bytes | None]:
         """See `AsyncConnection.listen`. Any node will do, as each hands on to all what is published."""

@@ -81,6 +81,10 @@ class AsyncNode:
         """See `AsyncConnection.node_of`."""
         return None
 
+    async def survey(self, calls: Sequence[Call[Any]]) -> dict[str, list[Any]]:
+        """See `AsyncConnection.survey`."""
+        return {"": await self.ask(calls)}
+
     async def listen(self, channel: str) -> AsyncIterator[bytes | None]:
         """See `AsyncConnection.listen`."""
         try:

@@ -18,7 +18,7 @@ from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_common.server import lisa_error, nobody
 from lisa_common.slots import owners, slot_of, slot_of_key, split_read, without_block
 
-__all__ = ["STRAGGLE_S", "Answer", "Part", "Round", "Routes", "Routing", "is_news", "stray", "unblock"]
+__all__ = ["SLOTS", "STRAGGLE_S", "Answer", "Part", "Round", "Routes", "Routing", "is_news", "stray", "unblock"]
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ Routing = Generator[Round, Sequence[Answer], T]
 
 _CLIENT_ID: Call[int] = command("CLIENT", "ID")
 _ASKING: Call[bytes] = command("ASKING")
-_SLOTS: Call[list[Any]] = command("CLUSTER", "SLOTS")
+SLOTS: Call[list[Any]] = command("CLUSTER", "SLOTS")
 
 
 def unblock(client: int) -> Call[int]:
@@ -129,7 +129,7 @@ class Routes:
         for node in self._informants() if self._stale else ():
             # Whoever comes meanwhile goes by what is known so far.
             self._stale = False
-            [answer] = yield Round([Part(node, [_SLOTS])])
+            [answer] = yield Round([Part(node, [SLOTS])])
             reply = answer if isinstance(answer, LisaError) else answer[0]
             if not isinstance(reply, Exception):
                 self._failed.discard(node)

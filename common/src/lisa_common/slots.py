@@ -11,7 +11,7 @@ from lisa_common.address import NodeName
 from lisa_common.call import Call, key_of
 from lisa_common.scripts import Arg
 
-__all__ = ["owners", "slot_of", "slot_of_key", "split_read", "without_block"]
+__all__ = ["members", "owners", "slot_of", "slot_of_key", "split_read", "without_block"]
 
 
 @lru_cache(maxsize=100_000)
@@ -27,12 +27,19 @@ def slot_of(call: Call[Any]) -> int | None:
 
 
 def owners(reply: Sequence[Any], informant: NodeName) -> dict[int, NodeName]:
-    """Who serves each slot, by what CLUSTER SLOTS tells; a node that does not know its own address leaves it out."""
-    return {
-        slot: (host.decode() if host else informant[0], port)
-        for first, last, (host, port, *_), *_ in reply
-        for slot in range(first, last + 1)
-    }
+    """Who serves each slot, by what CLUSTER SLOTS tells."""
+    return {slot: _name(master, informant) for first, last, master, *_ in reply for slot in range(first, last + 1)}
+
+
+def members(reply: Sequence[Any], informant: NodeName) -> list[NodeName]:
+    """The nodes of which CLUSTER SLOTS tells, masters and replicas, by name; where no slot is served, who says so."""
+    return sorted({_name(node, informant) for _, _, *nodes in reply for node in nodes}) or [informant]
+
+
+def _name(node: Sequence[Any], informant: NodeName) -> NodeName:
+    """Host and port of a node; one that does not know its own address leaves it out."""
+    host, port, *_ = node
+    return (host.decode() if host else informant[0], port)
 
 
 def split_read(call: Call[Any]) -> dict[int, Call[Any]]:

@@ -18,7 +18,7 @@ from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.jobs.reclaimer import Reclaimer
 from lisa_manager.jobs.sweeper import Sweeper
 from lisa_manager.jobs.trimmer import Trimmer
-from lisa_manager.server_checks import findings
+from lisa_manager.server_checks import examine
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["Manager", "serve"]
@@ -88,7 +88,7 @@ class Manager:
         logger.info("manager has ended")
 
     async def _check_server(self) -> None:
-        for finding in await findings(self._connection):
+        for finding in (await examine(self._connection)).findings:
             logger.warning("%s", finding)
         await self._discover()
         logger.info("manager serves %d topics", len(self._board.topics))

@@ -8,6 +8,7 @@ from lisa_common.aio import AsyncConnection
 from lisa_common.cli import EXIT_WRONG, JsonFlag, print_json, say, shown, with_settings
 from lisa_common.logs import configure_logging
 from lisa_manager.commands.shared import operator
+from lisa_manager.server_checks import Health, examine
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["doctor", "run"]
@@ -25,19 +26,18 @@ def run(*, settings: ManagerSettings) -> None:
 
 @operator
 def doctor(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
-    """Says what is wrong with the server for a queue that must not lose messages; exits with 1 if anything is."""
-    found = asyncio.run(_findings(settings))
+    """Says what is wrong with the server, or any node, for a queue that must not lose messages; exits with 1 if so."""
+    health = asyncio.run(_examine(settings))
     if json:
-        print_json(found)
+        print_json(health.findings)
     else:
-        for finding in found or ["nothing is wrong with the server"]:
-            say(shown(finding))
-    if found:
+        well = f"nothing is wrong with {'its nodes' if health.remarks else 'the server'}"
+        for line in (*health.remarks, *(health.findings or [well])):
+            say(shown(line))
+    if health.findings:
         raise typer.Exit(EXIT_WRONG)
 
 
-async def _findings(settings: ManagerSettings) -> list[str]:
-    from lisa_manager.server_checks import findings  # noqa: PLC0415 - as above
-
+async def _examine(settings: ManagerSettings) -> Health:
     async with AsyncConnection.of(settings, name="lisa-operator") as connection:
-        return await findings(connection)
+        return await examine(connection)

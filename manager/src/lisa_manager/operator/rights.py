@@ -84,6 +84,7 @@ _ROLES = {
     ),
     RoleName.MANAGER: _Role(
         keyless=f"{_CONNECTED} {_SCRIPTING} info",
+        in_cluster="asking cluster|info cluster|slots",
         channel="publish subscribe",
         registry="evalsha hdel hget hgetall hset hsetnx",
         dropped="evalsha hdel hget hgetall hset",
