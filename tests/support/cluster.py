@@ -4,15 +4,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
+from lisa_common.keys import TopicKeys
 from support.server import Server, free_port
 from support.waiting import wait_until
 
-__all__ = ["Cluster", "cluster"]
+__all__ = ["Cluster", "cluster", "spread"]
 
 _CONFIG = {
     "cluster-enabled": "yes",
@@ -87,6 +89,19 @@ class Cluster:
 
         wait_until(agreed, 60, what="another master")
         return self.master_of(key, others[0])
+
+
+def spread(cluster: Cluster, prefix: str, of_each: int = 1) -> list[TopicKeys]:
+    """Topics on each of the nodes, in their order."""
+    found: dict[int, list[TopicKeys]] = {node.port: [] for node in cluster.masters()}
+    for number in count():
+        keys = TopicKeys(prefix, f"topic-{number}")
+        of_node = found[cluster.master_of(keys.of("ready")).port]
+        if len(of_node) < of_each:
+            of_node.append(keys)
+        elif all(len(of_node) == of_each for of_node in found.values()):
+            return [keys for of_node in found.values() for keys in of_node]
+    raise AssertionError
 
 
 def _slot(key: str) -> int:

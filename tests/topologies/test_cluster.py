@@ -4,7 +4,6 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +21,13 @@ from lisa_common.routes import Part, is_news
 from lisa_common.tls import NO_TLS
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import wait_until_async
-from support.cluster import Cluster
+from support.cluster import Cluster, spread
 from support.commands import Commands
 from support.processes import Programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 Connect = Callable[..., Any]
-
-
-def spread(cluster: Cluster, prefix: str, of_each: int = 1) -> list[TopicKeys]:
-    """Topics on each of the nodes, in their order."""
-    found: dict[int, list[TopicKeys]] = {node.port: [] for node in cluster.masters()}
-    for number in count():
-        keys = TopicKeys(prefix, f"topic-{number}")
-        of_node = found[cluster.master_of(keys.of("ready")).port]
-        if len(of_node) < of_each:
-            of_node.append(keys)
-        elif all(len(of_node) == of_each for of_node in found.values()):
-            return [keys for of_node in found.values() for keys in of_node]
-    raise AssertionError
 
 
 def send(keys: TopicKeys, *ids: str) -> Call[list[int]]:

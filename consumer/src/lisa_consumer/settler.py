@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -27,7 +26,8 @@ class Settler:
     """While one batch is on its way to the server, the next one gathers: batches grow with the load.
 
     What the server does not take is tried again, with growing delays: a handled message is not to be handled again
-    because the server was away for a moment.
+    because the server was away for a moment. Meanwhile its shard is settled apart, as other shards may be at other
+    servers.
     """
 
     def __init__(self, connection: AsyncConnection, core: Core, on_settled: Callable[[Delivery], None]) -> None:
@@ -35,12 +35,14 @@ class Settler:
         self._core = core
         self._on_settled = on_settled
         self._ended: list[_Ended] = []
+        self._apart: dict[tuple[str, str], list[_Ended]] = {}
+        """What has ended of each shard that is settled apart."""
         self._wake = asyncio.Event()
         self._closing = False
 
     def settle(self, delivery: Delivery, nack: Nack | None) -> None:
         """Takes a delivery whose handler has ended: an ack, unless it is to be given up."""
-        self._ended.append(_Ended(delivery, nack))
+        self._apart.get((delivery.topic, delivery.shard), self._ended).append(_Ended(delivery, nack))
         self._wake.set()
 
     def close(self) -> None:
@@ -50,50 +52,59 @@ class Settler:
 
     async def run(self) -> None:
         """Settles until closed and empty."""
-        while self._ended or not self._closing:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._ended:
-                batch, self._ended = self._ended[:MAX_BATCH], self._ended[MAX_BATCH:]
-                await self._settle(batch)
-                for ended in batch:
-                    self._on_settled(ended.delivery)
+        async with asyncio.TaskGroup() as apart:
+            while self._ended or not self._closing:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._ended:
+                    batch, self._ended = self._ended[:MAX_BATCH], self._ended[MAX_BATCH:]
+                    try:
+                        await self._settle(batch)
+                    except LisaError as error:
+                        self._set_apart(batch, error, apart)
 
     async def _settle(self, batch: list[_Ended], *, again: bool = False) -> None:
         acks = [ended.delivery for ended in batch if ended.nack is None]
         nacks = [(ended.delivery, ended.nack) for ended in batch if ended.nack is not None]
-        failures = 0
-        while acks or nacks:
-            try:
-                if acks:
-                    _tell_acks(acks, await self._connection.run(self._core.ack(acks)), again=again or failures > 0)
-                    acks = []
-                if nacks:
-                    _tell_nacks(nacks, await self._connection.run(self._core.nack_each(nacks)))
-                    nacks = []
-            except OF_THE_SERVER as error:
-                failures += 1
-                if failures == 1:
-                    logger.warning("%d handled deliveries wait for the server: %s", len(acks) + len(nacks), error)
-                await asyncio.sleep(RECONNECT.compute(failures))
-            except LisaError as error:
-                await self._settle_apart(batch, error)
-                return
-
-    async def _settle_apart(self, batch: list[_Ended], error: LisaError) -> None:
-        """Settles each topic by itself, so that one that cannot be settled does not hold up the others."""
-        by_topic: dict[str, list[_Ended]] = defaultdict(list)
+        if acks:
+            _tell_acks(acks, await self._connection.run(self._core.ack(acks)), again=again)
+        if nacks:
+            _tell_nacks(nacks, await self._connection.run(self._core.nack_each(nacks)))
         for ended in batch:
-            by_topic[ended.delivery.topic].append(ended)
-        if len(by_topic) > 1:
-            for of_topic in by_topic.values():
-                await self._settle(of_topic, again=True)
-            return
-        for topic, of_topic in by_topic.items():
-            logger.error(
-                "%d deliveries of %s cannot be settled: %s; if they come again, it is when their leases have run out",
-                *(len(of_topic), topic, error),
-            )
+            self._on_settled(ended.delivery)
+
+    def _set_apart(self, batch: list[_Ended], error: LisaError, apart: asyncio.TaskGroup) -> None:
+        if isinstance(error, OF_THE_SERVER):
+            logger.warning("%d handled deliveries wait for the server: %s", len(batch), error)
+        for ended in batch:
+            shard = (ended.delivery.topic, ended.delivery.shard)
+            if shard not in self._apart:
+                self._apart[shard] = []
+                apart.create_task(self._settle_apart(shard))
+            self._apart[shard].append(ended)
+
+    async def _settle_apart(self, shard: tuple[str, str]) -> None:
+        """Settles one shard by itself, until nothing of it is left."""
+        failures = 0
+        while ended := self._apart[shard]:
+            batch = ended[:MAX_BATCH]
+            try:
+                await self._settle(batch, again=True)
+            except OF_THE_SERVER:
+                failures += 1
+                await asyncio.sleep(RECONNECT.compute(failures))
+                continue
+            except LisaError as error:
+                logger.error(
+                    "%d deliveries of %s cannot be settled: %s; "
+                    "if they come again, it is when their leases have run out",
+                    *(len(batch), shard[0], error),
+                )
+                for one in batch:
+                    self._on_settled(one.delivery)
+            failures = 0
+            del ended[: len(batch)]
+        del self._apart[shard]
 
 
 def _tell_acks(deliveries: list[Delivery], outcomes: list[AckOutcome], *, again: bool) -> None:

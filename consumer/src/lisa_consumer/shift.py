@@ -87,23 +87,29 @@ class Shift:
     # Reading
 
     async def _read(self, stopping: asyncio.Event) -> None:
-        failures = 0
+        failures, complained = 0, False
         while not stopping.is_set():
             try:
                 await self._leases.learn(list(self._routes))
                 while not stopping.is_set():
-                    await self._read_once()
-                    if failures:
+                    all_well = await self._read_once()
+                    failures = 0
+                    if complained and all_well:
                         logger.info("the server is back")
-                        failures = 0
+                        complained = False
             except LisaError as error:
                 failures += 1
-                log = logger.warning if failures == 1 else logger.debug
+                log = logger.debug if complained else logger.warning
                 log("cannot read, will try again: %s", error)
+                complained = True
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stopping.wait(), RECONNECT.compute(failures))
 
-    async def _read_once(self) -> None:
+    async def _read_once(self) -> bool:
+        """Reads what there is room for. Result: whether that tells that all servers of the topics answer.
+
+        A read of several servers that brings something tells it of some only.
+        """
         self._room.clear()
         self._aside = {topic: end for topic, end in self._aside.items() if end > time.monotonic()}
         rooms = {topic: self._most(topic) - held for topic, held in self._in_hand.items() if topic not in self._aside}
@@ -117,6 +123,7 @@ class Shift:
         if not all_roomy and not brought:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._room.wait(), _BUSY_POLL_S if roomy or self._aside else None)
+        return all_roomy and not brought
 
     async def _read_topics(self, topics: list[str], limit: int, *, wait: float | None) -> int:
         """Reads topics and takes what they bring; one that cannot be read is set aside, so that the others are."""
