@@ -72,7 +72,7 @@ async def test_a_wake_during_a_look_is_not_forgotten(redis_url: str, prefix: str
         now_ms = await connection.call(server_time())
         look = asyncio.create_task(promoter._round())
         await asyncio.sleep(0)
-        promoter._clocks[None].see(now_ms, board.clock())
+        promoter._clock_of(board.topics["orders"]).see(now_ms, board.clock())
         promoter._hear(b"orders %d" % (now_ms + 700))
         await look
     moment = board.promotions.next_moment()
