@@ -109,6 +109,17 @@ def test_slots_are_asked_for_once() -> None:
     assert talk.ask(FOO) == [(A, [("CLUSTER", "SLOTS")])]
 
 
+def test_who_comes_before_anything_is_known() -> None:
+    """It asks for the slots as well; later it goes by what is known, though that may have changed."""
+    talk, other = Dialogue(A), Dialogue(A)
+    other.routes = talk.routes
+    talk.ask(FOO)
+    assert other.learned(A, B, FOO) == [(B, [FOO.args])]
+    talk.routes.failed(C)
+    assert talk.ask(FOO) == [(A, [("CLUSTER", "SLOTS")])]
+    assert other.ask(FOO) == [(B, [FOO.args])]
+
+
 def test_moved() -> None:
     """The call is made there, with what belongs to it; and the map is asked for before the next."""
     talk = Dialogue(A)

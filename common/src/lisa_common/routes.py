@@ -126,8 +126,8 @@ class Routes:
     def _learn(self) -> Routing[None]:
         """Learns who serves what, if that may have changed."""
         failures: dict[str, Exception] = {}
-        for node in self._informants() if self._stale else ():
-            # Whoever comes meanwhile goes by what is known so far.
+        for node in self._informants() if self._stale or not self._owners else ():
+            # Whoever comes meanwhile goes by what is known so far, if that is anything.
             self._stale = False
             [answer] = yield Round([Part(node, [SLOTS])])
             reply = answer if isinstance(answer, LisaError) else answer[0]
