@@ -9,7 +9,7 @@ from lisa_common.address import NodeName
 from lisa_common.call import Call, command, key_of, script
 from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_common.keys import TopicKeys
-from lisa_common.protocol import consuming
+from lisa_common.protocol import consuming, managing
 from lisa_common.routes import Answer, Round, Routes, unblock
 from lisa_common.slots import slot_of
 
@@ -118,6 +118,18 @@ def test_who_comes_before_anything_is_known() -> None:
     talk.routes.failed(C)
     assert talk.ask(FOO) == [(A, [("CLUSTER", "SLOTS")])]
     assert other.ask(FOO) == [(B, [FOO.args])]
+
+
+def test_scripts_of_several_keys() -> None:
+    """They name one more, which is never there; those of one key, which goes on while its slot moves, do not."""
+    talk = Dialogue(A)
+    keys = TopicKeys("l", "foo")
+    join, promote = consuming.join(keys, "g"), managing.promote(keys, limit=5)
+    asked = promote.args
+    assert asked[2] == 6
+    assert talk.learned(A, B, join, promote) == [
+        (B, [join.args, (*asked[:2], 7, *asked[3:9], "l:{foo}:absent", *asked[9:])]),
+    ]
 
 
 def test_moved() -> None:

@@ -1,4 +1,4 @@
-"""Every Redis key of Lisa, and the two names that are built from others.
+"""Every Redis key of Lisa, and the names that are built from others.
 
 All keys of a shard share one hash tag, so that each script touches one slot of a Redis Cluster; most topics are one
 shard. What each key holds is told in `lua/README.md` and `docs/keys.md`.
@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 __all__ = [
+    "ABSENT",
     "NO_GROUP",
     "TOPIC_KEYS",
     "TopicKeys",
+    "absent_key",
     "copy_of",
     "dropped_key",
     "split_copy",
@@ -30,6 +32,9 @@ TOPIC_KEYS: Final = (
     "garbage",
     "closed",
 )
+
+ABSENT: Final = "absent"
+"""The name of a topic's key that is never there; see `lisa_common.slots.guarded`."""
 
 NO_GROUP: Final = ""
 """Stands for the group of a message that died before any group had it."""
@@ -66,7 +71,7 @@ class TopicKeys:
         return f"{self.topic}/{self.shard}" if self.shard else self.topic
 
     def of(self, name: str) -> str:
-        """The key of one of `TOPIC_KEYS`, or of the registry: `topics` and those that were `dropped`."""
+        """The key of one of `TOPIC_KEYS`, or `ABSENT`, or of the registry: `topics` and those that were `dropped`."""
         if name == "dropped":
             return dropped_key(self.prefix)
         if name == "topics":
@@ -83,6 +88,11 @@ class TopicKeys:
     def all(self) -> tuple[str, ...]:
         """All keys that there may be."""
         return tuple(self.of(name) for name in TOPIC_KEYS)
+
+
+def absent_key(key: str) -> str:
+    """The key beside another one of a topic that is never there."""
+    return f"{key.rpartition(':')[0]}:{ABSENT}"
 
 
 def copy_of(group: str, id: str) -> str:

@@ -16,7 +16,7 @@ from lisa_common.address import NodeName
 from lisa_common.call import Call, command, units
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_common.server import lisa_error, nobody
-from lisa_common.slots import owners, slot_of, slot_of_key, split_read, without_block
+from lisa_common.slots import guarded, owners, slot_of, slot_of_key, split_read, without_block
 
 __all__ = ["SLOTS", "STRAGGLE_S", "Answer", "Part", "Round", "Routes", "Routing", "is_news", "stray", "unblock"]
 
@@ -240,7 +240,7 @@ def _pipeline(calls: Sequence[Call[Any]], found: Iterable[_Unit]) -> list[Call[A
     pipeline: list[Call[Any]] = []
     for unit in found:
         pipeline += (_ASKING,) if unit.asking else ()
-        pipeline += [calls[at] for at in unit.positions]
+        pipeline += [guarded(calls[at]) for at in unit.positions]
     return pipeline
 
 

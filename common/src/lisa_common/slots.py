@@ -9,9 +9,10 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from lisa_common.address import NodeName
 from lisa_common.call import Call, key_of
+from lisa_common.keys import absent_key
 from lisa_common.scripts import Arg
 
-__all__ = ["members", "owners", "slot_of", "slot_of_key", "split_read", "without_block"]
+__all__ = ["guarded", "members", "owners", "slot_of", "slot_of_key", "split_read", "without_block"]
 
 
 @lru_cache(maxsize=100_000)
@@ -56,6 +57,21 @@ def split_read(call: Call[Any]) -> dict[int, Call[Any]]:
         slot: call._replace(args=(*words, *(key for key, _ in pairs), *(after for _, after in pairs)))
         for slot, pairs in by_slot.items()
     }
+
+
+def guarded(call: Call[Any]) -> Call[Any]:
+    """The same call; a script of several keys with one more, which is never there.
+
+    A server that is moving a slot begins a script if it has all of its keys, and breaks it off half-way when it comes
+    to a key that it has emptied itself: that might be elsewhere by now. A key that is not there has it refuse the
+    script before it begins (TRYAGAIN).
+    """
+    name, *words = call.args
+    if name != "EVALSHA" or words[1] in {0, 1}:
+        return call
+    sha, count, *rest = words
+    count = int(count)
+    return call._replace(args=(name, sha, count + 1, *rest[:count], absent_key(str(rest[0])), *rest[count:]))
 
 
 def without_block(read: Call[Any]) -> Call[Any]:

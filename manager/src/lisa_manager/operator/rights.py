@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lisa_common.errors import InvalidInput
-from lisa_common.keys import TopicKeys, dropped_key, topics_key, wake_channel
+from lisa_common.keys import ABSENT, TopicKeys, dropped_key, topics_key, wake_channel
 from lisa_common.values import check_name
 
 __all__ = ["ANY_TOPIC", "RoleName", "rules"]
@@ -136,11 +136,12 @@ def rules(
     found = _ROLES[role]
     keyless = [command for command in found.keyless.split() if command not in left_out]
     keyless += ["select"] * select + found.in_cluster.split() * cluster
+    together = [*found.on, *[ABSENT] * cluster]
     selectors = [
         _selector(found.channel, [f"&{wake_channel(prefix)}"]),
         _selector(found.registry, [f"~{topics_key(prefix)}"]),
         _selector(found.dropped, [f"~{dropped_key(prefix)}"]),
-        _selector(found.on_all, [f"~{topic.of(name)}" for topic in keys for name in found.on]),
+        _selector(found.on_all, [f"~{topic.of(name)}" for topic in keys for name in together]),
         *(_selector(commands, [f"~{topic.of(name)}" for topic in keys]) for name, commands in found.on.items()),
     ]
     return [
