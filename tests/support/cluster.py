@@ -70,14 +70,66 @@ class Cluster:
                 calls += client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0)
         return calls
 
-    def begin_to_move(self, key: str) -> tuple[Server, Server]:
+    def count_errors(self, word: str) -> int:
+        """How often nodes have answered with an error that begins so."""
+        errors = 0
+        for node in self.nodes:
+            with node.client() as client:
+                errors += client.info("errorstats").get(f"errorstat_{word}", {}).get("count", 0)
+        return errors
+
+    def begin_to_move(self, key: str, target: Server | None = None) -> tuple[Server, Server]:
         """Has the slot of a key move, and moves no keys. Result: from where, and where to."""
         source = self.master_of(key)
-        target = next(node for node in self.masters() if node is not source)
+        target = target or self._other_than(source)
         slot = _slot(key)
         _ask(target, "CLUSTER SETSLOT", slot, "IMPORTING", _ask(source, "CLUSTER MYID"))
         _ask(source, "CLUSTER SETSLOT", slot, "MIGRATING", _ask(target, "CLUSTER MYID"))
         return source, target
+
+    def move_keys(self, key: str, source: Server, target: Server) -> None:
+        """Moves the keys of a slot that has begun to move."""
+        while found := _ask(source, "CLUSTER GETKEYSINSLOT", _slot(key), 10):
+            _ask(source, "MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *found)
+
+    def end_move(self, key: str, source: Server, target: Server) -> None:
+        """Gives a slot to where its keys are."""
+        others = [node for node in self.masters() if node not in (source, target)]
+        for node in (target, source, *others):
+            _ask(node, "CLUSTER SETSLOT", _slot(key), "NODE", _ask(target, "CLUSTER MYID"))
+
+    @property
+    def moves_at_once(self) -> bool:
+        """Whether the servers can move slots by themselves, as Valkey does since version 9."""
+        return bool(_ask(self.nodes[0], "COMMAND INFO", "CLUSTER|MIGRATESLOTS")[0])
+
+    def move_at_once(self, key: str, target: Server | None = None) -> Server:
+        """Has a server move a slot by itself. Result: where it was."""
+        source = self.master_of(key)
+        target = target or self._other_than(source)
+        slot = _slot(key)
+        _ask(source, "CLUSTER MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", _ask(target, "CLUSTER MYID"))
+        wait_until(lambda: all(self.master_of(key, node) is target for node in self.nodes), 30, what="the slot to move")
+        return source
+
+    def _other_than(self, master: Server) -> Server:
+        return next(node for node in self.masters() if node is not master)
+
+    def hand_over(self, master: Server) -> None:
+        """Has the replica of a master take its place, by agreement; returns once all nodes know."""
+        replica, *_ = wait_until(lambda: self._replicas_of(master), 30, what="a replica")
+        _ask(replica, "CLUSTER FAILOVER")
+        wait_until(lambda: not any(master in self.masters(node) for node in self.nodes), 30, what="the change of roles")
+
+    def _replicas_of(self, master: Server) -> list[Server]:
+        told = [replicas for _, _, node, *replicas in _ask(master, "CLUSTER SLOTS") if node[1] == master.port]
+        ports = {port for replicas in told for _, port, *_ in replicas}
+        return [node for node in self.nodes if node.port in ports]
+
+    def restart(self, replica: Server) -> None:
+        """Stops a replica as an operator does, starts it again, and returns once it follows its master."""
+        replica.restart()
+        wait_until(partial(_follows, replica), 30, what="the replica")
 
     def wait_for_another_master(self, key: str, than: Server) -> Server:
         """Waits until all other nodes agree on another master for a key, and on that all is well; returns it."""
