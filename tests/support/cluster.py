@@ -98,13 +98,8 @@ class Cluster:
         for node in (target, source, *others):
             _ask(node, "CLUSTER SETSLOT", _slot(key), "NODE", _ask(target, "CLUSTER MYID"))
 
-    @property
-    def moves_at_once(self) -> bool:
-        """Whether the servers can move slots by themselves, as Valkey does since version 9."""
-        return bool(_ask(self.nodes[0], "COMMAND INFO", "CLUSTER|MIGRATESLOTS")[0])
-
     def move_at_once(self, key: str, target: Server | None = None) -> Server:
-        """Has a server move a slot by itself. Result: where it was."""
+        """Has a server move a slot by itself, as Valkey does since version 9. Result: where it was."""
         source = self.master_of(key)
         target = target or self._other_than(source)
         slot = _slot(key)

@@ -10,7 +10,7 @@ import pytest
 from lisa_common.aio import AsyncConnection
 from lisa_common.connection import Connection
 from support.cluster import Cluster, cluster
-from support.engines import own_binary
+from support.engines import binary, own_binary
 from support.sentinel import SentinelGroup, sentinel_group
 from support.tls import Ping
 from support.twins import InThread
@@ -48,9 +48,14 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster
 
 @pytest.fixture
 def own_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    """Start Clusters of the test's own, to break: `own_cluster(replicas=1)`."""
+    """Start Clusters of the test's own, to break: `own_cluster(replicas=1)`, with another `kind` of server if need be."""
+
+    def start(kind: str = "", **options: Any) -> Cluster:
+        chosen = binary(kind) if kind else own_binary()
+        return stack.enter_context(cluster(chosen, tmp_path / "cluster", **options))
+
     with ExitStack() as stack:
-        yield lambda **options: stack.enter_context(cluster(own_binary(), tmp_path / "cluster", **options))
+        yield start
 
 
 @pytest.fixture(params=["blocking", "asyncio"])
