@@ -48,7 +48,7 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster
 
 @pytest.fixture
 def own_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    """Start Clusters of the test's own, to break: `own_cluster(replicas=1)`, with another `kind` of server if need be."""
+    """Start Clusters of the test's own, to break: `own_cluster(replicas=1)`; `kind` is that of the servers."""
 
     def start(kind: str = "", **options: Any) -> Cluster:
         chosen = binary(kind) if kind else own_binary()
