@@ -26,7 +26,7 @@ test-long: .venv/synced ## run those that take a minute each: whole pipelines, c
 
 test-lowest: .venv/synced ## the same with the lowest versions that our distributions allow
 	$(UV) venv --quiet --clear .venv-lowest
-	$(UV) pip install --quiet --python .venv-lowest --resolution lowest-direct --group test \
+	$(UV) pip install --quiet --python .venv-lowest --resolution lowest-direct --group test --group bench \
 		-e 'common[cli,embedded]' -e 'producer[cli,spark]' -e 'consumer[cli]' -e manager
 	PATH="$(CURDIR)/.venv-lowest/bin:$$PATH" pytest $(PYTEST)
 

@@ -182,10 +182,17 @@ def _join(masters: Sequence[Server], replicas: Sequence[tuple[Server, Server]]) 
         wait_until(partial(_is_well, node), 30, what="the Cluster to be well")
     for replica, _ in replicas:
         wait_until(partial(_follows, replica), 30, what="the replicas")
+    for node in nodes:
+        wait_until(partial(_tells_of, node, len(nodes)), 30, what="the nodes to know whose replica each is")
 
 
 def _knows(node: Server, count: int) -> bool:
     return f"cluster_known_nodes:{count}\r".encode() in _ask(node, "CLUSTER INFO")
+
+
+def _tells_of(node: Server, count: int) -> bool:
+    """Whether a node tells clients of so many nodes."""
+    return len({member[1] for _, _, *members in _ask(node, "CLUSTER SLOTS") for member in members}) == count
 
 
 def _follows(replica: Server) -> bool:

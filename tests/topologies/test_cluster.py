@@ -20,7 +20,7 @@ from lisa_common.protocol.producing import Outgoing
 from lisa_common.routes import Part, is_news
 from lisa_common.tls import NO_TLS
 from lisa_producer import AsyncProducer, ProducerSettings
-from support import wait_until_async
+from support import Server, wait_until_async
 from support.cluster import Cluster, spread
 from support.commands import Commands
 from support.processes import Programs
@@ -247,11 +247,9 @@ async def test_a_url_of_one_node_alone(shared_cluster: Cluster, connect: Connect
         await opened.call(consuming.join(elsewhere, "g"))
 
 
-async def test_a_server_that_is_no_cluster(redis_url: str, connect: Connect) -> None:
+async def test_a_server_that_is_no_cluster(own_server: Callable[..., Server], connect: Connect) -> None:
     """And the other way round."""
-    if read_url(redis_url, NO_TLS).scheme != "redis":
-        redis_url = ""
-    opened = connect(redis_url.replace("redis://", "redis+cluster://"))
+    opened = connect(own_server().url.replace("redis://", "redis+cluster://"))
     with pytest.raises(Unreachable, match="cluster support disabled"):
         await opened.call(command("PING"))
 
