@@ -13,7 +13,7 @@ import trustme
 from lisa_common.aio import AsyncConnection
 from lisa_common.call import command
 from lisa_common.connection import Connection
-from lisa_common.tls import Tls
+from lisa_common.transport.tls import Tls
 from support.engines import binary
 from support.server import Server, free_port
 from support.twins import InThread

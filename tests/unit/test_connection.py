@@ -8,7 +8,6 @@ import pytest
 import redis
 import redis.exceptions
 
-from lisa_common.address import masked
 from lisa_common.aio import AsyncConnection
 from lisa_common.call import Call, Flow, command, script
 from lisa_common.connection import Connection
@@ -23,7 +22,8 @@ from lisa_common.errors import (
     Unreachable,
 )
 from lisa_common.keys import TopicKeys, copy_of, split_copy
-from lisa_common.server import forgotten, lisa_error, read_reply
+from lisa_common.transport.address import masked
+from lisa_common.transport.server import forgotten, lisa_error, read_reply
 from support import Server
 
 ResponseError = redis.exceptions.ResponseError

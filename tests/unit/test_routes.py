@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 import redis.exceptions
 
-from lisa_common.address import NodeName
 from lisa_common.call import Call, command, key_of, script
 from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_common.keys import TopicKeys
 from lisa_common.protocol import consuming, managing
-from lisa_common.routes import Answer, Round, Routes, unblock
-from lisa_common.slots import slot_of
+from lisa_common.transport.address import NodeName
+from lisa_common.transport.routes import Answer, Round, Routes, unblock
+from lisa_common.transport.slots import slot_of
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
 HALF = 8192

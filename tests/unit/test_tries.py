@@ -8,7 +8,7 @@ import pytest
 
 from lisa_common.call import Call, command, units
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, ServerError, Unreachable
-from lisa_common.tries import Tries
+from lisa_common.transport.tries import Tries
 
 SEND: Call[Any] = command("HSET", "k", repeatable=False)
 READ: Call[Any] = command("HGET", "k")

@@ -9,17 +9,17 @@ from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from lisa_common.address import read_url
-from lisa_common.aio_cluster import AsyncCluster
-from lisa_common.aio_node import AsyncNode
-from lisa_common.aio_tasks import cancel_all
 from lisa_common.call import Call, Flow
 from lisa_common.errors import LisaError
 from lisa_common.keys import TopicKeys
-from lisa_common.server import has_errors, read_reply
 from lisa_common.settings import Settings
-from lisa_common.tls import NO_TLS, Tls
-from lisa_common.tries import Tries
+from lisa_common.transport.address import read_url
+from lisa_common.transport.aio_cluster import AsyncCluster
+from lisa_common.transport.aio_node import AsyncNode
+from lisa_common.transport.aio_tasks import cancel_all
+from lisa_common.transport.server import has_errors, read_reply
+from lisa_common.transport.tls import NO_TLS, Tls
+from lisa_common.transport.tries import Tries
 
 __all__ = ["AsyncConnection", "cancel_all"]
 

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from lisa_common.address import read_url
 from lisa_common.call import Call, Flow
-from lisa_common.cluster import Cluster
 from lisa_common.errors import LisaError
-from lisa_common.node import Node
-from lisa_common.server import has_errors, read_reply
 from lisa_common.settings import Settings
-from lisa_common.tls import NO_TLS, Tls
-from lisa_common.tries import Tries
+from lisa_common.transport.address import read_url
+from lisa_common.transport.cluster import Cluster
+from lisa_common.transport.node import Node
+from lisa_common.transport.server import has_errors, read_reply
+from lisa_common.transport.tls import NO_TLS, Tls
+from lisa_common.transport.tries import Tries
 
 __all__ = ["Connection"]
 

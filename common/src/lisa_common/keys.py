@@ -34,7 +34,7 @@ TOPIC_KEYS: Final = (
 )
 
 ABSENT: Final = "absent"
-"""The name of a topic's key that is never there; see `lisa_common.slots.guarded`."""
+"""The name of a topic's key that is never there; see `lisa_common.transport.slots.guarded`."""
 
 NO_GROUP: Final = ""
 """Stands for the group of a message that died before any group had it."""

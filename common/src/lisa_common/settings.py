@@ -18,7 +18,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from lisa_common.errors import InvalidSettings
-from lisa_common.tls import Tls
+from lisa_common.transport.tls import Tls
 from lisa_common.values import check_name
 
 __all__ = ["Settings"]

@@ -9,7 +9,7 @@ from lisa_common.aio import AsyncConnection
 from lisa_common.delivery import Delivery
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
-from lisa_common.server import RECONNECT
+from lisa_common.transport.server import RECONNECT
 from lisa_consumer.core import MAX_BATCH, Core
 
 __all__ = ["Settler"]

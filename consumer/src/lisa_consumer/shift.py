@@ -12,7 +12,7 @@ from lisa_common.aio import AsyncConnection, cancel_all
 from lisa_common.delivery import Delivery
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.protocol.consuming import Nack
-from lisa_common.server import RECONNECT
+from lisa_common.transport.server import RECONNECT
 from lisa_consumer.core import MAX_BATCH, Core
 from lisa_consumer.handler import Route, verdict
 from lisa_consumer.leases import Leases

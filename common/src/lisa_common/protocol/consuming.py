@@ -12,7 +12,7 @@ from lisa_common.errors import OF_THE_SERVER, InvalidInput
 from lisa_common.keys import TopicKeys, wake_channel
 from lisa_common.policy import Policy
 from lisa_common.scripts import Arg
-from lisa_common.server import lisa_error
+from lisa_common.transport.server import lisa_error
 
 __all__ = [
     "AckOutcome",

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from lisa_common.address import read_url
 from lisa_common.cli import JsonFlag, print_json, say
 from lisa_common.errors import InvalidInput
+from lisa_common.transport.address import read_url
 from lisa_manager.commands.shared import operator
 from lisa_manager.operator.rights import ANY_TOPIC, RoleName, rules
 from lisa_manager.settings import ManagerSettings

@@ -15,7 +15,7 @@ from lisa_common.errors import LisaError
 from lisa_common.keys import wake_channel
 from lisa_common.protocol import managing
 from lisa_common.protocol.consuming import server_time
-from lisa_common.server import RECONNECT
+from lisa_common.transport.server import RECONNECT
 from lisa_manager.board import Board, Watched
 from lisa_manager.complaints import Complaints
 from lisa_manager.jobs.rounds import Rounds

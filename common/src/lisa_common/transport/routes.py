@@ -1,6 +1,6 @@
 """How calls find their way through a Cluster, without I/O: generators that say whom to ask what, and read the answers.
 
-`lisa_common.cluster` and `lisa_common.aio_cluster` do what they say, over blocking and asyncio connections.
+`cluster` and `aio_cluster` do what they say, over blocking and asyncio connections.
 """
 
 import random
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import redis.exceptions as redis_errors
 
-from lisa_common.address import NodeName
 from lisa_common.call import Call, command, units
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
-from lisa_common.server import lisa_error, nobody
-from lisa_common.slots import guarded, owners, slot_of, slot_of_key, split_read, without_block
+from lisa_common.transport.address import NodeName
+from lisa_common.transport.server import lisa_error, nobody
+from lisa_common.transport.slots import guarded, owners, slot_of, slot_of_key, split_read, without_block
 
 __all__ = ["SLOTS", "STRAGGLE_S", "Answer", "Part", "Round", "Routes", "Routing", "is_news", "stray", "unblock"]
 

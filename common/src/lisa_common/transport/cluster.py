@@ -1,4 +1,4 @@
-"""A Cluster, for the blocking shell. `lisa_common.routes` knows the way; `lisa_common.aio_cluster` is the twin."""
+"""A Cluster, for the blocking shell. `routes` knows the way; `aio_cluster` is the twin."""
 
 import select
 import time
@@ -7,11 +7,11 @@ from typing import Any
 
 import redis.exceptions
 
-from lisa_common.address import Address, NodeName
 from lisa_common.call import Call
 from lisa_common.errors import LisaError
-from lisa_common.node import Node
-from lisa_common.routes import STRAGGLE_S, Answer, Part, Routes, is_news, stray, unblock
+from lisa_common.transport.address import Address, NodeName
+from lisa_common.transport.node import Node
+from lisa_common.transport.routes import STRAGGLE_S, Answer, Part, Routes, is_news, stray, unblock
 
 __all__ = ["Cluster"]
 

@@ -1,19 +1,19 @@
-"""A Cluster, for the asyncio shell. `lisa_common.routes` knows the way; `lisa_common.cluster` is the blocking twin."""
+"""A Cluster, for the asyncio shell. `routes` knows the way; `cluster` is the blocking twin."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from lisa_common.address import Address, NodeName
-from lisa_common.aio_node import AsyncNode
-from lisa_common.aio_tasks import cancel_all
 from lisa_common.call import Call
 from lisa_common.errors import LisaError
 from lisa_common.keys import TopicKeys
-from lisa_common.routes import SLOTS, STRAGGLE_S, Answer, Part, Routes, is_news, stray, unblock
-from lisa_common.server import lisa_error
-from lisa_common.slots import members
+from lisa_common.transport.address import Address, NodeName
+from lisa_common.transport.aio_node import AsyncNode
+from lisa_common.transport.aio_tasks import cancel_all
+from lisa_common.transport.routes import SLOTS, STRAGGLE_S, Answer, Part, Routes, is_news, stray, unblock
+from lisa_common.transport.server import lisa_error
+from lisa_common.transport.slots import members
 
 __all__ = ["AsyncCluster"]
 

@@ -1,6 +1,6 @@
 """`embedded://PATH`: a server for development, in a directory, shared by the processes that use it.
 
-Whoever connects makes sure that a keeper runs, which runs the server (`lisa_common.embedded`). Locks on files decide,
+Whoever connects makes sure that a keeper runs, which runs the server (`embedded`). Locks on files decide,
 as the kernel drops them with the process that has them:
 
 - users.lock: each process that has connected shares it, until it ends. Whom it falls to alone, the keeper, ends.
@@ -87,7 +87,7 @@ def _start_keeper(directory: Path) -> None:
     with (directory / _LOG).open("ab") as log:
         # In a session of its own: Ctrl-C must not end it before those who use it.
         keeper = subprocess.Popen(  # noqa: S603 - ourselves
-            [sys.executable, "-m", "lisa_common.embedded", str(directory)],
+            [sys.executable, "-m", "lisa_common.transport.embedded", str(directory)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

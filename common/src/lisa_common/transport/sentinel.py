@@ -10,9 +10,9 @@ import redis.exceptions
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.retry import Retry
 
-from lisa_common.address import Sentinels
-from lisa_common.server import NO_RETRY, nobody
-from lisa_common.tls import AsyncTlsConnection, TlsConnection
+from lisa_common.transport.address import Sentinels
+from lisa_common.transport.server import NO_RETRY, nobody
+from lisa_common.transport.tls import AsyncTlsConnection, TlsConnection
 
 __all__ = [
     "AsyncSentinelConnection",

@@ -11,9 +11,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from redis.connection import parse_url
 
-from lisa_common.development import SOCKET
 from lisa_common.errors import InvalidInput
-from lisa_common.tls import Tls
+from lisa_common.transport.development import SOCKET
+from lisa_common.transport.tls import Tls
 
 __all__ = ["Address", "NodeName", "Sentinels", "masked", "read_url"]
 

@@ -1,4 +1,4 @@
-"""One server, for the asyncio shell: connections to it, and calls over them. `lisa_common.node` is the twin."""
+"""One server, for the asyncio shell: connections to it, and calls over them. `node` is the twin."""
 
 import asyncio
 import math
@@ -9,13 +9,13 @@ import redis.asyncio
 import redis.exceptions
 from redis.asyncio.retry import Retry
 
-from lisa_common.address import Address
 from lisa_common.call import Call
-from lisa_common.development import AsyncEmbeddedConnection
 from lisa_common.errors import OutcomeUnknown, Unreachable
 from lisa_common.keys import TopicKeys
-from lisa_common.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
-from lisa_common.server import (
+from lisa_common.transport.address import Address
+from lisa_common.transport.development import AsyncEmbeddedConnection
+from lisa_common.transport.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
+from lisa_common.transport.server import (
     NO_RETRY,
     check_options,
     connection_options,
@@ -26,7 +26,7 @@ from lisa_common.server import (
     pack,
     unreachable,
 )
-from lisa_common.tls import AsyncTlsConnection
+from lisa_common.transport.tls import AsyncTlsConnection
 
 __all__ = ["AsyncNode"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
-from lisa_common.address import NodeName
 from lisa_common.call import Call, key_of
 from lisa_common.keys import absent_key
 from lisa_common.scripts import Arg
+from lisa_common.transport.address import NodeName
 
 __all__ = ["guarded", "members", "owners", "slot_of", "slot_of_key", "split_read", "without_block"]
 

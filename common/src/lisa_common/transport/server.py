@@ -9,7 +9,6 @@ import hiredis
 import redis.exceptions as redis_errors
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 
-from lisa_common.address import Address
 from lisa_common.call import Call, units
 from lisa_common.errors import (
     AccessDenied,
@@ -23,7 +22,8 @@ from lisa_common.errors import (
     Unreachable,
     Untrusted,
 )
-from lisa_common.tls import Tls
+from lisa_common.transport.address import Address
+from lisa_common.transport.tls import Tls
 
 __all__ = [
     "NO_RETRY",
