@@ -25,11 +25,10 @@ local failures, retry, garbage = KEYS[6], KEYS[7], KEYS[8]
 --@include forget
 local group = ARGV[2]
 
-local entries, ids, dues = {}, {}, {}
+local entries, ids = {}, {}
 for i = 4, #ARGV, 3 do
   entries[#entries + 1] = ARGV[i]
   ids[#ids + 1] = ARGV[i + 1]
-  dues[#dues + 1] = tonumber(ARGV[i + 2])
 end
 
 -- Takes back the retry of a delivery that was given up, unless a newer delivery has begun. Says whether it could.
@@ -51,7 +50,7 @@ end
 
 local function judge(i)
   local record = redis.call('HGET', messages, ids[i])
-  if not record or not is_of(record, dues[i]) or not owes(group, ids[i]) then
+  if not record or not is_of(record, tonumber(ARGV[3 * i + 3])) or not owes(group, ids[i]) then
     return 'stale'
   end
   local copy = copy_of(group, ids[i])
@@ -84,5 +83,5 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries then
   end
 end
 local window = tonumber(ARGV[3])
-end_copies(group, done, window > 0 and clock(ARGV[1]) + window or nil)
+end_copies(group, done, window > 0 and any_chosen(done) and clock(ARGV[1]) + window or nil)
 return exceptions

@@ -19,15 +19,24 @@ local waiting, retry, ready, owed, failures, messages = KEYS[1], KEYS[2], KEYS[3
 local now = clock(ARGV[1])
 local limit = tonumber(ARGV[2])
 
+-- What is due of a set, and when the next one is, nil for never.
 local function take_due(zset)
-  local due = redis.call('ZRANGE', zset, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
-  if #due > 0 then
-    redis.call('ZREMRANGEBYRANK', zset, 0, #due / 2 - 1)
+  -- Mostly one is due, or none: then this look tells all.
+  local due = redis.call('ZRANGE', zset, 0, 1, 'WITHSCORES')
+  local first, second = tonumber(due[2]), tonumber(due[4])
+  if not first or first > now then
+    return {}, first
   end
-  return due
+  if second and second <= now then
+    due = redis.call('ZRANGE', zset, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+    redis.call('ZREMRANGEBYRANK', zset, 0, #due / 2 - 1)
+    return due, earliest(zset)
+  end
+  redis.call('ZREMRANGEBYRANK', zset, 0, 0)
+  return { due[1], due[2] }, second
 end
 
-local due_messages = take_due(waiting)
+local due_messages, next_message = take_due(waiting)
 if #due_messages > 0 then
   local owing = owing_groups(ready)
   for i = 1, #due_messages, 2 do
@@ -49,7 +58,7 @@ local function first_failure(id, due)
   return { attempts = 1, entry = '0-0', due = limits and limits.due or due, at = now, reason = 'unknown', error = '' }
 end
 
-local due_retries = take_due(retry)
+local due_retries, next_retry = take_due(retry)
 for i = 1, #due_retries, 2 do
   local group, id = split_copy(due_retries[i])
   local due = math.ceil(tonumber(due_retries[i + 1]))
@@ -60,6 +69,6 @@ for i = 1, #due_retries, 2 do
   redis.call('HSET', failures, due_retries[i], write_failure(failure))
 end
 
-local next_due = math.min(earliest(waiting) or math.huge, earliest(retry) or math.huge)
+local next_due = math.min(next_message or math.huge, next_retry or math.huge)
 local full = (#due_messages == 2 * limit or #due_retries == 2 * limit) and 1 or 0
-return { now, (#due_messages + #due_retries) / 2, next_due < math.huge and next_due or -1, full }
+return { now, (#due_messages + #due_retries) / 2, next_due < math.huge and math.ceil(next_due) or -1, full }

@@ -1,15 +1,18 @@
 -- Ends messages. Needs the locals: messages, owed, expiring, failures, finished.
 
--- Removes the records of messages that nobody owes an ack any more. With `until_ms`, ids chosen by callers stay known
--- until then, so that a late twin of the send is still a duplicate.
-local function forget(ids, until_ms)
-  if #ids == 0 then
-    return
+local function any_chosen(ids)
+  for _, id in ipairs(ids) do
+    if chosen(id) then
+      return true
+    end
   end
+  return false
+end
+
+-- Removes records. With `until_ms`, ids chosen by callers stay known until then, so that a late twin of the send is
+-- still a duplicate.
+local function forget_records(ids, until_ms)
   redis.call('HDEL', messages, unpack(ids))
-  if redis.call('EXISTS', expiring) == 1 then
-    redis.call('ZREM', expiring, unpack(ids))
-  end
   if until_ms then
     local tombstones = {}
     for _, id in ipairs(ids) do
@@ -24,9 +27,25 @@ local function forget(ids, until_ms)
   end
 end
 
+-- Removes messages that nobody owes an ack any more.
+local function forget(ids, until_ms)
+  if #ids == 0 then
+    return
+  end
+  if redis.call('EXISTS', expiring) == 1 then
+    redis.call('ZREM', expiring, unpack(ids))
+  end
+  forget_records(ids, until_ms)
+end
+
 -- Ends the group's copies of messages; a message whose last copy ends is forgotten.
 local function end_copies(group, ids, until_ms)
   if #ids == 0 then
+    return
+  end
+  -- Mostly there are records and nothing else, and one look tells so.
+  if redis.call('EXISTS', failures, owed, expiring) == 0 then
+    forget_records(ids, until_ms)
     return
   end
   if redis.call('EXISTS', failures) == 1 then

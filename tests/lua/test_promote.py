@@ -18,6 +18,15 @@ def test_never_early(queue: Queue) -> None:
     assert contents.stream.popitem()[1] == {"id": "a", "due": str(EPOCH_MS + 500), "n": "1"}
 
 
+def test_the_next_due_time(queue: Queue) -> None:
+    """However many are due, the first that is not says when to come again; a priority does not make it earlier."""
+    queue.send_all([outgoing(f"{n}", due=f"+{n}") for n in (1, 2, 3, 5)])
+    queue.send("last", due="+9", priority=1)
+    for after_ms, promoted, next_ms in ((1, 1, 2), (3, 2, 5), (5, 1, 9)):
+        queue.advance(EPOCH_MS + after_ms - queue.now_ms)
+        assert queue.promote() == Promoted(EPOCH_MS + after_ms, promoted, EPOCH_MS + next_ms, more=False)
+
+
 def test_order_is_due_time_then_priority(queue: Queue) -> None:
     """Lowest due time first; within a millisecond the highest priority."""
     queue.send_all(

@@ -32,9 +32,9 @@ class _Role:
 
     keyless: str
     on: Mapping[str, str]
-    """Commands on each of a topic's keys that the role needs."""
+    """Commands on a topic's keys, or on several keys at once, that the role needs."""
     on_all: str = "evalsha"
-    """Commands on several of those at once."""
+    """Commands on all of those keys, several at once."""
     registry: str = ""
     dropped: str = ""
     channel: str = ""
@@ -74,12 +74,13 @@ _ROLES = {
         on={
             "ready": "exists xack xadd xclaim xdel xgroup|create xinfo|groups xpending xrange xreadgroup xrevrange",
             "messages": "hdel hexists hget hmget",
-            "expiring": "exists zrem",
+            "expiring": "zrem",
             "finished": "zadd",
-            "owed": "exists hdel hget hmget hset",
+            "owed": "hdel hget hmget hset",
             "retry": "zadd zrange zrem",
-            "failures": "exists hdel hget hset",
+            "failures": "hdel hget hset",
             "garbage": "zadd zrem",
+            "failures owed expiring": "exists",
         },
     ),
     RoleName.MANAGER: _Role(
@@ -136,13 +137,16 @@ def rules(
     found = _ROLES[role]
     keyless = [command for command in found.keyless.split() if command not in left_out]
     keyless += ["select"] * select + found.in_cluster.split() * cluster
-    together = [*found.on, *[ABSENT] * cluster]
+    together = [*dict.fromkeys(name for names in found.on for name in names.split()), *[ABSENT] * cluster]
     selectors = [
         _selector(found.channel, [f"&{wake_channel(prefix)}"]),
         _selector(found.registry, [f"~{topics_key(prefix)}"]),
         _selector(found.dropped, [f"~{dropped_key(prefix)}"]),
         _selector(found.on_all, [f"~{topic.of(name)}" for topic in keys for name in together]),
-        *(_selector(commands, [f"~{topic.of(name)}" for topic in keys]) for name, commands in found.on.items()),
+        *(
+            _selector(commands, [f"~{topic.of(name)}" for topic in keys for name in names.split()])
+            for names, commands in found.on.items()
+        ),
     ]
     return [
         *("on", "resetkeys", "resetchannels", "clearselectors", "nocommands"),
