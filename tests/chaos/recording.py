@@ -14,7 +14,7 @@ from lisa_common.keys import TopicKeys
 from lisa_common.layout import Layout
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.values import Duration
-from lisa_consumer.core import Core
+from lisa_consumer.core import Core, Reading
 
 __all__ = ["NOT_DONE", "RecordingCore"]
 
@@ -32,11 +32,11 @@ class RecordingCore(Core):
         self._recorder = recorder
         self._asked = 0.0
 
-    def _resolve(self, topics: Sequence[str]) -> Flow[dict[str, Layout]]:
-        layouts = yield from super()._resolve(topics)
+    def _resolve(self, topics: Sequence[str]) -> Flow[Reading]:
+        reading = yield from super()._resolve(topics)
         # What is read next is asked for after this.
         self._asked = now()
-        return layouts
+        return reading
 
     def _fetch(
         self,

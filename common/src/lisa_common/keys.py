@@ -63,7 +63,10 @@ class TopicKeys:
     topic: str
     shard: str = ""
     """What the shard adds to the topic's name in the hash tag; nothing where the topic is one."""
-    _known: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _known: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _known_together: dict[tuple[str, ...], tuple[str, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def tag(self) -> str:
@@ -72,6 +75,10 @@ class TopicKeys:
 
     def of(self, name: str) -> str:
         """The key of one of `TOPIC_KEYS`, or `ABSENT`, or of the registry: `topics` and those that were `dropped`."""
+        # Made once, as every call asks for some.
+        return self._known.get(name) or self._known.setdefault(name, self._make(name))
+
+    def _make(self, name: str) -> str:
         if name == "dropped":
             return dropped_key(self.prefix)
         if name == "topics":
@@ -79,11 +86,8 @@ class TopicKeys:
         return f"{self.prefix}:{{{self.tag}}}:{name}"
 
     def of_each(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The keys of several names. They are made once, as every call of a script asks for its own."""
-        known = self._known.get(names)
-        if known is None:
-            known = self._known[names] = tuple(map(self.of, names))
-        return known
+        """The keys of several names, as a script takes them."""
+        return self._known_together.get(names) or self._known_together.setdefault(names, tuple(map(self.of, names)))
 
     def all(self) -> tuple[str, ...]:
         """All keys that there may be."""

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 
@@ -126,14 +126,13 @@ class Topics:
             return (yield from self.resolve_anew(topic))
         return known.layout
 
-    def resolve_each(self, topics: Iterable[str]) -> Flow[dict[str, Layout]]:
+    def resolve_each(self, topics: Collection[str]) -> Flow[dict[str, Layout]]:
         """The same for several topics, in one round trip at most."""
         now = self.clock()
-        wanted = {topic: self._known.get(check_name("topic", topic)) for topic in topics}
-        stale = [topic for topic, known in wanted.items() if known is None or now >= known.until]
+        stale = [name for name in topics if (known := self._known.get(name)) is None or now >= known.until]
         if stale:
-            yield from self._read(stale)
-        return {topic: self._known[topic].layout for topic in wanted}
+            yield from self._read([check_name("topic", name) for name in stale])
+        return {topic: self._known[topic].layout for topic in topics}
 
     def resolve_anew(self, topic: str) -> Flow[Layout]:
         """The same as `resolve`, of a name that was checked, however lately the topic was read."""

@@ -7,8 +7,8 @@ import secrets
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from lisa_common.call import Call, Flow
 from lisa_common.delivery import Delivery, Entry
@@ -22,7 +22,7 @@ from lisa_common.reading import sort_entries
 from lisa_common.topics import Topics
 from lisa_common.values import MAX_NAME_LENGTH, Duration, check_int, check_name, duration_ms
 
-__all__ = ["Core", "consumer_name"]
+__all__ = ["Core", "Reading", "consumer_name"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,15 @@ class _Keys(dict[tuple[str, str], TopicKeys]):
         return self.setdefault(place, TopicKeys(self._prefix, *place))
 
 
+class Reading(NamedTuple):
+    """What a read of some topics is made of, for as long as their layouts stay as they are."""
+
+    layouts: dict[str, Layout]
+    shards: list[TopicKeys]
+    widest: int
+    """Shards of the topic that has most."""
+
+
 class Core:
     """The flows of one consumer of a group."""
 
@@ -58,6 +67,7 @@ class Core:
         self.name = consumer_name() if name is None else check_name("consumer", name)
         self._topics = Topics(prefix)
         self._joined: set[str] = set()
+        self._reading: Reading | None = None
         self._keys = _Keys(prefix)
         self._clock = clock
 
@@ -82,27 +92,31 @@ class Core:
         block_ms = duration_ms("block", block, low_ms=1)
         lease_ms = None if visibility is None else duration_ms("visibility", visibility, low_ms=1)
         while True:
-            layouts = yield from self._resolve(topics)
+            reading = yield from self._resolve(topics)
             left_ms = None if deadline is None else int((deadline - self._clock()) * 1000)
             wait_ms = None if left_ms is None or left_ms <= 0 else min(left_ms, block_ms)
-            shards = [keys for layout in layouts.values() for keys in layout.served]
-            each = max(1, limit // max(len(layout.served) for layout in layouts.values()))
+            each = max(1, limit // reading.widest)
             try:
-                batches = yield consuming.read(shards, self.group, self.name, limit=each, block_ms=wait_ms)
+                batches = yield consuming.read(reading.shards, self.group, self.name, limit=each, block_ms=wait_ms)
             except NoGroup:
                 self._joined.clear()
+                self._reading = None
                 continue
-            deliveries = yield from self._fetch(layouts, batches, lease_ms)
+            deliveries = yield from self._fetch(reading.layouts, batches, lease_ms)
             if deliveries or wait_ms is None:
                 return deliveries
 
-    def _resolve(self, topics: Sequence[str]) -> Flow[dict[str, Layout]]:
+    def _resolve(self, topics: Sequence[str]) -> Flow[Reading]:
         layouts = yield from self._topics.resolve_each(topics)
-        joining = [keys for layout in layouts.values() for keys in layout.served if keys.tag not in self._joined]
+        if self._reading and layouts == self._reading.layouts:
+            return self._reading
+        shards = [keys for layout in layouts.values() for keys in layout.served]
+        joining = [keys for keys in shards if keys.tag not in self._joined]
         if joining:
             yield [consuming.join(keys, self.group) for keys in joining]
             self._joined.update(keys.tag for keys in joining)
-        return layouts
+        self._reading = Reading(layouts, shards, max(len(layout.served) for layout in layouts.values()))
+        return self._reading
 
     def _fetch(
         self,
@@ -188,7 +202,7 @@ class Core:
 
         return (yield from self._settle(deliveries, calls))
 
-    def visibilities_s(self, topics: Iterable[str]) -> Flow[dict[str, float]]:
+    def visibilities_s(self, topics: Collection[str]) -> Flow[dict[str, float]]:
         """The topics' visibility timeouts, in seconds."""
         layouts = yield from self._topics.resolve_each(topics)
         return {topic: layout.policy.visibility_ms / 1000 for topic, layout in layouts.items()}

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -54,7 +54,9 @@ class Shift:
         self._settings = settings
         self._leases = Leases(connection, core)
         self._settler = Settler(connection, core, self._settled)
-        self._queues: dict[str, deque[Delivery]] = {topic: deque() for topic in routes}
+        self._most = {topic: min(route.concurrency + settings.prefetch, MAX_BATCH) for topic, route in routes.items()}
+        self._queues: dict[str, deque[Delivery]] = defaultdict(deque)
+        """What has not begun, of each topic that has any."""
         self._in_hand = dict.fromkeys(routes, 0)
         self._running: set[asyncio.Task[None]] = set()
         self._room = asyncio.Event()
@@ -112,9 +114,9 @@ class Shift:
         """
         self._room.clear()
         self._aside = {topic: end for topic, end in self._aside.items() if end > time.monotonic()}
-        rooms = {topic: self._most(topic) - held for topic, held in self._in_hand.items() if topic not in self._aside}
+        rooms = {topic: self._most[topic] - held for topic, held in self._in_hand.items() if topic not in self._aside}
         # Half of the hand must be free, so that reads bring batches.
-        roomy = [topic for topic, room in rooms.items() if 2 * room >= self._most(topic)]
+        roomy = [topic for topic, room in rooms.items() if 2 * room >= self._most[topic]]
         all_roomy = 0 < len(roomy) == len(rooms)
         brought = 0
         if roomy:
@@ -141,9 +143,6 @@ class Shift:
         self._take(deliveries)
         return len(deliveries)
 
-    def _most(self, topic: str) -> int:
-        return min(self._routes[topic].concurrency + self._settings.prefetch, MAX_BATCH)
-
     def _take(self, deliveries: list[Delivery]) -> None:
         self._leases.hold(deliveries)
         for delivery in deliveries:
@@ -155,14 +154,17 @@ class Shift:
 
     def _start(self) -> None:
         """Starts what may run: of each topic in turn, while there are slots."""
-        waiting = [topic for topic, queue in self._queues.items() if queue]
+        waiting = list(self._queues)
         while waiting:
-            waiting = [topic for topic in waiting if self._start_one(topic) and self._queues[topic]]
+            waiting = [topic for topic in waiting if self._start_one(topic) and topic in self._queues]
 
     def _start_one(self, topic: str) -> bool:
         if not self._slots.take(topic):
             return False
-        delivery = self._queues[topic].popleft()
+        queue = self._queues[topic]
+        delivery = queue.popleft()
+        if not queue:
+            del self._queues[topic]
         self._running.add(asyncio.create_task(self._handle(self._routes[topic], delivery)))
         return True
 
@@ -201,8 +203,7 @@ class Shift:
 
     async def _drain(self) -> None:
         unbegun = [delivery for queue in self._queues.values() for delivery in queue]
-        for queue in self._queues.values():
-            queue.clear()
+        self._queues.clear()
         if unbegun:
             await self._give_back(unbegun)
         if self._running:
@@ -210,8 +211,7 @@ class Shift:
             await asyncio.wait(self._running, timeout=self._settings.drain_s)
 
     async def _cancel_handlers(self) -> None:
-        for queue in self._queues.values():
-            queue.clear()
+        self._queues.clear()
         for task in self._running:
             task.cancel()
         if self._running:
