@@ -19,7 +19,7 @@ class ManagerSettings(Settings):
     ] = 500
     resolution_s: Annotated[
         float, Field(ge=0, le=1, description="dues closer together than this are promoted together, in seconds")
-    ] = 0.004
+    ] = 0.002
     poll_s: Annotated[
         float,
         Field(ge=0.01, le=60, description="how often a topic is looked at that has something due soon, in seconds"),
