@@ -78,11 +78,17 @@ def entry_place(entry: str) -> tuple[int, int]:
     return int(milliseconds), int(number or 0)
 
 
+_PLAIN = [b"id", b"due", b"n"]
+"""Fields of an entry that is no retry, as most are: told apart, reading one takes half the time."""
+
+
 def entry_of(entry: bytes, values: list[bytes] | None) -> Entry:
     """An entry of the ready stream as Redis gives it."""
     name = entry.decode()
-    fields = dict(zip(*[iter(values or ())] * 2, strict=True))
     try:
+        if values and values[::2] == _PLAIN:
+            return Entry(name, values[1].decode(), int(values[3]), int(values[5]))
+        fields = dict(zip(*[iter(values or ())] * 2, strict=True))
         return Entry(
             entry=name,
             id=fields[b"id"].decode(),

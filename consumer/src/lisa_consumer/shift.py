@@ -178,7 +178,8 @@ class Shift:
             self._leases.end(delivery)
             self._settler.settle(delivery, nack)
         finally:
-            self._running -= {asyncio.current_task()}
+            if task := asyncio.current_task():
+                self._running.discard(task)
             self._slots.give_back(delivery.topic)
             self._start()
 
