@@ -15,6 +15,7 @@ from lisa_common.keys import TopicKeys, dropped_key, topics_key
 from lisa_common.policy import Policy
 from lisa_consumer import AckOutcome, AsyncConsumer, ConsumerSettings, Delivery
 from lisa_manager.daemon import Manager
+from lisa_manager.jobs.sweeper import Sweeper
 from lisa_manager.settings import ManagerSettings
 from lisa_producer import AsyncProducer, Message, ProducerSettings, State
 from support import Server, wait_until_async
@@ -350,6 +351,24 @@ async def test_a_stop_amid_the_start_of_its_jobs_is_no_failure(
     async with managed(redis_url, prefix):
         pass
     assert [record.message for record in caplog.records if record.name.startswith("apscheduler")] == []
+
+
+async def test_a_stop_waits_for_turns_under_way(redis_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that is cancelled may take a while to end; until then the connection is there for it."""
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def turn(_: Sweeper) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)
+            ended.set()
+
+    monkeypatch.setattr(Sweeper, "turn", turn)
+    async with managed(redis_url, prefix):
+        await began.wait()
+    assert ended.is_set()
 
 
 async def test_a_manager_does_not_start_without_a_server(own_server: OwnServer, prefix: str) -> None:

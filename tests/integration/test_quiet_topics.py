@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lisa_common.aio import AsyncConnection
+from lisa_common.keys import TopicKeys
 from lisa_common.layout import Layout
 from lisa_common.protocol.consuming import server_time
 from lisa_consumer import AsyncConsumer, ConsumerSettings
@@ -17,6 +18,7 @@ from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.settings import ManagerSettings
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import Server, wait_until_async
+from support.plain import plain_client
 from support.running import managed
 
 TOPICS = 20
@@ -27,7 +29,7 @@ def _calls(client: redis.Redis, name: str) -> int:
 
 
 async def test_quiet_topics_cost_plain_looks_only(own_server: Callable[..., Server], prefix: str) -> None:
-    """While nothing is expected no script runs, and a look is two commands; a wake is heard all the same."""
+    """While nothing is expected no script runs, and a look is one command; a wake is heard all the same."""
     server = own_server()
     settings = ProducerSettings(redis_url=server.url, prefix=prefix)
     async with AsyncProducer(settings=settings) as producer:
@@ -57,6 +59,26 @@ async def test_deliveries_of_a_quiet_topic_are_found(own_server: Callable[..., S
                     assert len(await consumer.read(wait=5)) == 1
                     again = await consumer.read(wait=10)
                     assert [delivery.attempt for delivery in again] == [2]
+
+
+async def test_a_retry_of_a_quiet_topic_is_found(redis_url: str, prefix: str) -> None:
+    """Without a wake, too, which is but a hint; other topics have none."""
+    keys = TopicKeys(prefix, "orders")
+    consuming = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    async with (
+        AsyncProducer(settings=ProducerSettings(redis_url=redis_url, prefix=prefix)) as producer,
+        AsyncConsumer("orders", "billing", settings=consuming) as consumer,
+    ):
+        for topic in ("orders", "invoices"):
+            await producer.send(topic, b"x", delay=3_600)
+        await producer.send("orders", b"x", id="a")
+        [delivery] = await consumer.read(wait=5)
+        async with managed(redis_url, prefix, quiet_poll_s=0.3) as manager:
+            await wait_until_async(lambda: [watched.calm for watched in manager._board.topics.values()] == [True] * 2)
+            with plain_client(redis_url) as client:
+                client.xack(keys.of("ready"), "billing", delivery.entry.entry)
+                client.zadd(keys.of("retry"), {"billing/a": delivery.due_ms})
+            assert [delivery.attempt for delivery in await consumer.read(wait=5)] == [2]
 
 
 @pytest.mark.parametrize("calm", [False, True])

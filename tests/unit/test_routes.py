@@ -317,6 +317,32 @@ def test_a_read_of_one_slot_waits_at_its_node() -> None:
     assert talk.learned(A, B, one) == [(B, [one.args])]
 
 
+# Counts
+
+
+def test_a_count_of_several_slots() -> None:
+    """Each node counts its own; a count that lacks one is none."""
+    missing = redis.exceptions.ResponseError("LOADING")
+    for answers, found in (
+        (([1], [1]), 2),
+        (([0], [0]), 0),
+        (([1], [missing]), missing),
+    ):
+        talk = Dialogue(A)
+        assert talk.learned(A, B, command("EXISTS", "foo", "b")) == [(B, [("EXISTS", "foo")]), (A, [("EXISTS", "b")])]
+        assert talk.tell(*answers) == []
+        assert talk.replies == [found]
+
+
+def test_a_count_of_a_node_that_is_away() -> None:
+    """It says so."""
+    talk = Dialogue(A)
+    talk.learned(A, B, command("EXISTS", "foo", "b"))
+    away = OutcomeUnknown("broke")
+    talk.tell([1], away)
+    assert talk.replies == [away]
+
+
 def test_unblock() -> None:
     """As if the time were up."""
     assert unblock(7).args == ("CLIENT", "UNBLOCK", 7, "TIMEOUT")

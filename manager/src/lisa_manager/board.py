@@ -146,6 +146,5 @@ class Board:
     def due(self, agenda: Agenda) -> list[tuple[str, Watched]]:
         """The topics to be looked at now; whoever does says when to look again, or it is done in `fallback_s`."""
         now = self.clock()
-        return [
-            (name, self.topics[name]) for name in agenda.take_due(now, now + self._fallback_s) if name in self.topics
-        ]
+        names = agenda.take_due(now, now + self._fallback_s)
+        return [(name, watched) for name in names if (watched := self.topics.get(name))]

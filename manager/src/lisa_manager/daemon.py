@@ -56,6 +56,8 @@ class Manager:
         self._drainer = Drainer(self._connection, self._board, self._discoverer)
         self._complaints = Complaints(logger)
         self._stopping = asyncio.Event()
+        self._turns: set[asyncio.Task[None]] = set()
+        """Turns of jobs that are under way."""
 
     def stop(self) -> None:
         """Tells the manager to end. To be called in its event loop."""
@@ -84,7 +86,8 @@ class Manager:
                 # A turn that is about to begin does so, as only one that has can say nothing of its cancellation.
                 await asyncio.sleep(0)
                 scheduler.shutdown(wait=False)
-                await cancel_all(*loops)
+                # The scheduler cancels turns, but does not wait for them; one might still take up a connection.
+                await cancel_all(*loops, *self._turns)
         logger.info("manager has ended")
 
     async def _check_server(self) -> None:
@@ -110,6 +113,9 @@ class Manager:
         return scheduler
 
     async def _guarded(self, name: str, turn: Callable[[], Awaitable[None]]) -> None:
+        if task := asyncio.current_task():
+            self._turns.add(task)
+            task.add_done_callback(self._turns.discard)
         try:
             await turn()
         except asyncio.CancelledError:

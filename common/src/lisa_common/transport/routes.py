@@ -16,7 +16,7 @@ from lisa_common.call import Call, command, units
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_common.transport.address import NodeName
 from lisa_common.transport.server import lisa_error, nobody
-from lisa_common.transport.slots import guarded, owners, slot_of, slot_of_key, split_read, without_block
+from lisa_common.transport.slots import guarded, owners, slot_of, slot_of_key, split_count, split_read, without_block
 
 __all__ = ["SLOTS", "STRAGGLE_S", "Answer", "Part", "Round", "Routes", "Routing", "is_news", "stray", "unblock"]
 
@@ -113,11 +113,13 @@ class Routes:
     def ask(self, calls: Sequence[Call[Any]]) -> Routing[list[Any]]:
         """Asks each call of the node that serves its key. Result: replies, and LisaErrors for what has none.
 
-        Raises the first error if no node has answered. A read of several slots is made by itself.
+        Raises the first error if no node has answered. A read of several slots is made by itself, and so is a count.
         """
         yield from self._learn()
         if len(calls) == 1 and len(reads := split_read(calls[0])) > 1:
             return [(yield from self._read(reads))]
+        if len(calls) == 1 and len(counts := split_count(calls[0])) > 1:
+            return [(yield from self._count(counts))]
         replies = yield from self._make(calls, [_Unit(found, slot_of(calls[found[0]])) for found in units(calls)])
         if calls and all(isinstance(reply, LisaError) for reply in replies):
             raise replies[0]
@@ -209,6 +211,13 @@ class Routes:
 
     def _node_of(self, unit: _Unit) -> NodeName | None:
         return unit.asking or (self.home if unit.slot is None else self._owners.get(unit.slot))
+
+    def _count(self, counts: Mapping[int, Call[Any]]) -> Routing[Any]:
+        """The sum of counts in several slots, or the first error among them."""
+        units_ = [_Unit(range(at, at + 1), slot) for at, slot in enumerate(counts)]
+        replies = yield from self._make(list(counts.values()), units_)
+        error = next((reply for reply in replies if isinstance(reply, Exception)), None)
+        return error or sum(replies)
 
     def _read(self, reads: Mapping[int, Call[Any]]) -> Routing[Any]:
         """Reads several slots, each by a call of its own, as a Cluster refuses a call that spans any two.

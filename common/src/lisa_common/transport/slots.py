@@ -1,4 +1,4 @@
-"""Slots of a Cluster: which one a call belongs to, who serves them, and reads of several."""
+"""Slots of a Cluster: which one a call belongs to, who serves them, and calls that span several."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from lisa_common.keys import absent_key
 from lisa_common.scripts import Arg
 from lisa_common.transport.address import NodeName
 
-__all__ = ["guarded", "members", "owners", "slot_of", "slot_of_key", "split_read", "without_block"]
+__all__ = ["guarded", "members", "owners", "slot_of", "slot_of_key", "split_count", "split_read", "without_block"]
 
 
 @lru_cache(maxsize=100_000)
@@ -57,6 +57,16 @@ def split_read(call: Call[Any]) -> dict[int, Call[Any]]:
         slot: call._replace(args=(*words, *(key for key, _ in pairs), *(after for _, after in pairs)))
         for slot, pairs in by_slot.items()
     }
+
+
+def split_count(call: Call[Any]) -> dict[int, Call[Any]]:
+    """A count of the keys that are there as one for each slot; empty for what is no such count."""
+    if call.args[0] != "EXISTS":
+        return {}
+    by_slot = defaultdict(list)
+    for key in call.args[1:]:
+        by_slot[slot_of_key(key)].append(key)
+    return {slot: call._replace(args=("EXISTS", *keys)) for slot, keys in by_slot.items()}
 
 
 def guarded(call: Call[Any]) -> Call[Any]:

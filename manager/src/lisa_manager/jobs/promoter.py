@@ -48,14 +48,16 @@ class _ServerClock:
 
     def __init__(self) -> None:
         self._offsets: deque[float] = deque(maxlen=16)
+        self._ahead = 0.0
 
     def see(self, now_ms: int, moment: float) -> None:
         """Notes the server's time in a reply that arrived at that moment."""
         self._offsets.append(now_ms / 1000 - moment)
+        self._ahead = max(self._offsets)
 
     def moment_of(self, server_ms: float) -> float:
         """When the server's clock will show that time."""
-        return server_ms / 1000 - max(self._offsets, default=0.0)
+        return server_ms / 1000 - self._ahead
 
 
 class Promoter:
@@ -128,11 +130,16 @@ class Promoter:
             # Those that cannot be looked at like this are promoted next time, which tells what is wrong with them.
             watched.calm = False
         waiting = await self._rounds.glance(topics, partial(_first_due, place="waiting"))
+        if waiting and await self._rounds.any_there([(name, watched) for name, watched, _ in waiting], "retry"):
+            waiting = await self._with_retries(waiting)
+        for name, watched, due_ms in waiting:
+            self._plan(name, watched, due_ms, now)
+
+    async def _with_retries(self, waiting: list[tuple[str, Watched, float]]) -> list[tuple[str, Watched, float]]:
         first_waiting = {name: due_ms for name, _, due_ms in waiting}
-        found = [(name, watched) for name, watched, _ in waiting]
-        retries = await self._rounds.glance(found, partial(_first_due, place="retry"))
-        for name, watched, due_ms in retries:
-            self._plan(name, watched, min(due_ms, first_waiting[name]), now)
+        topics = [(name, watched) for name, watched, _ in waiting]
+        retries = await self._rounds.glance(topics, partial(_first_due, place="retry"))
+        return [(name, watched, min(due_ms, first_waiting[name])) for name, watched, due_ms in retries]
 
     async def _see_times(self, topics: list[tuple[str, Watched]]) -> None:
         asked = {self._node_of(watched): watched for _, watched in topics}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from lisa_common.aio import AsyncConnection
-from lisa_common.call import Call
+from lisa_common.call import Call, command
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_manager.board import Agenda, Board, Watched
 from lisa_manager.complaints import Complaints
@@ -68,13 +68,20 @@ class Rounds:
         results = await self._connection.execute_each([call(watched) for _, watched in topics])
         answered = []
         for (name, watched), result in zip(topics, results, strict=True):
-            if isinstance(result, _AWAY):
+            if not isinstance(result, LisaError):
+                if name in self._board.topics:
+                    answered.append((name, watched, result))
+            elif isinstance(result, _AWAY):
                 # There may be thousands of them.
                 self._complaints.about(_SOME, result)
                 self._agenda.put(name, self._board.clock() + self._settings.poll_s)
-            elif isinstance(result, LisaError):
+            else:
                 self._complaints.about(subject.format(name), result)
                 self._agenda.put(name, self._board.clock() + self._settings.quiet_poll_s)
-            elif name in self._board.topics:
-                answered.append((name, watched, result))
         return answered
+
+    async def any_there(self, topics: list[tuple[str, Watched]], *names: str) -> bool:
+        """Whether any of the topics has any of these keys, by one command for all; True where nobody can tell."""
+        keys = [watched.keys.of(key) for _, watched in topics for key in names]
+        (found,) = await self._connection.execute_each([command("EXISTS", *keys)])
+        return isinstance(found, LisaError) or found > 0

@@ -13,6 +13,9 @@ from lisa_manager.settings import ManagerSettings
 
 __all__ = ["Sweeper"]
 
+_DATED = ("expiring", "finished", "garbage")
+"""The keys that hold what ends by itself."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -29,15 +32,21 @@ class Sweeper:
     async def turn(self) -> None:
         """One turn over the topics that are due for it."""
         for topics in self._rounds.due():
-            found = await self._rounds.glance(topics, _count_dated, "sweep of {}")
-            now, due = self._board.clock(), []
-            for name, watched, dated in found:
-                if dated:
-                    due.append((name, watched))
-                else:
-                    self._board.sweeps.put(name, now + self._settings.quiet_housekeeping_s)
-            if due:
-                await self._sweep(due)
+            if await self._rounds.any_there(topics, *_DATED):
+                await self._look(topics)
+            else:
+                self._rest([name for name, _ in topics])
+
+    async def _look(self, topics: list[tuple[str, Watched]]) -> None:
+        found = await self._rounds.glance(topics, _count_dated, "sweep of {}")
+        self._rest([name for name, _, dated in found if not dated])
+        if due := [(name, watched) for name, watched, dated in found if dated]:
+            await self._sweep(due)
+
+    def _rest(self, names: list[str]) -> None:
+        moment = self._board.clock() + self._settings.quiet_housekeeping_s
+        for name in names:
+            self._board.sweeps.put(name, moment)
 
     async def _sweep(self, topics: list[tuple[str, Watched]]) -> None:
         limit = self._settings.housekeeping_batch
@@ -66,5 +75,4 @@ class Sweeper:
 
 
 def _count_dated(topic: Watched) -> Call[int]:
-    """How many of the keys there are that hold what ends by itself."""
-    return command("EXISTS", *map(topic.keys.of, ("expiring", "finished", "garbage")))
+    return command("EXISTS", *map(topic.keys.of, _DATED))
