@@ -264,6 +264,14 @@ async def test_bad_group_names_are_refused(consumers: Consumers, name: str) -> N
         consumers(group=name)
 
 
+@pytest.mark.parametrize("topic", ["", "a b", 5, None, ["a"]], ids=repr)
+async def test_bad_topics_are_refused(consumers: Consumers, client: redis.Redis, prefix: str, topic: Any) -> None:
+    """Whatever is given for one (promise 13)."""
+    with pytest.raises(InvalidInput, match="topic"):
+        await consumers((topic,)).read()
+    assert keys_left(client, prefix) == []
+
+
 async def test_settling_nothing_asks_nothing(consumers: Consumers) -> None:
     """An empty batch is no error."""
     consumer = consumers()

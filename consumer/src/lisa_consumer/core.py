@@ -107,6 +107,9 @@ class Core:
                 return deliveries
 
     def _resolve(self, topics: Sequence[str]) -> Flow[Reading]:
+        if self._reading is None:
+            for topic in topics:
+                check_name("topic", topic)
         layouts = yield from self._topics.resolve_each(topics)
         if self._reading and layouts == self._reading.layouts:
             return self._reading
