@@ -25,7 +25,6 @@ T = TypeVar("T")
 _REDIRECTIONS = 5
 """How often a call follows a slot that moves, before it is refused for now."""
 
-
 STRAGGLE_S = 1.0
 """How long a node may take to answer that was told that the race is over: its reply would keep back what has come."""
 
@@ -116,10 +115,11 @@ class Routes:
         Raises the first error if no node has answered. A read of several slots is made by itself, and so is a count.
         """
         yield from self._learn()
-        if len(calls) == 1 and len(reads := split_read(calls[0])) > 1:
-            return [(yield from self._read(reads))]
-        if len(calls) == 1 and len(counts := split_count(calls[0])) > 1:
-            return [(yield from self._count(counts))]
+        if len(calls) == 1:
+            if len(reads := split_read(calls[0])) > 1:
+                return [(yield from self._read(reads))]
+            if len(counts := split_count(calls[0])) > 1:
+                return [(yield from self._count(counts))]
         replies = yield from self._make(calls, [_Unit(found, slot_of(calls[found[0]])) for found in units(calls)])
         if calls and all(isinstance(reply, LisaError) for reply in replies):
             raise replies[0]
@@ -214,10 +214,8 @@ class Routes:
 
     def _count(self, counts: Mapping[int, Call[Any]]) -> Routing[Any]:
         """The sum of counts in several slots, or the first error among them."""
-        units_ = [_Unit(range(at, at + 1), slot) for at, slot in enumerate(counts)]
-        replies = yield from self._make(list(counts.values()), units_)
-        error = next((reply for reply in replies if isinstance(reply, Exception)), None)
-        return error or sum(replies)
+        replies = yield from self._make(list(counts.values()), _one_each(counts))
+        return _first_error(replies) or sum(replies)
 
     def _read(self, reads: Mapping[int, Call[Any]]) -> Routing[Any]:
         """Reads several slots, each by a call of its own, as a Cluster refuses a call that spans any two.
@@ -227,7 +225,7 @@ class Routes:
         """
         calls = list(reads.values())
         at_once = [without_block(call) for call in calls]
-        reading = [_Unit(range(at, at + 1), slot) for at, slot in enumerate(reads)]
+        reading = _one_each(reads)
         for _ in range(_REDIRECTIONS):
             found = _merged((yield from self._make(at_once, reading)))
             if found or at_once == calls:
@@ -243,6 +241,11 @@ class Routes:
             if not any(redirected) or any(isinstance(reply, list) for reply in replies):
                 return _merged(replies)
         raise _lost()
+
+
+def _one_each(slots: Iterable[int]) -> list[_Unit]:
+    """Units of one call for each slot."""
+    return [_Unit(range(at, at + 1), slot) for at, slot in enumerate(slots)]
 
 
 def _pipeline(calls: Sequence[Call[Any]], found: Iterable[_Unit]) -> list[Call[Any]]:
@@ -277,7 +280,11 @@ def _last(answer: Answer) -> Any:
     """The reply that a part of a race waited for, or what went wrong before."""
     if isinstance(answer, LisaError) or answer[-1] is not None:
         return answer if isinstance(answer, LisaError) else answer[-1]
-    return next((reply for reply in answer if isinstance(reply, Exception)), None)
+    return _first_error(answer)
+
+
+def _first_error(replies: Iterable[Any]) -> Exception | None:
+    return next((reply for reply in replies if isinstance(reply, Exception)), None)
 
 
 def _blocked(unit: _Unit, calls: Sequence[Call[Any]]) -> list[Call[Any]]:
@@ -288,7 +295,6 @@ def _merged(replies: Sequence[Any]) -> Any:
     """The streams of several reads as one reply; without any the first error, if there was one, else None."""
     if streams := [stream for reply in replies if isinstance(reply, list) for stream in reply]:
         return streams
-    error = next((reply for reply in replies if isinstance(reply, Exception)), None)
-    if isinstance(error, LisaError):
+    if isinstance(error := _first_error(replies), LisaError):
         raise error
     return error

@@ -1,8 +1,9 @@
 """Slots of a Cluster: which one a call belongs to, who serves them, and calls that span several."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
@@ -48,25 +49,25 @@ def split_read(call: Call[Any]) -> dict[int, Call[Any]]:
     if call.args[0] != "XREADGROUP":
         return {}
     at = call.args.index("STREAMS", 4) + 1
-    words, streams = call.args[:at], call.args[at:]
+    streams = call.args[at:]
     half = len(streams) // 2
-    by_slot = defaultdict(list)
-    for key, after in zip(streams[:half], streams[half:], strict=True):
-        by_slot[slot_of_key(key)].append((key, after))
-    return {
-        slot: call._replace(args=(*words, *(key for key, _ in pairs), *(after for _, after in pairs)))
-        for slot, pairs in by_slot.items()
-    }
+    return _split(call, call.args[:at], zip(streams[:half], streams[half:], strict=True))
 
 
 def split_count(call: Call[Any]) -> dict[int, Call[Any]]:
     """A count of the keys that are there as one for each slot; empty for what is no such count."""
-    if call.args[0] != "EXISTS":
-        return {}
+    return _split(call, call.args[:1], zip(call.args[1:], strict=True)) if call.args[0] == "EXISTS" else {}
+
+
+def _split(call: Call[Any], words: tuple[Arg, ...], rows: Iterable[tuple[Arg, ...]]) -> dict[int, Call[Any]]:
+    """The call for each slot: its words, the keys of the slot, and behind them what else their rows hold."""
     by_slot = defaultdict(list)
-    for key in call.args[1:]:
-        by_slot[slot_of_key(key)].append(key)
-    return {slot: call._replace(args=("EXISTS", *keys)) for slot, keys in by_slot.items()}
+    for row in rows:
+        by_slot[slot_of_key(row[0])].append(row)
+    return {
+        slot: call._replace(args=(*words, *chain.from_iterable(zip(*found, strict=True))))
+        for slot, found in by_slot.items()
+    }
 
 
 def guarded(call: Call[Any]) -> Call[Any]:
