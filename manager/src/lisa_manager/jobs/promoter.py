@@ -130,16 +130,14 @@ class Promoter:
             # Those that cannot be looked at like this are promoted next time, which tells what is wrong with them.
             watched.calm = False
         waiting = await self._rounds.glance(topics, partial(_first_due, place="waiting"))
-        if waiting and await self._rounds.any_there([(name, watched) for name, watched, _ in waiting], "retry"):
-            waiting = await self._with_retries(waiting)
-        for name, watched, due_ms in waiting:
-            self._plan(name, watched, due_ms, now)
-
-    async def _with_retries(self, waiting: list[tuple[str, Watched, float]]) -> list[tuple[str, Watched, float]]:
         first_waiting = {name: due_ms for name, _, due_ms in waiting}
-        topics = [(name, watched) for name, watched, _ in waiting]
-        retries = await self._rounds.glance(topics, partial(_first_due, place="retry"))
-        return [(name, watched, min(due_ms, first_waiting[name])) for name, watched, due_ms in retries]
+        found = [(name, watched) for name, watched, _ in waiting]
+        if found and await self._rounds.any_there(found, "retry"):
+            looked = await self._rounds.glance(found, partial(_first_due, place="retry"))
+        else:
+            looked = waiting
+        for name, watched, due_ms in looked:
+            self._plan(name, watched, min(due_ms, first_waiting[name]), now)
 
     async def _see_times(self, topics: list[tuple[str, Watched]]) -> None:
         asked = {self._node_of(watched): watched for _, watched in topics}
