@@ -1,6 +1,6 @@
 """A Redis Cluster of real processes: masters, each with as many replicas as asked."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from lisa_common.keys import TopicKeys
@@ -56,27 +57,22 @@ class Cluster:
 
     def count_waiting(self) -> int:
         """How many clients wait for something to come."""
-        waiting = 0
-        for node in self.nodes:
-            with node.client() as client:
-                waiting += client.info("clients")["blocked_clients"]
-        return waiting
+        return self._sum(lambda client: client.info("clients")["blocked_clients"])
 
     def count_calls(self, command: str) -> int:
         """How often clients have made a command, `client|id` for example."""
-        calls = 0
-        for node in self.nodes:
-            with node.client() as client:
-                calls += client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0)
-        return calls
+        return self._sum(lambda client: client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
 
     def count_errors(self, word: str) -> int:
         """How often nodes have answered with an error that begins so."""
-        errors = 0
+        return self._sum(lambda client: client.info("errorstats").get(f"errorstat_{word}", {}).get("count", 0))
+
+    def _sum(self, look: "Callable[[redis.Redis], int]") -> int:
+        total = 0
         for node in self.nodes:
             with node.client() as client:
-                errors += client.info("errorstats").get(f"errorstat_{word}", {}).get("count", 0)
-        return errors
+                total += look(client)
+        return total
 
     def begin_to_move(self, key: str, target: Server | None = None) -> tuple[Server, Server]:
         """Has the slot of a key move, and moves no keys. Result: from where, and where to."""
