@@ -17,7 +17,7 @@ from lisa_common.keys import TopicKeys, wake_channel
 from lisa_common.protocol import consuming, producing
 from lisa_common.protocol.producing import Outgoing
 from lisa_common.transport.address import read_url
-from lisa_common.transport.routes import Part, is_news
+from lisa_common.transport.rounds import Part, is_news, unblock
 from lisa_common.transport.tls import NO_TLS
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import Server, wait_until_async
@@ -89,6 +89,28 @@ async def test_a_wait_follows_its_send(own_cluster: Callable[..., Cluster], conn
     opened = connect(cluster.url)
     for keys in spread(cluster, "lisa"):
         assert (await opened.execute([send(keys, "m"), command("WAIT", 1, 2_000)]))[1] == 1
+
+
+async def test_a_wait_that_began_in_a_pause(own_server: Callable[..., Server]) -> None:
+    """It is ended after the pause; servers of some versions would crash if asked before."""
+    server = own_server()
+    with server.client() as admin, server.client() as reader, Connection(server.url) as opened:
+        admin.xgroup_create("stream", "g", mkstream=True)
+        client = reader.client_id()
+        admin.client_pause(60_000, all=False)
+        waiting = asyncio.create_task(asyncio.to_thread(reader.xreadgroup, "g", "c", {"stream": ">"}, block=8_000))
+        await wait_until_async(lambda: "b" in of_client(admin, client)["flags"], what="the reader to be held back")
+        ending = asyncio.create_task(asyncio.to_thread(opened.execute, unblock(client)))
+        await wait_until_async(lambda: admin.info("clients")["blocked_clients"] == 2, what="its end to be put off")
+        admin.client_unpause()
+        assert ((await ending)[-1][-1], await waiting) == (1, [])
+
+
+def of_client(admin: Any, client: int) -> dict[str, Any]:
+    """What a server knows of a client of its own."""
+    [known] = admin.client_list(client_id=[client])
+    found: dict[str, Any] = known
+    return found
 
 
 async def test_a_read_of_several_nodes(shared_cluster: Cluster, connect: Connect, prefix: str) -> None:

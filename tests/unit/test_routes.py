@@ -10,7 +10,8 @@ from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Refused,
 from lisa_common.keys import TopicKeys
 from lisa_common.protocol import consuming, managing
 from lisa_common.transport.address import NodeName
-from lisa_common.transport.routes import Answer, Round, Routes, unblock
+from lisa_common.transport.rounds import Answer, Round
+from lisa_common.transport.routes import Routes
 from lisa_common.transport.slots import slot_of
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
@@ -341,8 +342,3 @@ def test_a_count_of_a_node_that_is_away() -> None:
     away = OutcomeUnknown("broke")
     talk.tell([1], away)
     assert talk.replies == [away]
-
-
-def test_unblock() -> None:
-    """As if the time were up."""
-    assert unblock(7).args == ("CLIENT", "UNBLOCK", 7, "TIMEOUT")

@@ -11,7 +11,8 @@ from lisa_common.keys import TopicKeys
 from lisa_common.transport.address import Address, NodeName
 from lisa_common.transport.aio_node import AsyncNode
 from lisa_common.transport.aio_tasks import cancel_all
-from lisa_common.transport.routes import SLOTS, STRAGGLE_S, Answer, Part, Routes, is_news, stray, unblock
+from lisa_common.transport.rounds import STRAGGLE_S, Answer, Part, is_news, stray, unblock
+from lisa_common.transport.routes import SLOTS, Routes
 from lisa_common.transport.server import lisa_error
 from lisa_common.transport.slots import members
 
@@ -115,7 +116,7 @@ class AsyncCluster:
 
     async def _unblock(self, part: Part, client: "asyncio.Future[int]") -> None:
         with suppress(LisaError):
-            await self._node(part.node).ask([unblock(await client)])
+            await self._node(part.node).ask(unblock(await client))
 
     def _node(self, name: NodeName) -> AsyncNode:
         if name not in self._nodes:

@@ -11,7 +11,8 @@ from lisa_common.call import Call
 from lisa_common.errors import LisaError
 from lisa_common.transport.address import Address, NodeName
 from lisa_common.transport.node import Node
-from lisa_common.transport.routes import STRAGGLE_S, Answer, Part, Routes, is_news, stray, unblock
+from lisa_common.transport.rounds import STRAGGLE_S, Answer, Part, is_news, stray, unblock
+from lisa_common.transport.routes import Routes
 
 __all__ = ["Cluster"]
 
@@ -53,7 +54,7 @@ class Cluster:
         for runner in runners:
             runner.receive_first()
         _await(runners, self._timeout_s, until=is_news)
-        tellers = [_UnderWay(runner.node, [unblock(runner.client)]) for runner in runners if runner.answer is None]
+        tellers = [_UnderWay(runner.node, unblock(runner.client)) for runner in runners if runner.answer is None]
         _await([*runners, *tellers], STRAGGLE_S)
         for either in (*runners, *tellers):
             either.give_up()

@@ -8,68 +8,28 @@ from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import redis.exceptions as redis_errors
 
 from lisa_common.call import Call, command, units
-from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
+from lisa_common.errors import LisaError, Refused, Unreachable
 from lisa_common.transport.address import NodeName
+from lisa_common.transport.rounds import CLIENT_ID, Answer, Part, Round, first_error, last, merged
 from lisa_common.transport.server import lisa_error, nobody
 from lisa_common.transport.slots import guarded, owners, slot_of, slot_of_key, split_count, split_read, without_block
 
-__all__ = ["SLOTS", "STRAGGLE_S", "Answer", "Part", "Round", "Routes", "Routing", "is_news", "stray", "unblock"]
+__all__ = ["SLOTS", "Routes", "Routing"]
 
 T = TypeVar("T")
 
 _REDIRECTIONS = 5
 """How often a call follows a slot that moves, before it is refused for now."""
 
-STRAGGLE_S = 1.0
-"""How long a node may take to answer that was told that the race is over: its reply would keep back what has come."""
-
-
-class Part(NamedTuple):
-    """Calls that one node is to be asked, in one pipeline."""
-
-    node: NodeName
-    calls: Sequence[Call[Any]]
-
-
-class Round(NamedTuple):
-    """What is asked at once, of several nodes.
-
-    In a race each part blocks a connection of its own: its first reply is the id of that client, and once the last
-    reply of any part is news, the other clients are to be unblocked.
-    """
-
-    parts: Sequence[Part]
-    race: bool = False
-
-
-Answer = list[Any] | LisaError
-"""The replies to a part, errors among them; or why there are none."""
-
 Routing = Generator[Round, Sequence[Answer], T]
 
-_CLIENT_ID: Call[int] = command("CLIENT", "ID")
 _ASKING: Call[bytes] = command("ASKING")
 SLOTS: Call[list[Any]] = command("CLUSTER", "SLOTS")
-
-
-def unblock(client: int) -> Call[int]:
-    """Ends the wait of another client, as if its time were up."""
-    return command("CLIENT", "UNBLOCK", client, "TIMEOUT")
-
-
-def is_news(answer: Answer) -> bool:
-    """Whether a part of a race has ended otherwise than by its time."""
-    return _last(answer) is not None
-
-
-def stray(part: Part) -> OutcomeUnknown:
-    """The error of a node that was not waited for any longer."""
-    return OutcomeUnknown("node {}:{} has not answered in time".format(*part.node))
 
 
 @dataclass(slots=True)
@@ -215,7 +175,7 @@ class Routes:
     def _count(self, counts: Mapping[int, Call[Any]]) -> Routing[Any]:
         """The sum of counts in several slots, or the first error among them."""
         replies = yield from self._make(list(counts.values()), _one_each(counts))
-        return _first_error(replies) or sum(replies)
+        return first_error(replies) or sum(replies)
 
     def _read(self, reads: Mapping[int, Call[Any]]) -> Routing[Any]:
         """Reads several slots, each by a call of its own, as a Cluster refuses a call that spans any two.
@@ -227,19 +187,19 @@ class Routes:
         at_once = [without_block(call) for call in calls]
         reading = _one_each(reads)
         for _ in range(_REDIRECTIONS):
-            found = _merged((yield from self._make(at_once, reading)))
+            found = merged((yield from self._make(at_once, reading)))
             if found or at_once == calls:
                 return found
             parts = [Part(self._node_of(unit) or self.home, _blocked(unit, calls)) for unit in reading]
             answers = yield Round(parts, race=True)
-            replies = [_last(answer) for answer in answers]
+            replies = [last(answer) for answer in answers]
             redirected = []
             for unit, part, reply in zip(reading, parts, replies, strict=True):
                 if isinstance(reply, LisaError):
                     self.failed(part.node)
                 redirected.append(self._is_redirected(unit, part.node, replies))
             if not any(redirected) or any(isinstance(reply, list) for reply in replies):
-                return _merged(replies)
+                return merged(replies)
         raise _lost()
 
 
@@ -276,25 +236,5 @@ def _lost() -> Refused:
     return Refused(f"Redis refuses for now: {_REDIRECTIONS} redirections led to no node that serves the slot")
 
 
-def _last(answer: Answer) -> Any:
-    """The reply that a part of a race waited for, or what went wrong before."""
-    if isinstance(answer, LisaError) or answer[-1] is not None:
-        return answer if isinstance(answer, LisaError) else answer[-1]
-    return _first_error(answer)
-
-
-def _first_error(replies: Iterable[Any]) -> Exception | None:
-    return next((reply for reply in replies if isinstance(reply, Exception)), None)
-
-
 def _blocked(unit: _Unit, calls: Sequence[Call[Any]]) -> list[Call[Any]]:
-    return [_CLIENT_ID, *_pipeline(calls, [unit])]
-
-
-def _merged(replies: Sequence[Any]) -> Any:
-    """The streams of several reads as one reply; without any the first error, if there was one, else None."""
-    if streams := [stream for reply in replies if isinstance(reply, list) for stream in reply]:
-        return streams
-    if isinstance(error := _first_error(replies), LisaError):
-        raise error
-    return error
+    return [CLIENT_ID, *_pipeline(calls, [unit])]

@@ -1,0 +1,95 @@
+"""What the nodes of a Cluster are asked at once: an exchange, or a race, which the first news ends for all."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from lisa_common.call import Call, command
+from lisa_common.errors import LisaError, OutcomeUnknown
+from lisa_common.transport.address import NodeName
+
+__all__ = [
+    "CLIENT_ID",
+    "STRAGGLE_S",
+    "Answer",
+    "Part",
+    "Round",
+    "first_error",
+    "is_news",
+    "last",
+    "merged",
+    "stray",
+    "unblock",
+]
+
+STRAGGLE_S = 1.0
+"""How long a node may take to answer that was told that the race is over: its reply would keep back what has come."""
+
+
+class Part(NamedTuple):
+    """Calls that one node is to be asked, in one pipeline."""
+
+    node: NodeName
+    calls: Sequence[Call[Any]]
+
+
+class Round(NamedTuple):
+    """What is asked at once, of several nodes.
+
+    In a race each part blocks a connection of its own: its first reply is the id of that client, and once the last
+    reply of any part is news, the other clients are to be unblocked.
+    """
+
+    parts: Sequence[Part]
+    race: bool = False
+
+
+Answer = list[Any] | LisaError
+"""The replies to a part, errors among them; or why there are none."""
+
+CLIENT_ID: Call[int] = command("CLIENT", "ID")
+
+
+def unblock(client: int) -> list[Call[Any]]:
+    """Ends the wait of another client, as if its time were up.
+
+    In a transaction that might write, for all the server knows, so that a server which is paused, as it is during a
+    fail-over by agreement, puts it off. To end a wait that began in a pause crashes servers older than redis#14164 and
+    valkey#2117, of mid-2025, and does nothing at others: what such a client waits for is the end of the pause.
+    """
+    return [
+        command("MULTI"),
+        command("EVAL", "return 0", 0),
+        command("CLIENT", "UNBLOCK", client, "TIMEOUT"),
+        command("EXEC"),
+    ]
+
+
+def is_news(answer: Answer) -> bool:
+    """Whether a part of a race has ended otherwise than by its time."""
+    return last(answer) is not None
+
+
+def stray(part: Part) -> OutcomeUnknown:
+    """The error of a node that was not waited for any longer."""
+    return OutcomeUnknown("node {}:{} has not answered in time".format(*part.node))
+
+
+def last(answer: Answer) -> Any:
+    """The reply that a part of a race waited for, or what went wrong before."""
+    if isinstance(answer, LisaError) or answer[-1] is not None:
+        return answer if isinstance(answer, LisaError) else answer[-1]
+    return first_error(answer)
+
+
+def merged(replies: Sequence[Any]) -> Any:
+    """The streams of several reads as one reply; without any the first error, if there was one, else None."""
+    if streams := [stream for reply in replies if isinstance(reply, list) for stream in reply]:
+        return streams
+    if isinstance(error := first_error(replies), LisaError):
+        raise error
+    return error
+
+
+def first_error(replies: Iterable[Any]) -> Exception | None:
+    """The first error among replies."""
+    return next((reply for reply in replies if isinstance(reply, Exception)), None)
