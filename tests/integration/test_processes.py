@@ -78,11 +78,11 @@ def test_a_killed_workers_messages_are_handled_by_another(
     declare(visibility_ms=700, backoff="fixed", backoff_base_ms=10)
     programs.hold.touch()
     programs.manager()
-    doomed = programs.worker("--concurrency", "40", "--prefetch", "60")
+    doomed = programs.worker("--concurrency", "99")
     report = producer.send_many("orders", [Message(body=b"x") for _ in range(100)])
     sent = {str(result.id) for result in report.results}
     wait_until(lambda: _pending(client, prefix) == 100)
-    wait_until(lambda: len(programs.journal.begun()) == 40)
+    wait_until(lambda: len(programs.journal.begun()) == 99)
     _idle(1.5)
     assert _pending(client, prefix) == 100, "its leases are renewed while it lives"
     other = programs.worker()
@@ -132,7 +132,7 @@ def test_processes_stop_cleanly(programs: Programs, producer: Producer, client: 
     worker = programs.worker("--concurrency", "5", "--prefetch", "15", "--processes", "2")
     programs.hold.touch()
     report = producer.send_many("orders", [Message(body=b"x") for _ in range(100)])
-    wait_until(lambda: len(programs.journal.begun()) == 10)
+    wait_until(lambda: (len(programs.journal.begun()), _pending(client, prefix)) == (10, 12))
     stopping = Thread(target=lambda: codes.append(worker.stop()))
     codes: list[int] = []
     stopping.start()

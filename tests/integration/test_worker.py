@@ -16,7 +16,7 @@ from lisa_common.errors import InvalidInput
 from lisa_common.keys import TopicKeys
 from lisa_common.policy import Policy
 from lisa_common.protocol import managing
-from lisa_consumer import Delivery, Reject, Retry, Worker
+from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Reject, Retry, Worker
 from lisa_producer import AsyncProducer, Message, State
 from support import keys_left, wait_until, wait_until_async
 from support.running import Handled, managed, new_worker, working
@@ -147,6 +147,87 @@ async def test_a_hanging_topic_does_not_delay_another(redis_url: str, prefix: st
             assert len(hanging) == 2
             gate.set()
             await wait_until_async(lambda: len(hanging) == 20)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 64])
+async def test_no_slot_is_idle_behind_slow_handlers(
+    redis_url: str, prefix: str, sender: AsyncProducer, prefetch: int
+) -> None:
+    """As soon as one of them ends, another message begins, while the others hang."""
+    worker = new_worker(redis_url, prefix, concurrency=4, prefetch=prefetch)
+    begun, gates = Handled(), [asyncio.Event() for _ in range(6)]
+
+    @worker.on("orders")
+    async def hang(delivery: Delivery) -> None:
+        begun.append(delivery)
+        await gates[len(begun) - 1].wait()
+
+    await sender.send_many("orders", [Message(body=b"x") for _ in range(6)])
+    async with working(worker):
+        for ended in range(3):
+            await wait_until_async(lambda ended=ended: len(begun) == 4 + ended)
+            gates[ended].set()
+        for gate in gates:
+            gate.set()
+
+
+async def test_what_a_slow_worker_cannot_begin_soon_is_left_to_others(
+    redis_url: str, prefix: str, sender: AsyncProducer
+) -> None:
+    """It holds one message beyond those that run."""
+    worker = new_worker(redis_url, prefix, concurrency=1)
+    begun = Handled()
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(10)])
+    async with _gate() as gate, AsyncConsumer("orders", "billing", settings=settings) as other:
+
+        @worker.on("orders")
+        async def hang(delivery: Delivery) -> None:
+            begun.append(delivery)
+            await gate.wait()
+
+        async with working(worker):
+            await wait_until_async(lambda: begun)
+            assert [delivery.id for delivery in await other.read()] == [f"m{n}" for n in range(2, 10)]
+            gate.set()
+
+
+async def test_quick_handlers_are_read_ahead_for(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
+) -> None:
+    """Once they are known to be quick, reads bring batches."""
+    worker = new_worker(redis_url, prefix, concurrency=1)
+    handled = Handled()
+    worker.on("orders")(_as_kind("coroutine", handled.append))
+    await sender.send_many("orders", [Message(body=b"x") for _ in range(500)])
+    before = client.info("commandstats").get("cmdstat_xreadgroup", {"calls": 0})["calls"]
+    async with working(worker):
+        await wait_until_async(lambda: len(handled) == 500)
+        assert client.info("commandstats")["cmdstat_xreadgroup"]["calls"] - before < 100
+
+
+async def test_a_topic_with_little_room_does_not_slow_another_down(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
+) -> None:
+    """A read has one limit for all of its topics, so what has room for one message is read by itself."""
+    worker = new_worker(redis_url, prefix, concurrency=32)
+    serial, handled = Handled(), Handled()
+    async with _gate() as gate:
+
+        @worker.on("serial", concurrency=1)
+        async def hang(delivery: Delivery) -> None:
+            serial.append(delivery)
+            await gate.wait()
+
+        worker.on("orders")(_as_kind("coroutine", handled.append))
+        async with working(worker):
+            await sender.send("serial", b"x")
+            await wait_until_async(lambda: serial)
+            before = client.info("commandstats")["cmdstat_xreadgroup"]["calls"]
+            await sender.send_many("orders", [Message(body=b"x") for _ in range(1000)])
+            await wait_until_async(lambda: len(handled) == 1000)
+            assert client.info("commandstats")["cmdstat_xreadgroup"]["calls"] - before < 200
+            gate.set()
 
 
 @pytest.mark.parametrize("broken", ["ready", "messages", "failures"])
@@ -333,14 +414,14 @@ async def test_what_waits_in_hand_keeps_its_lease(
     @worker.on("orders")
     async def handle(delivery: Delivery) -> None:
         handled.append(delivery)
-        end = time.monotonic() + 0.25
+        end = time.monotonic() + 0.5
         await wait_until_async(lambda: time.monotonic() > end)
 
-    await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(4)])
+    await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(3)])
     async with working(worker):
-        await wait_until_async(lambda: len(handled) == 4)
+        await wait_until_async(lambda: len(handled) == 3)
         await _drained(sender, *handled.ids)
-    assert [delivery.attempt for delivery in handled] == [1] * 4
+    assert [delivery.attempt for delivery in handled] == [1] * 3
     assert manager._reclaimer.reclaimed == 0
 
 

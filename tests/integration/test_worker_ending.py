@@ -34,7 +34,7 @@ async def test_a_drain_finishes_what_runs_and_gives_back_the_rest(
     """What has not begun is ready for others at once and has spent no attempt; what runs ends, and is acked."""
     worker = new_worker(redis_url, prefix, concurrency=1, prefetch=5)
     begun, gate = await _hang(worker)
-    await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(4)])
+    await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(2)])
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
     async with AsyncConsumer("orders", "billing", settings=settings) as other:
         serving = asyncio.create_task(worker.serve())
@@ -45,7 +45,7 @@ async def test_a_drain_finishes_what_runs_and_gives_back_the_rest(
         gate.set()
         await serving
         assert begun.ids == ["m0"]
-        assert [(delivery.id, delivery.attempt) for delivery in given_back] == [("m1", 1), ("m2", 1), ("m3", 1)]
+        assert [(delivery.id, delivery.attempt) for delivery in given_back] == [("m1", 1)]
         found = await sender.find("orders", "m0")
         assert found is not None
         assert found.state is State.FINISHED

@@ -16,7 +16,13 @@ class ConsumerSettings(Settings):
 
     concurrency: Annotated[int, Field(ge=1, le=10_000, description="handlers that run at once in a worker")] = 32
     prefetch: Annotated[
-        int, Field(ge=0, le=1_000, description="deliveries of a topic that a worker holds ready beyond those that run")
+        int,
+        Field(
+            ge=0,
+            le=1_000,
+            description="most deliveries of a topic that a worker holds ready beyond those that run; fewer, but one, "
+            "where that is more than it handles in 0.1 s",
+        ),
     ] = 64
     block_s: Annotated[
         float, Field(ge=0.05, le=60, description="how long one read waits at the server, in seconds")

@@ -13,7 +13,8 @@ from lisa_common.delivery import Delivery
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.protocol.consuming import Nack
 from lisa_common.transport.server import RECONNECT
-from lisa_consumer.core import MAX_BATCH, Core
+from lisa_consumer.core import Core
+from lisa_consumer.hand import Hand
 from lisa_consumer.handler import Route, verdict
 from lisa_consumer.leases import Leases
 from lisa_consumer.settings import ConsumerSettings
@@ -29,6 +30,9 @@ _CANCEL_S = 1.0
 
 _ASIDE_S = 10.0
 """How long a topic is left alone that could not be read."""
+
+_NARROW = 4
+"""A topic that has so many times less room than another is read by itself."""
 
 _BUSY_POLL_S = 0.05
 """While a topic is full, the others are read without waiting at the server, at least this often."""
@@ -54,10 +58,9 @@ class Shift:
         self._settings = settings
         self._leases = Leases(connection, core)
         self._settler = Settler(connection, core, self._settled)
-        self._most = {topic: min(route.concurrency + settings.prefetch, MAX_BATCH) for topic, route in routes.items()}
+        self._hands = {topic: Hand(route.concurrency, settings.prefetch) for topic, route in routes.items()}
         self._queues: dict[str, deque[Delivery]] = defaultdict(deque)
         """What has not begun, of each topic that has any."""
-        self._in_hand = dict.fromkeys(routes, 0)
         self._running: set[asyncio.Task[None]] = set()
         self._room = asyncio.Event()
         self._aside: dict[str, float] = {}
@@ -114,18 +117,29 @@ class Shift:
         """
         self._room.clear()
         self._aside = {topic: end for topic, end in self._aside.items() if end > time.monotonic()}
-        rooms = {topic: self._most[topic] - held for topic, held in self._in_hand.items() if topic not in self._aside}
-        # Half of the hand must be free, so that reads bring batches.
-        roomy = [topic for topic, room in rooms.items() if 2 * room >= self._most[topic]]
-        all_roomy = 0 < len(roomy) == len(rooms)
+        hands = {topic: hand for topic, hand in self._hands.items() if topic not in self._aside}
+        roomy = [topic for topic, hand in hands.items() if hand.is_worth_a_read]
+        all_roomy = 0 < len(roomy) == len(hands)
         brought = 0
         if roomy:
-            limit = min(rooms[topic] for topic in roomy)
-            brought = await self._read_topics(roomy, limit, wait=self._settings.block_s if all_roomy else None)
+            brought = await self._read_roomy(roomy, wait=self._settings.block_s if all_roomy else None)
         if not all_roomy and not brought:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._room.wait(), _BUSY_POLL_S if roomy or self._aside else None)
         return all_roomy and not brought
+
+    async def _read_roomy(self, topics: list[str], *, wait: float | None) -> int:
+        """Reads topics, each up to its room. Result: how many messages that has brought."""
+        rooms = {topic: self._hands[topic].room for topic in topics}
+        narrow = [topic for topic, room in rooms.items() if room * _NARROW < max(rooms.values())]
+        brought = 0
+        if narrow:
+            # One read has one limit for all of its topics: what is nearly full must not hold up the others.
+            for some in ([topic for topic in topics if topic not in narrow], narrow):
+                brought += await self._read_topics(some, min(rooms[topic] for topic in some), wait=None)
+        if not narrow or (wait and not brought and not self._aside):
+            brought = await self._read_topics(topics, min(rooms.values()), wait=wait)
+        return brought
 
     async def _read_topics(self, topics: list[str], limit: int, *, wait: float | None) -> int:
         """Reads topics and takes what they bring; one that cannot be read is set aside, so that the others are."""
@@ -147,7 +161,7 @@ class Shift:
         self._leases.hold(deliveries)
         for delivery in deliveries:
             self._queues[delivery.topic].append(delivery)
-            self._in_hand[delivery.topic] += 1
+            self._hands[delivery.topic].held += 1
         self._start()
 
     # Handling
@@ -174,7 +188,9 @@ class Shift:
                 logger.warning("%s is not begun: its lease has run out while it was held", delivery)
                 self._settled(delivery)
                 return
+            began = time.monotonic()
             nack = await self._verdict(route, delivery)
+            self._hands[delivery.topic].note(time.monotonic() - began)
             self._leases.end(delivery)
             self._settler.settle(delivery, nack)
         finally:
@@ -197,7 +213,7 @@ class Shift:
 
     def _settled(self, delivery: Delivery) -> None:
         self._leases.drop(delivery)
-        self._in_hand[delivery.topic] -= 1
+        self._hands[delivery.topic].held -= 1
         self._room.set()
 
     # Ending

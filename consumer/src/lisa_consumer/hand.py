@@ -1,0 +1,53 @@
+"""How much of a topic a worker takes in hand: what may run at once, and what it can begin in a moment."""
+
+from lisa_consumer.core import MAX_BATCH
+
+__all__ = ["AHEAD_S", "Hand"]
+
+AHEAD_S = 0.1
+"""What is held ready should have begun after as many seconds: no other worker can have it, though one may be idle."""
+
+_WEIGHT = 1 / 8
+"""Of the latest handling in the mean of all."""
+
+
+class Hand:
+    """What a worker holds of one topic, from reading to settling.
+
+    Beyond the `concurrency` messages that may run at once, it has room for as many as are handled in `AHEAD_S`, going
+    by how long the latest ones took: for one at least, so that a slot which becomes free has something to begin, and
+    for no more than `prefetch`.
+    """
+
+    def __init__(self, concurrency: int, prefetch: int) -> None:
+        self._concurrency = concurrency
+        self._prefetch = prefetch
+        self._mean_s: float | None = None
+        self.held = 0
+
+    def note(self, handling_s: float) -> None:
+        """Learns how long a message took to handle."""
+        self._mean_s = handling_s if self._mean_s is None else self._mean_s + _WEIGHT * (handling_s - self._mean_s)
+
+    @property
+    def room(self) -> int:
+        """For how many more there is room; less than 0 where it has shrunk since they were read."""
+        return self._most - self.held
+
+    @property
+    def is_worth_a_read(self) -> bool:
+        """Whether there is room for a batch, or a slot would be idle otherwise."""
+        return self.room >= max(1, min(self._most // 2, self._ahead))
+
+    @property
+    def _most(self) -> int:
+        return min(self._concurrency + self._ahead, MAX_BATCH)
+
+    @property
+    def _ahead(self) -> int:
+        if self._mean_s is None:
+            return min(1, self._prefetch)
+        in_time = self._concurrency * AHEAD_S
+        if self._mean_s * self._prefetch <= in_time:
+            return self._prefetch
+        return max(1, int(in_time / self._mean_s))
