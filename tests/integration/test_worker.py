@@ -259,6 +259,25 @@ async def test_a_broken_topic_does_not_delay_another(
     assert len(handled) == 40
 
 
+async def test_a_broken_topic_makes_no_worker_busy(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
+) -> None:
+    """While it is left alone, the others are waited for at the server, however little room one of them has."""
+    worker = new_worker(redis_url, prefix, concurrency=32)
+    handled = Handled()
+    for topic, bound in (("bad", 32), ("serial", 1), ("orders", 32)):
+        worker.on(topic, concurrency=bound)(_as_kind("coroutine", handled.append))
+    client.set(TopicKeys(prefix, "bad").of("ready"), "none of ours")
+    async with working(worker):
+        await sender.send("orders", b"x")
+        await wait_until_async(lambda: handled)
+        before = client.info("commandstats")["cmdstat_xreadgroup"]["calls"]
+        end = time.monotonic() + 1
+        await wait_until_async(lambda: time.monotonic() > end)
+        # Three for each wait of a tenth of a second.
+        assert client.info("commandstats")["cmdstat_xreadgroup"]["calls"] - before < 60
+
+
 async def test_a_topic_may_have_a_bound_of_its_own(worker: Worker, sender: AsyncProducer) -> None:
     """`on(concurrency=1)` handles the messages of a topic one by one, in the order in which they fell due."""
     handled, running = Handled(), Counter[str]()

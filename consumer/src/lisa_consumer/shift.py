@@ -137,8 +137,9 @@ class Shift:
             # One read has one limit for all of its topics: what is nearly full must not hold up the others.
             for some in ([topic for topic in topics if topic not in narrow], narrow):
                 brought += await self._read_topics(some, min(rooms[topic] for topic in some), wait=None)
-        if not narrow or (wait and not brought and not self._aside):
-            brought = await self._read_topics(topics, min(rooms.values()), wait=wait)
+        left = [topic for topic in topics if topic not in self._aside]
+        if left and (not narrow or (wait and not brought)):
+            brought = await self._read_topics(left, min(rooms[topic] for topic in left), wait=wait)
         return brought
 
     async def _read_topics(self, topics: list[str], limit: int, *, wait: float | None) -> int:
