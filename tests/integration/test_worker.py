@@ -230,6 +230,38 @@ async def test_a_topic_with_little_room_does_not_slow_another_down(
             gate.set()
 
 
+async def test_a_full_topic_and_others_are_read_side_by_side(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
+) -> None:
+    """The others are waited for at the server, and what gets room meanwhile is read meanwhile."""
+    worker = new_worker(redis_url, prefix, concurrency=4, block_s=30)
+    slow, handled = Handled(), Handled()
+    async with _gate() as gate:
+
+        @worker.on("slow", concurrency=1)
+        async def hang(delivery: Delivery) -> None:
+            slow.append(delivery)
+            await gate.wait()
+
+        worker.on("orders")(_as_kind("coroutine", handled.append))
+        await sender.send_many("slow", [Message(body=b"x") for _ in range(10)])
+        async with working(worker):
+            await wait_until_async(lambda: slow)
+            for n in range(3):
+                await wait_until_async(lambda: client.info("clients")["blocked_clients"] == 1)
+                await sender.send("orders", b"x")
+                await wait_until_async(lambda n=n: len(handled) == n + 1)
+            gate.set()
+            await wait_until_async(lambda: len(slow) == 10)
+            before = client.info("commandstats")["cmdstat_xreadgroup"]["calls"]
+            end = time.monotonic() + 0.5
+            await wait_until_async(lambda: time.monotonic() > end)
+            assert client.info("commandstats")["cmdstat_xreadgroup"]["calls"] - before < 50
+            # A worker hears of its stop when its read ends.
+            worker.stop()
+            await sender.send("orders", b"x")
+
+
 @pytest.mark.parametrize("broken", ["ready", "messages", "failures"])
 async def test_a_broken_topic_does_not_delay_another(
     *, redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis, broken: str

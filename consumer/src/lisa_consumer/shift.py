@@ -35,7 +35,7 @@ _NARROW = 4
 """A topic that has so many times less room than another is read by itself."""
 
 _BUSY_POLL_S = 0.05
-"""While a topic is full, the others are read without waiting at the server, at least this often."""
+"""How long a topic that was full is waited for at the server, while the others are."""
 
 
 class Shift:
@@ -97,7 +97,7 @@ class Shift:
             try:
                 await self._leases.learn(list(self._routes))
                 while not stopping.is_set():
-                    all_well = await self._read_once()
+                    all_well = await self._read_once(stopping)
                     failures = 0
                     if complained and all_well:
                         logger.info("the server is back")
@@ -110,23 +110,46 @@ class Shift:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stopping.wait(), RECONNECT.compute(failures))
 
-    async def _read_once(self) -> bool:
+    async def _read_once(self, stopping: asyncio.Event) -> bool:
         """Reads what there is room for. Result: whether that tells that all servers of the topics answer.
 
         A read of several servers that brings something tells it of some only.
         """
         self._room.clear()
         self._aside = {topic: end for topic, end in self._aside.items() if end > time.monotonic()}
-        hands = {topic: hand for topic, hand in self._hands.items() if topic not in self._aside}
-        roomy = [topic for topic, hand in hands.items() if hand.is_worth_a_read]
-        all_roomy = 0 < len(roomy) == len(hands)
-        brought = 0
-        if roomy:
-            brought = await self._read_roomy(roomy, wait=self._settings.block_s if all_roomy else None)
-        if not all_roomy and not brought:
+        topics = self._hands.keys() - self._aside.keys()
+        roomy = self._roomy(topics)
+        if roomy and len(roomy) < len(topics):
+            await self._read_beside(roomy, topics - set(roomy), stopping)
+        elif roomy:
+            return not await self._read_roomy(roomy, wait=self._settings.block_s)
+        else:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._room.wait(), _BUSY_POLL_S if roomy or self._aside else None)
-        return all_roomy and not brought
+                await asyncio.wait_for(self._room.wait(), _BUSY_POLL_S if self._aside else None)
+        return False
+
+    def _roomy(self, topics: set[str]) -> list[str]:
+        return [topic for topic, hand in self._hands.items() if topic in topics and hand.is_worth_a_read]
+
+    async def _read_beside(self, roomy: list[str], full: set[str], stopping: asyncio.Event) -> None:
+        """Waits at the server for topics that have room; meanwhile reads those that were full, as they get room."""
+        waiting = asyncio.create_task(self._read_roomy(roomy, wait=self._settings.block_s))
+        waiting.add_done_callback(lambda _: self._room.set())
+        try:
+            while not waiting.done():
+                self._room.clear()
+                freed = self._roomy(full - self._aside.keys())
+                if freed and not stopping.is_set():
+                    await self._read_roomy(freed, wait=_BUSY_POLL_S)
+                else:
+                    await self._room.wait()
+            waiting.result()
+        except LisaError:
+            # One that were broken off might be given messages that nobody has then until their leases run out.
+            await asyncio.wait({waiting})
+            raise
+        finally:
+            await cancel_all(waiting)
 
     async def _read_roomy(self, topics: list[str], *, wait: float | None) -> int:
         """Reads topics, each up to its room. Result: how many messages that has brought."""
