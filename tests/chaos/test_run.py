@@ -5,7 +5,7 @@ import pytest
 from chaos.nemesis import KINDS
 from chaos.run import Options, run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 _TOO_LONG = ("restart everything in turn", "load slowly", "leave connections half-open")
 """Faults that take a good part of a minute."""
@@ -20,4 +20,4 @@ def test_the_promises_are_kept_under_faults() -> None:
     print(summary)  # noqa: T201 - figures to look at
     assert result.verdict.violations == [], summary
     assert result.verdict.counts["messages"] > 1_000
-    assert sum(result.faults.values()) > 10
+    assert len(result.faults) >= 5

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
@@ -17,6 +18,9 @@ from lisa_common.keys import TopicKeys
 from lisa_common.policy import Policy
 from lisa_common.protocol import managing
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Reject, Retry, Worker
+from lisa_consumer.core import Core
+from lisa_consumer.handler import Route
+from lisa_consumer.shift import Shift
 from lisa_producer import AsyncProducer, Message, State
 from support import keys_left, wait_until, wait_until_async
 from support.running import Handled, managed, new_worker, working
@@ -289,6 +293,23 @@ async def test_a_broken_topic_does_not_delay_another(
             await wait_until_async(lambda: len(handled) >= 40)
             await _drained(sender, *(str(result.id) for result in sent.results))
     assert len(handled) == 40
+
+
+async def test_room_that_shrinks_as_a_read_begins(
+    redis_url: str, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When a handler turns out to be slow in that very moment, the topic is read as it was meant to be."""
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix, block_s=0.1)
+    routes = {topic: Route(topic, print, 1) for topic in ("full", "quick")}
+    async with AsyncConnection(redis_url) as connection:
+        shift = Shift(connection, Core(prefix, "billing"), routes, threads=ThreadPoolExecutor(1), settings=settings)
+        for topic, held in (("full", 65), ("quick", 20)):
+            shift._hands[topic].note(0.001)
+            shift._hands[topic].held = held
+        reading = asyncio.create_task(shift._read_once(asyncio.Event()))
+        asyncio.get_running_loop().call_soon(shift._hands["quick"].note, 1.0)
+        await reading
+    assert (shift._hands["quick"].room, caplog.messages) == (-18, [])
 
 
 async def test_a_broken_topic_makes_no_worker_busy(

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 
 import pytest
+import redis
 
 from lisa_common.policy import Policy
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Worker
@@ -16,11 +17,11 @@ from support.running import Handled, managed, new_worker, working
 OwnServer = Callable[..., Server]
 
 
-async def _hang(worker: Worker) -> tuple[Handled, asyncio.Event]:
+async def _hang(worker: Worker, *, concurrency: int | None = None) -> tuple[Handled, asyncio.Event]:
     """Registers a handler that waits for an event."""
     begun, gate = Handled(), asyncio.Event()
 
-    @worker.on("orders")
+    @worker.on("orders", concurrency=concurrency)
     async def handle(delivery: Delivery) -> None:
         begun.append(delivery)
         await gate.wait()
@@ -50,6 +51,31 @@ async def test_a_drain_finishes_what_runs_and_gives_back_the_rest(
         assert found is not None
         assert found.state is State.FINISHED
         assert await other.read() == []
+
+
+async def test_what_has_not_begun_does_not_wait_for_the_last_read(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
+) -> None:
+    """It is given back while the worker is still waited for at the server, and what runs ends, and is the last."""
+    worker = new_worker(redis_url, prefix, concurrency=2, block_s=30)
+    begun, gate = await _hang(worker, concurrency=1)
+    worker.on("quiet")(begun.append)
+    await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(2)])
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    async with AsyncConsumer("orders", "billing", settings=settings) as other:
+        serving = asyncio.create_task(worker.serve())
+        await wait_until_async(lambda: begun and client.info("clients")["blocked_clients"])
+        worker.stop()
+        given_back = await other.read(wait=10)
+        assert [delivery.id for delivery in given_back] == ["m1"]
+        gate.set()
+        # The last read brings something that is not begun any more.
+        await sender.send("quiet", b"x", id="late")
+        await serving
+    assert begun.ids == ["m0"]
+    found = await sender.find("quiet", "late")
+    assert found is not None
+    assert (found.state, found.attempts) == (State.READY, 0)
 
 
 async def test_a_drain_does_not_wait_for_ever(redis_url: str, prefix: str, sender: AsyncProducer) -> None:

@@ -103,7 +103,19 @@ async def test_a_wait_that_began_in_a_pause(own_server: Callable[..., Server]) -
         ending = asyncio.create_task(asyncio.to_thread(opened.execute, unblock(client)))
         await wait_until_async(lambda: admin.info("clients")["blocked_clients"] == 2, what="its end to be put off")
         admin.client_unpause()
-        assert ((await ending)[-1][-1], await waiting) == (1, [])
+        assert ((await ending)[-1], await waiting) == (1, [])
+
+
+async def test_a_wait_at_a_server_without_memory(own_server: Callable[..., Server]) -> None:
+    """It is ended all the same."""
+    server = own_server()
+    with server.client() as admin, server.client() as reader, Connection(server.url) as opened:
+        admin.xgroup_create("stream", "g", mkstream=True)
+        client = reader.client_id()
+        waiting = asyncio.create_task(asyncio.to_thread(reader.xreadgroup, "g", "c", {"stream": ">"}, block=8_000))
+        await wait_until_async(lambda: "b" in of_client(admin, client)["flags"], what="the reader to wait")
+        admin.config_set("maxmemory", "1")
+        assert (opened.execute(unblock(client))[-1], await waiting) == (1, [])
 
 
 def of_client(admin: Any, client: int) -> dict[str, Any]:

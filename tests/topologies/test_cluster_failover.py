@@ -142,24 +142,28 @@ MOST_COMPLAINTS = 2
 """Of a node: one as it goes away, and one before that, should the nodes not know each other's slots yet."""
 
 
+@pytest.mark.parametrize(("bound", "other_bound"), [(4, 4), (32, 1), (1, 32)])
 async def test_acks_wait_for_their_own_node_only(
-    own_cluster: Callable[..., Cluster], caplog: pytest.LogCaptureFixture
+    own_cluster: Callable[..., Cluster], caplog: pytest.LogCaptureFixture, bound: int, other_bound: int
 ) -> None:
-    """While a node is away a worker goes on with the topics of others; what was handled meanwhile is acked at last."""
+    """While a node is away a worker goes on with the topics of others; what was handled meanwhile is acked at last.
+
+    However much less room there is for the one topic than for the other, so that each is read by itself.
+    """
     cluster = own_cluster(appendonly="yes", appendfsync="always", cluster_require_full_coverage="no")
     home = cluster.master_of(topics_key("lisa"))
     there = [keys for keys in spread(cluster, "lisa") if cluster.master_of(keys.of("ready")) is not home]
     away, other = (keys.topic for keys in there)
-    worker = new_worker(cluster.url, "lisa", concurrency=4, prefetch=4)
+    worker = new_worker(cluster.url, "lisa", concurrency=max(bound, other_bound), prefetch=4)
     begun, done, handled = asyncio.Event(), asyncio.Event(), Counter[str]()
 
-    @worker.on(away)
+    @worker.on(away, concurrency=bound)
     async def wait(delivery: Delivery) -> None:
         begun.set()
         await done.wait()
         handled[delivery.id] += 1
 
-    @worker.on(other)
+    @worker.on(other, concurrency=other_bound)
     async def count(delivery: Delivery) -> None:
         handled[delivery.id] += 1
 

@@ -14,9 +14,9 @@ _WEIGHT = 1 / 8
 class Hand:
     """What a worker holds of one topic, from reading to settling.
 
-    Beyond the `concurrency` messages that may run at once, it has room for as many as are handled in `AHEAD_S`, going
-    by how long the latest ones took: for one at least, so that a slot which becomes free has something to begin, and
-    for no more than `prefetch`.
+    Beyond the `concurrency` messages that may run at once, were all slots free for them, it has room for as many as
+    are handled in `AHEAD_S`, going by how long the latest ones took: for one at least, so that a slot which becomes
+    free has something to begin, and for no more than `prefetch`.
     """
 
     def __init__(self, concurrency: int, prefetch: int) -> None:

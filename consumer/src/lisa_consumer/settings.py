@@ -20,8 +20,8 @@ class ConsumerSettings(Settings):
         Field(
             ge=0,
             le=1_000,
-            description="most deliveries of a topic that a worker holds ready beyond those that run; fewer, but one, "
-            "where that is more than it handles in 0.1 s",
+            description="most deliveries of a topic that a worker holds beyond those that may run at once; fewer where "
+            "it handles fewer in 0.1 s, but one",
         ),
     ] = 64
     block_s: Annotated[

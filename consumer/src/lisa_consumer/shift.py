@@ -35,7 +35,7 @@ _NARROW = 4
 """A topic that has so many times less room than another is read by itself."""
 
 _BUSY_POLL_S = 0.05
-"""How long a topic that was full is waited for at the server, while the others are."""
+"""How long a topic that was full is waited for at the server while the others are, or one that was left alone."""
 
 
 class Shift:
@@ -62,6 +62,7 @@ class Shift:
         self._queues: dict[str, deque[Delivery]] = defaultdict(deque)
         """What has not begun, of each topic that has any."""
         self._running: set[asyncio.Task[None]] = set()
+        self._ending = False
         self._room = asyncio.Event()
         self._aside: dict[str, float] = {}
         """Topics that cannot be read, and until when they are left alone."""
@@ -75,9 +76,12 @@ class Shift:
         try:
             done, _ = await asyncio.wait((keeper, settler, reader, waiter), return_when=asyncio.FIRST_COMPLETED)
             stopping.set()
+            self._ending = True
             self._room.set()
             for task in done:
                 task.result()
+            # What waits in hand does not wait for the last read, which may take as long as the server lets it.
+            await self._give_back_unbegun()
             await reader
             await self._drain()
         finally:
@@ -118,51 +122,64 @@ class Shift:
         self._room.clear()
         self._aside = {topic: end for topic, end in self._aside.items() if end > time.monotonic()}
         topics = self._hands.keys() - self._aside.keys()
-        roomy = self._roomy(topics)
-        if roomy and len(roomy) < len(topics):
-            await self._read_beside(roomy, topics - set(roomy), stopping)
-        elif roomy:
-            return not await self._read_roomy(roomy, wait=self._settings.block_s)
+        rooms = self._rooms(topics)
+        if rooms and len(rooms) < len(topics):
+            await self._read_beside(rooms, topics - rooms.keys(), stopping)
+        elif rooms:
+            return not await self._read_rooms(rooms, wait=self._settings.block_s)
         else:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._room.wait(), _BUSY_POLL_S if self._aside else None)
         return False
 
-    def _roomy(self, topics: set[str]) -> list[str]:
-        return [topic for topic, hand in self._hands.items() if topic in topics and hand.is_worth_a_read]
+    def _rooms(self, topics: set[str]) -> dict[str, int]:
+        """Of these topics those that are worth a read, and how many messages they have room for."""
+        return {t: hand.room for t, hand in self._hands.items() if t in topics and hand.is_worth_a_read}
 
-    async def _read_beside(self, roomy: list[str], full: set[str], stopping: asyncio.Event) -> None:
+    async def _read_beside(self, rooms: dict[str, int], full: set[str], stopping: asyncio.Event) -> None:
         """Waits at the server for topics that have room; meanwhile reads those that were full, as they get room."""
-        waiting = asyncio.create_task(self._read_roomy(roomy, wait=self._settings.block_s))
+        waiting = asyncio.create_task(self._read_rooms(rooms, wait=self._settings.block_s))
         waiting.add_done_callback(lambda _: self._room.set())
+        failure: LisaError | None = None
         try:
+            # Until it ends by itself: were it broken off, it might be given messages that nobody has then until their
+            # leases run out.
             while not waiting.done():
                 self._room.clear()
-                freed = self._roomy(full - self._aside.keys())
-                if freed and not stopping.is_set():
-                    await self._read_roomy(freed, wait=_BUSY_POLL_S)
+                freed = self._rooms(full - self._aside.keys())
+                if freed and not failure and not stopping.is_set():
+                    try:
+                        await self._read_rooms(freed, wait=_BUSY_POLL_S)
+                    except LisaError as error:
+                        failure = error
                 else:
                     await self._room.wait()
-            waiting.result()
-        except LisaError:
-            # One that were broken off might be given messages that nobody has then until their leases run out.
-            await asyncio.wait({waiting})
-            raise
+            if not waiting.result() and failure:
+                raise failure
         finally:
             await cancel_all(waiting)
 
-    async def _read_roomy(self, topics: list[str], *, wait: float | None) -> int:
+    async def _read_rooms(self, rooms: dict[str, int], *, wait: float | None) -> int:
         """Reads topics, each up to its room. Result: how many messages that has brought."""
-        rooms = {topic: self._hands[topic].room for topic in topics}
-        narrow = [topic for topic, room in rooms.items() if room * _NARROW < max(rooms.values())]
+        narrow = {topic for topic, room in rooms.items() if room * _NARROW < max(rooms.values())}
+        # One read has one limit for all of its topics: what is nearly full must not hold up the others.
+        if narrow and (brought := await self._read_apart(rooms, rooms.keys() - narrow, narrow)):
+            return brought
+        left = {topic: room for topic, room in rooms.items() if topic not in self._aside}
+        return await self._read_topics(list(left), min(left.values()), wait=wait) if left else 0
+
+    async def _read_apart(self, rooms: dict[str, int], *parts: set[str]) -> int:
+        """Reads what there is, by one read for each part. One that fails is heard of where the others bring nothing."""
         brought = 0
-        if narrow:
-            # One read has one limit for all of its topics: what is nearly full must not hold up the others.
-            for some in ([topic for topic in topics if topic not in narrow], narrow):
-                brought += await self._read_topics(some, min(rooms[topic] for topic in some), wait=None)
-        left = [topic for topic in topics if topic not in self._aside]
-        if left and (not narrow or (wait and not brought)):
-            brought = await self._read_topics(left, min(rooms[topic] for topic in left), wait=wait)
+        failure: LisaError | None = None
+        for part in parts:
+            topics = [topic for topic in rooms if topic in part]
+            try:
+                brought += await self._read_topics(topics, min(rooms[topic] for topic in topics), wait=None)
+            except LisaError as error:
+                failure = error
+        if failure and not brought:
+            raise failure
         return brought
 
     async def _read_topics(self, topics: list[str], limit: int, *, wait: float | None) -> int:
@@ -192,7 +209,7 @@ class Shift:
 
     def _start(self) -> None:
         """Starts what may run: of each topic in turn, while there are slots."""
-        waiting = list(self._queues)
+        waiting = [] if self._ending else list(self._queues)
         while waiting:
             waiting = [topic for topic in waiting if self._start_one(topic) and topic in self._queues]
 
@@ -243,10 +260,7 @@ class Shift:
     # Ending
 
     async def _drain(self) -> None:
-        unbegun = [delivery for queue in self._queues.values() for delivery in queue]
-        self._queues.clear()
-        if unbegun:
-            await self._give_back(unbegun)
+        await self._give_back_unbegun()
         if self._running:
             logger.info("%d handlers are running, up to %g s", len(self._running), self._settings.drain_s)
             await asyncio.wait(self._running, timeout=self._settings.drain_s)
@@ -259,7 +273,11 @@ class Shift:
             # One that does not heed it is left behind.
             await asyncio.wait(self._running, timeout=_CANCEL_S)
 
-    async def _give_back(self, deliveries: list[Delivery]) -> None:
+    async def _give_back_unbegun(self) -> None:
+        deliveries = [delivery for queue in self._queues.values() for delivery in queue]
+        self._queues.clear()
+        if not deliveries:
+            return
         try:
             released = await self._connection.run(self._core.release(deliveries), patience_s=1)
             logger.info("%d deliveries that had not begun were given back", released)

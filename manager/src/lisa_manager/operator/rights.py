@@ -68,7 +68,7 @@ _ROLES = {
     ),
     RoleName.CONSUMER: _Role(
         keyless=f"{_CONNECTED} {_SCRIPTING}",
-        in_cluster="asking client|id client|unblock cluster|slots eval exec multi",
+        in_cluster="asking client|id client|unblock cluster|slots eval",
         channel="publish",
         registry="hmget",
         on={
