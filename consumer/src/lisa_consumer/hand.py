@@ -24,10 +24,24 @@ class Hand:
         self._prefetch = prefetch
         self._mean_s: float | None = None
         self.held = 0
+        self._plan(min(1, prefetch))
 
     def note(self, handling_s: float) -> None:
         """Learns how long a message took to handle."""
-        self._mean_s = handling_s if self._mean_s is None else self._mean_s + _WEIGHT * (handling_s - self._mean_s)
+        mean_s = self._mean_s
+        self._mean_s = mean_s = handling_s if mean_s is None else mean_s + _WEIGHT * (handling_s - mean_s)
+        in_time = self._concurrency * AHEAD_S
+        ahead = self._prefetch
+        if mean_s * ahead > in_time:
+            ahead = max(1, int(in_time / mean_s))
+        if ahead != self._ahead:
+            self._plan(ahead)
+
+    def _plan(self, ahead: int) -> None:
+        self._ahead = ahead
+        self._most = min(self._concurrency + ahead, MAX_BATCH)
+        # Room for a batch, unless a slot would be idle meanwhile.
+        self._batch = max(1, min(self._most // 2, ahead))
 
     @property
     def room(self) -> int:
@@ -37,17 +51,4 @@ class Hand:
     @property
     def is_worth_a_read(self) -> bool:
         """Whether there is room for a batch, or a slot would be idle otherwise."""
-        return self.room >= max(1, min(self._most // 2, self._ahead))
-
-    @property
-    def _most(self) -> int:
-        return min(self._concurrency + self._ahead, MAX_BATCH)
-
-    @property
-    def _ahead(self) -> int:
-        if self._mean_s is None:
-            return min(1, self._prefetch)
-        in_time = self._concurrency * AHEAD_S
-        if self._mean_s * self._prefetch <= in_time:
-            return self._prefetch
-        return max(1, int(in_time / self._mean_s))
+        return self._most - self.held >= self._batch

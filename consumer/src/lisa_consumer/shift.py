@@ -161,7 +161,8 @@ class Shift:
 
     async def _read_rooms(self, rooms: dict[str, int], *, wait: float | None) -> int:
         """Reads topics, each up to its room. Result: how many messages that has brought."""
-        narrow = {topic for topic, room in rooms.items() if room * _NARROW < max(rooms.values())}
+        widest = max(rooms.values())
+        narrow = {topic for topic, room in rooms.items() if room * _NARROW < widest}
         # One read has one limit for all of its topics: what is nearly full must not hold up the others.
         if narrow and (brought := await self._read_apart(rooms, rooms.keys() - narrow, narrow)):
             return brought
