@@ -302,11 +302,18 @@ async def test_room_that_shrinks_as_a_read_begins(
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix, block_s=0.1)
     routes = {topic: Route(topic, print, 1) for topic in ("full", "quick")}
     async with AsyncConnection(redis_url) as connection:
-        shift = Shift(connection, Core(prefix, "billing"), routes, threads=ThreadPoolExecutor(1), settings=settings)
+        shift = Shift(
+            connection,
+            Core(prefix, "billing"),
+            routes,
+            threads=ThreadPoolExecutor(1),
+            settings=settings,
+            stopping=asyncio.Event(),
+        )
         for topic, held in (("full", 65), ("quick", 20)):
             shift._hands[topic].note(0.001)
             shift._hands[topic].held = held
-        reading = asyncio.create_task(shift._read_once(asyncio.Event()))
+        reading = asyncio.create_task(shift._read_once())
         asyncio.get_running_loop().call_soon(shift._hands["quick"].note, 1.0)
         await reading
     assert (shift._hands["quick"].room, caplog.messages) == (-18, [])

@@ -2,9 +2,9 @@
 
 from lisa_consumer.core import MAX_BATCH
 
-__all__ = ["AHEAD_S", "Hand"]
+__all__ = ["Hand"]
 
-AHEAD_S = 0.1
+_AHEAD_S = 0.1
 """What is held ready should have begun after as many seconds: no other worker can have it, though one may be idle."""
 
 _WEIGHT = 1 / 8
@@ -15,7 +15,7 @@ class Hand:
     """What a worker holds of one topic, from reading to settling.
 
     Beyond the `concurrency` messages that may run at once, were all slots free for them, it has room for as many as
-    are handled in `AHEAD_S`, going by how long the latest ones took: for one at least, so that a slot which becomes
+    are handled in `_AHEAD_S`, going by how long the latest ones took: for one at least, so that a slot which becomes
     free has something to begin, and for no more than `prefetch`.
     """
 
@@ -30,7 +30,7 @@ class Hand:
         """Learns how long a message took to handle."""
         mean_s = self._mean_s
         self._mean_s = mean_s = handling_s if mean_s is None else mean_s + _WEIGHT * (handling_s - mean_s)
-        in_time = self._concurrency * AHEAD_S
+        in_time = self._concurrency * _AHEAD_S
         ahead = self._prefetch
         if mean_s * ahead > in_time:
             ahead = max(1, int(in_time / mean_s))
@@ -51,4 +51,4 @@ class Hand:
     @property
     def is_worth_a_read(self) -> bool:
         """Whether there is room for a batch, or a slot would be idle otherwise."""
-        return self._most - self.held >= self._batch
+        return self.room >= self._batch

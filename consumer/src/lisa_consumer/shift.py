@@ -49,6 +49,7 @@ class Shift:
         *,
         threads: Executor,
         settings: ConsumerSettings,
+        stopping: asyncio.Event,
     ) -> None:
         self._connection = connection
         self._core = core
@@ -62,21 +63,20 @@ class Shift:
         self._queues: dict[str, deque[Delivery]] = defaultdict(deque)
         """What has not begun, of each topic that has any."""
         self._running: set[asyncio.Task[None]] = set()
-        self._ending = False
+        self._stopping = stopping
         self._room = asyncio.Event()
         self._aside: dict[str, float] = {}
         """Topics that cannot be read, and until when they are left alone."""
 
-    async def work(self, stopping: asyncio.Event) -> None:
-        """Reads and handles until stopping, then drains. Cancelled, it cancels its handlers and settles what ended."""
+    async def work(self) -> None:
+        """Reads and handles until told to stop, then drains. Cancelled, it cancels its handlers, settles what ended."""
         keeper = asyncio.create_task(self._leases.run(list(self._routes)))
         settler = asyncio.create_task(self._settler.run())
-        reader = asyncio.create_task(self._read(stopping))
-        waiter = asyncio.create_task(stopping.wait())
+        reader = asyncio.create_task(self._read())
+        waiter = asyncio.create_task(self._stopping.wait())
         try:
             done, _ = await asyncio.wait((keeper, settler, reader, waiter), return_when=asyncio.FIRST_COMPLETED)
-            stopping.set()
-            self._ending = True
+            self._stopping.set()
             self._room.set()
             for task in done:
                 task.result()
@@ -85,7 +85,7 @@ class Shift:
             await reader
             await self._drain()
         finally:
-            stopping.set()
+            self._stopping.set()
             await cancel_all(reader, waiter)
             await self._cancel_handlers()
             self._settler.close()
@@ -95,13 +95,13 @@ class Shift:
 
     # Reading
 
-    async def _read(self, stopping: asyncio.Event) -> None:
+    async def _read(self) -> None:
         failures, complained = 0, False
-        while not stopping.is_set():
+        while not self._stopping.is_set():
             try:
                 await self._leases.learn(list(self._routes))
-                while not stopping.is_set():
-                    all_well = await self._read_once(stopping)
+                while not self._stopping.is_set():
+                    all_well = await self._read_once()
                     failures = 0
                     if complained and all_well:
                         logger.info("the server is back")
@@ -112,9 +112,9 @@ class Shift:
                 log("cannot read, will try again: %s", error)
                 complained = True
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(stopping.wait(), RECONNECT.compute(failures))
+                    await asyncio.wait_for(self._stopping.wait(), RECONNECT.compute(failures))
 
-    async def _read_once(self, stopping: asyncio.Event) -> bool:
+    async def _read_once(self) -> bool:
         """Reads what there is room for. Result: whether that tells that all servers of the topics answer.
 
         A read of several servers that brings something tells it of some only.
@@ -124,7 +124,7 @@ class Shift:
         topics = self._hands.keys() - self._aside.keys()
         rooms = self._rooms(topics)
         if rooms and len(rooms) < len(topics):
-            await self._read_beside(rooms, topics - rooms.keys(), stopping)
+            await self._read_beside(rooms, topics - rooms.keys())
         elif rooms:
             return not await self._read_rooms(rooms, wait=self._settings.block_s)
         else:
@@ -136,7 +136,7 @@ class Shift:
         """Of these topics those that are worth a read, and how many messages they have room for."""
         return {t: hand.room for t, hand in self._hands.items() if t in topics and hand.is_worth_a_read}
 
-    async def _read_beside(self, rooms: dict[str, int], full: set[str], stopping: asyncio.Event) -> None:
+    async def _read_beside(self, rooms: dict[str, int], full: set[str]) -> None:
         """Waits at the server for topics that have room; meanwhile reads those that were full, as they get room."""
         waiting = asyncio.create_task(self._read_rooms(rooms, wait=self._settings.block_s))
         waiting.add_done_callback(lambda _: self._room.set())
@@ -147,7 +147,7 @@ class Shift:
             while not waiting.done():
                 self._room.clear()
                 freed = self._rooms(full - self._aside.keys())
-                if freed and not failure and not stopping.is_set():
+                if freed and not failure and not self._stopping.is_set():
                     try:
                         await self._read_rooms(freed, wait=_BUSY_POLL_S)
                     except LisaError as error:
@@ -162,21 +162,22 @@ class Shift:
     async def _read_rooms(self, rooms: dict[str, int], *, wait: float | None) -> int:
         """Reads topics, each up to its room. Result: how many messages that has brought."""
         widest = max(rooms.values())
-        narrow = {topic for topic, room in rooms.items() if room * _NARROW < widest}
-        # One read has one limit for all of its topics: what is nearly full must not hold up the others.
-        if narrow and (brought := await self._read_apart(rooms, rooms.keys() - narrow, narrow)):
-            return brought
+        narrow = {topic: room for topic, room in rooms.items() if room * _NARROW < widest}
+        if narrow:
+            # One read has one limit for all of its topics: what is nearly full must not hold up the others.
+            wide = {topic: room for topic, room in rooms.items() if topic not in narrow}
+            if brought := await self._read_apart(wide, narrow):
+                return brought
         left = {topic: room for topic, room in rooms.items() if topic not in self._aside}
         return await self._read_topics(list(left), min(left.values()), wait=wait) if left else 0
 
-    async def _read_apart(self, rooms: dict[str, int], *parts: set[str]) -> int:
+    async def _read_apart(self, *parts: dict[str, int]) -> int:
         """Reads what there is, by one read for each part. One that fails is heard of where the others bring nothing."""
         brought = 0
         failure: LisaError | None = None
-        for part in parts:
-            topics = [topic for topic in rooms if topic in part]
+        for rooms in parts:
             try:
-                brought += await self._read_topics(topics, min(rooms[topic] for topic in topics), wait=None)
+                brought += await self._read_topics(list(rooms), min(rooms.values()), wait=None)
             except LisaError as error:
                 failure = error
         if failure and not brought:
@@ -210,7 +211,7 @@ class Shift:
 
     def _start(self) -> None:
         """Starts what may run: of each topic in turn, while there are slots."""
-        waiting = [] if self._ending else list(self._queues)
+        waiting = [] if self._stopping.is_set() else list(self._queues)
         while waiting:
             waiting = [topic for topic in waiting if self._start_one(topic) and topic in self._queues]
 

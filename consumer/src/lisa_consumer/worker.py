@@ -130,8 +130,15 @@ class Worker:
             self.settings, name="lisa-worker", url=self.url, blocking_s=self.settings.block_s
         )
         async with connecting as connection:
-            shift = Shift(connection, self._core, self._routes, threads=threads, settings=self.settings)
+            shift = Shift(
+                connection,
+                self._core,
+                self._routes,
+                threads=threads,
+                settings=self.settings,
+                stopping=self._stopping,
+            )
             logger.info("worker %s of group %s reads %s", self.name, self._core.group, ", ".join(self._routes))
-            await shift.work(self._stopping)
+            await shift.work()
         threads.shutdown(wait=False, cancel_futures=True)
         logger.info("worker %s has ended", self.name)

@@ -72,9 +72,9 @@ def stray(part: Part) -> OutcomeUnknown:
 
 def last(answer: Answer) -> Any:
     """The reply that a part of a race waited for, or what went wrong before."""
-    if isinstance(answer, LisaError) or answer[-1] is not None:
-        return answer if isinstance(answer, LisaError) else answer[-1]
-    return first_error(answer)
+    if isinstance(answer, LisaError):
+        return answer
+    return first_error(answer) if answer[-1] is None else answer[-1]
 
 
 def merged(replies: Sequence[Any]) -> Any:
