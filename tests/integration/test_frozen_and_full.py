@@ -1,6 +1,5 @@
 """A worker that was frozen for three visibility timeouts; a server whose memory or disk is full. Real processes."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +11,7 @@ from lisa_common.errors import Refused
 from lisa_common.keys import TopicKeys, topics_key
 from lisa_common.policy import Policy
 from lisa_producer import Message, Producer, ProducerSettings
-from support import Server, wait_until
+from support import Server, idle, wait_until
 from support.processes import Programs
 
 pytestmark = pytest.mark.slow
@@ -52,11 +51,6 @@ def _declare(server: Server, prefix: str, *, backoff_base_ms: int) -> None:
         client.hset(topics_key(prefix), "orders", policy.dump())
 
 
-def _idle(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    wait_until(lambda: time.monotonic() > end, seconds + 10)
-
-
 def _is_refused(producer: Producer, sent: set[str]) -> bool:
     try:
         sent.add(str(producer.send("orders", b"x", delay=1).id))
@@ -83,7 +77,7 @@ def test_acks_of_a_frozen_worker_are_stale_where_another_was_given_its_messages(
     frozen.freeze()
     programs.hold.unlink()
     other = programs.worker()
-    _idle(THREE_TIMEOUTS_S)
+    idle(THREE_TIMEOUTS_S)
     with server.client() as client:
         wait_until(lambda: _is_drained(client, prefix), what="the other worker to handle all")
         begun = programs.journal.begun()
@@ -109,7 +103,7 @@ def test_acks_of_a_frozen_worker_are_late_where_nobody_was_given_its_messages(
     frozen.freeze()
     with server.client() as client:
         wait_until(lambda: client.zcard(TopicKeys(prefix, "orders").of("retry")) == 10)
-        _idle(THREE_TIMEOUTS_S)
+        idle(THREE_TIMEOUTS_S)
         programs.hold.unlink()
         frozen.thaw()
         wait_until(lambda: _is_drained(client, prefix))
@@ -149,7 +143,7 @@ def test_a_server_without_disk_refuses_sends_and_drains_as_soon_as_there_is_room
     sent = {str(r.id) for r in producer.send_many("orders", [Message(body=b"x", delay=1)] * 300).results}
     server.fill_disk()
     wait_until(lambda: _is_refused(producer, sent))
-    _idle(THREE_TIMEOUTS_S)
+    idle(THREE_TIMEOUTS_S)
     assert worker.runs
     assert manager.runs
     server.free_disk()

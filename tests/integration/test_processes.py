@@ -15,7 +15,7 @@ import redis
 from lisa_common.keys import TopicKeys, topics_key
 from lisa_common.policy import Policy
 from lisa_producer import Message, Producer, ProducerSettings
-from support import Server, keys_left, wait_until
+from support import Server, idle, keys_left, wait_until
 from support.processes import Programs
 
 Declare = Callable[..., Policy]
@@ -66,11 +66,6 @@ def _wait_until_drained(client: redis.Redis, prefix: str, *more: str) -> None:
     assert _pending(client, prefix) == 0
 
 
-def _idle(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    wait_until(lambda: time.monotonic() > end, seconds + 10)
-
-
 def test_a_killed_workers_messages_are_handled_by_another(
     *, programs: Programs, producer: Producer, client: redis.Redis, prefix: str, declare: Declare
 ) -> None:
@@ -83,7 +78,7 @@ def test_a_killed_workers_messages_are_handled_by_another(
     sent = {str(result.id) for result in report.results}
     wait_until(lambda: _pending(client, prefix) == 100)
     wait_until(lambda: len(programs.journal.begun()) == 99)
-    _idle(1.5)
+    idle(1.5)
     assert _pending(client, prefix) == 100, "its leases are renewed while it lives"
     other = programs.worker()
     doomed.kill()
@@ -177,7 +172,7 @@ def test_a_server_that_goes_and_comes_back(
     try:
         wait_until(lambda: len(programs.journal.ended()) > 100)
         getattr(server, how)()
-        _idle(3)
+        idle(3)
         before = len(confirmed)
         server.start()
         wait_until(lambda: len(confirmed) > before + 100)
@@ -276,9 +271,9 @@ def test_a_thousand_idle_topics_cost_next_to_nothing(
             producer.send(f"topic-{n}", b"x", delay=3_600)
     manager = programs.manager()
     manager.wait_for("manager serves 1000 topics")
-    _idle(1)
+    idle(1)
     began, used = time.monotonic(), manager.cpu_s()
-    _idle(10)
+    idle(10)
     share = (manager.cpu_s() - used) / (time.monotonic() - began)
     print(f"a manager of 1,000 idle topics uses {share:.1%} of one core")  # noqa: T201 - a figure to look at
     assert share < 0.08

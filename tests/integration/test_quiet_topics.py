@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,15 +16,11 @@ from lisa_manager.board import Agenda, Board
 from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.settings import ManagerSettings
 from lisa_producer import AsyncProducer, ProducerSettings
-from support import Server, wait_until_async
+from support import Server, count_calls, wait_until_async
 from support.plain import plain_client
 from support.running import managed
 
 TOPICS = 20
-
-
-def _calls(client: redis.Redis, name: str) -> int:
-    return int(client.info("commandstats").get(f"cmdstat_{name}", {"calls": 0})["calls"])
 
 
 async def test_quiet_topics_cost_plain_looks_only(own_server: Callable[..., Server], prefix: str) -> None:
@@ -37,10 +32,10 @@ async def test_quiet_topics_cost_plain_looks_only(own_server: Callable[..., Serv
             await producer.send(f"topic-{number}", b"x", delay=3_600)
         with server.client() as client:
             async with managed(server.url, prefix, quiet_poll_s=0.3, discover_s=600):
-                await wait_until_async(lambda: _calls(client, "zrange") > 12 * TOPICS)
-                scripts, looks = _calls(client, "evalsha"), _calls(client, "zrange")
-                await wait_until_async(lambda: _calls(client, "zrange") >= looks + 6 * TOPICS)
-                assert _calls(client, "evalsha") == scripts
+                await wait_until_async(lambda: count_calls(client, "zrange") > 12 * TOPICS)
+                scripts, looks = count_calls(client, "evalsha"), count_calls(client, "zrange")
+                await wait_until_async(lambda: count_calls(client, "zrange") >= looks + 6 * TOPICS)
+                assert count_calls(client, "evalsha") == scripts
                 await producer.send("topic-7", b"x", delay=0.05)
                 await wait_until_async(lambda: client.xlen(f"{prefix}:{{topic-7}}:ready") == 1)
 
@@ -52,7 +47,7 @@ async def test_deliveries_of_a_quiet_topic_are_found(own_server: Callable[..., S
         with server.client() as client:
             client.hset(f"{prefix}:topics", "orders", '{"visibility_ms": 300, "backoff_base_ms": 50}')
             async with managed(server.url, prefix, quiet_poll_s=0.3):
-                await wait_until_async(lambda: _calls(client, "xlen") > 1)
+                await wait_until_async(lambda: count_calls(client, "xlen") > 1)
                 await producer.send("orders", b"x")
                 consuming = ConsumerSettings(redis_url=server.url, prefix=prefix)
                 async with AsyncConsumer("orders", "billing", settings=consuming) as consumer:

@@ -22,8 +22,8 @@ from lisa_consumer.core import Core
 from lisa_consumer.handler import Route
 from lisa_consumer.shift import Shift
 from lisa_producer import AsyncProducer, Message, State
-from support import keys_left, wait_until, wait_until_async
-from support.running import Handled, managed, new_worker, working
+from support import count_calls, idle, idle_async, keys_left, wait_until, wait_until_async
+from support.running import Handled, hang, managed, new_worker, working
 
 Declare = Callable[..., Policy]
 QUICK = {"backoff": "fixed", "backoff_base_ms": 10, "backoff_jitter": 0}
@@ -133,14 +133,9 @@ async def test_concurrency_bounds_what_runs_at_once(
 async def test_a_hanging_topic_does_not_delay_another(redis_url: str, prefix: str, sender: AsyncProducer) -> None:
     """A topic always finds a slot, however many messages of another hang, or wait in hand (promise 12)."""
     worker = new_worker(redis_url, prefix, concurrency=3, prefetch=2)
-    hanging, handled = Handled(), Handled()
+    handled = Handled()
     async with _gate() as gate:
-
-        @worker.on("slow")
-        async def hang(delivery: Delivery) -> None:
-            hanging.append(delivery)
-            await gate.wait()
-
+        hanging = hang(worker, "slow", gate)
         worker.on("orders")(_as_kind("coroutine", handled.append))
         async with working(worker):
             await sender.send_many("slow", [Message(body=b"x") for _ in range(20)])
@@ -162,7 +157,7 @@ async def test_no_slot_is_idle_behind_slow_handlers(
     begun, gates = Handled(), [asyncio.Event() for _ in range(6)]
 
     @worker.on("orders")
-    async def hang(delivery: Delivery) -> None:
+    async def wait(delivery: Delivery) -> None:
         begun.append(delivery)
         await gates[len(begun) - 1].wait()
 
@@ -180,16 +175,10 @@ async def test_what_a_slow_worker_cannot_begin_soon_is_left_to_others(
 ) -> None:
     """It holds one message beyond those that run."""
     worker = new_worker(redis_url, prefix, concurrency=1)
-    begun = Handled()
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
     await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(10)])
     async with _gate() as gate, AsyncConsumer("orders", "billing", settings=settings) as other:
-
-        @worker.on("orders")
-        async def hang(delivery: Delivery) -> None:
-            begun.append(delivery)
-            await gate.wait()
-
+        begun = hang(worker, "orders", gate)
         async with working(worker):
             await wait_until_async(lambda: begun)
             assert [delivery.id for delivery in await other.read()] == [f"m{n}" for n in range(2, 10)]
@@ -204,10 +193,10 @@ async def test_quick_handlers_are_read_ahead_for(
     handled = Handled()
     worker.on("orders")(_as_kind("coroutine", handled.append))
     await sender.send_many("orders", [Message(body=b"x") for _ in range(500)])
-    before = client.info("commandstats").get("cmdstat_xreadgroup", {"calls": 0})["calls"]
+    before = count_calls(client, "xreadgroup")
     async with working(worker):
         await wait_until_async(lambda: len(handled) == 500)
-        assert client.info("commandstats")["cmdstat_xreadgroup"]["calls"] - before < 100
+        assert count_calls(client, "xreadgroup") - before < 100
 
 
 async def test_a_topic_with_little_room_does_not_slow_another_down(
@@ -215,22 +204,17 @@ async def test_a_topic_with_little_room_does_not_slow_another_down(
 ) -> None:
     """A read has one limit for all of its topics, so what has room for one message is read by itself."""
     worker = new_worker(redis_url, prefix, concurrency=32)
-    serial, handled = Handled(), Handled()
+    handled = Handled()
     async with _gate() as gate:
-
-        @worker.on("serial", concurrency=1)
-        async def hang(delivery: Delivery) -> None:
-            serial.append(delivery)
-            await gate.wait()
-
+        serial = hang(worker, "serial", gate, concurrency=1)
         worker.on("orders")(_as_kind("coroutine", handled.append))
         async with working(worker):
             await sender.send("serial", b"x")
             await wait_until_async(lambda: serial)
-            before = client.info("commandstats")["cmdstat_xreadgroup"]["calls"]
+            before = count_calls(client, "xreadgroup")
             await sender.send_many("orders", [Message(body=b"x") for _ in range(1000)])
             await wait_until_async(lambda: len(handled) == 1000)
-            assert client.info("commandstats")["cmdstat_xreadgroup"]["calls"] - before < 200
+            assert count_calls(client, "xreadgroup") - before < 200
             gate.set()
 
 
@@ -239,14 +223,9 @@ async def test_a_full_topic_and_others_are_read_side_by_side(
 ) -> None:
     """The others are waited for at the server, and what gets room meanwhile is read meanwhile."""
     worker = new_worker(redis_url, prefix, concurrency=4, block_s=30)
-    slow, handled = Handled(), Handled()
+    handled = Handled()
     async with _gate() as gate:
-
-        @worker.on("slow", concurrency=1)
-        async def hang(delivery: Delivery) -> None:
-            slow.append(delivery)
-            await gate.wait()
-
+        slow = hang(worker, "slow", gate, concurrency=1)
         worker.on("orders")(_as_kind("coroutine", handled.append))
         await sender.send_many("slow", [Message(body=b"x") for _ in range(10)])
         async with working(worker):
@@ -257,10 +236,9 @@ async def test_a_full_topic_and_others_are_read_side_by_side(
                 await wait_until_async(lambda n=n: len(handled) == n + 1)
             gate.set()
             await wait_until_async(lambda: len(slow) == 10)
-            before = client.info("commandstats")["cmdstat_xreadgroup"]["calls"]
-            end = time.monotonic() + 0.5
-            await wait_until_async(lambda: time.monotonic() > end)
-            assert client.info("commandstats")["cmdstat_xreadgroup"]["calls"] - before < 50
+            before = count_calls(client, "xreadgroup")
+            await idle_async(0.5)
+            assert count_calls(client, "xreadgroup") - before < 50
             # A worker hears of its stop when its read ends.
             worker.stop()
             await sender.send("orders", b"x")
@@ -272,14 +250,9 @@ async def test_a_broken_topic_does_not_delay_another(
 ) -> None:
     """A topic that cannot be read, fetched or settled costs itself, and lines in the log (promise 12)."""
     worker = new_worker(redis_url, prefix, concurrency=4, prefetch=4)
-    begun, handled, bad = Handled(), Handled(), TopicKeys(prefix, "bad")
+    handled, bad = Handled(), TopicKeys(prefix, "bad")
     async with _gate() as gate:
-
-        @worker.on("bad")
-        async def wait(delivery: Delivery) -> None:
-            begun.append(delivery)
-            await gate.wait()
-
+        begun = hang(worker, "bad", gate)
         worker.on("orders")(_as_kind("coroutine", handled.append))
         await sender.send_many("bad", [Message(body=b"x") for _ in range(3)])
         if broken != "failures":
@@ -331,11 +304,10 @@ async def test_a_broken_topic_makes_no_worker_busy(
     async with working(worker):
         await sender.send("orders", b"x")
         await wait_until_async(lambda: handled)
-        before = client.info("commandstats")["cmdstat_xreadgroup"]["calls"]
-        end = time.monotonic() + 1
-        await wait_until_async(lambda: time.monotonic() > end)
+        before = count_calls(client, "xreadgroup")
+        await idle_async(1)
         # Three for each wait of a tenth of a second.
-        assert client.info("commandstats")["cmdstat_xreadgroup"]["calls"] - before < 60
+        assert count_calls(client, "xreadgroup") - before < 60
 
 
 async def test_a_topic_may_have_a_bound_of_its_own(worker: Worker, sender: AsyncProducer) -> None:
@@ -463,14 +435,12 @@ async def test_a_long_handler_keeps_its_lease(
 
     async def coroutine(delivery: Delivery) -> None:
         handled.append(delivery)
-        end = time.monotonic() + 0.9
-        await wait_until_async(lambda: time.monotonic() > end)
+        await idle_async(0.9)
         ends.append(time.monotonic())
 
     def function(delivery: Delivery) -> None:
         handled.append(delivery)
-        end = time.monotonic() + 0.9
-        wait_until(lambda: time.monotonic() > end)
+        idle(0.9)
         ends.append(time.monotonic())
 
     worker.on("orders")(coroutine if kind == "coroutine" else function)
@@ -493,8 +463,7 @@ async def test_what_waits_in_hand_keeps_its_lease(
     @worker.on("orders")
     async def handle(delivery: Delivery) -> None:
         handled.append(delivery)
-        end = time.monotonic() + 0.5
-        await wait_until_async(lambda: time.monotonic() > end)
+        await idle_async(0.5)
 
     await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(3)])
     async with working(worker):

@@ -8,25 +8,19 @@ import pytest
 import redis
 
 from lisa_common.policy import Policy
-from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Worker
+from lisa_consumer import AsyncConsumer, ConsumerSettings, Worker
 from lisa_producer import AsyncProducer, Message, ProducerSettings, State
 from support import Server, wait_until_async
 from support.housekeeping import Housekeeper
-from support.running import Handled, managed, new_worker, working
+from support.running import Handled, hang, managed, new_worker, working
 
 OwnServer = Callable[..., Server]
 
 
-async def _hang(worker: Worker, *, concurrency: int | None = None) -> tuple[Handled, asyncio.Event]:
-    """Registers a handler that waits for an event."""
-    begun, gate = Handled(), asyncio.Event()
-
-    @worker.on("orders", concurrency=concurrency)
-    async def handle(delivery: Delivery) -> None:
-        begun.append(delivery)
-        await gate.wait()
-
-    return begun, gate
+def _hang(worker: Worker, *, concurrency: int | None = None) -> tuple[Handled, asyncio.Event]:
+    """Has a worker handle orders by waiting for an event."""
+    gate = asyncio.Event()
+    return hang(worker, "orders", gate, concurrency=concurrency), gate
 
 
 async def test_a_drain_finishes_what_runs_and_gives_back_the_rest(
@@ -34,7 +28,7 @@ async def test_a_drain_finishes_what_runs_and_gives_back_the_rest(
 ) -> None:
     """What has not begun is ready for others at once and has spent no attempt; what runs ends, and is acked."""
     worker = new_worker(redis_url, prefix, concurrency=1, prefetch=5)
-    begun, gate = await _hang(worker)
+    begun, gate = _hang(worker)
     await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(2)])
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
     async with AsyncConsumer("orders", "billing", settings=settings) as other:
@@ -58,7 +52,7 @@ async def test_what_has_not_begun_does_not_wait_for_the_last_read(
 ) -> None:
     """It is given back while the worker is still waited for at the server, and what runs ends, and is the last."""
     worker = new_worker(redis_url, prefix, concurrency=2, block_s=30)
-    begun, gate = await _hang(worker, concurrency=1)
+    begun, gate = _hang(worker, concurrency=1)
     worker.on("quiet")(begun.append)
     await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(2)])
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
@@ -81,7 +75,7 @@ async def test_what_has_not_begun_does_not_wait_for_the_last_read(
 async def test_a_drain_does_not_wait_for_ever(redis_url: str, prefix: str, sender: AsyncProducer) -> None:
     """A handler that runs for longer than `drain_s` is cancelled, and its message given up."""
     worker = new_worker(redis_url, prefix, drain_s=0.05)
-    begun, _ = await _hang(worker)
+    begun, _ = _hang(worker)
     await sender.send("orders", b"x", id="a")
     async with working(worker):
         await wait_until_async(lambda: begun)
@@ -96,7 +90,7 @@ async def test_a_drain_does_not_wait_for_ever(redis_url: str, prefix: str, sende
 async def test_a_cancelled_worker_leaves_nothing_running(redis_url: str, prefix: str, sender: AsyncProducer) -> None:
     """Whoever cancels `serve()` cancels the handlers; their messages are given up, and no task is left."""
     worker = new_worker(redis_url, prefix, concurrency=2)
-    begun, _ = await _hang(worker)
+    begun, _ = _hang(worker)
     await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(4)])
     tasks = asyncio.all_tasks()
     serving = asyncio.create_task(worker.serve())
@@ -124,7 +118,7 @@ async def test_a_lost_lease_is_told_and_its_late_ack_counts(
     """When a lease is lost all the same, the log says so; the ack withdraws the retry, and says that too."""
     declare(visibility_ms=300)
     worker = new_worker(redis_url, prefix)
-    begun, gate = await _hang(worker)
+    begun, gate = _hang(worker)
     await sender.send("orders", b"x", id="a")
     caplog.set_level(logging.WARNING, "lisa_consumer")
     async with working(worker):
@@ -150,7 +144,7 @@ async def test_a_stale_ack_is_told_and_changes_nothing(
     """Once another consumer has the message, the first one's ack is stale (promise 5)."""
     declare(visibility_ms=300)
     worker = new_worker(redis_url, prefix, concurrency=1, prefetch=0)
-    begun, gate = await _hang(worker)
+    begun, gate = _hang(worker)
     await sender.send("orders", b"x", id="a")
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
     async with AsyncConsumer("orders", "billing", settings=settings) as other, working(worker):
@@ -170,7 +164,7 @@ async def test_a_restart_of_the_server_costs_no_second_delivery(own_server: OwnS
     """What is handled while the server is away is acked when it is back, and the worker reads on (promise 14)."""
     server = own_server(appendonly="yes")
     worker = new_worker(server.url, prefix)
-    begun, gate = await _hang(worker)
+    begun, gate = _hang(worker)
     settings = ProducerSettings(redis_url=server.url, prefix=prefix)
     async with AsyncProducer(settings=settings) as producer, managed(server.url, prefix), working(worker):
         await producer.send("orders", b"x", id="a")
@@ -194,8 +188,8 @@ async def test_a_worker_may_start_before_its_server(own_server: OwnServer, prefi
     server = own_server()
     await asyncio.to_thread(server.stop)
     worker, hopeless = new_worker(server.url, prefix), new_worker(server.url, prefix)
-    begun, gate = await _hang(worker)
-    await _hang(hopeless)
+    begun, gate = _hang(worker)
+    _hang(hopeless)
     gate.set()
     async with working(worker):
         async with working(hopeless):

@@ -1,7 +1,16 @@
 """What the tests stand on: real servers, waiting without sleeping, and a look at the keys left."""
 
 from support.keys import keys_left, remove_keys
-from support.server import Server
-from support.waiting import wait_until, wait_until_async
+from support.server import Server, count_calls
+from support.waiting import idle, idle_async, wait_until, wait_until_async
 
-__all__ = ["Server", "keys_left", "remove_keys", "wait_until", "wait_until_async"]
+__all__ = [
+    "Server",
+    "count_calls",
+    "idle",
+    "idle_async",
+    "keys_left",
+    "remove_keys",
+    "wait_until",
+    "wait_until_async",
+]

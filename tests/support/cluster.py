@@ -12,7 +12,7 @@ import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from lisa_common.keys import TopicKeys
-from support.server import Server, free_port
+from support.server import Server, count_calls, free_port
 from support.waiting import wait_until
 
 __all__ = ["Cluster", "cluster", "spread"]
@@ -61,7 +61,7 @@ class Cluster:
 
     def count_calls(self, command: str) -> int:
         """How often clients have made a command, `client|id` for example."""
-        return self._sum(lambda client: client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
+        return self._sum(lambda client: count_calls(client, command))
 
     def count_errors(self, word: str) -> int:
         """How often nodes have answered with an error that begins so."""

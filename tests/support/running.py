@@ -9,7 +9,7 @@ from lisa_consumer import ConsumerSettings, Delivery, Worker
 from lisa_manager.daemon import Manager
 from lisa_manager.settings import ManagerSettings
 
-__all__ = ["Handled", "managed", "new_worker", "working"]
+__all__ = ["Handled", "hang", "managed", "new_worker", "working"]
 
 
 @asynccontextmanager
@@ -54,3 +54,15 @@ class Handled(list[Delivery]):
     def ids(self) -> list[str]:
         """Their message ids."""
         return [delivery.id for delivery in self]
+
+
+def hang(worker: Worker, topic: str, gate: asyncio.Event, *, concurrency: int | None = None) -> Handled:
+    """Has a worker handle a topic by waiting at a gate. Result: the deliveries that have begun to."""
+    begun = Handled()
+
+    @worker.on(topic, concurrency=concurrency)
+    async def wait(delivery: Delivery) -> None:
+        begun.append(delivery)
+        await gate.wait()
+
+    return begun

@@ -159,3 +159,8 @@ def free_port() -> int:
             except OSError:
                 continue
         return port
+
+
+def count_calls(client: "redis.Redis", command: str) -> int:
+    """Return how often clients of a server have made a command, `client|id` for example."""
+    return int(client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))

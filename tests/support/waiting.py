@@ -36,6 +36,18 @@ async def wait_until_async(predicate: Callable[[], _T | Awaitable[_T]], timeout:
         await asyncio.sleep(_PAUSE_S)
 
 
+def idle(seconds: float) -> None:
+    """Let time pass, where that is what the test is about."""
+    end = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() > end, seconds + 10)
+
+
+async def idle_async(seconds: float) -> None:
+    """Do as `idle`, letting the event loop run."""
+    end = time.monotonic() + seconds
+    await wait_until_async(lambda: time.monotonic() > end, seconds + 10)
+
+
 def _complaint(predicate: Callable[[], object], timeout: float, what: str, last: object) -> str:
     return f"waited {timeout:g} s for {what or _source(predicate)}; the last value was {last!r}"
 
