@@ -7,11 +7,13 @@ from chaos.history import Fault
 from chaos.stories import Delivery, Stories, Story, Topic
 from chaos.verdict import Verdict
 
-__all__ = ["Deliveries"]
+__all__ = ["LOSS_S", "Deliveries"]
+
+LOSS_S = 2.5
+"""For how long before its end a killed server may lose what it has acknowledged: it puts off writing its AOF while an
+fsync is under way, for 2 s at most (*everysec* in docs/guarantees.md); the rest is what a busy machine adds."""
 
 _SLACK_MS = 5.0
-_LOSS_S = 2.5
-"""What a killed server may lose of what it has acknowledged: see the table in docs/guarantees.md."""
 
 _CALM_S = 10.0
 """How long after a fault of the whole its traces may show."""
@@ -33,7 +35,7 @@ class Deliveries:
 
     def rolled_back(self, since: float, until: float) -> bool:
         """Whether the server was killed so soon after that what it had acknowledged may be lost."""
-        last = min(until, since + 60) + _LOSS_S
+        last = min(until, since + 60) + LOSS_S
         return any(since <= outage <= last for outage in self._stories.outages)
 
     def judge(self, story: Story, groups: Sequence[str], *, excused: bool) -> None:

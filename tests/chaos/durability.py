@@ -10,9 +10,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 
@@ -27,6 +27,7 @@ from support.waiting import wait_until
 __all__ = ["TIERS", "Loss", "Tier", "crash_process", "disk_in_a_file", "fail_over", "lose_power"]
 
 _BATCH = 20
+_LEAST_S, _MORE_S = 0.2, 2.3
 _WAITING = TopicKeys("lisa", "orders").of("waiting")
 
 
@@ -61,21 +62,23 @@ class Loss:
     lost: int = 0
     worst: int = 0
     """Most that one crash took."""
-    _ids: set[str] = field(default_factory=set)
+    oldest_s: float = 0.0
+    """How long before its crash the oldest of what was lost had been confirmed, in seconds."""
 
-    def took(self, ids: set[str], left: set[str]) -> None:
-        """Counts one crash."""
-        gone = ids - left
+    def took(self, ages: Mapping[str, float], left: set[str]) -> None:
+        """Counts one crash; `ages` says of each id how long before it was confirmed."""
+        gone = ages.keys() - left
         self.crashes += 1
-        self.confirmed += len(ids)
+        self.confirmed += len(ages)
         self.lost += len(gone)
         self.worst = max(self.worst, len(gone))
+        self.oldest_s = max([self.oldest_s, *(ages[each] for each in gone)])
 
 
 @contextmanager
-def sending(url: str, confirm: Confirm | None) -> Iterator[set[str]]:
-    """Sends batches as fast as they are confirmed; the ids of what was."""
-    confirmed: set[str] = set()
+def sending(url: str, confirm: Confirm | None) -> Iterator[dict[str, float]]:
+    """Sends batches as fast as they are confirmed; the ids of what was, and when."""
+    confirmed: dict[str, float] = {}
     stopping = Event()
 
     def send() -> None:
@@ -84,7 +87,8 @@ def sending(url: str, confirm: Confirm | None) -> Iterator[set[str]]:
             while not stopping.is_set():
                 with suppress(PartialSend, LisaError):
                     report = producer.send_many("orders", [Message(body=b"x" * 200, delay=3_600)] * _BATCH)
-                    confirmed.update(str(r.id) for r in report.results if r.outcome is SendOutcome.SENT)
+                    at = now()
+                    confirmed.update((str(r.id), at) for r in report.results if r.outcome is SendOutcome.SENT)
 
     thread = Thread(target=send)
     thread.start()
@@ -100,27 +104,30 @@ def _left(server: Server) -> set[str]:
         return {member.decode() for member in client.zrange(_WAITING, 0, -1)}
 
 
-def _load(tier: Tier, url: str, dice: random.Random, crash: Callable[[], object]) -> set[str]:
-    """Load for a while, then a crash in the midst of it. Result: what was confirmed before."""
+def _load(tier: Tier, url: str, seconds: float, crash: Callable[[], object]) -> dict[str, float]:
+    """Load, then a crash in the midst of it. Result: what was confirmed, and how long before, in seconds."""
     with sending(url, tier.confirm) as confirmed:
         wait_until(lambda: len(confirmed) > _BATCH)
-        end = now() + dice.uniform(0.2, 2.5)
+        end = now() + seconds
         wait_until(lambda: now() > end)
+        at = now()
         crash()
-    return set(confirmed)
+    return {each: at - confirmed_at for each, confirmed_at in confirmed.items()}
 
 
-def crash_process(tier: Tier, program: Path, directory: Path, dice: random.Random, times: int) -> Loss:
-    """SIGKILL, and a start from what the page cache and the disk hold."""
+def crash_process(
+    tier: Tier, program: Path, directory: Path, dice: random.Random, times: int, *, least_s: float = _LEAST_S
+) -> Loss:
+    """SIGKILL after `least_s` at the earliest, and a start from what the page cache and the disk hold."""
     loss = Loss()
     with ExitStack() as stack:
         server = Server(program, directory, config=tier.config)
         stack.callback(server.close)
         for _ in range(times):
             server.start()
-            ids = _load(tier, server.url, dice, server.kill)
+            ages = _load(tier, server.url, least_s + dice.uniform(0, _MORE_S), server.kill)
             server.start()
-            loss.took(ids, _left(server))
+            loss.took(ages, _left(server))
             server.stop()
     return loss
 
@@ -137,10 +144,10 @@ def fail_over(tier: Tier, program: Path, directory: Path, dice: random.Random, t
             replica = Server(program, directory / f"{number}-replica", config=follows)
             stack.callback(replica.close)
             replica.start()
-            ids = _load(tier, primary.url, dice, primary.kill)
+            ages = _load(tier, primary.url, _LEAST_S + dice.uniform(0, _MORE_S), primary.kill)
             with replica.client() as client:
                 client.replicaof("NO", "ONE")
-            loss.took(ids, _left(replica))
+            loss.took(ages, _left(replica))
     return loss
 
 
@@ -160,13 +167,13 @@ def lose_power(tier: Tier, program: Path, directory: Path, dice: random.Random, 
                 shutil.copyfile(disk, copy)
                 server.kill()
 
-            ids = _load(tier, server.url, dice, crash)
+            ages = _load(tier, server.url, _LEAST_S + dice.uniform(0, _MORE_S), crash)
         with disk_in_a_file(copy, directory / f"{number}-after", fresh=False) as home, ExitStack() as stack:
             # An AOF whose end is cut off is taken up to there.
             after = Server(program, home / "data", config=tier.config)
             stack.callback(after.close)
             after.start()
-            loss.took(ids, _left(after))
+            loss.took(ages, _left(after))
         disk.unlink()
         copy.unlink()
     return loss
@@ -197,6 +204,7 @@ def main() -> None:
             for way, crash in ways.items():
                 loss = crash(tier, program, Path(home) / f"{name}-{way}", random.Random(f"{seed} {name} {way}"), times)
                 rate = f"{loss.lost:,} of {loss.confirmed:,} confirmed messages, at most {loss.worst:,} at once"
+                rate = f"{rate}, the oldest {loss.oldest_s:.1f} s before"
                 print(f"{name:10} {way:11} {loss.crashes} times: lost {rate}", flush=True)  # noqa: T201 - its result
 
 
