@@ -268,8 +268,14 @@ async def test_bad_group_names_are_refused(consumers: Consumers, name: str) -> N
 async def test_bad_topics_are_refused(consumers: Consumers, client: redis.Redis, prefix: str, topic: Any) -> None:
     """Whatever is given for one (promise 13)."""
     with pytest.raises(InvalidInput, match="topic"):
-        await consumers((topic,)).read()
+        consumers((topic,))
     assert keys_left(client, prefix) == []
+
+
+async def test_a_consumer_without_topics_is_refused(consumers: Consumers) -> None:
+    """At once, as there is nothing that it could read."""
+    with pytest.raises(InvalidInput, match="at least one is"):
+        consumers(())
 
 
 async def test_settling_nothing_asks_nothing(consumers: Consumers) -> None:

@@ -258,6 +258,7 @@ def test_a_manager_without_a_server_can_be_stopped(
     assert (manager.stop(), worker.stop()) == (0, 0)
 
 
+@pytest.mark.long
 def test_a_thousand_idle_topics_cost_next_to_nothing(
     own_server: Callable[..., Server], prefix: str, programs_on: Callable[[str], Programs]
 ) -> None:

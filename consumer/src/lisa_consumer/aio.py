@@ -9,7 +9,7 @@ from lisa_common.call import Flow
 from lisa_common.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_common.values import Duration
-from lisa_consumer.core import Core
+from lisa_consumer.core import Core, topic_names
 from lisa_consumer.settings import ConsumerSettings
 
 __all__ = ["AsyncConsumer"]
@@ -30,7 +30,7 @@ class AsyncConsumer:
         settings: ConsumerSettings | None = None,
     ) -> None:
         self._settings = settings or ConsumerSettings.load(redis_url=url)
-        self._topics = (topics,) if isinstance(topics, str) else tuple(topics)
+        self._topics = topic_names(topics)
         self._core = Core(self._settings.prefix, group, name)
         self._connection = AsyncConnection.of(
             self._settings, name="lisa-consumer", url=url, blocking_s=self._settings.block_s

@@ -9,7 +9,7 @@ from lisa_common.connection import Connection
 from lisa_common.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_common.values import Duration
-from lisa_consumer.core import Core
+from lisa_consumer.core import Core, topic_names
 from lisa_consumer.settings import ConsumerSettings
 
 __all__ = ["Consumer"]
@@ -22,6 +22,7 @@ class Consumer:
 
     Not to be shared among threads. The group is made on first use: the first group of a topic also gets what was sent
     before. The URL, and all of `ConsumerSettings`, comes from the environment or `lisa.toml` where it is not given.
+    Raises InvalidInput for a name that cannot be one, and for no topics.
 
     While the server is away, calls try again for `settings.patience_s` seconds, then raise `Unreachable`. A connection
     that breaks between request and reply raises `OutcomeUnknown`: deliveries of a lost read come again when their
@@ -38,7 +39,7 @@ class Consumer:
         settings: ConsumerSettings | None = None,
     ) -> None:
         self._settings = settings or ConsumerSettings.load(redis_url=url)
-        self._topics = (topics,) if isinstance(topics, str) else tuple(topics)
+        self._topics = topic_names(topics)
         self._core = Core(self._settings.prefix, group, name)
         self._connection = Connection.of(
             self._settings, name="lisa-consumer", url=url, blocking_s=self._settings.block_s

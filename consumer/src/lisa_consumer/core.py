@@ -22,7 +22,7 @@ from lisa_common.reading import sort_entries
 from lisa_common.topics import Topics
 from lisa_common.values import MAX_NAME_LENGTH, Duration, check_int, check_name, duration_ms
 
-__all__ = ["Core", "Reading", "consumer_name"]
+__all__ = ["Core", "Reading", "consumer_name", "topic_names"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +36,14 @@ def consumer_name() -> str:
     """A name no other consumer has: host, process, and something random."""
     host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())
     return f"{host[: MAX_NAME_LENGTH - 40]}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def topic_names(topics: str | Sequence[str]) -> tuple[str, ...]:
+    """The topics that a consumer reads, one at least; raises InvalidInput."""
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    if not names:
+        raise InvalidInput("topics", topics, "at least one is")
+    return tuple(check_name("topic", name) for name in names)
 
 
 class _Keys(dict[tuple[str, str], TopicKeys]):
@@ -107,9 +115,6 @@ class Core:
                 return deliveries
 
     def _resolve(self, topics: Sequence[str]) -> Flow[Reading]:
-        if self._reading is None:
-            for topic in topics:
-                check_name("topic", topic)
         layouts = yield from self._topics.resolve_each(topics)
         if self._reading and layouts == self._reading.layouts:
             return self._reading
