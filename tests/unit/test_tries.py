@@ -78,3 +78,13 @@ def test_patience_ends() -> None:
     """The error is that of the last try."""
     with pytest.raises(Refused, match="full"):
         Tries([READ], [Refused("full")], time.monotonic())
+
+
+def test_patience_has_no_end_of_its_own() -> None:
+    """A server may be away for days: the delays between tries stay at a second at most."""
+    tries = Tries([READ], [Unreachable("away")], math.inf)
+    for _ in range(2_000):
+        tries.take([Unreachable("away")])
+        assert 0 <= tries.delay_s <= 1
+    tries.take([5])
+    assert (tries.left, tries.results) == ([], [5])

@@ -41,7 +41,16 @@ __all__ = [
     "unreachable",
 ]
 
-RECONNECT = ExponentialWithJitterBackoff(base=0.02, cap=1.0)
+
+class _Reconnect(ExponentialWithJitterBackoff):
+    """The client's overflows at the 1,024th failure, which comes after a quarter of an hour."""
+
+    def compute(self, failures: int) -> float:
+        # By then the delay has come to its cap.
+        return super().compute(min(failures, 32))
+
+
+RECONNECT = _Reconnect(base=0.02, cap=1.0)
 """Delays between tries to reach a server: `compute(failures)` in seconds."""
 
 NO_RETRY = NoBackoff()
