@@ -43,12 +43,12 @@ class RecordingCore(Core):
         layouts: dict[str, Layout],
         batches: list[tuple[TopicKeys, list[Entry]]],
         lease_ms: int | None,
-    ) -> Flow[list[Delivery]]:
+    ) -> Flow[tuple[list[Delivery], bool]]:
         asked, since = self._asked, now()
-        deliveries = yield from super()._fetch(layouts, batches, lease_ms)
+        deliveries, passed_over = yield from super()._fetch(layouts, batches, lease_ms)
         if deliveries:
             self._recorder.write(Read(now(), since, asked, self.group, [_taken(each) for each in deliveries]))
-        return deliveries
+        return deliveries, passed_over
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
         """Acks, and writes it down."""

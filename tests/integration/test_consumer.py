@@ -56,6 +56,20 @@ async def test_reading_waits_for_the_first(consumers: Consumers, sender: AsyncPr
     assert len(await reading) == 1
 
 
+async def test_what_stands_behind_the_retries_of_another_group_is_read(
+    consumers: Consumers, sender: AsyncProducer
+) -> None:
+    """Without `wait`, too: a read that brings nothing says that there is nothing."""
+    one, other = consumers(group="one"), consumers(group="other")
+    await sender.send_many("orders", [Message(body=b"x") for _ in range(3)])
+    given_back = await one.read()
+    await other.ack(*await other.read())
+    await one.release(*given_back)
+    await sender.send("orders", b"x", id="for both")
+    assert [delivery.id for delivery in await other.read(limit=2)] == ["for both"]
+    assert await other.read() == []
+
+
 async def test_the_first_group_gets_what_was_sent_before(consumers: Consumers, sender: AsyncProducer) -> None:
     """A later group gets what becomes ready from its making on."""
     await sender.send("orders", b"before", id="before")

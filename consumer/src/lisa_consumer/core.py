@@ -110,8 +110,9 @@ class Core:
                 self._joined.clear()
                 self._reading = None
                 continue
-            deliveries = yield from self._fetch(reading.layouts, batches, lease_ms)
-            if deliveries or wait_ms is None:
+            deliveries, passed_over = yield from self._fetch(reading.layouts, batches, lease_ms)
+            # Behind what is passed over there may be more.
+            if deliveries or (wait_ms is None and not passed_over):
                 return deliveries
 
     def _resolve(self, topics: Sequence[str]) -> Flow[Reading]:
@@ -131,9 +132,10 @@ class Core:
         layouts: dict[str, Layout],
         batches: list[tuple[TopicKeys, list[Entry]]],
         lease_ms: int | None,
-    ) -> Flow[list[Delivery]]:
+    ) -> Flow[tuple[list[Delivery], bool]]:
+        """Deliveries of what was read, and whether any of it was passed over."""
         if not batches:
-            return []
+            return [], False
         # Shards may be on several servers, each with a clock of its own, which is asked right after the records.
         fetched = yield [
             call
@@ -142,6 +144,7 @@ class Core:
         ]
         deliveries: list[Delivery] = []
         calls: list[Call[Any]] = []
+        passed_over = False
         for (keys, entries), records, now_ms in zip(batches, fetched[::2], fetched[1::2], strict=True):
             policy = layouts[keys.topic].policy
             if isinstance(records, str):
@@ -149,6 +152,7 @@ class Core:
                 continue
             found = sort_entries(keys, self.group, entries, records, now_ms)
             deliveries += found.deliveries
+            passed_over |= bool(found.pass_over or found.unreadable)
             if found.pass_over:
                 calls.append(consuming.pass_over(keys, self.group, found.pass_over, policy))
             if found.unreadable:
@@ -162,7 +166,7 @@ class Core:
             except LisaError as error:
                 # What was read is ours all the same.
                 logger.warning("entries that were to be passed over come again: %s", error)
-        return deliveries
+        return deliveries, passed_over
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
         """Acks deliveries. Result: one outcome for each."""
