@@ -3,9 +3,10 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -282,6 +283,7 @@ async def test_room_that_shrinks_as_a_read_begins(
             threads=ThreadPoolExecutor(1),
             settings=settings,
             stopping=asyncio.Event(),
+            renewing=connection,
         )
         for topic, held in (("full", 65), ("quick", 20)):
             shift._hands[topic].note(0.001)
@@ -554,6 +556,22 @@ async def test_two_groups_each_get_every_message(
     assert Counter(handled["mailing"].ids) == dict.fromkeys(ids, 3)
 
 
+def _generator(delivery: Delivery) -> Iterator[Delivery]:
+    yield delivery
+
+
+async def _async_generator(delivery: Delivery) -> AsyncIterator[Delivery]:
+    yield delivery
+
+
+class _Class:
+    __call__ = _generator
+
+
+_UNFIT: list[Any] = [None, "print", _Class, _Class(), _generator, partial(_generator), _async_generator]
+"""What could not be called, or would be and handle nothing."""
+
+
 def test_bad_registrations_are_refused(worker: Worker) -> None:
     """A topic has one handler, bounds are within the worker's, and names are names."""
     worker.on("orders")(print)
@@ -564,6 +582,7 @@ def test_bad_registrations_are_refused(worker: Worker) -> None:
         (lambda: worker.on("x", concurrency=0), "concurrency"),
         (lambda: worker.on("x", concurrency=33), "concurrency"),
         (lambda: worker.on("x", timeout=0), "timeout"),
+        *((lambda handler=handler: worker.on("x")(handler), "handler") for handler in _UNFIT),
         (lambda: Retry(delay=-1), "delay"),
     ]:
         with pytest.raises(InvalidInput) as caught:

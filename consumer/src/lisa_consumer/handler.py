@@ -8,7 +8,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 
 from lisa_common.delivery import Delivery
-from lisa_common.errors import LisaError
+from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.protocol.consuming import Nack
 from lisa_common.values import Duration, duration_ms
 
@@ -37,7 +37,10 @@ class Reject(LisaError):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A topic, its handler, and how many of its messages may be handled at once."""
+    """A topic, its handler, and how many of its messages may be handled at once.
+
+    Raises InvalidInput for what would be called and handle nothing.
+    """
 
     topic: str
     handler: Handler
@@ -46,6 +49,8 @@ class Route:
     _is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        if not _is_fit(self.handler):
+            raise InvalidInput("handler", self.handler, "a coroutine function or a plain function is")
         object.__setattr__(self, "_is_async", _is_async(self.handler))
 
     async def call(self, delivery: Delivery, threads: Executor) -> None:
@@ -82,9 +87,19 @@ def _outcome(handler: Handler, delivery: Delivery) -> tuple[object, BaseExceptio
         return None, error
 
 
-def _is_async(handler: Handler) -> bool:
-    # An object whose __call__ is a coroutine function is an asynchronous handler too.
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+# What is said of functions holds for objects with such a __call__, too.
+
+
+def _is_async(handler: object) -> bool:
+    return any(map(inspect.iscoroutinefunction, (handler, type(handler).__call__)))
+
+
+def _is_fit(handler: object) -> bool:
+    """Whether a call handles a message: a generator would not begin, and of a class it would make an object."""
+    if not callable(handler) or inspect.isclass(handler):
+        return False
+    either = (handler, type(handler).__call__)
+    return not any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in either)
 
 
 def verdict(delivery: Delivery, error: BaseException) -> Nack:
