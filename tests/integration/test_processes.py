@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,9 +12,11 @@ from threading import Event, Thread
 
 import pytest
 import redis
+from typer.testing import CliRunner
 
 from lisa_common.keys import TopicKeys, topics_key
 from lisa_common.policy import Policy
+from lisa_consumer.commands import program
 from lisa_producer import Message, Producer, ProducerSettings
 from support import Server, idle, keys_left, wait_until
 from support.processes import Programs
@@ -225,6 +228,35 @@ def test_functions_are_waited_for_as_long_as_the_drain(
         programs.hold.unlink()
     wait_until(lambda: not worker.runs)
     assert worker.code == code
+
+
+@pytest.mark.parametrize(("target", "processes"), [("stubborn_worker", "1"), ("thread_worker", "2")])
+def test_a_handler_that_does_not_end_is_left_behind(
+    programs: Programs, producer: Producer, target: str, processes: str
+) -> None:
+    """A function as well as a coroutine that does not heed its cancellation; the exit code of all says so."""
+    programs.hold.touch()
+    worker = programs.worker("--drain-s", "0.1", "--processes", processes, target=f"support.programs.{target}:worker")
+    producer.send("orders", b"x")
+    worker.wait_for("begun")
+    assert worker.stop() == 1
+
+
+def test_processes_have_the_time_to_drain_that_their_worker_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a worker's code sets wins over the command line, for their supervisor as well."""
+    (tmp_path / "patient.py").write_text(
+        "from lisa_consumer import ConsumerSettings, Worker\n"
+        "worker = Worker('g', settings=ConsumerSettings.load(drain_s=77))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    told: list[float] = []
+    monkeypatch.setattr("lisa_consumer.commands.supervise", lambda _command, _count, drain_s: told.append(drain_s))
+    options = ["--processes", "2", "--no-check", "--drain-s", "1"]
+    assert CliRunner().invoke(program, ["run", "patient:worker", *options]).exit_code == 0
+    assert told == [77]
 
 
 def test_worker_processes_end_with_their_supervisor(

@@ -50,7 +50,7 @@ def run(
     if processes == 1:
         found.run()
     else:
-        sys.exit(supervise(worker_command(worker), processes, drain_s=settings.drain_s))
+        sys.exit(supervise(worker_command(worker), processes, drain_s=found.settings.drain_s))
 
 
 def _export(settings: ConsumerSettings) -> None:

@@ -46,7 +46,7 @@ def supervise(command: Sequence[str], count: int, *, drain_s: float) -> int:
     """Runs `count` processes of a command until SIGTERM or SIGINT, then has them drain. Returns the exit code.
 
     A process that dies is replaced; all drain when this one dies. One that exits with 2 was started wrongly, as its
-    successor would be: all end.
+    successor would be: all end. The code is 1 when one did not drain as it should.
     """
 
     async def main() -> int:
@@ -71,7 +71,8 @@ async def _keep_running(command: Sequence[str], stopping: asyncio.Event, drain_s
         await asyncio.wait((ended, stop), return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
             await _drain(process, drain_s)
-            break
+            # SIGTERM itself ends one that was just about to start.
+            return int(process.returncode not in {0, -signal.SIGTERM})
         if ended.result() == _BAD_INPUT:
             stopping.set()
             return _BAD_INPUT

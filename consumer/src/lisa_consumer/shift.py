@@ -21,9 +21,12 @@ from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.settler import Settler
 from lisa_consumer.slots import Slots
 
-__all__ = ["Shift"]
+__all__ = ["HANDLER_TASK", "Shift"]
 
 logger = logging.getLogger(__name__)
+
+HANDLER_TASK = "lisa-handler"
+"""The name of the tasks in which handlers run."""
 
 _CANCEL_S = 1.0
 """How long a handler that was cancelled may take to end."""
@@ -50,6 +53,7 @@ class Shift:
         threads: Executor,
         settings: ConsumerSettings,
         stopping: asyncio.Event,
+        renewing: AsyncConnection,
     ) -> None:
         self._connection = connection
         self._core = core
@@ -57,7 +61,7 @@ class Shift:
         self._slots = Slots(settings.concurrency, {topic: route.concurrency for topic, route in routes.items()})
         self._threads = threads
         self._settings = settings
-        self._leases = Leases(connection, core)
+        self._leases = Leases(renewing, core)
         self._settler = Settler(connection, core, self._settled)
         self._hands = {topic: Hand(route.concurrency, settings.prefetch) for topic, route in routes.items()}
         self._queues: dict[str, deque[Delivery]] = defaultdict(deque)
@@ -222,7 +226,7 @@ class Shift:
         delivery = queue.popleft()
         if not queue:
             del self._queues[topic]
-        self._running.add(asyncio.create_task(self._handle(self._routes[topic], delivery)))
+        self._running.add(asyncio.create_task(self._handle(self._routes[topic], delivery), name=HANDLER_TASK))
         return True
 
     async def _handle(self, route: Route, delivery: Delivery) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from lisa_common.aio import AsyncConnection
 from lisa_common.errors import InvalidInput
@@ -16,7 +16,7 @@ from lisa_common.values import Duration, check_int, check_name, duration_ms
 from lisa_consumer.core import Core
 from lisa_consumer.handler import Handler, Route
 from lisa_consumer.settings import ConsumerSettings
-from lisa_consumer.shift import Shift
+from lisa_consumer.shift import HANDLER_TASK, Shift
 
 __all__ = ["Worker"]
 
@@ -28,12 +28,23 @@ H = TypeVar("H", bound=Handler)
 _THREADS = "lisa-handler"
 
 
+def _tasks_left() -> bool:
+    return any(task.get_name() == HANDLER_TASK for task in asyncio.all_tasks())
+
+
 def _threads_left(until: float) -> bool:
     threads = [thread for thread in threading.enumerate() if thread.name.startswith(_THREADS)]
     for thread in threads:
         # Idle ones end as soon as they notice that their pool has been shut down; a busy machine lets them wait.
         thread.join(max(0.2, until - time.monotonic()))
     return any(thread.is_alive() for thread in threads)
+
+
+def _abandon_handlers() -> NoReturn:
+    """Ends the process, as nothing less ends what does not heed its cancellation, nor a thread."""
+    logger.error("handlers still run after the drain; their messages will be reclaimed")
+    logging.shutdown()
+    os._exit(1)
 
 
 class Worker:
@@ -101,7 +112,8 @@ class Worker:
     def run(self) -> None:
         """Works until SIGTERM or SIGINT, then drains; for the main thread.
 
-        Ends the process with exit code 1 when a plain function still runs after the drain: a thread cannot be ended.
+        Ends the process with exit code 1 when a handler still runs after the drain: a plain function, whose thread
+        cannot be ended, or a coroutine that does not heed its cancellation.
         """
 
         async def main() -> None:
@@ -109,12 +121,12 @@ class Worker:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.stop)
             await self.serve()
+            if _tasks_left():
+                _abandon_handlers()
 
         asyncio.run(main())
         if _threads_left(self._drain_until):
-            logger.error("handlers still run in threads after the drain; their messages will be reclaimed")
-            logging.shutdown()
-            os._exit(1)
+            _abandon_handlers()
 
     def stop(self) -> None:
         """Tells the worker to drain and end. To be called in its event loop."""
@@ -129,7 +141,9 @@ class Worker:
         connecting = AsyncConnection.of(
             self.settings, name="lisa-worker", url=self.url, blocking_s=self.settings.block_s
         )
-        async with connecting as connection:
+        # Apart from reads, as it must not wait as long as they may for an answer that does not come.
+        renewing = AsyncConnection.of(self.settings, name="lisa-worker", url=self.url)
+        async with connecting as connection, renewing:
             shift = Shift(
                 connection,
                 self._core,
@@ -137,6 +151,7 @@ class Worker:
                 threads=threads,
                 settings=self.settings,
                 stopping=self._stopping,
+                renewing=renewing,
             )
             logger.info("worker %s of group %s reads %s", self.name, self._core.group, ", ".join(self._routes))
             await shift.work()

@@ -1,0 +1,75 @@
+"""How a worker keeps the leases of what it has in hand."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from lisa_common.aio import AsyncConnection, cancel_all
+from lisa_common.keys import TopicKeys, topics_key
+from lisa_common.policy import Policy
+from lisa_consumer.core import Core
+from lisa_consumer.leases import Leases
+from lisa_producer import AsyncProducer, ProducerSettings
+from support import Server, wait_until_async
+from support.proxy import Proxy
+from support.running import hang, new_worker, working
+
+VISIBILITY_MS = 6_000
+
+
+class _Idle(list[int]):
+    """How long the one delivery of orders had not been renewed, in ms, whenever it was looked at."""
+
+    def __init__(self, client: Any, prefix: str) -> None:
+        super().__init__([0])
+        self._client = client
+        self._ready = TopicKeys(prefix, "orders").of("ready")
+
+    def was_renewed(self) -> bool:
+        """Looks; says whether it has been renewed since the last look."""
+        [pending] = self._client.xpending_range(self._ready, "billing", "-", "+", 1)
+        self.append(pending["time_since_delivered"])
+        return self[-1] < self[-2]
+
+
+@pytest.mark.slow
+async def test_a_link_that_died_in_silence_costs_no_lease(own_server: Callable[..., Server], prefix: str) -> None:
+    """What goes out over it is not waited for as long as the lease lasts: the next renewal comes in time."""
+    server = own_server()
+    settings = ProducerSettings(redis_url=server.url, prefix=prefix)
+    async with Proxy(server.port) as proxy, AsyncProducer(settings=settings) as sender:
+        with server.client() as client:
+            client.hset(topics_key(prefix), "orders", Policy.of({"visibility_ms": VISIBILITY_MS}).dump())
+            worker, gate = new_worker(proxy.url, prefix), asyncio.Event()
+            begun = hang(worker, "orders", gate)
+            async with working(worker):
+                await sender.send("orders", b"x")
+                await wait_until_async(lambda: begun)
+                proxy.strand()
+                idle = _Idle(client, prefix)
+                await wait_until_async(idle.was_renewed)
+                proxy.reset()
+                gate.set()
+    assert max(idle) < VISIBILITY_MS
+
+
+async def test_a_handled_message_is_renewed_until_the_server_knows(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis, declare: Callable[..., Policy]
+) -> None:
+    """However long ago its handler should have ended, as it did."""
+    declare(visibility_ms=300)
+    core = Core(prefix, "billing")
+    await sender.send("orders", b"x")
+    async with AsyncConnection(redis_url) as connection:
+        leases = Leases(connection, core)
+        [delivery] = await connection.run(core.read(["orders"], limit=1))
+        await leases.learn(["orders"])
+        leases.hold([delivery])
+        assert leases.begin(delivery, timeout_s=0)
+        leases.end(delivery)
+        keeper = asyncio.create_task(leases.run(["orders"]))
+        await wait_until_async(_Idle(client, prefix).was_renewed)
+        await cancel_all(keeper)
