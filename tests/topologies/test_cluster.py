@@ -205,6 +205,22 @@ async def test_a_node_that_is_away(own_cluster: Callable[..., Cluster], connect:
     assert await called is False
 
 
+async def test_a_caller_may_have_less_patience_than_a_node_has_time(own_cluster: Callable[..., Cluster]) -> None:
+    """Who gives up a call, as its node is frozen, learns by the next one that another has taken over."""
+    cluster = own_cluster(replicas=1, cluster_require_full_coverage="no")
+    keys, *_ = spread(cluster, "lisa")
+    master = cluster.master_of(keys.of("ready"))
+    async with AsyncConnection(cluster.url, timeout_s=60) as opened:
+        await opened.call(send(keys, "before"))
+        master.freeze()
+        await asyncio.to_thread(cluster.wait_for_another_master, keys.of("ready"), master)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await opened.call(send(keys, "given up"))
+        async with asyncio.timeout(20):
+            assert await opened.call(send(keys, "after"))
+
+
 async def test_patience_repeats_only_what_was_not_done(own_cluster: Callable[..., Cluster], connect: Connect) -> None:
     """A call that was made is not made again because another of the same pipeline was refused."""
     cluster = own_cluster(cluster_require_full_coverage="no")

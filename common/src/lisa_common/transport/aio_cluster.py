@@ -83,6 +83,10 @@ class AsyncCluster:
             return await self._node(part.node).ask(part.calls)
         except LisaError as error:
             return error
+        except asyncio.CancelledError:
+            # Perhaps its caller had no more patience with it: another node may have taken over.
+            self._routes.failed(part.node)
+            raise
 
     async def _race(self, parts: Sequence[Part]) -> list[Answer]:
         clients: list[asyncio.Future[int]] = [asyncio.get_running_loop().create_future() for _ in parts]

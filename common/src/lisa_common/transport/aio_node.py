@@ -9,7 +9,7 @@ import redis.asyncio
 import redis.exceptions
 from redis.asyncio.retry import Retry
 
-from lisa_common.call import Call
+from lisa_common.call import Call, command
 from lisa_common.errors import OutcomeUnknown, Unreachable
 from lisa_common.keys import TopicKeys
 from lisa_common.transport.address import Address
@@ -31,6 +31,8 @@ from lisa_common.transport.tls import AsyncTlsConnection
 __all__ = ["AsyncNode"]
 
 T = TypeVar("T")
+
+_PING: Call[Any] = command("PING")
 
 _CLASSES = {
     "redis": redis.asyncio.Connection,
@@ -99,8 +101,14 @@ class AsyncNode:
             raise lisa_error(error) from error
 
     async def _probe(self) -> None:
-        await self._attempt(self._client.ping(), unreachable_at=self._address)
+        await self._attempt(self._ping(), unreachable_at=self._address)
         self._suspect = False
+
+    async def _ping(self) -> None:
+        # Not by the client, whose pool `_leave` may break at the same moment for another task.
+        [reply] = await self._exchange([_PING])
+        if isinstance(reply, Exception):
+            raise reply
 
     async def _exchange(self, calls: Sequence[Call[Any]]) -> list[Any]:
         return await self._receive(await self._send(calls), len(calls))
