@@ -80,7 +80,13 @@ def test_passwords_are_masked(url: str, shown: str) -> None:
     assert masked(url) == shown
 
 
-@pytest.mark.parametrize("url", ["", "localhost:6379", "http://localhost", "redis://host:port"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("", "localhost:6379", "http://localhost", "redis://host:port"),
+        *("redis://host?protocol=3", "redis+cluster://host?decode_responses=true"),
+    ],
+)
 @pytest.mark.parametrize("kind", [Connection, AsyncConnection])
 def test_wrong_url(url: str, kind: type[Connection]) -> None:
     """A URL that is none of ours is refused before anything is tried."""

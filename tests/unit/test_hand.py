@@ -41,7 +41,10 @@ def test_what_counts_is_how_long_the_latest_took() -> None:
 
 @pytest.mark.parametrize(
     ("concurrency", "prefetch", "handling_s", "most_held"),
-    [(32, 64, 0.01, 48), (32, 64, 1.0, 32), (32, 0, 1.0, 31), (1, 64, 1.0, 1), (1, 0, 1.0, 0), (4, 4, 0.01, 4)],
+    [
+        *((32, 64, 0.01, 48), (32, 64, 1.0, 32), (32, 0, 1.0, 31)),
+        *((1, 64, 1.0, 1), (1, 0, 1.0, 0), (4, 4, 0.01, 4), (2_000, 64, 0.01, 2_000)),
+    ],
 )
 def test_when_to_read(concurrency: int, prefetch: int, handling_s: float, most_held: int) -> None:
     """Batches are waited for only while all slots have something to do."""

@@ -39,14 +39,14 @@ class Hand:
 
     def _plan(self, ahead: int) -> None:
         self._ahead = ahead
-        self._most = min(self._concurrency + ahead, MAX_BATCH)
+        self._most = self._concurrency + ahead
         # Room for a batch, unless a slot would be idle meanwhile.
         self._batch = max(1, min(self._most // 2, ahead))
 
     @property
     def room(self) -> int:
-        """For how many more there is room; less than 0 where it has shrunk since they were read."""
-        return self._most - self.held
+        """For how many more there is room in one read; less than 0 where it has shrunk since they were read."""
+        return min(self._most - self.held, MAX_BATCH)
 
     @property
     def is_worth_a_read(self) -> bool:

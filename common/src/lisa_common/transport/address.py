@@ -26,6 +26,7 @@ _LONGEST_SOCKET = 103
 _PORT_OF_NODES = 6379
 _PORT_OF_SENTINELS = 26379
 _PORT = "as the port, a number up to 65535 is (in a password, %XX stands for : / ? # @)"
+_OF_REPLIES = {"protocol", "decode_responses", "encoding", "encoding_errors"}
 _SECRET_OPTION = re.compile(r"([?&][^=&]*password=)[^&]*", re.IGNORECASE)
 # "user:password" where the host was forgotten: what follows the first colon is no port.
 _NO_PORT = re.compile(r"^(?!\[)([^:/?#]*):(?!\d+(?:[,/?#]|$)).+$", re.DOTALL)
@@ -104,6 +105,8 @@ def _options(url: str, plain: str) -> dict[str, Any]:
         raise _refusal(url, f"with options, those of the client are ({error})") from None
     if named := [name for name in options if name.startswith("ssl_")]:
         raise _refusal(url, f"without {', '.join(named)} a URL is: TLS is set by tls_ca, tls_cert and tls_key")
+    if named := sorted(_OF_REPLIES & options.keys()):
+        raise _refusal(url, f"without {', '.join(named)} a URL is: how replies are read is not a choice")
     options.pop("connection_class", None)
     return options
 
