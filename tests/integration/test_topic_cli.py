@@ -1,16 +1,20 @@
 """`lisa-manager topic list | set | drop`, `show` and `cancel`."""
 
 import base64
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 import redis
 
-from lisa_common.call import command
+from lisa_common.call import Call, Flow, command
 from lisa_common.keys import dropped_key
 from lisa_common.layout import Layout
 from lisa_common.policy import Policy
+from lisa_common.protocol import consuming
+from lisa_common.protocol.producing import close
 from lisa_common.topics import read_mark
+from lisa_manager.operator.topics import Dropped, drop_topic
 from support import keys_left
 from support.commands import Commands
 from support.queue import Queue
@@ -114,6 +118,56 @@ def test_a_message_sent_before_a_drop_keeps_the_topic(orders: Queue, commands: C
         2,
         "lisa-manager: topic orders still holds 1 messages; --force drops them with it\n",
     )
+
+
+@pytest.fixture
+def resharded(orders: Queue, declare: Callable[..., Policy]) -> Layout:
+    """The topic "orders", two shards of today and one of before, with two groups."""
+    layout = Layout(orders.keys.prefix, "orders", declare(shards=2, former=(1,)))
+    orders.connection.execute([consuming.join(keys, name) for keys in layout.ever for name in ("billing", "audit")])
+    orders.connection.call(close(layout.former[0][0], []))
+    return layout
+
+
+def _state(client: redis.Redis, layout: Layout) -> list[tuple[int, int]]:
+    """Of each shard the number of its groups, and whether it is closed."""
+    exists: Any = client.exists
+    return [
+        (len(cast("list[Any]", client.xinfo_groups(keys.of("ready")))), exists(keys.of("closed")))
+        for keys in layout.ever
+    ]
+
+
+def _interrupted(flow: Flow[Dropped], name: str, deed: Callable[[], object]) -> Flow[Dropped]:
+    """A flow in which something happens right before its first call of that script."""
+    step, done = next(flow), False
+    try:
+        while True:
+            first = step if isinstance(step, Call) else step[0]
+            if not done and first.script and first.script.name == name:
+                deed()
+                done = True
+            step = flow.send((yield step))
+    except StopIteration as stop:
+        return cast("Dropped", stop.value)
+
+
+def test_a_drop_that_is_refused_changes_nothing(orders: Queue, client: redis.Redis, resharded: Layout) -> None:
+    """One message in the last shard to be looked at keeps them all, with their groups."""
+    before = _state(client, resharded)
+    Queue(orders.connection, resharded.shards[1]).send("m", due="+60000")
+    refused = orders.connection.run(drop_topic(orders.keys.prefix, "orders", force=False))
+    assert refused == Dropped(done=False, messages=1)
+    assert _state(client, resharded) == before == [(2, 1), (2, 0), (2, 0)]
+
+
+def test_a_message_that_comes_as_a_topic_goes_keeps_it(orders: Queue, client: redis.Redis, resharded: Layout) -> None:
+    """Shards that are gone by then have their groups again, and that is told."""
+    last = Queue(orders.connection, resharded.shards[1])
+    flow = drop_topic(orders.keys.prefix, "orders", force=False)
+    refused = orders.connection.run(_interrupted(flow, "drop", lambda: last.send("m", due="+60000")))
+    assert refused == Dropped(done=False, messages=1, made_again=1)
+    assert _state(client, resharded) == [(2, 1), (2, 0), (2, 0)]
 
 
 # show and cancel

@@ -11,7 +11,7 @@ from lisa_common.topics import REFRESH_S
 from lisa_manager.commands.policy_options import shown_field, with_policy
 from lisa_manager.commands.shared import TopicName, ask, connected, operator
 from lisa_manager.operator.status import TopicStatus, read_status
-from lisa_manager.operator.topics import drop_topic, list_topics, set_policy
+from lisa_manager.operator.topics import Dropped, drop_topic, list_topics, set_policy
 from lisa_manager.resharding import reshard as reshard_topic
 from lisa_manager.settings import ManagerSettings
 
@@ -95,11 +95,22 @@ def drop(
         confirm(f"Drop topic {topic} ({owing(status)})?", yes=yes)
         dropped = connection.run(drop_topic(settings.prefix, topic, force=force))
     if not dropped.done:
-        raise Declined(f"topic {topic} still holds {dropped.messages} messages; --force drops them with it")
+        raise Declined(
+            f"topic {topic} still holds {dropped.messages} messages; --force drops them with it{_lost(dropped)}"
+        )
     if json:
         print_json({"topic": topic, "messages": dropped.messages})
     else:
         say(f"dropped {topic} with {dropped.messages:,} messages")
+
+
+def _lost(dropped: Dropped) -> str:
+    if not dropped.made_again:
+        return ""
+    return (
+        f". They came as it was being dropped: {dropped.made_again} of its shards were gone, and have their groups "
+        "again; of what was sent there at that very moment a group may miss something"
+    )
 
 
 def owing(status: TopicStatus) -> str:
