@@ -170,6 +170,30 @@ def test_a_message_that_comes_as_a_topic_goes_keeps_it(orders: Queue, client: re
     assert _state(client, resharded) == [(2, 1), (2, 0), (2, 0)]
 
 
+def test_a_reshard_while_a_topic_goes_is_seen(
+    orders: Queue, client: redis.Redis, resharded: Layout, commands: Commands
+) -> None:
+    """The drop begins again: a message in the new shards keeps the topic, with its groups; without one they go, too."""
+    prefix, connection = orders.keys.prefix, orders.connection
+    after = Layout(prefix, "orders", Policy(shards=4, former=(*resharded.policy.former, 2)))
+
+    def reshard_it() -> None:
+        commands.manager("topic", "reshard", "orders", "--shards", "4")
+        Queue(connection, after.shards[3]).send("m", due="+60000")
+
+    refused = connection.run(_interrupted(drop_topic(prefix, "orders", force=False), "amend", reshard_it))
+    assert refused == Dropped(done=False, messages=1, made_again=3)
+    assert _policy(commands) == after.policy.model_dump(mode="json")
+    assert _state(client, after) == [(2, 1)] * 3 + [(2, 0)] * 4
+    assert not client.exists(dropped_key(prefix))
+    flow = drop_topic(prefix, "orders", force=True)
+    again = _interrupted(flow, "amend", lambda: commands.manager("topic", "reshard", "orders", "--shards", "5"))
+    assert connection.run(again) == Dropped(done=True, messages=1)
+    assert keys_left(client, prefix) == [dropped_key(prefix)]
+    _, layout = read_mark(prefix, "orders", cast("bytes", client.hget(dropped_key(prefix), "orders")))
+    assert layout.policy.former == (1, 2, 4)
+
+
 # show and cancel
 
 

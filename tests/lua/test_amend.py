@@ -20,3 +20,12 @@ def test_only_what_was_read_is_changed(queue: Queue) -> None:
     assert not change(b"{}", 2)
     assert queue.connection.call(stored) == b'{"max_retries":1}'
     assert change(b'{"max_retries":1}', 2)
+
+
+def test_only_what_was_read_is_forgotten(queue: Queue) -> None:
+    """A topic that somebody else has changed stays."""
+    prefix, topic = queue.keys.prefix, queue.keys.topic
+    assert queue.connection.call(amend(prefix, topic, None, Policy(max_retries=1)))
+    assert not queue.connection.call(amend(prefix, topic, b"{}", None))
+    assert queue.connection.call(amend(prefix, topic, b'{"max_retries":1}', None))
+    assert queue.connection.call(command("HEXISTS", queue.keys.of("topics"), topic)) == 0

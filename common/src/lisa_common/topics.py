@@ -98,10 +98,14 @@ def _by_topic(place: str, reply: list[bytes]) -> dict[str, bytes]:
     return found
 
 
-def amend(prefix: str, topic: str, before: bytes | None, policy: Policy) -> Call[bool]:
-    """Sets a topic's policy, if the registry still says what it said before. Result: whether it did."""
+def amend(prefix: str, topic: str, before: bytes | None, policy: Policy | None) -> Call[bool]:
+    """Sets a topic's policy, or with None forgets the topic, if the registry still says what it said before.
+
+    Result: whether it did.
+    """
+    after = policy.dump() if policy else ""
     keys = TopicKeys(prefix, topic)
-    return script("amend", keys, decode=bool, repeatable=False, topic=topic, before=before or b"", after=policy.dump())
+    return script("amend", keys, decode=bool, repeatable=False, topic=topic, before=before or b"", after=after)
 
 
 @dataclass(frozen=True, slots=True)

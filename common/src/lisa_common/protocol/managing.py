@@ -151,6 +151,6 @@ def leave(keys: TopicKeys, group: str, ids: Sequence[str]) -> Call[int]:
     return script("leave", keys, [(id,) for id in ids], group=group)
 
 
-def retire(keys: TopicKeys, mark: bytes) -> Call[bool]:
+def retire(keys: TopicKeys, mark: Arg) -> Call[bool]:
     """Forgets that a topic was dropped, if its mark is still this one."""
     return script("retire", keys, decode=bool, topic=keys.topic, mark=mark)

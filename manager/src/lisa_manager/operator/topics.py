@@ -1,19 +1,18 @@
 """Topics as operators see them: their policies, and how to be rid of one."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lisa_common.call import Call, Flow, command, script
-from lisa_common.errors import InvalidInput
+from lisa_common.errors import InvalidInput, UnknownTopic
 from lisa_common.keys import TopicKeys, dropped_key, topics_key
 from lisa_common.layout import Layout
 from lisa_common.policy import Policy
-from lisa_common.protocol import consuming, producing
+from lisa_common.protocol import consuming, managing, producing
 from lisa_common.protocol.consuming import server_time
 from lisa_common.topics import Topic, amend, dropped_mark, parse_topic, read_mark, read_registry
 from lisa_common.values import check_name
-from lisa_manager.operator.looking import GroupInfo, existing, groups
+from lisa_manager.operator.looking import GroupInfo, groups
 
 __all__ = ["DEFAULT", "Dropped", "drop_topic", "list_topics", "set_policy"]
 
@@ -70,49 +69,70 @@ def drop_topic(prefix: str, topic: str, *, force: bool) -> Flow[Dropped]:
     That it was dropped stays known for a while: a producer that goes on sending declares the topic anew, and until all
     producers know, managers go on looking after it.
     """
-    layout = yield from existing(prefix, topic)
-    dropped = yield from _drop_shards(layout, force=force)
-    if not dropped.done:
-        return dropped
-    now = yield server_time()
-    # In this order, so that managers see the one or the other at any time.
-    yield command("HSET", dropped_key(prefix), topic, dropped_mark(now, layout))
-    yield command("HDEL", topics_key(prefix), topic)
-    return dropped
+    gone = _Gone()
+    while True:
+        layout, stored = yield from _read(prefix, topic)
+        if not (yield from _drop_shards(layout, gone, force=force)):
+            yield from _make_again(layout, gone)
+            return Dropped(done=False, messages=gone.messages, made_again=len(gone.shards))
+        now = yield server_time()
+        mark = dropped_mark(now, layout)
+        # In this order, so that managers see the one or the other at any time.
+        yield command("HSET", dropped_key(prefix), topic, mark)
+        if (yield amend(prefix, topic, stored, None)):
+            return Dropped(done=True, messages=gone.messages)
+        # A reshard meanwhile has made shards that nobody has looked at.
+        yield managing.retire(layout.shards[0], mark)
 
 
-def _drop_shards(layout: Layout, *, force: bool) -> Flow[Dropped]:
+def _read(prefix: str, topic: str) -> Flow[tuple[Layout, bytes]]:
+    stored: bytes | None = yield command("HGET", topics_key(prefix), check_name("topic", topic))
+    if stored is None:
+        raise UnknownTopic(topic)
+    return Layout(prefix, topic, parse_topic(topic, stored).policy), stored
+
+
+@dataclass(slots=True)
+class _Gone:
+    """What of a topic is gone while it is being dropped."""
+
+    shards: set[TopicKeys] = field(default_factory=set)
+    groups: set[str] = field(default_factory=set)
+    messages: int = 0
+    """Those that were dropped, or else those that are in the way."""
+
+
+def _drop_shards(layout: Layout, gone: _Gone, *, force: bool) -> Flow[bool]:
     """Drops all shards, or none: all are looked at before one goes. Without force each looks once more as it goes."""
     former = [keys for keys in layout.ever if keys not in layout.shards]
     if former:
         # As a reshard that broke off may not have done.
         yield [producing.close(keys, []) for keys in former]
-    known = yield [groups(keys) for keys in layout.ever]
+    known: list[list[GroupInfo]] = yield [groups(keys) for keys in layout.served]
+    gone.groups |= {group.name for of_shard in known for group in of_shard}
     if not force:
-        held = sum((yield [command("HLEN", keys.of("messages")) for keys in layout.ever]))
-        if held:
-            return Dropped(done=False, messages=held)
-    gone: list[TopicKeys] = []
-    messages = 0
+        gone.messages = sum((yield [command("HLEN", keys.of("messages")) for keys in layout.ever]))
+        if gone.messages:
+            return False
     # Those of before last, as nobody can have sent to them since the look.
-    for shards in (layout.shards, former):
-        outcomes: list[Dropped] = (yield [_drop(keys, force=force) for keys in shards]) if shards else []
-        messages += sum(outcome.messages for outcome in outcomes)
-        gone += [keys for keys, outcome in zip(shards, outcomes, strict=True) if outcome.done]
-        if not all(outcome.done for outcome in outcomes):
-            yield from _make_again(gone, former, dict(zip(layout.ever, known, strict=True)))
-            return Dropped(done=False, messages=messages, made_again=len(gone))
-    return Dropped(done=True, messages=messages)
+    for shards in filter(None, (layout.shards, former)):
+        outcomes: list[tuple[bool, int]] = yield [_drop(keys, force=force) for keys in shards]
+        gone.messages += sum(messages for _, messages in outcomes)
+        gone.shards |= {keys for keys, (done, _) in zip(shards, outcomes, strict=True) if done}
+        if not all(done for done, _ in outcomes):
+            return False
+    return True
 
 
-def _drop(keys: TopicKeys, *, force: bool) -> Call[Dropped]:
-    return script("drop", keys, decode=lambda reply: Dropped(bool(reply[0]), reply[1]), force=int(force))
+def _drop(keys: TopicKeys, *, force: bool) -> Call[tuple[bool, int]]:
+    return script("drop", keys, decode=lambda reply: (bool(reply[0]), reply[1]), force=int(force))
 
 
-def _make_again(
-    gone: Sequence[TopicKeys], former: Sequence[TopicKeys], known: Mapping[TopicKeys, Sequence[GroupInfo]]
-) -> Flow[None]:
-    calls: list[Call[Any]] = [consuming.join(keys, group.name) for keys in gone for group in known[keys]]
-    calls += [producing.close(keys, []) for keys in gone if keys in former]
-    if calls:
-        yield calls
+def _make_again(layout: Layout, gone: _Gone) -> Flow[None]:
+    """Makes the groups of a topic again that lives on, in all shards, and closes those of before a reshard."""
+    if not gone.shards:
+        return
+    joined = [consuming.join(keys, name) for keys in layout.served for name in sorted(gone.groups)]
+    closed = [producing.close(keys, []) for keys in layout.ever if keys not in layout.shards]
+    if joined or closed:
+        yield [*joined, *closed]
