@@ -18,7 +18,7 @@ from lisa_manager.daemon import Manager
 from lisa_manager.jobs.sweeper import Sweeper
 from lisa_manager.settings import ManagerSettings
 from lisa_producer import AsyncProducer, Message, ProducerSettings, State
-from support import Server, wait_until_async
+from support import Server, keys_left, wait_until_async
 from support.running import managed
 
 Declare = Callable[..., Policy]
@@ -194,6 +194,23 @@ async def test_dropped_topics_are_retired(
         assert client.hgetall(dropped) == {b"recent": str(now_ms).encode()}
         client.hdel(registry, "orders")
         await wait_until_async(lambda: sorted(manager._board.topics) == ["again", "anew", "recent"])
+
+
+async def test_who_goes_on_reading_brings_no_topic_back(
+    redis_url: str, prefix: str, sender: AsyncProducer, consumer: AsyncConsumer, client: redis.Redis
+) -> None:
+    """Its stream and its group are there again, and get what is sent once the topic is; that they are is no send."""
+    await consumer.read()
+    client.delete(f"{prefix}:{{orders}}:ready")
+    client.hset(dropped_key(prefix), "orders", 1)
+    await consumer.read()
+    async with managed(redis_url, prefix, **NEVER) as manager:
+        await manager._discover()
+        assert keys_left(client, prefix) == [f"{prefix}:{{orders}}:ready"]
+        await manager._discover()
+        assert not manager._board.topics
+    await sender.send("orders", b"x", id="m")
+    assert [delivery.id for delivery in await consumer.read()] == ["m"]
 
 
 @pytest.mark.parametrize("broken", ["waiting", "retry", "ready", "messages", "owed", "failures", "garbage", "expiring"])

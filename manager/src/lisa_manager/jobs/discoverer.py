@@ -4,7 +4,7 @@ import logging
 
 from lisa_common.aio import AsyncConnection
 from lisa_common.call import command
-from lisa_common.keys import topics_key
+from lisa_common.keys import TOPIC_KEYS, topics_key
 from lisa_common.layout import Layout
 from lisa_common.policy import DEFAULT_POLICY, Policy
 from lisa_common.protocol import managing
@@ -18,6 +18,9 @@ logger = logging.getLogger(__name__)
 
 _GRACE_MS = int(6 * REFRESH_S * 1000)
 """How long a dropped topic is served on: a producer that believes it declared may still have sent to it."""
+
+_SENT = tuple(name for name in TOPIC_KEYS if name != "ready")
+"""What only a producer makes: a consumer that goes on reading makes the stream and its group again."""
 
 
 class Discoverer:
@@ -62,7 +65,7 @@ class Discoverer:
         declared = self.layouts.get(layout.topic)
         if declared is None or not {*layout.served} <= {*declared.served}:
             now_ms, *left = await self._connection.execute(
-                [server_time(), *(command("EXISTS", *keys.all()) for keys in layout.served)]
+                [server_time(), *(command("EXISTS", *map(keys.of, _SENT)) for keys in layout.served)]
             )
             if now_ms - at_ms < _GRACE_MS:
                 return
