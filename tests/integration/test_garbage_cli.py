@@ -87,8 +87,20 @@ def test_replay_of_some(dead: Queue, commands: Commands) -> None:
     """Options narrow --all and ids alike."""
     ran = commands.manager("garbage", "replay", "orders", "--all", "--reason", "expired")
     assert (ran.code, ran.out) == (0, "replayed 1\n")
-    assert commands.manager("garbage", "replay", "orders", "first", "--group", "mail").out == "replayed 0\n"
+    ran = commands.manager("garbage", "replay", "orders", "first", "--group", "mail")
+    assert (ran.code, ran.out) == (1, "replayed 0, passed over 1\n")
     assert dead.contents().garbage.keys() == {"billing/first", "billing/third"}
+
+
+@pytest.mark.parametrize(("verb", "done"), [(("replay",), "replayed"), (("purge", "--yes"), "purged")])
+@pytest.mark.parametrize("option", [("--group", "mail"), ("--reason", "nack"), ("--older-than", "1h")])
+def test_named_ones_that_options_keep_are_told(
+    dead: Queue, commands: Commands, verb: tuple[str, ...], done: str, option: tuple[str, ...]
+) -> None:
+    """Nothing was done to them: exit code 1, as for what is not there."""
+    ran = commands.manager("garbage", *verb, "orders", "first", "second", "nope", *option, "--json")
+    assert (ran.code, ran.document) == (1, {done: 0, "passed over": 2, "unknown": 1})
+    assert len(dead.contents().garbage) == 3
 
 
 def test_replay_for_a_group_that_is_gone(dead: Queue, commands: Commands) -> None:
@@ -119,6 +131,8 @@ def test_purge_leaves_nothing(
         (["first", "--all"], "either ids, or --all, is"),
         (["--all", "--yes", "--older-than", "soon"], "older_than 'soon' is not allowed"),
         (["--all", "--yes", "--group", "a b"], "group 'a b' is not allowed"),
+        (["--all", "--yes", "--reason", "nak"], "reason 'nak' is not allowed: one of nack, abandoned, rejected, exp"),
+        (["first", "--yes", "--reason", ""], "reason '' is not allowed"),
     ],
 )
 def test_purge_refuses_what_is_not_certain(dead: Queue, commands: Commands, words: list[str], told: str) -> None:

@@ -30,7 +30,7 @@ from lisa_common.protocol.consuming import server_time
 from lisa_common.values import check_id, check_name, duration_ms
 from lisa_manager.commands.shared import TopicName, connected, operator
 from lisa_manager.operator import garbage
-from lisa_manager.operator.garbage import DeadLetter, Pages, Wanted
+from lisa_manager.operator.garbage import REASONS, DeadLetter, Pages, Wanted
 from lisa_manager.operator.looking import existing
 from lisa_manager.settings import ManagerSettings
 
@@ -43,7 +43,7 @@ Group = Annotated[
 ]
 Reason = Annotated[
     str | None,
-    typer.Option(metavar="REASON", help="Only what died so: nack, abandoned, rejected, expired.", show_default=False),
+    typer.Option(metavar="REASON", help=f"Only what died so: {', '.join(REASONS)}.", show_default=False),
 ]
 OlderThan = Annotated[
     str | None, typer.Option(metavar="TIME", help="Only what died so long ago: 30s, 15m, 7d.", show_default=False)
@@ -59,6 +59,8 @@ _COLUMNS = (
 def _wanted(connection: Connection, group: str | None, reason: str | None, older_than: str | None) -> Wanted:
     if group:
         check_name("group", group)
+    if reason is not None and reason not in REASONS:
+        raise InvalidInput("reason", reason, f"one of {', '.join(REASONS)} is")
     before = None
     if older_than is not None:
         age = duration_ms("older_than", read_duration("older_than", older_than))
@@ -131,7 +133,8 @@ def replay(
 ) -> None:
     """Makes dead letters ready again, with all attempts before them; oldest first.
 
-    Exits with 1 if any could not be: it is not there, or its group ("no group") is not there any more.
+    Exits with 1 if any could not be: it is not there, its group ("no group") is not there any more, or other options
+    kept a message that was named from it ("passed over").
     """
     with connected(settings) as connection:
         work = _Work(connection, _layout(connection, settings, topic, ids, all_=all_), "replaying", garbage.replay)
@@ -153,7 +156,10 @@ def purge(
     json: JsonFlag = False,
     settings: ManagerSettings,
 ) -> None:
-    """Deletes dead letters for good. Exits with 1 if any was not there."""
+    """Deletes dead letters for good.
+
+    Exits with 1 if any was not there, or was named, and kept from it by other options ("passed over").
+    """
     with connected(settings) as connection:
         work = _Work(connection, _layout(connection, settings, topic, ids, all_=all_), "purging", garbage.purge)
         wanted = _wanted(connection, group, reason, older_than)
@@ -193,8 +199,10 @@ class _Work:
         for shards in (self.layout.shards, *self.layout.former.values()):
             places, missing = by_shard(missing, partial(home, shards)), []
             for keys, some in places.items():
-                letters, unknown = self.connection.run(garbage.named(keys, some, wanted))
-                self._do(keys, letters)
+                letters, unknown = self.connection.run(garbage.named(keys, some))
+                these = [letter for letter in letters if wanted.wants(letter)]
+                self._do(keys, these)
+                self.outcomes["passed over"] += len({letter.id for letter in letters} - {letter.id for letter in these})
                 missing += unknown
         self.outcomes["unknown"] += len(missing)
 

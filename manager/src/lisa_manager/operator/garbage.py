@@ -11,10 +11,15 @@ from lisa_common.keys import NO_GROUP, TopicKeys, copy_of, split_copy
 from lisa_common.protocol import managing
 from lisa_manager.operator.looking import PAGE, chunks, groups, scored
 
-__all__ = ["DeadLetter", "Pages", "Wanted", "batches", "count", "named", "purge", "replay"]
+__all__ = ["REASONS", "DeadLetter", "Pages", "Wanted", "batches", "count", "named", "purge", "replay"]
 
 _AT_ONCE = 200
 """Dead letters in one script call."""
+
+_UNKNOWN = "unknown"
+
+REASONS = ("nack", "abandoned", "rejected", "expired", _UNKNOWN)
+"""Why a message may be a dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class DeadLetter:
     @property
     def reason(self) -> str:
         """Why it died; "unknown" where its failure is lost."""
-        return self.failure.reason if self.failure else "unknown"
+        return self.failure.reason if self.failure else _UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,8 @@ class Wanted:
     def wants(self, letter: DeadLetter) -> bool:
         """Whether it is about this one."""
         if self.group is not None and letter.group != self.group:
+            return False
+        if self.died_before_ms is not None and letter.died_ms >= self.died_before_ms:
             return False
         return self.reason is None or letter.reason == self.reason
 
@@ -115,7 +122,7 @@ def count(keys: TopicKeys, before_ms: int | None = None) -> Call[int]:
     return command("ZCOUNT", keys.of("garbage"), "-inf", "+inf" if before_ms is None else f"({before_ms}")
 
 
-def named(keys: TopicKeys, ids: Sequence[str], wanted: Wanted) -> Flow[tuple[list[DeadLetter], list[str]]]:
+def named(keys: TopicKeys, ids: Sequence[str]) -> Flow[tuple[list[DeadLetter], list[str]]]:
     """The dead letters of messages, and the ids that have none. Groups that are gone are searched for last."""
     known = yield groups(keys)
     names = [NO_GROUP, *(group.name for group in known)]
@@ -126,7 +133,7 @@ def named(keys: TopicKeys, ids: Sequence[str], wanted: Wanted) -> Flow[tuple[lis
     if missing:
         letters += yield from _search(keys, set(missing))
         missing = [id for id in missing if id not in {letter.id for letter in letters}]
-    return [letter for letter in letters if wanted.wants(letter)], missing
+    return letters, missing
 
 
 def _look_up(keys: TopicKeys, copies: Sequence[str]) -> Flow[list[DeadLetter]]:
