@@ -213,6 +213,25 @@ async def test_who_goes_on_reading_brings_no_topic_back(
     assert [delivery.id for delivery in await consumer.read()] == ["m"]
 
 
+async def test_what_no_reshard_can_reach_is_told_and_kept(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A message in a shard of a dropped topic that was declared anew with another number of them, until it is gone."""
+    client.hset(topics_key(prefix), "orders", '{"shards":2}')
+    await sender.send("orders", b"x", id="m", delay=60)
+    client.hset(topics_key(prefix), "orders", "{}")
+    client.hset(dropped_key(prefix), "orders", '1 {"shards":2}')
+    told = "topic orders: sent to in shards of before it was dropped: orders/"
+    async with managed(redis_url, prefix, **NEVER) as manager:
+        for _ in range(3):
+            await manager._discover()
+        assert set(manager._board.topics) == {"orders", "orders/0", "orders/1"}
+        assert caplog.text.count(told) == 1
+        assert await sender.cancel("orders", "m") == "cancelled"
+        await manager._discover()
+        assert not client.exists(dropped_key(prefix))
+
+
 @pytest.mark.parametrize("broken", ["waiting", "retry", "ready", "messages", "owed", "failures", "garbage", "expiring"])
 async def test_a_broken_topic_does_not_delay_others(
     *,

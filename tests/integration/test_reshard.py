@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from lisa_common.errors import LisaError
-from lisa_common.keys import topics_key
+from lisa_common.keys import dropped_key, topics_key
 from lisa_common.layout import Layout
 from lisa_common.policy import Policy
 from lisa_consumer import Delivery
@@ -211,3 +211,40 @@ async def test_a_registry_that_says_nothing_new_is_told_of(producer: Any, client
     client.set(f"{prefix}:{{orders}}:closed", 1)
     with pytest.raises(LisaError, match="the registry does not say where"):
         await producer.send("orders", b"x", id="m2", delay=60)
+
+
+async def test_who_has_not_heard_of_a_drop_is_met_where_it_sends(
+    producers: Callable[..., Any], commands: Commands, client: redis.Redis, prefix: str
+) -> None:
+    """Declared anew, the topic has one shard, which an old producer closes as one of before the reshard."""
+    old, new = producers(), producers()
+    commands.manager("topic", "set", "orders", "--priority", "1")
+    _reshard(commands, 2)
+    await old.send("orders", b"x", id="m0", delay=60)
+    assert commands.manager("topic", "drop", "orders", "--force", "--yes").code == 0
+    await new.send("orders", b"x", id="m1", delay=60)
+    await old.send("orders", b"x", id="m2", delay=60)
+    assert await old.find("orders", "m1")
+    with pytest.raises(LisaError, match="the registry does not say where"):
+        await new.send("orders", b"x", id="m3", delay=60)
+    async with managed(commands.url, prefix):
+        await wait_until_async(lambda: _layout(client, prefix).policy == Policy(shards=2, former=(1,)))
+        assert (await new.send("orders", b"x", id="m3", delay=60)).outcome is SendOutcome.SENT
+        for one in (new, producers()):
+            assert (await one.send("orders", b"x", id="m2", delay=60)).outcome is SendOutcome.DUPLICATE
+            assert (await one.send("orders", b"x", id="m1", delay=60)).outcome is SendOutcome.DUPLICATE
+        await wait_until_async(lambda: not client.exists(dropped_key(prefix)))
+
+
+async def test_a_topic_that_is_set_anew_has_all_shards_of_the_dropped_one(
+    producer: Any, consumers: Callable[..., Any], commands: Commands, client: redis.Redis, prefix: str
+) -> None:
+    """Those of before a reshard, too: producers that have not heard of the drop may ask there."""
+    commands.manager("topic", "set", "orders", "--shards", "2")
+    _reshard(commands, 4)
+    await producer.send("orders", b"x", id="first")
+    commands.manager("topic", "drop", "orders", "--force", "--yes")
+    assert commands.manager("topic", "set", "orders", "--shards", "4", "--priority", "1").code == 0
+    assert _layout(client, prefix).policy == Policy(shards=4, former=(2,), priority=1)
+    await producer.send_many("orders", [Message(body=b"x", id=id) for id in IDS])
+    assert {delivery.id for delivery in await consumers().read(limit=400)} == set(IDS)

@@ -1,6 +1,6 @@
 """Resharding: new messages go to other shards from now on; what is there stays there until it is done."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lisa_common.call import Call, Flow, command
 from lisa_common.errors import InvalidInput, UnknownTopic
@@ -12,12 +12,13 @@ from lisa_common.topics import amend
 from lisa_common.values import check_name
 from lisa_manager.operator.looking import groups
 
-__all__ = ["close_former", "reshard"]
+__all__ = ["CONTENTS", "close_former", "reshard", "take_up"]
 
 _MOST_FORMER = 3
 """Layouts that may hold messages besides today's: each costs every send of a chosen id a look."""
 
-_CONTENTS = tuple(name for name in TOPIC_KEYS if name not in {"ready", "closed"})
+CONTENTS = tuple(name for name in TOPIC_KEYS if name not in {"ready", "closed"})
+"""The keys of a shard that are there while it has anything to do, besides entries of its stream."""
 
 
 def reshard(prefix: str, topic: str, shards: int) -> Flow[tuple[Layout, Layout]]:
@@ -27,10 +28,32 @@ def reshard(prefix: str, topic: str, shards: int) -> Flow[tuple[Layout, Layout]]
     send nothing twice: whoever still sends to the shards of before is told, and whoever sends to those of now asks them
     first.
     """
+    return (yield from _change(prefix, topic, lambda before: _resharded(before, shards)))
+
+
+def take_up(layout: Layout) -> Flow[bool]:
+    """Reshards a topic that was declared anew, to the layout that it had when it was dropped.
+
+    That can be done where that layout came of today's by reshards. Programs that still go by it, and what they have
+    sent since the drop, are then no different from any others. Result: whether all of its shards are served.
+    """
+    _, after = yield from _change(layout.prefix, layout.topic, lambda before: _taken_up(before.policy, layout.policy))
+    return {*layout.served} <= {*after.served}
+
+
+def _taken_up(policy: Policy, dropped: Policy) -> Policy:
+    counts, later = (*policy.former, policy.shards), (*dropped.former, dropped.shards)
+    if later[: len(counts)] != counts:
+        return policy
+    fields = policy.model_dump(exclude_unset=True)
+    return Policy.of(fields | {"shards": dropped.shards, "former": dropped.former})
+
+
+def _change(prefix: str, topic: str, changed: Callable[[Layout], Policy]) -> Flow[tuple[Layout, Layout]]:
     while True:
         before, stored = yield from _read(prefix, topic)
-        after = Layout(prefix, topic, _resharded(before, shards))
-        if after.policy is before.policy:
+        after = Layout(prefix, topic, changed(before))
+        if after.policy.former == before.policy.former:
             return before, before
         # Each group is there before the first message.
         yield from _join(before, after.shards)
@@ -74,7 +97,7 @@ def close_former(prefix: str, topic: str) -> Flow[list[int]]:
     drained = []
     for number, shards in layout.former.items():
         yield [producing.close(keys, []) for keys in shards]
-        contents: list[Call[int]] = [command("EXISTS", *map(keys.of, _CONTENTS)) for keys in shards]
+        contents: list[Call[int]] = [command("EXISTS", *map(keys.of, CONTENTS)) for keys in shards]
         entries: list[Call[int]] = [command("XLEN", keys.of("ready")) for keys in shards]
         if not any((yield [*contents, *entries])):
             drained.append(number)

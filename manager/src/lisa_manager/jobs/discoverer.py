@@ -4,6 +4,7 @@ import logging
 
 from lisa_common.aio import AsyncConnection
 from lisa_common.call import command
+from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.keys import TOPIC_KEYS, topics_key
 from lisa_common.layout import Layout
 from lisa_common.policy import DEFAULT_POLICY, Policy
@@ -11,6 +12,8 @@ from lisa_common.protocol import managing
 from lisa_common.protocol.consuming import server_time
 from lisa_common.topics import REFRESH_S, parse_registry, read_dropped, read_mark, registered
 from lisa_manager.board import Board
+from lisa_manager.complaints import Complaints
+from lisa_manager.resharding import CONTENTS, take_up
 
 __all__ = ["Discoverer"]
 
@@ -31,6 +34,7 @@ class Discoverer:
         self._board = board
         self._stored: list[bytes] = []
         self._marks: dict[str, bytes] = {}
+        self._complaints = Complaints(logger)
         self.layouts: dict[str, Layout] = {}
         """Of the topics that the registry has, by name."""
 
@@ -57,22 +61,59 @@ class Discoverer:
         for name, (at_ms, layout) in dropped.items():
             await self._retire(layout, at_ms, marks[name])
 
-    async def adopt(self, name: str, policy: Policy = DEFAULT_POLICY) -> None:
-        """Declares a topic that somebody sends to although the registry does not have it."""
-        await self._connection.call(command("HSETNX", topics_key(self._board.prefix), name, policy.dump()))
+    async def adopt(self, name: str, policy: Policy = DEFAULT_POLICY) -> bool:
+        """Declares a topic that somebody sends to although the registry does not have it; says whether it did."""
+        return bool(await self._connection.call(command("HSETNX", topics_key(self._board.prefix), name, policy.dump())))
 
     async def _retire(self, layout: Layout, at_ms: int, mark: bytes) -> None:
         declared = self.layouts.get(layout.topic)
-        if declared is None or not {*layout.served} <= {*declared.served}:
-            now_ms, *left = await self._connection.execute(
-                [server_time(), *(command("EXISTS", *map(keys.of, _SENT)) for keys in layout.served)]
-            )
-            if now_ms - at_ms < _GRACE_MS:
-                return
-            if any(left) and declared is None:
-                logger.info("topic %s: sent to again since it was dropped", layout.topic)
-                await self.adopt(layout.topic, layout.policy)
-            elif any(left):
-                tags = [keys.tag for keys, count in zip(layout.served, left, strict=True) if count]
-                logger.error("topic %s: sent to in shards of before it was dropped: %s", layout.topic, ", ".join(tags))
-        await self._connection.call(managing.retire(layout.shards[0], mark))
+        if declared is None:
+            done = await self._forget(layout, at_ms)
+        else:
+            done = {*layout.served} <= {*declared.served} or await self._reconcile(layout, declared, at_ms)
+        if done:
+            await self._connection.call(managing.retire(layout.shards[0], mark))
+            self._complaints.settled(f"topic {layout.topic}")
+
+    async def _forget(self, layout: Layout, at_ms: int) -> bool:
+        """Lets a topic go once nobody can send to it any more; declares it as it was if somebody has."""
+        now_ms, *left = await self._connection.execute(
+            [server_time(), *(command("EXISTS", *map(keys.of, _SENT)) for keys in layout.served)]
+        )
+        if now_ms - at_ms < _GRACE_MS:
+            return False
+        if not any(left):
+            return True
+        logger.info("topic %s: sent to again since it was dropped", layout.topic)
+        return await self.adopt(layout.topic, layout.policy)
+
+    async def _reconcile(self, layout: Layout, declared: Layout, at_ms: int) -> bool:
+        """Looks after those who still go by the layout of a topic that was declared anew with another.
+
+        They may have sent to shards that nobody else knows, and closed, as shards of before, some of today.
+        """
+        elsewhere = [keys for keys in layout.served if keys not in declared.served]
+        shared = [keys for keys in declared.shards if keys in layout.served]
+        now_ms, *found = await self._connection.execute(
+            [
+                server_time(),
+                *(command("EXISTS", *map(keys.of, CONTENTS)) for keys in elsewhere),
+                *(command("EXISTS", keys.of("closed")) for keys in shared),
+            ]
+        )
+        if not any(found):
+            return bool(now_ms - at_ms >= _GRACE_MS)
+        tags = ", ".join(keys.tag for keys, there in zip((*elsewhere, *shared), found, strict=True) if there)
+        try:
+            if await self._connection.run(take_up(layout)):
+                logger.info("topic %s: in its shards of before it was dropped again, for %s", layout.topic, tags)
+                return True
+        except OF_THE_SERVER:
+            raise
+        except LisaError as error:
+            self._complaints.about(f"topic {layout.topic}", error)
+            return False
+        self._complaints.about(
+            f"topic {layout.topic}", LisaError(f"sent to in shards of before it was dropped: {tags}")
+        )
+        return False

@@ -39,17 +39,26 @@ def set_policy(prefix: str, topic: str, changes: dict[str, Any]) -> Flow[Policy]
         if stored is not None and policy.shards != known.policy.shards:
             raise InvalidInput("policy field shards", policy.shards, "a number for a new topic is; else: topic reshard")
         if stored is None:
-            yield from _check_dropped(prefix, topic, policy)
+            policy = yield from _as_dropped(prefix, topic, policy)
         # Managers, too, write here.
         if (yield amend(prefix, topic, stored, policy)):
             return policy
 
 
-def _check_dropped(prefix: str, topic: str, policy: Policy) -> Flow[None]:
+def _as_dropped(prefix: str, topic: str, policy: Policy) -> Flow[Policy]:
+    """The policy of a topic that is declared anew, in the shards of one that was dropped lately, its former ones too.
+
+    Producers that have not heard of the drop go by all of them.
+    """
     mark: bytes | None = yield command("HGET", dropped_key(prefix), topic)
-    if mark is not None and read_mark(prefix, topic, mark)[1].policy.shards != policy.shards:
+    if mark is None:
+        return policy
+    dropped = read_mark(prefix, topic, mark)[1].policy
+    if dropped.shards != policy.shards:
         limit = "another number than that of a topic dropped lately, while producers may still know that, is not"
         raise InvalidInput("policy field shards", policy.shards, limit)
+    past = {name: getattr(dropped, name) for name in ("former", "drained") if getattr(dropped, name)}
+    return Policy.of(policy.model_dump(exclude_unset=True) | past) if past else policy
 
 
 @dataclass(frozen=True, slots=True)
