@@ -43,6 +43,19 @@ async def test_each_id_goes_to_its_shard(producer: Any, spread: Layout, client: 
     assert min(_lengths(client, spread, "waiting")) > 0
 
 
+async def test_ids_that_all_belong_to_one_shard_are_sent(
+    producers: Any, declare: Callable[..., Policy], prefix: str, client: redis.Redis
+) -> None:
+    """However many shards there are; and in the order in which they were given."""
+    layout = Layout(prefix, "orders", declare(shards=8, ttl_ms=60_000))
+    shard = layout.shards[3]
+    ids = [id for id in (f"user-{number}" for number in range(40_000)) if layout.home(id) == shard]
+    report = await producers(batch_messages=1_000).send_many("orders", [Message(body=b"x", id=id) for id in ids])
+    assert (report.sent, report.duplicates, report.failed) == (len(ids), 0, 0)
+    assert [fields[b"id"].decode() for _, fields in client.xrange(shard.of("ready"))] == ids
+    assert client.zcard(shard.of("expiring")) == client.hlen(shard.of("messages")) == len(ids)
+
+
 async def test_an_id_is_found_cancelled_and_rescheduled(producer: Any, spread: Layout) -> None:
     """In whichever shard it is."""
     assert spread

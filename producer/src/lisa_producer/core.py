@@ -49,10 +49,10 @@ def _send(
     """Sends to each shard what belongs there. Result: one for each; what a shard fails with ends the whole."""
     results: list[SendResult] = []
     layout = yield from topics.declare(topic)
-    parts = _parts(layout, batch)
+    parts = _parts(layout, batch, settings.batch_messages)
     rerouted = False
     while parts:
-        keys, part = parts.pop()
+        keys, part = parts.popleft()
         try:
             if layout.former:
                 known = yield from _known_before(layout, part, confirm, generated_too=rerouted)
@@ -63,7 +63,7 @@ def _send(
                 layout = yield from _layout_since(topics, layout)
                 # Of a send that is repeated, the first try may have come before the reshard.
                 rerouted = True
-                parts = _parts(layout, [*part, *(one for _, rest in parts for one in rest)])
+                parts = _parts(layout, [*part, *(one for _, rest in parts for one in rest)], settings.batch_messages)
             else:
                 results += sent
         except LisaError as error:
@@ -86,10 +86,12 @@ def _layout_since(topics: Topics, before: Layout) -> Flow[Layout]:
     return layout
 
 
-def _parts(layout: Layout, batch: _Batch) -> list[tuple[TopicKeys, _Batch]]:
-    if len(layout.shards) == 1:
-        return [(layout.shards[0], batch)]
-    return list(by_shard(batch, lambda one: layout.home(one[1].id)).items())
+def _parts(layout: Layout, batch: _Batch, most: int) -> deque[tuple[TopicKeys, _Batch]]:
+    """What goes to each shard, cut into calls of so many messages: ids may well belong to one shard, all of them."""
+    if len(layout.shards) == 1 and len(batch) <= most:
+        return deque([(layout.shards[0], batch)])
+    of_each = by_shard(batch, lambda one: layout.home(one[1].id))
+    return deque((keys, some[at : at + most]) for keys, some in of_each.items() for at in range(0, len(some), most))
 
 
 def _known_before(layout: Layout, batch: _Batch, confirm: Confirm | None, *, generated_too: bool) -> Flow[set[str]]:
@@ -160,7 +162,7 @@ def _confirmation(confirm: Confirm) -> Call[tuple[str, str] | None]:
 class Batch:
     """Gathers messages up to the settings' limits; bad ones become results at once, the others when flushed.
 
-    What is gathered for one shard makes one call, so the limit in messages is that of each shard.
+    What is gathered is enough for a full call to each shard, where their ids spread it evenly.
     """
 
     def __init__(
