@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from lisa_common.errors import AccessDenied, InvalidInput, NotConfirmed, OutcomeUnknown, Refused, Unreachable
+from lisa_common.keys import topics_key
+from lisa_common.policy import Policy
 from lisa_producer import Confirm, Message, PartialSend, SendOutcome
 from support import Server, wait_until_async
 from support.proxy import Proxy
@@ -139,6 +141,26 @@ async def test_a_lost_reply_is_made_good_where_that_cannot_send_twice_or_may(
         assert (await producer.send("orders", b"x", **options)).outcome is outcome
         assert proxy.lost == 1
         assert _count(server, prefix, "waiting" if "delay" in options else "ready") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "patience_s", "window_ms"),
+    [({"id": "mine"}, 30, 49_000), ({"delay": 600}, 600, 300_000)],
+    ids=["chosen id", "generated id, due much later"],
+)
+async def test_a_send_is_not_tried_for_longer_than_its_id_is_known(
+    producers: Producers, own_server: OwnServer, prefix: str, *, options: Any, patience_s: int, window_ms: int
+) -> None:
+    """It could be handled and forgotten before the last try, and be two messages: the caller is told (promise 6)."""
+    server = own_server()
+    with server.client() as client:
+        client.hset(topics_key(prefix), "orders", Policy.of({"dedup_window_ms": window_ms}).dump())
+    async with Proxy(server.port) as proxy:
+        producer = producers(proxy.url, patience_s=patience_s)
+        await producer.send("orders", b"first", delay=60)
+        proxy.lose_reply_to(b"EVALSHA")
+        with pytest.raises(OutcomeUnknown):
+            await producer.send("orders", b"second", **options)
 
 
 async def test_a_batch_with_a_lost_reply_says_so_for_each_message(producers: Producers, own_server: OwnServer) -> None:

@@ -34,8 +34,9 @@ class Producer:
 
     While the server is away or refuses writes, each call tries again for `settings.patience_s` seconds, then raises
     `Unreachable` or `Refused`. A connection that breaks between request and reply is tried again as well where that
-    cannot send twice: the message has an id of the caller's, or is due in more than five minutes. Else the call raises
-    `OutcomeUnknown`, unless `settings.at_least_once` accepts that.
+    cannot send twice: the message has an id of the caller's, which the topic's dedup window keeps known for as long as
+    this producer tries (`patience_s` and twice `timeout_s`), or it is due in more than that and in more than 5 minutes.
+    Else the call raises `OutcomeUnknown`, unless `settings.at_least_once` accepts that.
     """
 
     def __init__(

@@ -11,6 +11,7 @@ from lisa_common.call import Call, Flow, command
 from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, OutcomeUnknown, Refused, Resharded, Unreachable
 from lisa_common.keys import TopicKeys
 from lisa_common.layout import Layout, by_shard, home
+from lisa_common.policy import Policy
 from lisa_common.protocol import producing
 from lisa_common.protocol.producing import CancelOutcome, Found, Outgoing, RescheduleOutcome
 from lisa_common.topics import Topics
@@ -23,8 +24,8 @@ __all__ = ["Batch", "cancel", "find", "open_batch", "reschedule", "send"]
 T = TypeVar("T")
 
 _SAFE_TO_REPEAT_MS = 300_000
-"""A generated id is forgotten at ack. Repeating its send is safe only while it cannot have been acked: for longer than
-any producer may be patient with one send, and its server with one reply."""
+"""A generated id is forgotten at ack. Repeating its send is safe only while it cannot have been acked: of a message due
+in so long, or in longer than this producer tries, if that is more."""
 
 
 _Batch = Sequence[tuple[int, Outgoing]]
@@ -58,7 +59,7 @@ def _send(
                 known = yield from _known_before(layout, part, confirm, generated_too=rerouted)
                 results += [_result(at, m, 0) for at, m in part if m.id in known]
                 part = [(at, m) for at, m in part if m.id not in known]
-            sent = (yield from _send_part(keys, part, settings, confirm)) if part else []
+            sent = (yield from _send_part(keys, layout.policy, part, settings, confirm)) if part else []
             if sent is None:
                 layout = yield from _layout_since(topics, layout)
                 # Of a send that is repeated, the first try may have come before the reshard.
@@ -110,12 +111,11 @@ def _known_before(layout: Layout, batch: _Batch, confirm: Confirm | None, *, gen
 
 
 def _send_part(
-    keys: TopicKeys, batch: _Batch, settings: ProducerSettings, confirm: Confirm | None
+    keys: TopicKeys, policy: Policy, batch: _Batch, settings: ProducerSettings, confirm: Confirm | None
 ) -> Flow[list[SendResult] | None]:
     """Sends to one shard. Result: one for each message, or None: the shard is closed."""
     messages = [outgoing for _, outgoing in batch]
-    repeatable = settings.at_least_once or all(map(_is_far_off, {m.due for m in messages if m.generated}))
-    stored = producing.send(keys, messages, repeatable=repeatable)
+    stored = producing.send(keys, messages, repeatable=_is_repeatable(messages, policy, settings))
     missing: tuple[str, str] | None = None
     try:
         if confirm is None:
@@ -138,8 +138,14 @@ def _result(position: int, outgoing: Outgoing, due_ms: int) -> SendResult:
     return SendResult(position, outgoing.id, outcome)
 
 
-def _is_far_off(due: str) -> bool:
-    return due.startswith("+") and int(due) >= _SAFE_TO_REPEAT_MS
+def _is_repeatable(messages: Sequence[Outgoing], policy: Policy, settings: ProducerSettings) -> bool:
+    """Whether all of them are known to the server for as long as their send may be tried."""
+    # The last try begins within the patience; it connects, and waits for its reply.
+    tried_ms = (settings.patience_s + 2 * settings.timeout_s) * 1000
+    remembers = policy.dedup_window_ms >= tried_ms
+    far_off_ms = max(_SAFE_TO_REPEAT_MS, tried_ms)
+    exposed = {m.due for m in messages if m.generated or not remembers}
+    return settings.at_least_once or all(due.startswith("+") and int(due) >= far_off_ms for due in exposed)
 
 
 def _confirmation(confirm: Confirm) -> Call[tuple[str, str] | None]:
