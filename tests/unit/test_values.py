@@ -114,6 +114,24 @@ def test_a_long_value_is_cut() -> None:
         check_name("topic", "x" * 1_000)
 
 
+class Shy:
+    """A value that cannot be shown."""
+
+    def __repr__(self) -> str:
+        """Fails."""
+        raise LookupError("no")
+
+
+def test_a_value_that_cannot_be_shown_is_named_by_its_type() -> None:
+    """It is refused as any other: Python shows no numbers of thousands of digits, and no lists of too many levels."""
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value, kind in ((10**5_000, "int"), (deep, "list"), (Shy(), "Shy")):
+        with pytest.raises(InvalidInput, match=rf"^body of type {kind} is not allowed: bytes, text or a "):
+            body_bytes(value, 10)
+
+
 @pytest.mark.parametrize(
     ("body", "stored"),
     [

@@ -120,5 +120,8 @@ _SHOWN = 80
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - whatever a value's own repr raises; Python's refuse long numbers, and deep lists
+        return f"of type {type(value).__name__}"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 20]}… ({len(text)} characters)"
