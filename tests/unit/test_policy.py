@@ -77,7 +77,11 @@ def test_refused(field: str, value: object) -> None:
         assert "visibility_ms" in caught.value.limit
 
 
-@pytest.mark.parametrize("stored", [b"", b"rubbish", b"[]", b'"x"', b'{"max_retries": "many"}', b"\xff"])
+@pytest.mark.parametrize(
+    "stored",
+    [b"", b"rubbish", b"[]", b'"x"', b'{"max_retries": "many"}', b"\xff", b'{"ttl_ms":' + b"[" * 100_000, b"1" * 5_000],
+    ids=["empty", "rubbish", "list", "text", "bad value", "no UTF-8", "deep", "long number"],
+)
 def test_damaged(stored: bytes) -> None:
     """A stored policy that cannot be read is bad input, not a crash."""
     with pytest.raises(InvalidInput):

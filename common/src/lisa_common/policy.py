@@ -90,7 +90,7 @@ class Policy(BaseModel):
         """
         try:
             fields = json.loads(stored)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise InvalidInput("policy", stored, "JSON is") from None
         if not isinstance(fields, dict):
             raise InvalidInput("policy", stored, "a JSON object is")
