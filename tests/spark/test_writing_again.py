@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 from pyspark.sql.streaming import StreamingQuery
 
+from lisa_common.keys import TopicKeys
 from lisa_consumer import Consumer
 from lisa_consumer.settings import ConsumerSettings
 from support import Server, wait_until
@@ -70,6 +71,23 @@ def test_a_job_that_failed_for_good(topic: SparkTopic, tmp_path: Path) -> None:
     assert len(lines) == 2
     topic.write(frame)
     assert topic.waiting == 200
+
+
+def test_bad_rows_of_tasks_that_failed_half_way(topic: SparkTopic) -> None:
+    """Each is in their topic once, though all look alike; a job that is run again adds its own."""
+
+    def fail_once(number: int) -> int:
+        context = TaskContext.get()
+        if context and context.attemptNumber() == 0 and number % ROWS == ROWS - 1:
+            raise RuntimeError("the first attempts fail at their last rows")
+        return number
+
+    rows = topic.spark.range(0, 2 * ROWS, 1, 2).select(F.udf(fail_once, "long", useArrow=False)("id").alias("id"))
+    delay = F.when(F.col("id") % (ROWS // 2) == 0, -1.0).otherwise(HOUR).alias("delay")
+    bad = TopicKeys(topic.keys.prefix, f"bad-{topic.keys.topic}")
+    for count in (4, 8):
+        topic.write(rows.select(F.lit("x").alias("body"), delay), badRows=bad.topic)
+        assert topic.client.xlen(bad.of("ready")) == count
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 import base64
 import hashlib
 import json
+from collections import Counter
+from collections.abc import Mapping
 from datetime import date, timedelta
 from typing import Any, Protocol
 
@@ -43,12 +45,12 @@ class Aside(Protocol):
 def open_aside(place: str | None, producer: Producer, run: str, partition: int) -> Aside:
     """Where the bad rows of a partition go: nowhere, to a topic, or to a directory, which is what has a slash.
 
-    A file is named after run and partition, so that the same partition, done again, replaces it.
+    Run and partition are in the names of files and of messages, so that a partition that is done again adds none.
     """
     if place is None:
         return _Nowhere(partition)
     if "/" not in place:
-        return _InTopic(producer, place, partition)
+        return _InTopic(producer, place, run, partition)
     return _InDirectory(place, f"{run}-{partition:05d}.jsonl")
 
 
@@ -68,22 +70,30 @@ class _Nowhere:
 
 
 class _InTopic:
-    """One message for each row. Its id is made of its content, so that a task done again adds none."""
+    """One message for each row. Its id is made of run, partition and content, so that a task done again adds none."""
 
-    def __init__(self, producer: Producer, topic: str, partition: int) -> None:
+    def __init__(self, producer: Producer, topic: str, run: str, partition: int) -> None:
         self._producer = producer
+        self._run = run
         self._partition = partition
+        self._alike: Counter[str] = Counter()
         self._topic = topic
         self.file: str | None = None
 
     def take(self, row: Row, error: LisaError) -> None:
-        body = _line(row, error)
-        id = f"bad-{hashlib.sha256(body).hexdigest()[:32]}"
         try:
-            self._producer.send_many(self._topic, [Message(body=body, id=id)])
+            self._producer.send_many(self._topic, [Message(body=_line(row, error), id=self._id(row))])
         except PartialSend as refused:
             # Too large even for that topic, or the server is away: nothing may be dropped.
             raise BadRow(self._partition, row, error) from refused
+
+    def _id(self, row: Row) -> str:
+        # Not of its number: a task that is done again may get its rows in another order. Nor of the error, some of
+        # which tell the day.
+        content = f"{self._run}-{self._partition}\n".encode() + _json(row.values)
+        id = f"bad-{hashlib.sha256(content).hexdigest()[:32]}"
+        self._alike[id] += 1
+        return f"{id}-{self._alike[id]}"
 
     def close(self) -> None:
         """What was sent is sent."""
@@ -137,7 +147,10 @@ def _located(place: str) -> tuple[fs.FileSystem, str]:
 
 
 def _line(row: Row, error: LisaError) -> bytes:
-    content = {"error": str(error), "row": row.number, **row.values}
+    return _json({"error": str(error), "row": row.number, **row.values})
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, default=_shown, ensure_ascii=False).encode("utf-8", "backslashreplace")
 
 
