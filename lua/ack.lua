@@ -50,7 +50,7 @@ end
 
 local function judge(i)
   local record = redis.call('HGET', messages, ids[i])
-  if not record or not is_of(record, tonumber(ARGV[3 * i + 3])) or not owes(group, ids[i]) then
+  if not record or not is_of(record, tonumber(ARGV[3 * i + 3]), entries[i]) or not owes(group, ids[i]) then
     return 'stale'
   end
   local copy = copy_of(group, ids[i])

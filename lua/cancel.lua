@@ -30,7 +30,7 @@ local ids = {}
 for i = 2, #ARGV do
   ids[i - 1] = ARGV[i]
 end
-local dues, entries = find_ready(ids)
+local found, entries = find_ready(ids)
 
 local function cancel_copies(id, record, places)
   local out_there, delivered, still_owing = false, false, {}
@@ -75,7 +75,7 @@ local function cancel(id)
   elseif is_husk(record) then
     return 'cancelled'
   end
-  local places = places_of(id, dues[id], entries[id])
+  local places = places_of(id, found[id].due, entries[id])
   local dead = #places > 0
   for _, place in ipairs(places) do
     dead = dead and place.state == 'garbage'

@@ -39,7 +39,7 @@ local ended = 0
 for i = 2, #ARGV, 4 do
   local entry, id, due = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
   local record = redis.call('HGET', messages, id)
-  local live = record and is_of(record, due)
+  local live = record and is_of(record, due, entry)
   local kept = live and others_have(id, due, entry, ARGV[i + 3])
   if live and not kept then
     redis.call('HDEL', failures, copy_of(destroyed, id))

@@ -27,10 +27,12 @@ if not record then
   return { false, 0, is_finished(id, now) and 1 or 0, {} }
 elseif redis.call('ZSCORE', waiting, id) then
   return { record, 1, 0, {} }
+elseif is_husk(record) then
+  return { record, 0, 0, {} }
 end
-local dues, entries = find_ready({ id })
+local found, entries = find_ready({ id })
 local replies = {}
-for i, place in ipairs(places_of(id, dues[id], entries[id])) do
+for i, place in ipairs(places_of(id, found[id].due, entries[id])) do
   replies[i] = { place.group, place.state, place.at or 0, place.failure and write_failure(place.failure) or false }
 end
 return { record, 0, 0, replies }

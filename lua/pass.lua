@@ -31,7 +31,7 @@ local expired = 0
 for i = 5, #ARGV, 4 do
   local entry, id, attempt, due = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
   local record = id ~= '' and owes(group, id) and redis.call('HGET', messages, id)
-  record = record and is_of(record, due) and record
+  record = record and is_of(record, due, entry) and record
   local limits = record and read_record(record)
   -- Read as expired, but since then a replay in another group has lifted the time to live: left to be reclaimed.
   local lives = limits and not (limits.expires and limits.expires <= now)

@@ -21,6 +21,7 @@
 local messages, waiting, ready, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owed, retry, failures, garbage = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 --@include clock
+--@include record
 --@include entry
 --@include groups
 --@include failure
@@ -33,6 +34,10 @@ local key_of = {
 
 -- With the attempts that are known to have been made.
 local function make_ready(group, due)
+  local record = redis.call('HGET', messages, id)
+  if record and sent_by(record, now) ~= record then
+    redis.call('HSET', messages, id, sent_by(record, now))
+  end
   if group == '' then
     redis.call('XADD', ready, '*', 'id', id, 'due', due, 'n', 1, 'at', now)
     return

@@ -50,8 +50,9 @@ local function replay(copy)
     redis.call('HDEL', failures, copy)
     return 'unknown'
   end
-  if limits.ttl then
-    redis.call('HSET', messages, id, without_ttl(record))
+  local lifted = sent_by(without_ttl(record), now)
+  if lifted ~= record then
+    redis.call('HSET', messages, id, lifted)
   end
   if group == '' then
     replay_to_all(id, limits.due)

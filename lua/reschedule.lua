@@ -35,11 +35,11 @@ local ids = {}
 for i = 4, #ARGV, 2 do
   ids[#ids + 1] = ARGV[i]
 end
-local dues, entries = find_ready(ids)
+local found, entries = find_ready(ids)
 
 local function reschedule_waiting(id, record, due)
   local limits = read_record(record) or { priority = 0 }
-  redis.call('HSET', messages, id, with_due(record, due))
+  redis.call('HSET', messages, id, with_due(sent_by(record, now), due))
   redis.call('ZADD', waiting, score_of(due, limits.priority), id)
   if limits.ttl then
     redis.call('ZADD', expiring, due + limits.ttl, id)
@@ -56,7 +56,7 @@ local function reschedule(id, due)
     return 'rescheduled'
   end
   local limits = read_record(record) or { priority = 0 }
-  local places = places_of(id, dues[id], entries[id])
+  local places = places_of(id, found[id].due, entries[id])
   local retries, other = {}, nil
   for _, place in ipairs(places) do
     if place.state == 'retry' then

@@ -71,7 +71,7 @@ end
 
 local function expire_due()
   local ids = redis.call('ZRANGE', expiring, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
-  local dues, expired = {}, 0
+  local begun, expired = {}, 0
   for _, id in ipairs(ids) do
     local limits = read_record(redis.call('HGET', messages, id) or '')
     if not limits or not limits.expires then
@@ -83,12 +83,12 @@ local function expire_due()
       expire_place(id, limits.due, { group = '' })
       expired = expired + 1
     else
-      dues[id] = limits.due
+      begun[id] = limits
     end
   end
-  local entries = find_entries(dues)
-  for id, due in pairs(dues) do
-    expired = expired + expire_places(id, due, places_of(id, due, entries[id]))
+  local entries = find_entries(begun)
+  for id, limits in pairs(begun) do
+    expired = expired + expire_places(id, limits.due, places_of(id, limits.due, entries[id]))
   end
   full = full or #ids == limit
   return expired

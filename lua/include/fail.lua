@@ -30,7 +30,7 @@ end
 -- Returns 'retry' and its due time, 'garbage', 'dropped', or 'gone' when the message no longer waits for this group.
 local function fail(group, delivery, now)
   local id, record = delivery.id, redis.call('HGET', messages, delivery.id)
-  if not record or not is_of(record, delivery.due) or not owes(group, id) then
+  if not record or not is_of(record, delivery.due, delivery.entry) or not owes(group, id) then
     return 'gone'
   end
   if is_husk(record) then

@@ -3,21 +3,23 @@
 -- A search of the stream is bounded: what lies deeper in a backlog is "unknown".
 local PAGE, DEPTH = 500, 5000
 
--- Finds the entries that made messages ready for all groups. `dues` maps ids to the due times of their records; the
--- result maps ids to entries. No entry is older than the due time of its message, so the search begins there.
-local function find_entries(dues)
+-- Finds the entries that made messages ready for all groups. `wanted` maps ids to what their records say; the result maps
+-- ids to entries. No entry is older than its message or its due time, so the search begins there. Where two fit, the first
+-- is that of an earlier message of the same id and due time.
+local function find_entries(wanted)
   local from, missing = math.huge, 0
-  for _, due in pairs(dues) do
-    from, missing = math.min(from, due), missing + 1
+  for _, message in pairs(wanted) do
+    from, missing = math.min(from, math.max(message.due, message.sent)), missing + 1
   end
   local found, start, seen = {}, string.format('%.0f', from), 0
   while missing > 0 and seen < DEPTH do
     local page = redis.call('XRANGE', ready, start, '+', 'COUNT', PAGE)
     for _, entry in ipairs(page) do
       local fields = fields_of(entry[2])
-      local id = fields['id']
-      if dues[id or ''] and not fields['g'] and not found[id] and dues[id] == tonumber(fields['due']) then
-        found[id], missing = entry[1], missing - 1
+      local id = fields['id'] or ''
+      local message = not fields['g'] and wanted[id]
+      if message and message.due == tonumber(fields['due']) and made_since(entry[1], message.sent) then
+        found[id], missing = entry[1], missing - (found[id] and 0 or 1)
       end
     end
     if #page < PAGE then
@@ -28,16 +30,16 @@ local function find_entries(dues)
   return found
 end
 
--- Due times and entries of those of the messages that do not wait, in one search for all.
+-- What the records say, and the entries, of those of the messages that do not wait, in one search for all.
 local function find_ready(ids)
-  local dues = {}
+  local wanted = {}
   for _, id in ipairs(ids) do
     local record = not redis.call('ZSCORE', waiting, id) and redis.call('HGET', messages, id)
     if record and not is_husk(record) then
-      dues[id] = (read_record(record) or { due = 0 }).due
+      wanted[id] = read_record(record) or { sent = 0, due = 0 }
     end
   end
-  return dues, find_entries(dues)
+  return wanted, find_entries(wanted)
 end
 
 local function is_pending(group, entry)

@@ -56,13 +56,28 @@ local function husk_of(record)
   return '\0' .. (read_record(record) and string.sub(record, 2, 13) or '')
 end
 
--- Whether a record or a husk is that of the message due then; one without readable times may be.
-local function is_of(record, due)
-  if is_husk(record) then
-    return #record < 13 or struct.unpack('>I6', record, 8) == due
+-- Entry ids begin with the server's time and never go back. So an entry from before the send of a message is not its.
+local function made_since(entry, sent)
+  return tonumber(string.match(entry, '^%d+')) >= sent
+end
+
+-- Whether a record or a husk is that of the message of an entry, which says when that is due; one without readable times
+-- may be. A later message of the same id may be due at the same time, but was sent after that entry.
+local function is_of(record, due, entry)
+  if #record < 13 or not is_husk(record) and not read_record(record) then
+    return true
   end
+  local sent, due_then = struct.unpack('>I6I6', record, 2)
+  return due_then == due and made_since(entry, sent)
+end
+
+-- The same record, sent now at the latest: where the clock was set back since, entries to come would seem older than it.
+local function sent_by(record, now)
   local limits = read_record(record)
-  return not limits or limits.due == due
+  if not limits or limits.sent <= now then
+    return record
+  end
+  return stamp(now, limits.due) .. string.sub(record, 14)
 end
 
 -- The same record due at another time.

@@ -22,7 +22,8 @@ def _bury(orders: Queue, *ids: str, group: str = "billing", error: str = "no mon
 
 @pytest.fixture
 def dead(orders: Queue) -> Queue:
-    """Three dead letters, a millisecond apart, the second of them expired."""
+    """Three dead letters of a moment ago, a millisecond apart, the second of them expired."""
+    orders.advance(-7)
     orders.join("billing")
     _bury(orders, "first")
     orders.advance(1)

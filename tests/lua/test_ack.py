@@ -216,6 +216,28 @@ def test_old_ack_spares_the_husk_of_a_later_message(queue: Queue) -> None:
     assert queue.contents().left == []
 
 
+@pytest.mark.parametrize("end", ["purged", "cancelled"])
+def test_old_ack_spares_a_later_message_due_at_the_same_time(queue: Queue, end: str) -> None:
+    """An absolute due time may be that of an earlier message; what was delivered of that one is told by its age."""
+    queue.join("g")
+    queue.send("a", due=str(EPOCH_MS), max_retries=0)
+    (old,) = queue.read("g")
+    if end == "cancelled":
+        queue.cancel("a")
+    queue.advance(STEADY.visibility_ms)
+    queue.reclaim("g")
+    queue.purge("g/a")
+    queue.catch_up()
+    assert queue.send("a", due=str(EPOCH_MS), body=b"new") == EPOCH_MS
+    before = queue.contents()
+    assert queue.ack(old) == [STALE]
+    assert queue.contents() == before
+    (new,) = queue.read("g")
+    assert new.body == b"new"
+    assert queue.ack(old, new) == [STALE, ACKED]
+    assert queue.contents().left == ["finished"]
+
+
 @pytest.mark.parametrize("field", ["due_ms", "id"])
 def test_what_was_never_delivered_is_stale(queue: Queue, field: str) -> None:
     """An ack of an entry that does not exist, or is another message's, changes nothing."""
@@ -223,7 +245,7 @@ def test_what_was_never_delivered_is_stale(queue: Queue, field: str) -> None:
     queue.send("a")
     (delivery,) = queue.read("g")
     wrong: dict[str, object] = {"due_ms": 1, "id": "b"}
-    entry = delivery.entry._replace(entry="5-5", **{field: wrong[field]})  # type: ignore[arg-type]
+    entry = delivery.entry._replace(entry=f"{EPOCH_MS}-5", **{field: wrong[field]})  # type: ignore[arg-type]
     assert queue.ack(delivery._replace(entry=entry)) == [STALE]
     assert queue.contents().left == ["records"]
 

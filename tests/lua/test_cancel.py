@@ -112,6 +112,26 @@ def test_sent_again_after_a_cancel(queue: Queue, before: str) -> None:
     assert (delivery.body, delivery.attempt) == (b"new", 1)
 
 
+@pytest.mark.parametrize("between", [0, 600], ids=["in one ms", "a page apart"])
+def test_an_entry_of_an_earlier_message_due_at_the_same_time(queue: Queue, between: int) -> None:
+    """It is not taken for the later one's, which goes at once: nothing of it is left that could be delivered."""
+    queue.join("g")
+    queue.send("a", due=str(EPOCH_MS))
+    queue.nack(*queue.read("g"), rejected=True)
+    queue.purge("g/a")
+    if between:
+        queue.catch_up()
+        queue.send_all([outgoing(f"{n}") for n in range(between)])
+    queue.send("a", due=str(EPOCH_MS))
+    answer = queue.find("a")
+    assert answer is not None
+    assert [(copy.group, copy.state) for copy in answer.copies] == [("g", "ready")]
+    assert queue.reschedule(("a", "+5")) == [("ready", 0)]
+    assert queue.cancel("a") == ["cancelled"]
+    assert queue.send("a", due=str(EPOCH_MS), body=b"third") == EPOCH_MS
+    assert [d.body for d in queue.read("g") if d.id == "a"] == [b"third"]
+
+
 def test_dead_letters_stay(queue: Queue) -> None:
     """A message that is all dead is not cancelled."""
     queue.join("g", "h")

@@ -1,7 +1,9 @@
 """disown: what only a destroyed group's entries tell of ends."""
 
+import pytest
+
 from lisa_common.call import command, script
-from support.queue import Queue
+from support.queue import EPOCH_MS, Queue
 
 
 def destroy(queue: Queue, group: str) -> None:
@@ -68,6 +70,25 @@ def test_a_newer_message_of_the_same_id_is_kept(queue: Queue) -> None:
     destroy(queue, "g")
     assert disown(queue, "g") == 0
     assert queue.contents().waiting.keys() == {"a~"}
+
+
+@pytest.mark.parametrize("left", ["nobody", "h"])
+def test_a_newer_message_due_at_the_same_time_is_kept(queue: Queue, left: str) -> None:
+    """It was sent after the entry."""
+    queue.join("g")
+    queue.send("a", due=str(EPOCH_MS))
+    queue.nack(*queue.read("g"), rejected=True)
+    queue.purge("g/a")
+    if left == "h":
+        queue.join("h")
+    top = list(queue.contents().stream)
+    destroy(queue, "g")
+    queue.catch_up()
+    queue.send("a", due=str(EPOCH_MS), body=b"new")
+    rows = [(entry, "a", EPOCH_MS, "") for entry in top]
+    assert queue.connection.call(script("disown", queue.keys, rows, group="g")) == 0
+    queue.join("h")
+    assert [d.body for d in queue.read("h")] == [b"new"]
 
 
 def test_what_waits_or_died_for_all_is_kept(queue: Queue) -> None:

@@ -4,7 +4,7 @@ from lisa_common.call import command
 from lisa_manager.operator.audit import Step
 from lisa_manager.operator.pieces import Pieces
 from lisa_manager.operator.snapshot import look, repair
-from support.queue import Queue
+from support.queue import EPOCH_MS, Queue
 
 
 def mend(queue: Queue, id: str, *steps: Step) -> bool:
@@ -38,6 +38,20 @@ def test_ready_for_a_group_to_come(queue: Queue) -> None:
     assert mend(queue, "a", ("ready", "", "a", due))
     queue.join("g")
     assert [delivery.id for delivery in queue.read("g")] == ["a"]
+
+
+def test_ready_after_the_clock_was_set_back(queue: Queue) -> None:
+    """What was sent in the future is a message like any other once it is ready again."""
+    queue.join("g")
+    queue.catch_up()
+    queue.advance(3_600_000)
+    queue.send("a", due=str(EPOCH_MS))
+    queue.take("g")
+    (entry,) = queue.contents().stream
+    queue.connection.call(command("XACK", queue.keys.of("ready"), "g", entry))
+    queue.now_ms = EPOCH_MS
+    assert mend(queue, "a", ("ready", "g", "a", EPOCH_MS))
+    assert [outcome for outcome, _ in queue.nack(*queue.read("g"))] == ["retry"]
 
 
 def test_every_step(queue: Queue) -> None:

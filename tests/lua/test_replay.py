@@ -67,6 +67,19 @@ def test_what_no_group_had_goes_to_all(queue: Queue) -> None:
     assert [d.id for d in queue.read("g")] == [d.id for d in queue.read("h")] == ["a"]
 
 
+def test_after_the_clock_was_set_back(queue: Queue) -> None:
+    """What was sent and died in the future is a message like any other once it is replayed."""
+    queue.join("g")
+    queue.catch_up()
+    queue.advance(3_600_000)
+    queue.send("a", due="+1", ttl_ms=1)
+    queue.advance(2)
+    queue.sweep()
+    queue.now_ms = EPOCH_MS
+    assert queue.replay("/a") == ["replayed"]
+    assert [outcome for outcome, _ in queue.nack(*queue.read("g"))] == ["retry"]
+
+
 def test_without_any_group(queue: Queue) -> None:
     """Without groups it waits in ready for the first one."""
     queue.send("a", ttl_ms=1)

@@ -46,6 +46,21 @@ def test_retry(queue: Queue) -> None:
     assert unpack_record(contents.records["a"]).due_ms == EPOCH_MS
 
 
+def test_after_the_clock_was_set_back(queue: Queue) -> None:
+    """What was sent in the future is a message like any other once it is due in the present."""
+    queue.join("g")
+    queue.catch_up()
+    queue.advance(3_600_000)
+    queue.send("a", due="+60000")
+    queue.now_ms = EPOCH_MS
+    assert queue.reschedule(("a", "+5")) == [("rescheduled", EPOCH_MS + 5)]
+    queue.advance(5)
+    queue.promote()
+    (delivery,) = queue.read("g")
+    assert delivery.body == b"body"
+    assert queue.nack(delivery, delay_ms=7) == [("retry", EPOCH_MS + 12)]
+
+
 def test_what_stands_against_it(queue: Queue) -> None:
     """Where nothing waits, nothing changes, and the caller is told why."""
     queue.join("g")

@@ -55,11 +55,14 @@ def test_records(
         local record = stamp(tonumber(ARGV[1]), tonumber(ARGV[2])) .. ARGV[3]
         local f = read_record(record)
         local function shown(n) return n and string.format('%.0f', n) or '' end
+        local function said(due, ms)
+          local entry = string.format('%.0f-3', math.max(ms, 0))
+          return (is_of(record, due, entry) and 1 or 0) + (is_of(husk_of(record), due, entry) and 2 or 0)
+        end
         return {
           record, shown(f.sent), shown(f.due), shown(f.ttl), shown(f.expires), shown(f.max_retries),
           shown(f.priority), with_due(record, tonumber(ARGV[4])), without_ttl(record), husk_of(record),
-          is_of(record, f.due) and is_of(husk_of(record), f.due) and 1 or 0,
-          is_of(husk_of(record), f.due + 1) and 1 or 0
+          said(f.due, f.sent), said(f.due + 1, f.sent), said(f.due, f.sent - 1)
         }
         """,
         0,
@@ -73,13 +76,13 @@ def test_records(
     assert (record.ttl_ms, record.max_retries, record.priority) == (ttl_ms, max_retries, priority)
     facts = (sent, due, ttl_ms, record.expires_ms, max_retries, priority)
     assert [part.decode() for part in reply[1:7]] == ["" if fact is None else str(fact) for fact in facts]
-    moved, lifted, husk, same, other = reply[7:]
+    moved, lifted, husk, same, other, older = reply[7:]
     assert unpack_record(moved).due_ms == other_due
     assert unpack_record(moved).body == body
     assert unpack_record(lifted).ttl_ms is None
     assert (unpack_record(lifted).body, unpack_record(lifted).headers) == (body, headers)
     assert is_husk(husk)
-    assert (same, other) == (1, 0)
+    assert (same, other, older) == (3, 0, 0 if sent else 3)
 
 
 @WITH_CLIENT

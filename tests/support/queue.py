@@ -1,7 +1,8 @@
 """One topic in the hands of a test: every script as a verb, a clock that the test turns, and a look at all keys.
 
 The clock starts in 2001. Scripts take its time as `now_ms`; only leases are measured by the server's own clock, which
-is why every read sets them to the test's time. That works for times in the server's past, and needs no sleeping.
+is why every read sets them to the test's time. That works for times in the server's past, and needs no sleeping. Entry
+ids are of the server's clock, too: what is sent in its future is taken for younger than its own entries.
 """
 
 from collections.abc import Iterable, Sequence
@@ -97,6 +98,12 @@ class Queue:
     def advance(self, ms: int) -> None:
         """Lets time pass."""
         self.now_ms += ms
+
+    def catch_up(self) -> None:
+        """Sets the clock to the server's: what is sent from here on is younger than every entry there is."""
+        before: int = self._do(consuming.server_time())
+        while self.now_ms <= before:
+            self.now_ms = self._do(consuming.server_time())
 
     def _do(self, call: Call[Any]) -> Any:
         return self.connection.call(call)
