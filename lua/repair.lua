@@ -16,7 +16,8 @@
 -- ARGV[5] names      as in the look
 -- ARGV[6] hints      as in the look, with commas between
 -- ARGV[7...] verb, name, member, value per step; `name` is a key's; verb "ready" makes the copy of group `name` ready
---            again, due at `value`, and "ack" settles entry `member` in group `value`
+--            again, due at `value`, "wait" has the message wait for the due time of its record, and "ack" settles entry
+--            `member` in group `value`
 -- returns  1 if it was mended, 0 if something has changed
 local messages, waiting, ready, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owed, retry, failures, garbage = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
@@ -54,6 +55,13 @@ local function make_ready(group, due)
   redis.call('HSET', failures, copy, write_failure(failure))
 end
 
+local function wait()
+  local limits = read_record(redis.call('HGET', messages, id) or '')
+  if limits then
+    redis.call('ZADD', waiting, score_of(limits.due, limits.priority), id)
+  end
+end
+
 local steps = {
   HDEL = function(name, member) redis.call('HDEL', key_of[name], member) end,
   ZREM = function(name, member) redis.call('ZREM', key_of[name], member) end,
@@ -62,6 +70,7 @@ local steps = {
   ZADD = function(name, member, value) redis.call('ZADD', key_of[name], value, member) end,
   ack = function(_, member, value) redis.call('XACK', ready, value, member) end,
   ready = function(name, _, value) make_ready(name, value) end,
+  wait = wait,
 }
 
 if print_of(look(id, ARGV[4], ARGV[5], names_in(ARGV[6]))) ~= ARGV[2] then

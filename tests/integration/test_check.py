@@ -156,14 +156,30 @@ def test_a_lost_message_is_delivered_again(busy: Queue, commands: Commands) -> N
 
 def test_a_lost_message_without_groups_is_ready(orders: Queue, commands: Commands) -> None:
     """For the first group to come."""
-    orders.send("m", due="+1000")
-    _do(orders, "ZREM", orders.keys.of("waiting"), "m")
+    orders.send("m")
+    _do(orders, "XDEL", orders.keys.of("ready"), *orders.contents().stream)
     assert _problems(commands, "--repair") == [("lost", "m", None)]
     assert commands.manager("check").code == 0
     orders.join("billing")
     [delivery] = orders.read("billing")
     orders.ack(delivery)
     assert orders.contents().records == {}
+
+
+@pytest.mark.parametrize("owed", [None, "billing,mail"])
+def test_a_lost_message_that_is_due_later_waits(orders: Queue, commands: Commands, owed: str | None) -> None:
+    """Nobody is delivered it before its time (promise 1), and everybody then."""
+    orders.join("billing", "mail")
+    due_ms = orders.send("m", due=f"+{DAY}", priority=7, ttl_ms=DAY)
+    before = orders.contents()
+    _do(orders, "DEL", orders.keys.of("waiting"))
+    if owed:
+        _do(orders, "HSET", orders.keys.of("owed"), "m", owed)
+    assert _problems(commands, "--repair") == [("lost", "m", None)]
+    assert orders.contents() == before
+    orders.now_ms = due_ms
+    assert orders.promote().count == 1
+    assert orders.contents().owed == {"m": "billing,mail"}
 
 
 def test_what_cannot_be_mended_safely_is_left(busy: Queue, commands: Commands) -> None:

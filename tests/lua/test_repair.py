@@ -33,11 +33,20 @@ def test_ready_for_a_group_has_the_attempts_that_are_known(queue: Queue) -> None
 
 def test_ready_for_a_group_to_come(queue: Queue) -> None:
     """Where there is none."""
-    due = queue.send("a", due="+10")
-    queue.connection.call(command("ZREM", queue.keys.of("waiting"), "a"))
+    due = queue.send("a")
+    queue.connection.call(command("XDEL", queue.keys.of("ready"), *queue.contents().stream))
     assert mend(queue, "a", ("ready", "", "a", due))
     queue.join("g")
     assert [delivery.id for delivery in queue.read("g")] == ["a"]
+
+
+def test_waits_for_its_due_time(queue: Queue) -> None:
+    """By its record, in its place among those that are due in the same millisecond."""
+    queue.send("a", due="+10", priority=7)
+    before = queue.contents()
+    queue.connection.call(command("DEL", queue.keys.of("waiting")))
+    assert mend(queue, "a", ("wait", "waiting", "a", ""))
+    assert queue.contents() == before
 
 
 def test_ready_after_the_clock_was_set_back(queue: Queue) -> None:

@@ -209,14 +209,16 @@ def _operate(server: Server, queue: Queue, commands: Commands, admin: Connection
     for id in ("x", "y", "z"):
         queue.send(id, due="+1000", ttl_ms=DAY)
     queue.send("lost")
+    queue.send("lost before its time", due=str(10**13))
     for words in (
         *(["HDEL", of("messages"), "x"], ["ZADD", of("finished"), "inf", "y"], ["ZREM", of("expiring"), "z"]),
         *(["ZADD", of("retry"), "1", "billing/none"], ["ZADD", of("garbage"), "1", "billing/none"]),
         *(["HSET", of("failures"), "billing/none", "x"], ["HSET", of("owed"), "none", "billing,mail"]),
-        *(["XTRIM", of("ready"), "MAXLEN", "0"],),
+        *(["XTRIM", of("ready"), "MAXLEN", "0"], ["ZREM", of("waiting"), "lost before its time"]),
     ):
         admin.call(command(*words))
     assert commands.manager("check", "--repair").code in (0, 1)
+    assert "lost before its time" in queue.contents().waiting
     _reshard(server, commands, admin)
     assert commands.manager("group", "drop", OURS, "mail", "--force", "--yes").code == 0
     assert commands.manager("group", "drop", OURS, "billing", "--force", "--yes").code == 0

@@ -84,6 +84,9 @@ def test_what_is_legitimate_is_no_problem(pieces: Pieces, groups: dict[str, Grou
         pytest.param(_pieces(), NONE, (Kind.LOST, "", True), id="no place"),
         pytest.param(_pieces(entries=[_entry()]), _groups(), (Kind.LOST, "a", True), id="acked by hand"),
         pytest.param(
+            _pieces(head=Head(NOW + 1), owed=("a", "b")), _groups(names="a b"), (Kind.LOST, "", True), id="due later"
+        ),
+        pytest.param(
             _pieces(owed=("a", "b"), entries=[_entry()]),
             {"a": GroupState("1-0"), "b": GroupState("2-0")},
             (Kind.LOST, "b", True),
@@ -203,6 +206,18 @@ def test_several_problems_are_all_found() -> None:
     assert {kind for kind, _, _ in _found(pieces, _groups())} == {
         Kind.WRONG_TIME, Kind.OWED, Kind.UNWATCHED, Kind.DANGLING,
     }  # fmt: skip
+
+
+def test_what_is_lost_before_its_time_waits_again() -> None:
+    """Unless it was delivered already, before the clock was set back: then its attempts are known."""
+    lost = _pieces(head=Head(NOW + 1))
+    (waits,) = audit(lost, _groups(), NOW)
+    assert [verb for verb, *_ in waits.steps] == ["HDEL", "wait"]
+    (due,) = audit(lost, _groups(), NOW + 1)
+    assert [verb for verb, *_ in due.steps] == ["ready"]
+    delivered = replace(lost, copies={"a": Copy(failed=True, failure=_failure(due_ms=NOW + 1))})
+    (again,) = audit(delivered, _groups(), NOW)
+    assert [verb for verb, *_ in again.steps] == ["ready"]
 
 
 def test_entries_are_compared_as_numbers() -> None:

@@ -71,7 +71,7 @@ def _problems(pieces: Pieces, groups: Groups, now_ms: int) -> Iterator[Problem]:
     elif not head.readable:
         yield Problem(Kind.UNREADABLE, pieces.id, NO_GROUP, "the record is damaged, or of a later release")
     else:
-        yield from _message(pieces, head, groups)
+        yield from _message(pieces, head, groups, now_ms)
     generated = pieces.id.endswith(GENERATED_SUFFIX)
     alive = head is not None and pieces.finished is not None and pieces.finished > now_ms
     if pieces.finished is not None and (generated or alive):
@@ -149,7 +149,7 @@ def _husk(pieces: Pieces, head: Head, groups: Groups) -> Iterator[Problem]:
 # Alive
 
 
-def _message(pieces: Pieces, head: Head, groups: Groups) -> Iterator[Problem]:
+def _message(pieces: Pieces, head: Head, groups: Groups, now_ms: int) -> Iterator[Problem]:
     id = pieces.id
     of_others = [entry for entry in pieces.entries if not head.is_of(entry)]
     yield from _stray_entries(id, of_others, groups)
@@ -157,6 +157,8 @@ def _message(pieces: Pieces, head: Head, groups: Groups) -> Iterator[Problem]:
     places = {group: _places(pieces, own, group, groups) for group in {*groups, *pieces.copies, NO_GROUP}}
     if pieces.waiting is not None:
         yield from _waiting(pieces, head, places)
+    elif _should_wait(pieces, head, now_ms) and not any(places.values()):
+        yield _lost_waiting(pieces)
     else:
         yield from _copies(pieces, head, groups, places)
     yield from _dangling_failures(pieces, head, groups)
@@ -237,6 +239,17 @@ def _lost(pieces: Pieces, head: Head, names: Sequence[str]) -> Problem:
         steps.append(("HSET", "owed", pieces.id, ",".join(sorted(names))))
     group = names[0] if len(names) == 1 else NO_GROUP
     return Problem(Kind.LOST, pieces.id, group, "has a record, and is in no place", tuple(steps))
+
+
+def _should_wait(pieces: Pieces, head: Head, now_ms: int) -> bool:
+    # What has been delivered was due before: the clock was set back.
+    delivered = any(copy.failure and copy.failure.due_ms == head.due_ms for copy in pieces.copies.values())
+    return head.due_ms is not None and head.due_ms > now_ms and not delivered
+
+
+def _lost_waiting(pieces: Pieces) -> Problem:
+    steps: list[Step] = [("HDEL", "owed", pieces.id, ""), ("wait", "waiting", pieces.id, "")]
+    return Problem(Kind.LOST, pieces.id, NO_GROUP, "is due later, and does not wait", tuple(steps))
 
 
 def _dangling_failures(pieces: Pieces, head: Head, groups: Groups) -> Iterator[Problem]:

@@ -91,7 +91,7 @@ _ROLES = {
         dropped="evalsha hdel hget hgetall hset",
         on_all="evalsha exists unlink",
         on={
-            "waiting": "zcard zcount zrange zrem zremrangebyrank zscan zscore",
+            "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
             "ready": "exists xack xadd xautoclaim xdel xgroup|create xgroup|delconsumer xgroup|destroy xinfo|consumers"
             " xinfo|groups xlen xpending xrange xrevrange xtrim",
             "messages": "hdel hget hlen hscan hset",
