@@ -32,7 +32,23 @@ for i = 2, #ARGV do
 end
 local found, entries = find_ready(ids)
 
+-- What a group that is gone had failed, too: it would pass for a copy of the next message of this id.
+local function forget_gone(id, places)
+  local placed = {}
+  for _, place in ipairs(places) do
+    placed[place.group] = true
+  end
+  for _, group in ipairs(names_in(redis.call('HGET', owed, id) or '')) do
+    if not placed[group] then
+      redis.call('ZREM', retry, copy_of(group, id))
+      redis.call('ZREM', garbage, copy_of(group, id))
+      redis.call('HDEL', failures, copy_of(group, id))
+    end
+  end
+end
+
 local function cancel_copies(id, record, places)
+  forget_gone(id, places)
   local out_there, delivered, still_owing = false, false, {}
   for _, place in ipairs(places) do
     redis.call('ZREM', retry, copy_of(place.group, id))

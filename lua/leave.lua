@@ -1,5 +1,5 @@
--- Ends a dropped group's copies of messages; a message that no other group owes is forgotten. Only for ids that `owed`,
--- `retry` or `garbage` name with the group: of any other it could not be told whose it is.
+-- Ends a dropped group's copies of messages; a message that no other group owes is forgotten. Passes over ids that neither
+-- `owed`, `retry` nor `garbage` names with the group: of these it could not be told whose they are.
 --
 -- KEYS[1] messages   hash    message id -> record
 -- KEYS[2] owed       hash    message id -> groups
@@ -19,9 +19,14 @@ local retry, garbage = KEYS[6], KEYS[7]
 --@include forget
 local group, ids = ARGV[1], {}
 for i = 2, #ARGV do
-  ids[i - 1] = ARGV[i]
-  redis.call('ZREM', retry, copy_of(group, ARGV[i]))
-  redis.call('ZREM', garbage, copy_of(group, ARGV[i]))
+  local id, copy = ARGV[i], copy_of(group, ARGV[i])
+  local failed = redis.call('ZREM', retry, copy) + redis.call('ZREM', garbage, copy) > 0
+  -- What was looked up a moment ago may have been cancelled since, and the id sent again.
+  if (failed or redis.call('HEXISTS', owed, id) == 1) and is_current(group, id) then
+    ids[#ids + 1] = id
+  elseif failed then
+    redis.call('HDEL', failures, copy)
+  end
 end
 end_copies(group, ids)
 return #ids

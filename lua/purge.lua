@@ -1,24 +1,25 @@
 -- Deletes dead letters for good; their ids may be sent again at once.
 --
--- KEYS[1] messages   hash    message id -> record
--- KEYS[2] owed       hash    message id -> groups
--- KEYS[3] expiring   zset    message id -> expiry ms
--- KEYS[4] finished   zset    message id -> forget at, ms
--- KEYS[5] failures   hash    copy -> failure
--- KEYS[6] garbage    zset    copy -> died at, ms
+-- KEYS[1] ready      stream
+-- KEYS[2] messages   hash    message id -> record
+-- KEYS[3] owed       hash    message id -> groups
+-- KEYS[4] expiring   zset    message id -> expiry ms
+-- KEYS[5] finished   zset    message id -> forget at, ms
+-- KEYS[6] failures   hash    copy -> failure
+-- KEYS[7] garbage    zset    copy -> died at, ms
 -- ARGV[1...] copy per dead letter
 -- returns  how many were there
-local messages, owed, expiring, finished, failures, garbage = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local failures, garbage = KEYS[6], KEYS[7]
 --@include record
 --@include groups
 --@include failure
 --@include forget
-local purged = 0
+local purged = {}
 for i = 1, #ARGV do
   if redis.call('ZREM', garbage, ARGV[i]) == 1 then
-    local group, id = split_copy(ARGV[i])
-    end_copies(group, { id })
-    purged = purged + 1
+    purged[#purged + 1] = ARGV[i]
   end
 end
-return purged
+end_dead(purged, list_groups(ready))
+return #purged

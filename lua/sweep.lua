@@ -112,10 +112,7 @@ local function age_out_garbage()
   end
   local copies = redis.call('ZRANGE', garbage, 0, over - 1)
   redis.call('ZREMRANGEBYRANK', garbage, 0, over - 1)
-  for _, copy in ipairs(copies) do
-    local group, id = split_copy(copy)
-    end_copies(group, { id })
-  end
+  end_dead(copies, list_groups(ready))
   full = full or over == limit
   return over
 end

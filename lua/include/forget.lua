@@ -84,3 +84,33 @@ local function end_copies(group, ids, until_ms)
   end
   forget(done, until_ms)
 end
+
+-- Whether a failed copy is one of the message that has the id now. What a group left that is gone may be of an earlier one,
+-- as a cancel finds only what existing groups have, and what `owed` names. Copies that no group had, or of which nothing is
+-- known, are taken for current.
+local function is_current(group, id)
+  local owing = redis.call('HGET', owed, id)
+  if owing then
+    return string.find(',' .. owing .. ',', ',' .. group .. ',', 1, true) ~= nil
+  end
+  local failure = read_failure(redis.call('HGET', failures, copy_of(group, id)))
+  local record = failure and failure.entry ~= '0-0' and redis.call('HGET', messages, id)
+  return not record or is_of(record, failure.due, failure.entry)
+end
+
+-- Ends dead letters. What `groups` have, those that exist, a cancel would have found: to look at the records of all would
+-- take long where they are large.
+local function end_dead(copies, groups)
+  local alive = {}
+  for _, group in ipairs(groups) do
+    alive[group.name] = true
+  end
+  for _, copy in ipairs(copies) do
+    local group, id = split_copy(copy)
+    if alive[group] or is_current(group, id) then
+      end_copies(group, { id })
+    else
+      redis.call('HDEL', failures, copy)
+    end
+  end
+end

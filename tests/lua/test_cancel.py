@@ -157,6 +157,24 @@ def test_dead_in_one_group(queue: Queue) -> None:
     assert queue.read("h") == []
 
 
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("rejected", [False, True])
+def test_failed_in_a_group_that_is_gone(queue: Queue, *, rejected: bool, held: bool) -> None:
+    """Nothing of it is left that could pass for the next message of this id, or would stay for ever."""
+    queue.join("g", "h")
+    queue.send("a")
+    queue.nack(*queue.read("g"), rejected=rejected)
+    queue.destroy("g")
+    if held:
+        (delivery,) = queue.read("h")
+        assert queue.cancel("a") == ["delivered"]
+        assert queue.contents().left == ["records", "owed"]
+        queue.nack(delivery)
+    else:
+        assert queue.cancel("a") == ["cancelled"]
+    assert queue.contents().left == []
+
+
 def test_delivered_in_one_group(queue: Queue) -> None:
     """The husk stays for those groups alone that still meet the entry."""
     queue.join("g", "h", "i")

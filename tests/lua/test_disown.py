@@ -6,11 +6,6 @@ from lisa_common.call import command, script
 from support.queue import EPOCH_MS, Queue
 
 
-def destroy(queue: Queue, group: str) -> None:
-    """Destroys the group."""
-    queue.connection.call(command("XGROUP", "DESTROY", queue.keys.of("ready"), group))
-
-
 def disown(queue: Queue, group: str) -> int:
     """All entries of the stream, as if the group could have had each."""
     rows = [(e, f["id"], f["due"], f.get("g", "")) for e, f in queue.contents().stream.items()]
@@ -25,7 +20,7 @@ def test_the_only_groups_messages_end_with_their_entries(queue: Queue) -> None:
     queue.send("a", ttl_ms=9)
     queue.send("b")
     queue.read("g", limit=1)
-    destroy(queue, "g")
+    queue.destroy("g")
     assert disown(queue, "g") == 2
     assert queue.contents().left == []
     assert queue.contents().stream == {}
@@ -38,7 +33,7 @@ def test_what_another_group_owes_is_kept(queue: Queue) -> None:
     queue.join("g")
     queue.send("of both")
     queue.ack(*queue.read("g"))
-    destroy(queue, "g")
+    queue.destroy("g")
     assert disown(queue, "g") == 0
     assert {delivery.id for delivery in queue.read("h")} == {"only h's", "of both"}
 
@@ -53,7 +48,7 @@ def test_what_the_other_group_was_made_too_late_for_ends(queue: Queue) -> None:
     queue.promote()
     queue.join("h")
     queue.send("new")
-    destroy(queue, "g")
+    queue.destroy("g")
     queue.leave("g", "new")
     assert disown(queue, "g") == 2
     assert queue.contents().records.keys() == {"new"}
@@ -67,7 +62,7 @@ def test_a_newer_message_of_the_same_id_is_kept(queue: Queue) -> None:
     queue.ack(*queue.read("g"))
     queue.advance(1)
     queue.send("a~", due="+1000")
-    destroy(queue, "g")
+    queue.destroy("g")
     assert disown(queue, "g") == 0
     assert queue.contents().waiting.keys() == {"a~"}
 
@@ -82,7 +77,7 @@ def test_a_newer_message_due_at_the_same_time_is_kept(queue: Queue, left: str) -
     if left == "h":
         queue.join("h")
     top = list(queue.contents().stream)
-    destroy(queue, "g")
+    queue.destroy("g")
     queue.catch_up()
     queue.send("a", due=str(EPOCH_MS), body=b"new")
     rows = [(entry, "a", EPOCH_MS, "") for entry in top]
@@ -97,7 +92,7 @@ def test_what_waits_or_died_for_all_is_kept(queue: Queue) -> None:
     queue.send("dead", due="+1", ttl_ms=1)
     queue.advance(5)
     queue.sweep()
-    destroy(queue, "g")
+    queue.destroy("g")
     queue.connection.call(command("XADD", queue.keys.of("ready"), "*", "id", "dead", "due", queue.now_ms - 4, "n", 1))
     assert disown(queue, "g") == 0
     assert queue.contents().garbage.keys() == {"/dead"}

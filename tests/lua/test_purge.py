@@ -1,6 +1,10 @@
 """purge: dead letters are deleted for good."""
 
-from support.queue import Queue, outgoing
+import pytest
+
+from support.queue import EPOCH_MS, Queue, outgoing
+
+DAY = 86_400_000
 
 
 def test_nothing_is_left(queue: Queue) -> None:
@@ -43,6 +47,23 @@ def test_another_groups_copy_stays(queue: Queue) -> None:
     assert queue.purge("g/a") == 1
     assert queue.contents().owed == {"a": "h"}
     assert [d.id for d in queue.read("h")] == ["a"]
+
+
+@pytest.mark.parametrize("due", [0, 60_000], ids=["due at the same time", "due later"])
+def test_of_a_group_that_is_gone(queue: Queue, due: int) -> None:
+    """Its dead letter takes the message with it, but not a later one of the same id."""
+    queue.join("g")
+    for id in ("a", "b"):
+        queue.send(id, due=str(EPOCH_MS), ttl_ms=DAY)
+    queue.nack(*queue.read("g"), rejected=True)
+    queue.destroy("g")
+    assert queue.cancel("a") == ["cancelled"]
+    queue.catch_up()
+    queue.send("a", due=str(EPOCH_MS + due), body=b"new")
+    assert queue.purge("g/a", "g/b") == 2
+    assert queue.contents().left == ["records"]
+    queue.join("h")
+    assert [d.body for d in queue.read("h")] == [b"new"]
 
 
 def test_thousand_at_once(queue: Queue) -> None:

@@ -179,6 +179,20 @@ def test_garbage_by_age(queue: Queue) -> None:
     assert queue.contents().left == []
 
 
+def test_garbage_of_a_group_that_is_gone(queue: Queue) -> None:
+    """It takes its message with it, but not a later one of the same id."""
+    queue.join("g")
+    queue.send_all([outgoing("a"), outgoing("b")])
+    queue.nack(*queue.read("g"), rejected=True)
+    queue.destroy("g")
+    queue.cancel("a")
+    queue.advance(STEADY.garbage_retention_ms)
+    queue.send("a", due="+5")
+    assert queue.sweep().aged_out == 2
+    assert queue.contents().left == ["waiting", "records"]
+    assert queue.contents().records.keys() == {"a"}
+
+
 def test_garbage_by_number(queue: Queue) -> None:
     """Of too much garbage the oldest goes."""
     queue.policy = Policy(garbage_max_messages=2)

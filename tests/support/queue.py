@@ -244,6 +244,10 @@ class Queue:
 
     # The tester
 
+    def destroy(self, group: str) -> None:
+        """Destroys a group and nothing else, as an operator's hand does, or a `group drop` that broke off."""
+        self._do(command("XGROUP", "DESTROY", self.keys.of("ready"), group))
+
     def contents(self) -> Contents:
         """Reads all keys, in one round trip and a second one for what is pending."""
         of = self.keys.of
