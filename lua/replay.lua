@@ -8,7 +8,8 @@
 -- KEYS[5] garbage    zset    copy -> died at, ms
 -- ARGV[1] now_ms     ms, empty for the server's clock
 -- ARGV[2...] copy per dead letter
--- returns  per dead letter "replayed", "unknown", or "no group": its group does not exist any more, nothing changed
+-- returns  per dead letter "replayed", "unknown", or why nothing was changed: "no group", its group does not exist any
+--            more, or "unreadable", its record is damaged or of a later release
 local ready, messages, owed, failures, garbage = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 --@include clock
 --@include record
@@ -39,13 +40,17 @@ end
 
 local function replay(copy)
   local group, id = split_copy(copy)
-  if group ~= '' and not known[group] then
-    return redis.call('ZSCORE', garbage, copy) and 'no group' or 'unknown'
-  elseif redis.call('ZREM', garbage, copy) == 0 then
+  if not redis.call('ZSCORE', garbage, copy) then
     return 'unknown'
+  elseif group ~= '' and not known[group] then
+    return 'no group'
   end
   local record = redis.call('HGET', messages, id)
   local limits = read_record(record or '')
+  if record and not limits and not is_husk(record) then
+    return 'unreadable'
+  end
+  redis.call('ZREM', garbage, copy)
   if not limits then
     redis.call('HDEL', failures, copy)
     return 'unknown'

@@ -1,5 +1,7 @@
 """replay: dead letters are ready again."""
 
+import pytest
+
 from lisa_common.call import command
 from lisa_common.record import unpack_record
 from support.queue import EPOCH_MS, Queue, outgoing
@@ -101,6 +103,29 @@ def test_unknown_and_no_group(queue: Queue) -> None:
     queue.connection.call(command("XGROUP", "DESTROY", queue.keys.of("ready"), "g"))
     assert queue.replay("g/a") == ["no group"]
     assert queue.contents().garbage == before.garbage
+
+
+@pytest.mark.parametrize("group", ["g", ""])
+def test_what_cannot_be_read_stays(queue: Queue, group: str) -> None:
+    """A record of a later release is for one that can read it; a dead letter without a record is none."""
+    queue.join("g")
+    queue.send("a", due="+1", ttl_ms=1)
+    if not group:
+        queue.advance(2)
+        queue.sweep()
+    else:
+        queue.advance(1)
+        queue.promote()
+        queue.nack(*queue.read("g"), rejected=True)
+    copy, records = f"{group}/a", queue.keys.of("messages")
+    queue.connection.call(command("HSET", records, "a", b"\2" + queue.contents().records["a"][1:]))
+    before = queue.contents()
+    assert queue.replay(copy) == ["unreadable"]
+    assert queue.contents() == before
+    queue.connection.call(command("HDEL", records, "a"))
+    assert queue.replay(copy) == ["unknown"]
+    contents = queue.contents()
+    assert (contents.garbage, contents.failures) == ({}, {})
 
 
 def test_twice_is_once(queue: Queue) -> None:

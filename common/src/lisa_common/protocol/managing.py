@@ -131,7 +131,7 @@ def sweep(keys: TopicKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> C
 
 
 def replay(keys: TopicKeys, copies: Sequence[str], *, now_ms: Arg = "") -> Call[list[str]]:
-    """Makes dead letters ready again. Result: for each "replayed", "unknown" or "no group"."""
+    """Makes dead letters ready again. Result: for each "replayed", "unknown", "no group" or "unreadable"."""
     return script(
         "replay",
         keys,
