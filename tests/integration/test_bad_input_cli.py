@@ -1,5 +1,7 @@
 """What concerns every command: settings, the server, and how it ends. One clear line, exit code 2, no traceback."""
 
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,6 +30,7 @@ COMMANDS = [
     ("lisa-manager", ("check",)),
     ("lisa-manager", ("doctor",)),
 ]
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 each_command = pytest.mark.parametrize(("program", "words"), COMMANDS, ids=lambda part: " ".join(part) if part else "")
 
 
@@ -150,6 +153,42 @@ def test_real_processes_end_like_this(redis_url: str, prefix: str) -> None:
         text=True,
     )
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "lisa-manager: there is no topic 'nope'\n")
+
+
+BROKEN = {
+    "full": ("manager", "--version", ">/dev/full", 1, "standard output cannot be written to: No space left on device"),
+    "no output": ("consumer", "--help", ">&-", 1, "standard output cannot be written to: it is closed"),
+    "no body": ("producer", "send t -", "<&-", 2, "body '-' is not allowed: standard input that .* [(]it is closed[)]"),
+    "no lines": ("producer", "load - --topic t", "<&-", 2, "stopped before the end: file '-' .* [(]it is closed[)]"),
+    "no disk": ("producer", "load /proc/self/mem --topic t", "", 2, "stopped before .*[(]Input/output error[)]"),
+}
+
+
+@pytest.mark.parametrize(("name", "words", "redirection", "code", "told"), BROKEN.values(), ids=BROKEN.keys())
+def test_streams_that_break_end_a_program(
+    redis_url: str, *, name: str, words: str, redirection: str, code: int, told: str
+) -> None:
+    """A standard stream that is closed or full, or a file that cannot be read on, is told as anything else."""
+    program = f"from lisa_{name}.cli import main; main()"
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" -c "$1" {words} {redirection}', sys.executable, program],
+        capture_output=True,
+        text=True,
+        env={**BUFFERED, "LISA_REDIS_URL": redis_url},
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
+    assert re.match(f"lisa-{name}: {told}", done.stderr)
+
+
+def test_a_reader_that_is_gone_ends_a_program_in_silence() -> None:
+    """As `head` does with what it has read enough of."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as pipe:  # noqa: PTH123 - a descriptor
+        program = "from lisa_manager.cli import main; main()"
+        command = [sys.executable, "-c", program, "--version"]
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, env=BUFFERED)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_doctor_tells_what_is_wrong(commands: Commands, own_server: Callable[..., Server]) -> None:

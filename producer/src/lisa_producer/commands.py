@@ -28,7 +28,7 @@ from lisa_common.cli import (
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.values import check_name
 from lisa_producer.client import Producer
-from lisa_producer.lines import load_lines, read_lines
+from lisa_producer.lines import Line, load_lines, read_lines
 from lisa_producer.loading import Loader
 from lisa_producer.message import PartialSend, SendReport, SendResult
 from lisa_producer.settings import ProducerSettings
@@ -73,13 +73,25 @@ def send(
         "ttl": _read(read_duration, "ttl", ttl),
         "headers": dict(_header(text) for text in header or ()),
     }
-    content = sys.stdin.buffer.read() if body == "-" else body
+    content = _standard_input() if body == "-" else body
     if "patience_s" not in settings.model_fields_set:
         # Somebody waits for the answer.
         settings = settings.model_copy(update={"patience_s": 0.0})
     with Producer(settings=settings) as producer:
         result = producer.send(topic, content, id=id, max_retries=max_retries, priority=priority, **options)
     _tell(topic, result, json=json)
+
+
+def _standard_input() -> bytes:
+    try:
+        return sys.stdin.buffer.read()
+    except OSError as error:
+        raise _unreadable("body", "-", error) from None
+
+
+def _unreadable(field: str, name: str, error: OSError) -> InvalidInput:
+    kind = "standard input" if name == "-" else "a file"
+    return InvalidInput(field, name, f"{kind} that can be read is ({error.strerror or error})")
 
 
 def _tell(topic: str, result: SendResult, *, json: bool) -> None:
@@ -129,12 +141,19 @@ def load(
     ):
         loader = Loader(p, _complain, step)
         try:
-            load_lines(loader, read_lines(lines), topic)
+            load_lines(loader, _lines(file, lines), topic)
         except PartialSend as error:
             stopped = error.__cause__ if isinstance(error.__cause__, LisaError) else error
         except LisaError as error:
             stopped = error
     _summarise(loader.report, stopped, json=json)
+
+
+def _lines(name: str, file: BinaryIO) -> Iterator[Line]:
+    try:
+        yield from read_lines(file)
+    except OSError as error:
+        raise _unreadable("file", name, error) from None
 
 
 def _complain(number: int, error: LisaError) -> None:
@@ -160,7 +179,7 @@ def _opened(name: str) -> Iterator[tuple[BinaryIO, int | None]]:
     try:
         opened = nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb")  # noqa: SIM115 - closed below
     except OSError as error:
-        raise InvalidInput("file", name, f"a file that can be read is ({error.strerror})") from None
+        raise _unreadable("file", name, error) from None
     with opened as file:
         try:
             status = os.fstat(file.fileno())

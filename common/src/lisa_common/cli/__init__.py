@@ -3,7 +3,7 @@
 Needs the `cli` extra. Exit codes are the same everywhere:
 
     0    done
-    1    done, and something is wrong: `check` found problems, `load` had lines that were not sent
+    1    done, and something is wrong: `check` found problems, `load` had lines that were not sent, output was lost
     2    not done: bad input, bad settings, no server, or a refusal; one line on stderr says why
     130  interrupted
 """

@@ -1,8 +1,10 @@
 """A program of commands, which ends with a line and an exit code, and never with a traceback for an expected error."""
 
+import errno
 import io
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 from typing import Annotated, Any
 
@@ -10,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from lisa_common.cli.output import shown
+from lisa_common.cli.streams import OUTPUT_ERRORS, abandon_output, provide_streams
 from lisa_common.errors import LisaError
 
 __all__ = ["EXIT_FINE", "EXIT_NOT_DONE", "EXIT_WRONG", "Declined", "confirm", "new_program", "sub_commands"]
@@ -40,6 +43,7 @@ class _Program(TyperGroup):
         **extra: Any,
     ) -> Any:
         """Runs a command line; in standalone mode, which is typer's default, it exits."""
+        provide_streams()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 # What a terminal cannot show must not end the program.
@@ -53,6 +57,19 @@ class _Program(TyperGroup):
 
     def _run(self, args: Sequence[str] | None, **extra: Any) -> int:
         try:
+            code = self._invoke(args, **extra)
+            sys.stdout.flush()
+        except OSError as error:
+            if error.errno not in OUTPUT_ERRORS:
+                raise
+            abandon_output()
+            if error.errno != errno.EPIPE:
+                self._complain(f"standard output cannot be written to: {error.strerror}")
+            return EXIT_WRONG
+        return code
+
+    def _invoke(self, args: Sequence[str] | None, **extra: Any) -> int:
+        try:
             code = super().main(args, standalone_mode=False, **extra)
         except LisaError as error:
             lines = str(error).splitlines()
@@ -65,9 +82,13 @@ class _Program(TyperGroup):
             lines = [" ".join(error.format_message().split())]  # type: ignore[attr-defined]
         else:
             return code if isinstance(code, int) else EXIT_FINE
-        for line in lines:
-            print(f"{self.name}: {shown(line)}", file=sys.stderr)  # noqa: T201
+        self._complain(*lines)
         return EXIT_NOT_DONE
+
+    def _complain(self, *lines: str) -> None:
+        with suppress(OSError):
+            for line in lines:
+                print(f"{self.name}: {shown(line)}", file=sys.stderr)  # noqa: T201
 
 
 def new_program(name: str, purpose: str) -> typer.Typer:
