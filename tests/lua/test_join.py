@@ -1,6 +1,8 @@
 """join: groups are made."""
 
-from support.queue import Queue
+import redis
+
+from support.queue import EPOCH_MS, Queue
 
 
 def test_made_once(queue: Queue) -> None:
@@ -40,3 +42,16 @@ def test_a_later_group_leaves_the_first_alone(queue: Queue) -> None:
     assert queue.read("h") == []
     assert queue.ack(*queue.read("g")) == ["acked"]
     assert queue.contents().left == ["finished"]
+
+
+def test_an_entry_of_an_earlier_message_is_passed_over(queue: Queue, client: redis.Redis) -> None:
+    """A first group begins with all that is there, and reads a message once that was sent again for the same time."""
+    queue.join("g")
+    queue.send("a", due=str(EPOCH_MS))
+    queue.nack(*queue.read("g"), rejected=True)
+    queue.purge("g/a")
+    client.xgroup_destroy(queue.keys.of("ready"), "g")
+    queue.catch_up()
+    queue.send("a", due=str(EPOCH_MS), body=b"new")
+    queue.join("first")
+    assert [delivery.body for delivery in queue.read("first")] == [b"new"]

@@ -20,6 +20,11 @@ class Entry(NamedTuple):
     group: str | None = None
     at_ms: int | None = None
 
+    @property
+    def made_ms(self) -> int:
+        """When it was made, by the server's time in ms; where that was set back, the time of the entry before it."""
+        return int(self.entry.partition("-")[0])
+
 
 class Delivery(NamedTuple):
     """A message in the hands of a consumer.

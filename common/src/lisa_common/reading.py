@@ -34,8 +34,8 @@ def sort_entries(
         except UnreadableRecord as error:
             found.unreadable.append(Nack(entry, f"unreadable record: {error}", rejected=True))
             continue
-        if record is not None and record.due_ms != entry.due_ms:
-            # Left over from an earlier message of the same id.
+        if record is not None and (record.due_ms != entry.due_ms or entry.made_ms < record.sent_ms):
+            # Left over from an earlier message of the same id, which may have been due at the same time.
             found.pass_over.append(entry._replace(id=None))
         elif record is None or (record.expires_ms is not None and record.expires_ms <= now_ms):
             found.pass_over.append(entry)

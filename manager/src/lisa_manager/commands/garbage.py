@@ -133,8 +133,8 @@ def replay(
 ) -> None:
     """Makes dead letters ready again, with all attempts before them; oldest first.
 
-    Exits with 1 if any could not be: it is not there, its group ("no group") is not there any more, or other options
-    kept a message that was named from it ("passed over").
+    Exits with 1 if any could not be: it is not there, its record is damaged ("unreadable"), its group ("no group") is
+    not there any more, or other options kept a message that was named from it ("passed over").
     """
     with connected(settings) as connection:
         work = _Work(connection, _layout(connection, settings, topic, ids, all_=all_), "replaying", garbage.replay)

@@ -152,7 +152,7 @@ def _search(keys: TopicKeys, ids: set[str]) -> Flow[list[DeadLetter]]:
 
 
 def replay(keys: TopicKeys, letters: Sequence[DeadLetter]) -> Call[list[str]]:
-    """Makes dead letters ready again. Result: for each "replayed", "unknown" or "no group"."""
+    """Makes dead letters ready again. Result: for each "replayed", "unknown", "unreadable" or "no group"."""
     return managing.replay(keys, [letter.copy for letter in letters])
 
 
