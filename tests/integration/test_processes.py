@@ -146,7 +146,7 @@ def test_processes_stop_cleanly(programs: Programs, producer: Producer, client: 
     assert manager.stop() == 0
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("how", [pytest.param("stop", marks=pytest.mark.long), "kill"])
 def test_a_server_that_goes_and_comes_back(
     own_server: Callable[..., Server], prefix: str, programs_on: Callable[[str], Programs], how: str
 ) -> None:

@@ -31,7 +31,7 @@ from property.places import facts, places, shown
 from support import keys_left
 from support.queue import EPOCH_MS, Contents, Queue, outgoing
 
-EXAMPLES, STEPS = 300, 50
+EXAMPLES, STEPS = 200, 50
 TIMES = int(os.environ.get("LISA_TEST_LONG") or 1)
 
 IDS = ("a", "b", "order-3", "sub/4", "made-5~")

@@ -114,7 +114,7 @@ def test_reading_while_messages_move(topic: SparkTopic, producer: Producer) -> N
 
 def test_a_stream_read_as_a_group(topic: SparkTopic, producer: Producer, tmp_path: Path) -> None:
     """Stopped and started again, a query misses nothing, and repeats nothing that it was done with."""
-    rows, restarts = 200 * LONG, 3
+    rows, restarts = 200 * LONG, 2
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
 
     def start(**trigger: Any) -> Any:

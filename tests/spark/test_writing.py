@@ -96,6 +96,7 @@ def test_column_names_have_no_case(topic: SparkTopic) -> None:
     assert list(_records(topic)) == ["a"]
 
 
+@pytest.mark.long
 def test_registered_by_hand(topic: SparkTopic) -> None:
     """Where Spark does not find the source by itself, it can be told."""
     topic.spark.dataSource.register(LisaDataSource)
