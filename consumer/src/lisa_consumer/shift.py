@@ -21,12 +21,12 @@ from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.settler import Settler
 from lisa_consumer.slots import Slots
 
-__all__ = ["HANDLER_TASK", "Shift"]
+__all__ = ["HANDLER", "Shift"]
 
 logger = logging.getLogger(__name__)
 
-HANDLER_TASK = "lisa-handler"
-"""The name of the tasks in which handlers run."""
+HANDLER = "lisa-handler"
+"""The name of the tasks in which handlers run, and what the names of their threads begin with."""
 
 _CANCEL_S = 1.0
 """How long a handler that was cancelled may take to end."""
@@ -226,7 +226,7 @@ class Shift:
         delivery = queue.popleft()
         if not queue:
             del self._queues[topic]
-        self._running.add(asyncio.create_task(self._handle(self._routes[topic], delivery), name=HANDLER_TASK))
+        self._running.add(asyncio.create_task(self._handle(self._routes[topic], delivery), name=HANDLER))
         return True
 
     async def _handle(self, route: Route, delivery: Delivery) -> None:

@@ -16,7 +16,7 @@ from lisa_common.values import Duration, check_int, check_name, duration_ms
 from lisa_consumer.core import Core
 from lisa_consumer.handler import Handler, Route
 from lisa_consumer.settings import ConsumerSettings
-from lisa_consumer.shift import HANDLER_TASK, Shift
+from lisa_consumer.shift import HANDLER, Shift
 
 __all__ = ["Worker"]
 
@@ -25,15 +25,12 @@ logger = logging.getLogger(__name__)
 H = TypeVar("H", bound=Handler)
 
 
-_THREADS = "lisa-handler"
-
-
 def _tasks_left() -> bool:
-    return any(task.get_name() == HANDLER_TASK for task in asyncio.all_tasks())
+    return any(task.get_name() == HANDLER for task in asyncio.all_tasks())
 
 
 def _threads_left(until: float) -> bool:
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith(_THREADS)]
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith(HANDLER)]
     for thread in threads:
         # Idle ones end as soon as they notice that their pool has been shut down; a busy machine lets them wait.
         thread.join(max(0.2, until - time.monotonic()))
@@ -137,7 +134,7 @@ class Worker:
         """Works until `stop` is called, then drains."""
         if not self._routes:
             raise InvalidInput("topics", (), "a worker needs a handler; at least one is")
-        threads = ThreadPoolExecutor(self.settings.concurrency, thread_name_prefix=_THREADS)
+        threads = ThreadPoolExecutor(self.settings.concurrency, thread_name_prefix=HANDLER)
         connecting = AsyncConnection.of(
             self.settings, name="lisa-worker", url=self.url, blocking_s=self.settings.block_s
         )
