@@ -16,6 +16,7 @@ local retry, garbage = KEYS[6], KEYS[7]
 --@include record
 --@include groups
 --@include failure
+--@include owes
 --@include forget
 local group, ids = ARGV[1], {}
 for i = 2, #ARGV do

@@ -14,6 +14,7 @@ local failures, garbage = KEYS[6], KEYS[7]
 --@include record
 --@include groups
 --@include failure
+--@include owes
 --@include forget
 local purged = {}
 for i = 1, #ARGV do

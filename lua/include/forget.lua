@@ -89,9 +89,8 @@ end
 -- as a cancel finds only what existing groups have, and what `owed` names. Copies that no group had, or of which nothing is
 -- known, are taken for current.
 local function is_current(group, id)
-  local owing = redis.call('HGET', owed, id)
-  if owing then
-    return string.find(',' .. owing .. ',', ',' .. group .. ',', 1, true) ~= nil
+  if redis.call('HEXISTS', owed, id) == 1 then
+    return owes(group, id)
   end
   local failure = read_failure(redis.call('HGET', failures, copy_of(group, id)))
   local record = failure and failure.entry ~= '0-0' and redis.call('HGET', messages, id)
