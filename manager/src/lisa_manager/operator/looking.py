@@ -19,6 +19,7 @@ __all__ = [
     "entries",
     "entries_back",
     "existing",
+    "existing_as_stored",
     "groups",
     "list_layouts",
     "pairs",
@@ -83,11 +84,17 @@ def _entries(reply: list[Any]) -> list[Entry]:
 
 def existing(prefix: str, topic: str) -> Flow[Layout]:
     """The shards and the policy of a topic; raises UnknownTopic where there is none."""
+    layout, _ = yield from existing_as_stored(prefix, topic)
+    return layout
+
+
+def existing_as_stored(prefix: str, topic: str) -> Flow[tuple[Layout, bytes]]:
+    """The same, and what the registry says in its own words."""
     check_name("topic", topic)
     stored: bytes | None = yield command("HGET", topics_key(prefix), topic)
     if stored is None:
         raise UnknownTopic(topic)
-    return Layout(prefix, topic, parse_topic(topic, stored).policy)
+    return Layout(prefix, topic, parse_topic(topic, stored).policy), stored
 
 
 def list_layouts(prefix: str) -> Flow[list[Layout]]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lisa_common.call import Call, Flow, command, script
-from lisa_common.errors import InvalidInput, UnknownTopic
+from lisa_common.errors import InvalidInput
 from lisa_common.keys import TopicKeys, dropped_key, topics_key
 from lisa_common.layout import Layout
 from lisa_common.policy import Policy
@@ -12,7 +12,7 @@ from lisa_common.protocol import consuming, managing, producing
 from lisa_common.protocol.consuming import server_time
 from lisa_common.topics import Topic, amend, dropped_mark, parse_topic, read_mark, read_registry
 from lisa_common.values import check_name
-from lisa_manager.operator.looking import GroupInfo, groups
+from lisa_manager.operator.looking import GroupInfo, existing_as_stored, groups
 
 __all__ = ["DEFAULT", "Dropped", "drop_topic", "list_topics", "set_policy"]
 
@@ -80,7 +80,7 @@ def drop_topic(prefix: str, topic: str, *, force: bool) -> Flow[Dropped]:
     """
     gone = _Gone()
     while True:
-        layout, stored = yield from _read(prefix, topic)
+        layout, stored = yield from existing_as_stored(prefix, topic)
         if not (yield from _drop_shards(layout, gone, force=force)):
             yield from _make_again(layout, gone)
             return Dropped(done=False, messages=gone.messages, made_again=len(gone.shards))
@@ -92,13 +92,6 @@ def drop_topic(prefix: str, topic: str, *, force: bool) -> Flow[Dropped]:
             return Dropped(done=True, messages=gone.messages)
         # A reshard meanwhile has made shards that nobody has looked at.
         yield managing.retire(layout.shards[0], mark)
-
-
-def _read(prefix: str, topic: str) -> Flow[tuple[Layout, bytes]]:
-    stored: bytes | None = yield command("HGET", topics_key(prefix), check_name("topic", topic))
-    if stored is None:
-        raise UnknownTopic(topic)
-    return Layout(prefix, topic, parse_topic(topic, stored).policy), stored
 
 
 @dataclass(slots=True)
@@ -113,7 +106,7 @@ class _Gone:
 
 def _drop_shards(layout: Layout, gone: _Gone, *, force: bool) -> Flow[bool]:
     """Drops all shards, or none: all are looked at before one goes. Without force each looks once more as it goes."""
-    former = [keys for keys in layout.ever if keys not in layout.shards]
+    former = _former(layout)
     if former:
         # As a reshard that broke off may not have done.
         yield [producing.close(keys, []) for keys in former]
@@ -133,6 +126,11 @@ def _drop_shards(layout: Layout, gone: _Gone, *, force: bool) -> Flow[bool]:
     return True
 
 
+def _former(layout: Layout) -> list[TopicKeys]:
+    """The shards of before all reshards, drained or not."""
+    return [keys for keys in layout.ever if keys not in layout.shards]
+
+
 def _drop(keys: TopicKeys, *, force: bool) -> Call[tuple[bool, int]]:
     return script("drop", keys, decode=lambda reply: (bool(reply[0]), reply[1]), force=int(force))
 
@@ -142,6 +140,6 @@ def _make_again(layout: Layout, gone: _Gone) -> Flow[None]:
     if not gone.shards:
         return
     joined = [consuming.join(keys, name) for keys in layout.served for name in sorted(gone.groups)]
-    closed = [producing.close(keys, []) for keys in layout.ever if keys not in layout.shards]
+    closed = [producing.close(keys, []) for keys in _former(layout)]
     if joined or closed:
         yield [*joined, *closed]
