@@ -104,11 +104,13 @@ def _left(server: Server) -> set[str]:
         return {member.decode() for member in client.zrange(_WAITING, 0, -1)}
 
 
-def _load(tier: Tier, url: str, seconds: float, crash: Callable[[], object]) -> dict[str, float]:
+def _load(
+    tier: Tier, url: str, dice: random.Random, crash: Callable[[], object], *, least_s: float = _LEAST_S
+) -> dict[str, float]:
     """Load, then a crash in the midst of it. Result: what was confirmed, and how long before, in seconds."""
     with sending(url, tier.confirm) as confirmed:
         wait_until(lambda: len(confirmed) > _BATCH)
-        end = now() + seconds
+        end = now() + least_s + dice.uniform(0, _MORE_S)
         wait_until(lambda: now() > end)
         at = now()
         crash()
@@ -125,7 +127,7 @@ def crash_process(
         stack.callback(server.close)
         for _ in range(times):
             server.start()
-            ages = _load(tier, server.url, least_s + dice.uniform(0, _MORE_S), server.kill)
+            ages = _load(tier, server.url, dice, server.kill, least_s=least_s)
             server.start()
             loss.took(ages, _left(server))
             server.stop()
@@ -144,7 +146,7 @@ def fail_over(tier: Tier, program: Path, directory: Path, dice: random.Random, t
             replica = Server(program, directory / f"{number}-replica", config=follows)
             stack.callback(replica.close)
             replica.start()
-            ages = _load(tier, primary.url, _LEAST_S + dice.uniform(0, _MORE_S), primary.kill)
+            ages = _load(tier, primary.url, dice, primary.kill)
             with replica.client() as client:
                 client.replicaof("NO", "ONE")
             loss.took(ages, _left(replica))
@@ -167,7 +169,7 @@ def lose_power(tier: Tier, program: Path, directory: Path, dice: random.Random, 
                 shutil.copyfile(disk, copy)
                 server.kill()
 
-            ages = _load(tier, server.url, _LEAST_S + dice.uniform(0, _MORE_S), crash)
+            ages = _load(tier, server.url, dice, crash)
         with disk_in_a_file(copy, directory / f"{number}-after", fresh=False) as home, ExitStack() as stack:
             # An AOF whose end is cut off is taken up to there.
             after = Server(program, home / "data", config=tier.config)

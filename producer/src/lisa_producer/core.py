@@ -139,13 +139,15 @@ def _result(position: int, outgoing: Outgoing, due_ms: int) -> SendResult:
 
 
 def _is_repeatable(messages: Sequence[Outgoing], policy: Policy, settings: ProducerSettings) -> bool:
-    """Whether all of them are known to the server for as long as their send may be tried."""
+    """Whether all of them are known to the server for as long as their send may be tried, or that does not matter."""
+    if settings.at_least_once:
+        return True
     # The last try begins within the patience; it connects, and waits for its reply.
     tried_ms = (settings.patience_s + 2 * settings.timeout_s) * 1000
     remembers = policy.dedup_window_ms >= tried_ms
     far_off_ms = max(_SAFE_TO_REPEAT_MS, tried_ms)
     exposed = {m.due for m in messages if m.generated or not remembers}
-    return settings.at_least_once or all(due.startswith("+") and int(due) >= far_off_ms for due in exposed)
+    return all(due.startswith("+") and int(due) >= far_off_ms for due in exposed)
 
 
 def _confirmation(confirm: Confirm) -> Call[tuple[str, str] | None]:
