@@ -5,8 +5,10 @@ PYTHON ?= python3
 # A uv that is too old refuses this project (see required-version in pyproject.toml).
 UV := $(shell uv tree --frozen --offline --depth 0 >/dev/null 2>&1 && echo uv || echo .tools/bin/uv)
 RUN := $(UV) run --no-sync
+# Tests of a file, and those that share an expensive set-up, stay in one process; each process has a server of its own.
+PARALLEL := -n 2 --dist loadgroup
 
-.PHONY: help demo demo-spark test test-long test-lowest test-topologies bench bench-spark chaos check format clean
+.PHONY: help demo demo-spark test test-fast test-long test-lowest test-topologies bench bench-spark chaos check format clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -19,21 +21,24 @@ demo-spark: .venv/synced ## the same day as a pipeline of Spark jobs, with a cha
 	$(RUN) python -m demo.spark $(DEMO)
 
 test: .venv/synced ## run the tests; PYTEST="-k ack" narrows it
-	$(RUN) pytest $(PYTEST)
+	$(RUN) pytest $(PARALLEL) $(PYTEST)
+
+test-fast: .venv/synced ## run those of one piece at a time, in less than a minute
+	$(RUN) pytest $(PARALLEL) tests/unit tests/lua tests/property -m 'not slow and not long' $(PYTEST)
 
 test-long: .venv/synced ## run those that take a minute each: whole pipelines, clean installations
-	$(RUN) pytest -m long $(PYTEST)
+	$(RUN) pytest $(PARALLEL) -m long $(PYTEST)
 
 test-lowest: .venv/synced ## the same with the lowest versions that our distributions allow
 	$(UV) venv --quiet --clear .venv-lowest
 	$(UV) pip install --quiet --python .venv-lowest --resolution lowest-direct --group test --group bench \
 		-e 'common[cli,embedded]' -e 'producer[cli,spark]' -e 'consumer[cli]' -e manager
-	PATH="$(CURDIR)/.venv-lowest/bin:$$PATH" pytest $(PYTEST)
+	PATH="$(CURDIR)/.venv-lowest/bin:$$PATH" pytest $(PARALLEL) $(PYTEST)
 
 test-topologies: .venv/synced ## fail-over, and the functional tests behind sentinels and on a Cluster; needs redis-server
 	LISA_TEST_SERVER=sentinel $(RUN) pytest tests/topologies -m 'not docker' $(PYTEST)
-	LISA_TEST_SERVER=sentinel $(RUN) pytest tests/integration -m 'not slow and not long and not docker' $(PYTEST)
-	LISA_TEST_SERVER=cluster $(RUN) pytest tests/integration -m 'not slow and not long and not docker' $(PYTEST)
+	LISA_TEST_SERVER=sentinel $(RUN) pytest $(PARALLEL) tests/integration -m 'not slow and not long and not docker' $(PYTEST)
+	LISA_TEST_SERVER=cluster $(RUN) pytest $(PARALLEL) tests/integration -m 'not slow and not long and not docker' $(PYTEST)
 
 bench: .venv/synced ## Lisa against a yardstick, a ceiling and peers; ONLY=lag runs a part, BENCH="--rounds 3"
 	PYTHONPATH=tests $(RUN) python -m benchmarks --only '$(ONLY)' $(BENCH)

@@ -15,18 +15,44 @@ from support import Server, remove_keys
 from support.engines import chosen, own_binary, running
 from support.plain import plain_client, plain_url
 from support.reporting import (
+    pytest_deselected,
     pytest_report_header,
+    pytest_runtest_makereport,
     pytest_sessionfinish,
     pytest_terminal_summary,
+    pytest_testnodedown,
 )
 
-__all__ = ["pytest_report_header", "pytest_sessionfinish", "pytest_terminal_summary"]
+__all__ = [
+    "pytest_deselected",
+    "pytest_report_header",
+    "pytest_runtest_makereport",
+    "pytest_sessionfinish",
+    "pytest_terminal_summary",
+    "pytest_testnodedown",
+]
+
+_SHARED_SET_UP = ("packaging", "spark", "topologies")
+"""Directories whose tests share something that takes long to make: wheels, a Spark session, a Cluster."""
 
 
 def pytest_configure() -> None:
     """Let Ctrl-C reach what the tests start: a shell's background jobs ignore it, and so would their children."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file in one process, and those that share an expensive set-up."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group_of(item.path)))
+
+
+def _group_of(path: Path) -> str:
+    directory = path.parent.name
+    if "://" in chosen():
+        return "one server"  # where some tests flush scripts, and others count commands
+    return directory if directory in _SHARED_SET_UP else f"{directory}/{path.name}"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

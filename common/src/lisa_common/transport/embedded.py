@@ -3,7 +3,9 @@
 `python -m lisa_common.transport.embedded DIRECTORY` is the keeper of `embedded://DIRECTORY`; see `development`.
 """
 
+import random
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,8 +27,21 @@ def embedded_server(directory: Path | None = None) -> Iterator[str]:
 
     With a directory its data is kept there and found again next time; else it goes with the server.
     """
-    with ValkeyServer(data_dir=directory, persist=directory is not None, config=_CONFIG) as server:
+    with ValkeyServer(port=_free_port(), data_dir=directory, persist=directory is not None, config=_CONFIG) as server:
         yield server.connection_url
+
+
+def _free_port() -> int:
+    """A port on which nobody listens, chosen at random: two servers that start at once must not choose the same."""
+    while True:
+        # Below the range from which the kernel takes ports for clients.
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
 
 
 def _keep(directory: Path) -> None:
