@@ -10,10 +10,13 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from itertools import count
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 __all__ = [
+    "CRASH",
+    "STRANDED",
     "Asked",
     "Begun",
     "Clock",
@@ -37,6 +40,12 @@ __all__ = [
     "read_history",
 ]
 
+CRASH = "a handler kills its process"
+"""The kind of the fault that a handler itself writes down."""
+
+STRANDED = "leave connections half-open"
+"""The kind of the fault that shows when a connection is used, which may be long after."""
+
 
 def now() -> float:
     """The clock of the history."""
@@ -53,6 +62,10 @@ class Sending:
     delay_ms: int
     ttl_ms: int | None = None
     max_retries: int | None = None
+    poison: bool = False
+    """Whether its handler kills its process, every time."""
+    bad: bool = False
+    """Whether it must be refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +265,8 @@ class Recorder:
         self.name = f"{name}-{os.getpid()}"
         path = directory / f"{self.name}.jsonl"
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        self._ops = 0
+        # Threads that share a producer share its history.
+        self._ops = count(1)
 
     def write(self, event: Event) -> None:
         """Appends one event."""
@@ -260,8 +274,7 @@ class Recorder:
 
     def op(self) -> str:
         """A name for an operation, which no other has."""
-        self._ops += 1
-        return f"{self.name}.{self._ops}"
+        return f"{self.name}.{next(self._ops)}"
 
 
 def dump(event: Event) -> bytes:

@@ -25,7 +25,7 @@ from chaos.history import (
 from chaos.timeline import Timeline
 from lisa_common.delivery import entry_place
 
-__all__ = ["NEVER", "Ask", "Delivery", "Settle", "Stories", "Story", "Topic", "Try", "tell"]
+__all__ = ["NEVER", "Answer", "Ask", "Delivery", "Settle", "Stories", "Story", "Topic", "Try", "tell"]
 
 NEVER = float("inf")
 
@@ -39,6 +39,10 @@ class Topic:
     drops_expired: bool = False
     window_ms: float = NEVER
     """How long a finished id is known: one that is sent again later may be another message."""
+    groups: tuple[str, ...] = ()
+    """Who reads it; nothing: all groups of the run."""
+    spares: bool = False
+    """Whether its handlers never fail: what is not poison must not die of others' troubles, or of a slow link."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +66,20 @@ class Ask:
     delay_ms: int
     until: float = NEVER
     outcome: str = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a producer's caller was told: the outcome of each message, and the error where there was one."""
+
+    topic: str
+    what: str
+    since: float
+    until: float
+    outcomes: frozenset[str]
+    error: str
+    bad: bool
+    """Whether it was to be refused."""
 
 
 @dataclass(slots=True, eq=False)
@@ -93,6 +111,11 @@ class Delivery:
         """Entries are ordered as their ids are, which are two numbers."""
         return entry_place(self.taken.entry)
 
+    @property
+    def died(self) -> bool:
+        """Whether its worker died with it: its handler has begun, and never ended."""
+        return bool(self.begun) and not self.ended and all(settle.what == "extend" for settle in self.settles)
+
     def tried(self, what: str, *outcomes: str | None) -> bool:
         """Whether it was settled so, with one of these outcomes."""
         return any(settle.what == what and settle.outcome in outcomes for settle in self.settles)
@@ -109,6 +132,8 @@ class Story:
     deliveries: list[Delivery] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
     """Group -> reason, where it is garbage in the end."""
+    found_dead: dict[str, float] = field(default_factory=dict)
+    """Group -> when it was seen to be garbage, first."""
     shards: set[str] = field(default_factory=set)
     """Where in the topic it was seen."""
 
@@ -120,6 +145,11 @@ class Story:
     def lives(self, until: float) -> int:
         """How many lives it may have had by then: an operator's replay gives it all of its attempts anew."""
         return 1 + sum(ask.since <= until for ask in self.asked("replay"))
+
+    @property
+    def poison(self) -> bool:
+        """Whether its handler kills its process."""
+        return any(each.message.poison for each in self.tries)
 
     def asked(self, what: str) -> list[Ask]:
         """The asks of one kind that may have been carried out."""
@@ -143,6 +173,7 @@ class Stories:
     damages: dict[str, float]
     """Topic -> until when it was damaged, last."""
     problems: list[Problem]
+    answers: list[Answer]
     reads: int = 0
 
 
@@ -151,7 +182,7 @@ class _Teller:
         self.stories: dict[tuple[str, str], Story] = {}
         self.tries: dict[str, Try] = {}
         self.sends: dict[str, tuple[str, list[Try]]] = {}
-        self.asks: dict[str, Ask] = {}
+        self.asks: dict[str, tuple[str, Ask]] = {}
         self.settles: dict[str, list[Settle]] = {}
         self.deliveries: dict[tuple[str, tuple[str, ...]], Delivery] = {}
         self.strays: list[Delivery] = []
@@ -160,6 +191,7 @@ class _Teller:
         self.outages: list[float] = []
         self.damages: dict[str, float] = {}
         self.problems: list[Problem] = []
+        self.answers: list[Answer] = []
         self.reads = 0
 
     def story(self, topic: str, id: str) -> Story:
@@ -175,7 +207,8 @@ class _Teller:
             case Told():
                 self.told(event)
             case Asked():
-                ask = self.asks[event.op] = Ask(event.what, event.at, event.delay_ms)
+                ask = Ask(event.what, event.at, event.delay_ms)
+                self.asks[event.op] = event.topic, ask
                 self.story(event.topic, event.id).asks.append(ask)
             case Read():
                 self.read(event)
@@ -188,6 +221,7 @@ class _Teller:
             case Left():
                 story = self.story(event.topic, event.id)
                 story.left[event.group] = event.reason
+                story.found_dead.setdefault(event.group, event.at)
                 story.shards.add(event.shard)
             case _:
                 self.remark(event)
@@ -215,9 +249,11 @@ class _Teller:
 
     def told(self, event: Told) -> None:
         if event.op in self.asks:
-            ask = self.asks[event.op]
+            topic, ask = self.asks[event.op]
             ask.until = event.at
             ask.outcome = _answer(event.results[0][0]) if event.how == "ok" else event.how
+            if ask.what in ("cancel", "reschedule"):
+                self.answer(event, topic, ask.what, ask.since, {ask.outcome}, bad=False)
             return
         topic, tries = self.sends[event.op]
         # A send that broke off has results for the messages that it came to.
@@ -228,6 +264,12 @@ class _Teller:
                 self.story(topic, id).tries.append(each)
         for each in tries[len(event.results) :]:
             each.until, each.outcome = event.at, event.how
+        if tries:
+            bad = any(each.message.bad for each in tries)
+            self.answer(event, topic, "a send", tries[0].since, {each.outcome for each in tries}, bad=bad)
+
+    def answer(self, event: Told, topic: str, what: str, since: float, outcomes: set[str], *, bad: bool) -> None:
+        self.answers.append(Answer(topic, what, since, event.at, frozenset(outcomes), event.error, bad))
 
     def read(self, event: Read) -> None:
         self.reads += 1
@@ -284,5 +326,6 @@ def tell(history: Iterable[Event]) -> Stories:
         teller.outages,
         teller.damages,
         teller.problems,
+        teller.answers,
         teller.reads,
     )

@@ -48,6 +48,9 @@ class Proxy:
         """Whether pieces arrive in drops."""
         self.silent = False
         """Whether new connections are taken, and nothing else."""
+        self.bytes_per_s = 0.0
+        """What the link carries each way, over all connections; 0: as much as comes."""
+        self._carried: dict[bool, float] = {}
 
     @property
     def url(self) -> str:
@@ -112,6 +115,7 @@ class Proxy:
                 if self._marker and self._marker in data:
                     self._marker = None
                     link.losing = True
+                await self._carry(data, request=True)
                 await self._pass_on(data, link, link.server)
         link.close()
 
@@ -121,8 +125,17 @@ class Proxy:
                 if link.losing:
                     self.lost += 1
                     break
+                await self._carry(data, request=False)
                 await self._pass_on(data, link, link.client)
         link.close()
+
+    async def _carry(self, data: bytes, *, request: bool) -> None:
+        """Waits for its turn on the link: a piece of each connection, one after another."""
+        if self.bytes_per_s:
+            loop = asyncio.get_running_loop()
+            free_at = max(self._carried.get(request, 0.0), loop.time()) + len(data) / self.bytes_per_s
+            self._carried[request] = free_at
+            await asyncio.sleep(free_at - loop.time())
 
     async def _pass_on(self, data: bytes, link: _Link, writer: asyncio.StreamWriter) -> None:
         if link.dead:

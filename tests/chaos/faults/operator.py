@@ -6,9 +6,10 @@ from collections.abc import Generator, Sequence
 
 import redis
 
-from chaos.arena import GROUPS, POLICIES, PREFIX, SHAKY, Arena
+from chaos.arena import GROUPS, PREFIX, SHAKY, Arena
 from chaos.faults import Steps, fault
 from chaos.history import Asked, Damage, Problem, Told, now
+from chaos.topics import LOADED
 from lisa_common.keys import TOPIC_KEYS, TopicKeys, split_copy, topics_key
 from lisa_common.record import pack_content
 
@@ -68,7 +69,7 @@ def ask_about(arena: Arena, what: str, topic: str, copies: Sequence[bytes], *opt
 @fault("replay dead letters", "garbage", weight=5)
 def replay(arena: Arena, dice: random.Random) -> Steps:
     """They get all of their attempts again."""
-    topic, most = dice.choice([name for name in POLICIES if name != SHAKY]), dice.randint(1, _REPLAYED)
+    topic, most = dice.choice([name for name in LOADED if name != SHAKY]), dice.randint(1, _REPLAYED)
     shards = arena.layout(topic).served
     copies = [copy for keys in shards for copy in arena.admin.zrandmember(keys.of("garbage"), most)]
     yield from ask_about(arena, "replay", topic, copies)
