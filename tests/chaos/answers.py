@@ -1,6 +1,7 @@
 """What callers of producers were told: an error has a reason, and an answer comes in time."""
 
-from chaos.history import STRANDED, Fault
+from chaos.history import Fault
+from chaos.kinds import STRANDED
 from chaos.stories import Answer, Stories
 from chaos.verdict import Verdict
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from chaos.answers import judge_answers
 from chaos.deliveries import Deliveries
 from chaos.history import Drained, Event
-from chaos.stories import NEVER, Ask, Stories, Story, Topic, Try, tell
+from chaos.stories import NEVER, Ask, Stories, Story, Topic, Try
+from chaos.telling import tell
 from chaos.verdict import Verdict
 from lisa_common.values import GENERATED_SUFFIX
 

@@ -1,9 +1,11 @@
 """The promises that speak of deliveries: when they come, why they come again, and how often."""
 
+import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
-from chaos.history import CRASH, Fault
+from chaos.history import Fault
+from chaos.kinds import CRASH
 from chaos.stories import Delivery, Stories, Story, Topic
 from chaos.verdict import Verdict
 
@@ -17,6 +19,8 @@ _SLACK_MS = 5.0
 
 _CALM_S = 10.0
 """How long after a fault of the whole its traces may show."""
+
+_STARTS = re.compile("worker-.* starts")
 
 _ISOLATED_MS = 10_000
 """A flood of a million takes minutes on a slow machine, and the server stops for seconds to rewrite its AOF."""
@@ -131,13 +135,17 @@ class Deliveries:
     def _spared(self, story: Story, group: str, deliveries: Sequence[Delivery]) -> None:
         """Promise 12: nothing dies of its neighbours, or of a slow link; nor does a link cost it an attempt."""
         since, until = min(each.since for each in story.tries) - _CALM_S, story.found_dead.get(group, 0.0)
-        if until and not self.faults(since, until):
+        if until and not self._troubles(since, until):
             text = f"{story.name}: garbage of group {group}, {story.left[group]}, though nothing was wrong with it"
             self._verdict.check(12, False, text)  # noqa: FBT003
         for delivery in deliveries:
-            if not self.faults(since, delivery.until) and not self._crashes(story.topic, since, delivery.until):
+            if not self._troubles(since, delivery.until) and not self._crashes(story.topic, since, delivery.until):
                 text = f"{story.name}: attempt {delivery.taken.attempt} in group {group}, and nothing but the link"
                 self._verdict.check(12, delivery.taken.attempt == 1, text)
+
+    def _troubles(self, since: float, until: float) -> bool:
+        """Whether anything was at work but workers of other topics, which died of their messages and start again."""
+        return any(f.kind != CRASH and not _STARTS.fullmatch(f.kind) for f in self.faults(since, until))
 
     def _crashes(self, topic: str, since: float, until: float) -> bool:
         """Whether a handler of the topic has killed its process in a stretch of time."""

@@ -28,7 +28,8 @@ def unfinished(admin: Any, keys: TopicKeys) -> Iterator[tuple[str, int]]:
 
 def is_drained(arena: Arena, topic: str) -> bool:
     """Whether all messages of a topic have ended."""
-    return not any(size for keys in arena.layout(topic).served for _, size in unfinished(arena.admin, keys))
+    shards = arena.layout(topic, quick=True).served
+    return not any(size for keys in shards for _, size in unfinished(arena.quick, keys))
 
 
 def write_left(arena: Arena, topic: str) -> None:

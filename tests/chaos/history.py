@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 __all__ = [
-    "CRASH",
-    "STRANDED",
     "Asked",
     "Begun",
     "Clock",
@@ -40,12 +38,6 @@ __all__ = [
     "read_history",
 ]
 
-CRASH = "a handler kills its process"
-"""The kind of the fault that a handler itself writes down."""
-
-STRANDED = "leave connections half-open"
-"""The kind of the fault that shows when a connection is used, which may be long after."""
-
 
 def now() -> float:
     """The clock of the history."""
@@ -54,7 +46,10 @@ def now() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """A message on its way. Its body begins with `mark`, which no other sending has; `id` None: one is generated."""
+    """A message on its way. Its body begins with `mark`, which no other sending has; `id` None: one is generated.
+
+    `poison`: its handler kills its process, every time. `bad`: it must be refused.
+    """
 
     mark: str
     id: str | None
@@ -63,9 +58,7 @@ class Sending:
     ttl_ms: int | None = None
     max_retries: int | None = None
     poison: bool = False
-    """Whether its handler kills its process, every time."""
     bad: bool = False
-    """Whether it must be refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +258,6 @@ class Recorder:
         self.name = f"{name}-{os.getpid()}"
         path = directory / f"{self.name}.jsonl"
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        # Threads that share a producer share its history.
         self._ops = count(1)
 
     def write(self, event: Event) -> None:
@@ -273,7 +265,7 @@ class Recorder:
         os.write(self._file, dump(event))
 
     def op(self) -> str:
-        """A name for an operation, which no other has."""
+        """A name for an operation, which no other has, whichever thread asks."""
         return f"{self.name}.{next(self._ops)}"
 
 

@@ -9,8 +9,6 @@ import pytest
 
 from chaos.checker import check
 from chaos.history import (
-    CRASH,
-    STRANDED,
     Asked,
     Begun,
     Clock,
@@ -32,6 +30,7 @@ from chaos.history import (
     Told,
     read_history,
 )
+from chaos.kinds import CRASH, STRANDED
 from chaos.stories import Topic
 from chaos.verdict import Verdict
 

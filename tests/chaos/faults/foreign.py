@@ -143,11 +143,11 @@ def write_foreign_values(arena: Arena, dice: random.Random) -> Steps:
     """For a few seconds, in which managers, workers and a consumer meet them."""
     for _ in range(dice.randint(10, 25)):
         with contextlib.suppress(redis.RedisError):
-            write_some(arena.admin, dice, 10)
+            write_some(arena.quick, dice, 10)
         yield 0.3
     cleared = False
     while not cleared:
         with contextlib.suppress(redis.RedisError):
-            clear(arena.admin)
+            clear(arena.quick)
             cleared = True
         yield 0.5

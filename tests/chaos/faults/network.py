@@ -4,7 +4,7 @@ import random
 
 from chaos.arena import Arena
 from chaos.faults import Steps, fault
-from chaos.history import STRANDED
+from chaos.kinds import STRANDED
 from support.proxy import Proxy
 
 _SIDES = ("producer", "manager", "worker")

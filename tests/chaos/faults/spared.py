@@ -59,5 +59,6 @@ def _until_ended(arena: Arena, topic: str) -> Steps:
         yield 0.2
         with contextlib.suppress(redis.RedisError):
             ended = is_drained(arena, topic)
-    with contextlib.suppress(redis.RedisError):
-        write_left(arena, topic)
+    if ended:
+        with contextlib.suppress(redis.RedisError):
+            write_left(arena, topic)

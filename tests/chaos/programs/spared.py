@@ -8,7 +8,8 @@ import asyncio
 import os
 import signal
 
-from chaos.history import CRASH, Fault, now
+from chaos.history import Fault, now
+from chaos.kinds import CRASH
 from chaos.load import POISON, POISON_CODE, plan_of
 from chaos.programs.setting import PREFIX, recorder
 from chaos.recording import RecordingCore, recorded

@@ -8,7 +8,8 @@ import os
 import signal
 import time
 
-from chaos.history import CRASH, Fault, now
+from chaos.history import Fault, now
+from chaos.kinds import CRASH
 from chaos.load import plan_of
 from chaos.programs.setting import PREFIX, recorder
 from chaos.recording import RecordingCore, recorded
