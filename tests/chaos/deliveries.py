@@ -126,7 +126,7 @@ class Deliveries:
         # Where a worker has died with it, it gets one more, alone: it may have died of a neighbour.
         most += any(delivery.died for delivery in deliveries[:-1])
         attempts = max((delivery.taken.attempt for delivery in deliveries), default=0)
-        spent = sum(not delivery.tried("release", "released", None) for delivery in deliveries)
+        spent = sum(not d.tried("release", "released", None) and not d.untouched for d in deliveries)
         rolled_back = any(self.rolled_back(delivery.since, delivery.until) for delivery in deliveries)
         lives = story.lives(deliveries[-1].until) if deliveries else 1
         text = f"{story.name}: {spent} deliveries, attempt {attempts} in group {group}; {lives} x {most} are allowed"
@@ -188,6 +188,8 @@ class Deliveries:
         if attempt == 1 and max(1, len(same)) < lives:
             return "replayed by an operator"
         reason = "" if len(same) >= lives else self._of_former(story, former, before[-1], delivery)
+        if not reason and any(d.untouched and self._lapsed(story, d, delivery) for d in same):
+            reason = "its lease ran out before it began"
         if not reason and any(self.rolled_back(d.since, min([delivery.since, *self._ends(d)])) for d in before):
             reason = "Redis lost acknowledged writes"
         return reason

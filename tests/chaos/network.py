@@ -30,7 +30,7 @@ class Network:
             await self._stack.enter_async_context(proxy)
 
     def narrow(self, name: str, bytes_per_s: float) -> None:
-        """Lets the link carry so much each way, 0: as much as comes."""
+        """Lets so much of replies pass in a second, 0: as much as comes."""
         self.tell(name, lambda proxy: setattr(proxy, "bytes_per_s", bytes_per_s))
 
     def tell(self, name: str, what: Callable[[Proxy], object]) -> None:

@@ -97,6 +97,11 @@ class Delivery:
         """Whether its worker died with it: its handler has begun, and never ended."""
         return bool(self.begun) and not self.ended and all(settle.what == "extend" for settle in self.settles)
 
+    @property
+    def untouched(self) -> bool:
+        """Whether its handler has not begun, and nobody has settled it."""
+        return not self.begun and all(settle.what == "extend" for settle in self.settles)
+
     def tried(self, what: str, *outcomes: str | None) -> bool:
         """Whether it was settled so, with one of these outcomes."""
         return any(settle.what == what and settle.outcome in outcomes for settle in self.settles)

@@ -197,9 +197,15 @@ def twice_renewed(run: Run) -> None:
 
 
 def twice_same(run: Run) -> None:
-    """Two deliveries of one attempt, though nobody gave the first back."""
-    run.read(2)
+    """Two deliveries of one attempt, though nobody gave the first back, and its handler had begun."""
+    run.handle(2, run.read(2), "it broke")
     run.ack(10, run.read(9))
+
+
+def twice_same_in_time(run: Run) -> None:
+    """Two deliveries of one attempt: the first had not begun, but its lease held."""
+    run.read(2)
+    run.ack(4, run.read(3))
 
 
 def unseen_attempt(run: Run) -> None:
@@ -234,12 +240,14 @@ def too_often(run: Run) -> None:
     """A fourth delivery, where three are allowed."""
     for attempt in (1, 2, 3, 4):
         place = run.read(3 * attempt, attempt=attempt, at_ms=EPOCH + 3_000 * attempt)
+        run.handle(3 * attempt, place, "it broke")
     run.ack(14, place)
 
 
 def twice_replayed_once(run: Run) -> None:
     """Three first attempts, though it was replayed once."""
     entries = [run.read(2), run.read(9), run.read(16)]
+    run.handle(10, entries[1], "it broke")
     run.settle(3, "nack", entries[0], "garbage")
     run.ask(4, "replay", "replayed")
     run.ack(17, entries[2])
@@ -360,6 +368,7 @@ PLANTED: list[tuple[set[int], Callable[[Run], None]]] = [
     ({3}, twice),
     ({3}, twice_renewed),
     ({3}, twice_same),
+    ({3}, twice_same_in_time),
     ({3}, unseen_attempt),
     ({4}, after_ack),
     ({2, 5}, stale_for_nothing),
@@ -435,6 +444,16 @@ def test_poison_is_not_spared(run: Run) -> None:
     assert run.check(replace(TOPIC, spares=True)).violations == []
     run.read(30, "m2", due=4, attempt=5, at_ms=EPOCH + 29_000)
     assert run.check(replace(TOPIC, spares=True)).broken == {7}
+
+
+def test_what_never_began_is_released(run: Run) -> None:
+    """It comes again as the same attempt when its lease has run out, and counts for nothing."""
+    for at in (2, 5, 8, 11):
+        place = run.read(at)
+    run.ack(12, place)
+    verdict = run.check()
+    assert verdict.violations == []
+    assert verdict.explained == {"its lease ran out before it began": 3}
 
 
 def test_only_a_death_gives_one_delivery_more(run: Run) -> None:
