@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
@@ -16,8 +16,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from chaos.history import Recorder, now
+from chaos.load import POISON_CODE
 from chaos.network import Network
-from chaos.stories import Topic
+from chaos.topics import FOREIGN, GROUPS, PARCELS, PILLS, POLICIES, PREFIX, RESHARDED, SHAKY, groups_of, policies_with
 from lisa_common.keys import topics_key
 from lisa_common.layout import Layout
 from lisa_common.policy import Policy
@@ -33,52 +34,19 @@ __all__ = [
     "SHAKY",
     "Arena",
     "Player",
-    "policies_with",
     "server_clock_library",
-    "topics_of",
 ]
-
-PREFIX = "chaos"
-GROUPS = ("billing", "audit")
-SHAKY = "shaky"
-"""The topic that operators damage."""
-
-RESHARDED = "mail"
-"""The topic that operators reshard. Ids of it are forgotten soon, so that its shards of before are drained in time."""
 
 _LIBFAKETIME = tuple(
     Path(f"/usr/lib/{machine}-linux-gnu/faketime/libfaketimeMT.so.1") for machine in ("x86_64", "aarch64")
 )
+_SLOW = "slow"
+_SLOW_BYTES_PER_S = 2_500_000
+_SLOW_TIMEOUT_S = "1"
+"""How long the worker behind the slow link waits for a reply; two bodies of 1 MiB take nearly as long."""
+
 SKEW_S = 2_220
 """How far the server's clock is ahead of everybody else's: who computes with his own is found out."""
-
-POLICIES = {
-    "orders": Policy(visibility_ms=2_000, max_retries=10, backoff="fixed", backoff_base_ms=200, backoff_jitter=0.5),
-    RESHARDED: Policy(
-        visibility_ms=3_000,
-        max_retries=8,
-        backoff_base_ms=100,
-        backoff_cap_ms=2_000,
-        on_expire="drop",
-        dedup_window_ms=30_000,
-        shards=2,
-    ),
-    SHAKY: Policy(visibility_ms=2_000, max_retries=10, backoff="fixed", backoff_base_ms=100),
-}
-
-
-def policies_with(window_ms: int) -> dict[str, Policy]:
-    """The policies of the topics, with this dedup window where they say nothing of it."""
-    window = {"dedup_window_ms": window_ms}
-    return {name: Policy.of(window | policy.model_dump(exclude_unset=True)) for name, policy in POLICIES.items()}
-
-
-def topics_of(policies: Mapping[str, Policy]) -> dict[str, Topic]:
-    """What the checker needs to know of policies."""
-    return {
-        name: Topic(policy.visibility_ms, policy.max_retries, policy.on_expire == "drop", policy.dedup_window_ms)
-        for name, policy in policies.items()
-    }
 
 
 def server_clock_library() -> Path | None:
@@ -100,16 +68,22 @@ class Player:
     """When it was started again, until it has begun its work."""
     doomed: bool = False
     """Whether it was told to end, so that its end is no surprise."""
+    about: str = ""
+    """The topic that it works for, where it is one that nobody else reads."""
 
     @property
     def ready(self) -> bool:
         """Whether it has begun its work: before that it knows no signals yet."""
         return {"manager": "manager serves", "worker": " reads "}.get(self.role, "ready") in self.process.log
 
+    @property
+    def killed_itself(self) -> bool:
+        """Whether a handler has ended it, as its message said."""
+        return self.role == "worker" and self.process.code in (-signal.SIGKILL, POISON_CODE)
+
     def ended_well(self) -> bool:
         """Whether it ended as it should when it was told to. Handlers kill their processes also while these drain."""
-        killed = self.role == "worker" and self.process.code == -signal.SIGKILL
-        return self.process.code == 0 or killed or (self.process.code == -signal.SIGTERM and not self.ready)
+        return self.process.code == 0 or self.killed_itself or (self.process.code == -signal.SIGTERM and not self.ready)
 
 
 class Arena:
@@ -130,7 +104,9 @@ class Arena:
         self._stack = ExitStack()
         self.server = self._new_server()
         self.admin: Any = redis.Redis(port=self.server.port, protocol=2, socket_timeout=20, retry=Retry(NoBackoff(), 0))
-        self.network = Network(self.server.port, "producer", "manager", "worker")
+        self.quick: Any = redis.Redis(port=self.server.port, protocol=2, socket_timeout=1, retry=Retry(NoBackoff(), 0))
+        """For faults, which take turns: while one waits for a frozen server, none can thaw it."""
+        self.network = Network(self.server.port, "producer", "manager", "worker", _SLOW)
 
     def _new_server(self) -> Server:
         config = {"appendonly": "yes", "appendfsync": "everysec", "lua-time-limit": "200", "maxclients": "1000"}
@@ -158,13 +134,16 @@ class Arena:
         self._stack.callback(self.server.close)
         self.server.start()
         self._stack.callback(self.admin.close)
+        self._stack.callback(self.quick.close)
         for name, policy in policies_with(self._window_ms).items():
             self.admin.hset(topics_key(PREFIX), name, policy.dump())
             for keys in Layout(PREFIX, name, policy).shards:
-                for group in GROUPS:
+                for group in groups_of(name):
                     self.admin.xgroup_create(keys.of("ready"), group, id="0", mkstream=True)
+        self.admin.hset(topics_key(PREFIX), FOREIGN, Policy().dump())
         self._stack.callback(self.network.close)
         self.network.start()
+        self.network.narrow(_SLOW, _SLOW_BYTES_PER_S)
         self._stack.callback(self._close_players)
         for player in self._cast():
             self.players.append(player)
@@ -185,8 +164,22 @@ class Arena:
         plain = [sys.executable, "-m", "chaos.programs.consumer"]
         yield self._player("consumer-audit", "consumer", plain, "", LISA_CHAOS_GROUP="audit")
         for number, proxied, kind in ((1, "", []), (2, "producer", ["asyncio"])):
-            command = [sys.executable, "-m", "chaos.programs.producer", str(number), str(self._rate / 2), *kind]
+            command = [sys.executable, "-m", "chaos.programs.producer", str(number), str(0.3 * self._rate), *kind]
             yield self._player(f"producer-{number}", "producer", command, proxied)
+        for proxied, shell in (("", "threads"), ("producer", "asyncio")):
+            command = [sys.executable, "-m", "chaos.programs.callers", shell, str(0.2 * self._rate), shell]
+            yield self._player(f"callers-{shell}", "producer", command, proxied)
+        yield from self._cast_spared(worker[:2], worker[3:])
+
+    def _cast_spared(self, run: list[str], options: list[str]) -> Iterator[Player]:
+        for topic, target, proxied, more in (
+            (PARCELS, "carrier", _SLOW, {"LISA_TIMEOUT_S": _SLOW_TIMEOUT_S}),
+            (PILLS, "taster", "", {}),
+        ):
+            words = [*run, f"chaos.programs.spared:{target}", *options]
+            player = self._player(f"worker-{topic}", "worker", words, proxied, **more)
+            player.about = topic
+            yield player
 
     def _player(self, name: str, role: str, command: list[str], proxied: str, **more: str) -> Player:
         url = self.network.proxies[proxied].url if proxied else self.server.url
@@ -208,9 +201,10 @@ class Arena:
     def _process(self, name: str, command: list[str], environment: dict[str, str]) -> Process:
         return Process(command, environment, self.directory / f"{name}-{next(self._logs)}.log")
 
-    def layout(self, topic: str) -> Layout:
+    def layout(self, topic: str, *, quick: bool = False) -> Layout:
         """The shards of a topic, as the registry has them now."""
-        return Layout(PREFIX, topic, Policy.load(self.admin.hget(topics_key(PREFIX), topic)))
+        client = self.quick if quick else self.admin
+        return Layout(PREFIX, topic, Policy.load(client.hget(topics_key(PREFIX), topic)))
 
     def operate(self, *words: str) -> subprocess.Popen[bytes]:
         """Starts a command of `lisa-manager`."""

@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from chaos.answers import judge_answers
 from chaos.deliveries import Deliveries
 from chaos.history import Drained, Event
-from chaos.stories import NEVER, Ask, Stories, Story, Topic, Try, tell
+from chaos.stories import NEVER, Ask, Stories, Story, Topic, Try
+from chaos.telling import tell
 from chaos.verdict import Verdict
 from lisa_common.values import GENERATED_SUFFIX
 
@@ -35,6 +37,7 @@ def check(history: Iterable[Event], topics: Mapping[str, Topic], groups: Sequenc
     verdict.check(14, bool(drained), "the run was not drained in time")
     for event in drained:
         verdict.checked.update({int(promise): count for promise, count in event.checks.items()})
+    judge_answers(verdict, stories)
     judge = _Judge(verdict, stories, topics, groups)
     for story in stories.stories:
         judge.judge(story)
@@ -67,10 +70,13 @@ class _Judge:
         self._bodies(story)
         self._cancels(story)
         self._dues(story)
-        self._deliveries.judge(story, self._groups, excused=excused)
+        self._deliveries.judge(story, self._groups_of(story), excused=excused)
         if not excused:
             self._place(story)
             self._ends(story)
+
+    def _groups_of(self, story: Story) -> Sequence[str]:
+        return self._topics[story.topic].groups or self._groups
 
     def _count(self, story: Story) -> None:
         counts = self._verdict.counts
@@ -185,7 +191,7 @@ class _Judge:
             # Of unknown outcome, and without a trace: it was not carried out.
             self._verdict.counts["sends of unknown outcome that left no trace"] += 1
             return
-        ends = {group: self._end(story, group) for group in self._groups}
+        ends = {group: self._end(story, group) for group in self._groups_of(story)}
         self._verdict.ends.update(Counter(end or "LOST" for end in ends.values()))
         for group, end in ends.items():
             lost = not end and not any(self._deliveries.rolled_back(each.since, each.until) for each in firm)

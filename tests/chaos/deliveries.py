@@ -1,9 +1,11 @@
 """The promises that speak of deliveries: when they come, why they come again, and how often."""
 
+import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 from chaos.history import Fault
+from chaos.kinds import CRASH
 from chaos.stories import Delivery, Stories, Story, Topic
 from chaos.verdict import Verdict
 
@@ -17,6 +19,8 @@ _SLACK_MS = 5.0
 
 _CALM_S = 10.0
 """How long after a fault of the whole its traces may show."""
+
+_STARTS = re.compile("worker-.* starts")
 
 _ISOLATED_MS = 10_000
 """A flood of a million takes minutes on a slow machine, and the server stops for seconds to rewrite its AOF."""
@@ -51,6 +55,8 @@ class Deliveries:
             self._count(story, group, deliveries)
             self._after_acks(story, deliveries)
             self._stale_acks(story, group, deliveries)
+            if self._topics[story.topic].spares and not story.poison:
+                self._spared(story, group, deliveries)
             for at in range(1, len(deliveries)):
                 self._explain(story, deliveries[:at], deliveries[at])
             if deliveries and deliveries[0].taken.attempt > 1:
@@ -117,12 +123,33 @@ class Deliveries:
         given = {each.message.max_retries for each in story.tries}
         policy = self._topics[story.topic].max_retries
         most = max(policy if retries is None else retries for retries in given) + 1
+        # Where a worker has died with it, it gets one more, alone: it may have died of a neighbour.
+        most += any(delivery.died for delivery in deliveries[:-1])
         attempts = max((delivery.taken.attempt for delivery in deliveries), default=0)
-        spent = sum(not delivery.tried("release", "released", None) for delivery in deliveries)
+        spent = sum(not d.tried("release", "released", None) and not d.untouched for d in deliveries)
         rolled_back = any(self.rolled_back(delivery.since, delivery.until) for delivery in deliveries)
         lives = story.lives(deliveries[-1].until) if deliveries else 1
         text = f"{story.name}: {spent} deliveries, attempt {attempts} in group {group}; {lives} x {most} are allowed"
         self._verdict.check(7, (attempts <= most and spent <= lives * most) or rolled_back, text)
+
+    def _spared(self, story: Story, group: str, deliveries: Sequence[Delivery]) -> None:
+        """Promise 12: nothing dies of its neighbours, or of a slow link; nor does a link cost it an attempt."""
+        since, until = min(each.since for each in story.tries) - _CALM_S, story.found_dead.get(group, 0.0)
+        if until and not self._troubles(since, until):
+            text = f"{story.name}: garbage of group {group}, {story.left[group]}, though nothing was wrong with it"
+            self._verdict.check(12, False, text)  # noqa: FBT003
+        for delivery in deliveries:
+            if not self._troubles(since, delivery.until) and not self._crashes(story.topic, since, delivery.until):
+                text = f"{story.name}: attempt {delivery.taken.attempt} in group {group}, and nothing but the link"
+                self._verdict.check(12, delivery.taken.attempt == 1, text)
+
+    def _troubles(self, since: float, until: float) -> bool:
+        """Whether anything was at work but workers of other topics, which died of their messages and start again."""
+        return any(f.kind != CRASH and not _STARTS.fullmatch(f.kind) for f in self.faults(since, until))
+
+    def _crashes(self, topic: str, since: float, until: float) -> bool:
+        """Whether a handler of the topic has killed its process in a stretch of time."""
+        return any(f.kind == CRASH and f.topic == topic and f.since <= until and f.at >= since for f in self._of_topics)
 
     def _after_acks(self, story: Story, deliveries: Sequence[Delivery]) -> None:
         """Promise 4: nothing is read after an ack that returned acked or late."""
@@ -161,6 +188,8 @@ class Deliveries:
         if attempt == 1 and max(1, len(same)) < lives:
             return "replayed by an operator"
         reason = "" if len(same) >= lives else self._of_former(story, former, before[-1], delivery)
+        if not reason and any(d.untouched and self._lapsed(story, d, delivery) for d in same):
+            reason = "its lease ran out before it began"
         if not reason and any(self.rolled_back(d.since, min([delivery.since, *self._ends(d)])) for d in before):
             reason = "Redis lost acknowledged writes"
         return reason
@@ -173,7 +202,7 @@ class Deliveries:
             return "its handler failed: a nack whose outcome is unknown"
         if any(self._lapsed(story, d, delivery) for d in former):
             return "its lease ran out"
-        if not former and self._unseen(last.since, delivery):
+        if not former and self._unseen(story, last.since, delivery):
             return "a read was lost, and its lease ran out"
         return ""
 
@@ -194,11 +223,12 @@ class Deliveries:
 
     def _lost_read(self, story: Story, delivery: Delivery, since: float) -> None:
         """Promise 3 for a first delivery that is not the first attempt: nobody was given the others."""
-        found = self._unseen(since, delivery)
+        found = self._unseen(story, since, delivery)
         self._verdict.explained["a read was lost, and its lease ran out"] += found
         text = f"{story.name}: {delivery.taken.entry} is attempt {delivery.taken.attempt}, and nobody had the others"
         self._verdict.check(3, found, text)
 
-    def _unseen(self, since: float, delivery: Delivery) -> bool:
+    def _unseen(self, story: Story, since: float, delivery: Delivery) -> bool:
         """Whether a fault may have swallowed a delivery before this one."""
-        return bool(self.faults(since - 1.0, delivery.until))
+        crashed = self._crashes(story.topic, since - 1.0, delivery.until)
+        return crashed or bool(self.faults(since - 1.0, delivery.until))

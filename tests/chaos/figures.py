@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaos.arena import GROUPS, POLICIES, Arena
+from chaos.arena import Arena
+from chaos.topics import POLICIES, groups_of
 
 __all__ = ["Figures", "take"]
 
@@ -41,7 +42,7 @@ def take(arena: Arena) -> Figures:
     for topic in POLICIES:
         layout = arena.layout(topic)
         shards = layout.served
-        for group in GROUPS:
+        for group in groups_of(topic):
             consumers = {one["name"] for keys in shards for one in admin.xinfo_consumers(keys.of("ready"), group)}
             values[f"server: consumers of {group} on {topic}"] = len(consumers)
         for what, name in (("tombstones", "finished"), ("garbage", "garbage")):

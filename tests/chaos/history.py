@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from itertools import count
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
@@ -45,7 +46,10 @@ def now() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """A message on its way. Its body begins with `mark`, which no other sending has; `id` None: one is generated."""
+    """A message on its way. Its body begins with `mark`, which no other sending has; `id` None: one is generated.
+
+    `poison`: its handler kills its process, every time. `bad`: it must be refused.
+    """
 
     mark: str
     id: str | None
@@ -53,6 +57,8 @@ class Sending:
     delay_ms: int
     ttl_ms: int | None = None
     max_retries: int | None = None
+    poison: bool = False
+    bad: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,16 +258,15 @@ class Recorder:
         self.name = f"{name}-{os.getpid()}"
         path = directory / f"{self.name}.jsonl"
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        self._ops = 0
+        self._ops = count(1)
 
     def write(self, event: Event) -> None:
         """Appends one event."""
         os.write(self._file, dump(event))
 
     def op(self) -> str:
-        """A name for an operation, which no other has."""
-        self._ops += 1
-        return f"{self.name}.{self._ops}"
+        """A name for an operation, which no other has, whichever thread asks."""
+        return f"{self.name}.{next(self._ops)}"
 
 
 def dump(event: Event) -> bytes:

@@ -9,10 +9,16 @@ from dataclasses import dataclass
 from chaos.history import Sending, now
 from lisa_producer import Message
 
-__all__ = ["BIG", "Load", "Plan", "plan_of"]
+__all__ = ["BIG", "POISON", "POISON_CODE", "Load", "Plan", "plan_of", "sending_of"]
 
 BIG = 1_048_576
 """The largest body that the default policy allows."""
+
+POISON = "poison"
+"""The plan of a message whose handler kills its process, every time."""
+
+POISON_CODE = 97
+"""What a process ends with that such a handler has ended by `os._exit`."""
 
 _RESEND_S = 20.0
 """An id is sent again within this time only, which is surely within its dedup window."""
@@ -48,7 +54,7 @@ _HOSTILE = (
     "billing/{n}",
     "{n}*?[a-z]",
     "~{n}",
-    "{n}" + "x" * 180,
+    "{n}" + "x" * 160,
     "0-{n}",
 )
 
@@ -73,6 +79,15 @@ def plan_of(body: bytes) -> Plan:
     return Plan(mark.decode(), what.decode(), int(size))
 
 
+def sending_of(message: Message, delay_ms: int = 0) -> tuple[Message, Sending]:
+    """A message, and what the history says of it."""
+    body: bytes = message.body
+    plan = plan_of(body)
+    ttl_ms = None if message.ttl is None else round(float(message.ttl) * 1000)  # type: ignore[arg-type]
+    poison = plan.what == POISON
+    return message, Sending(plan.mark, message.id, zlib.crc32(body), delay_ms, ttl_ms, message.max_retries, poison)
+
+
 class Load:
     """Makes messages from a seed."""
 
@@ -87,7 +102,7 @@ class Load:
 
     def topic(self) -> str:
         """A topic, by weight."""
-        return self._one_of(self._topics)
+        return self.one_of(self._topics)
 
     def message(self, topic: str) -> tuple[Message, Sending]:
         """A new message, and what the history says of it."""
@@ -102,7 +117,7 @@ class Load:
         max_retries = dice.randint(0, 3) if dice.random() < 0.05 else None
         priority = dice.randint(0, 255) if dice.random() < 0.1 else None
         headers = {"trace": f"00-{self._count}", "žluť": "ů"} if dice.random() < 0.2 else {}
-        return self._sending(
+        return sending_of(
             Message(
                 body=self._plan(size).body(),
                 id=id,
@@ -130,7 +145,7 @@ class Load:
         return [self._again(id) for id in self.random.sample(ids, min(len(ids), _RESENT))]
 
     def _again(self, id: str) -> tuple[Message, Sending]:
-        return self._sending(Message(body=self._plan(100).body(), id=id), 0)
+        return sending_of(Message(body=self._plan(100).body(), id=id), 0)
 
     def invalid(self, topic: str) -> tuple[str, Message, Sending]:
         """A message that must be refused."""
@@ -150,8 +165,8 @@ class Load:
                 Message(body=body, headers={"a": 1}),  # type: ignore[dict-item]
             )
         )
-        message, sending = self._sending(bad, 0)
-        return topic, message, Sending(sending.mark, None, sending.crc, 0)
+        message, sending = sending_of(bad, 0)
+        return topic, message, Sending(sending.mark, None, sending.crc, 0, bad=True)
 
     def asked(self) -> tuple[str, str] | None:
         """An id that was sent shortly before, to be cancelled or rescheduled; it is not sent again."""
@@ -177,18 +192,12 @@ class Load:
             _, topic, id = self._recent.popleft()
             self._asked.discard((topic, id))
 
-    def _sending(self, message: Message, delay_ms: int) -> tuple[Message, Sending]:
-        body: bytes = message.body
-        ttl_ms = None if message.ttl is None else round(float(message.ttl) * 1000)  # type: ignore[arg-type]
-        mark = plan_of(body).mark
-        return message, Sending(mark, message.id, zlib.crc32(body), delay_ms, ttl_ms, message.max_retries)
-
     def _plan(self, size: int) -> Plan:
         self._count += 1
-        return Plan(f"{self._name}.{self._count}", self._one_of(self._plans), size)
+        return Plan(f"{self._name}.{self._count}", self.one_of(self._plans), size)
 
     def _delay_ms(self) -> int:
-        kind = self._one_of({"now": 35, "soon": 45, "later": 20})
+        kind = self.one_of({"now": 35, "soon": 45, "later": 20})
         return {"now": 0, "soon": self.random.randint(1, 2_000), "later": self.random.randint(2_000, 10_000)}[kind]
 
     def _id(self) -> str:
@@ -196,5 +205,6 @@ class Load:
             return self.random.choice(_HOSTILE).format(n=f"{self._name}.{self._count}").strip()
         return f"{self._name}.{self._count}"
 
-    def _one_of(self, weights: dict[str, int]) -> str:
+    def one_of(self, weights: dict[str, int]) -> str:
+        """One of these, by weight."""
         return self.random.choices(list(weights), list(weights.values()))[0]

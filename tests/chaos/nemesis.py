@@ -1,15 +1,15 @@
 """Decides from a seed which fault comes when; begins them, and sees to it that each one ends."""
 
 import random
-import signal
 from collections import Counter
 from dataclasses import dataclass
 
 import redis
 
 from chaos.arena import Arena, Player
-from chaos.faults import FAULTS, Kind, Steps, network, operator, processes, resharding, server
+from chaos.faults import FAULTS, Kind, Steps, foreign, network, operator, processes, resharding, server, spared
 from chaos.history import Fault, Problem, now
+from chaos.topics import PARCELS, PILLS
 from support.waiting import wait_until
 
 __all__ = ["KINDS", "Nemesis"]
@@ -18,7 +18,7 @@ _CALM_S = 10.5
 _AT_ONCE = 4
 _HEAL_S = 300.0
 _NOT_DONE = 2
-_REGISTERING = (network, operator, processes, resharding, server)
+_REGISTERING = (foreign, network, operator, processes, resharding, server, spared)
 """Importing them has registered their faults."""
 KINDS = {kind.name: kind for kind in FAULTS}
 
@@ -78,8 +78,9 @@ class Nemesis:
 
     def _alone(self, until: float) -> None:
         order = self._dice.sample(self._kinds, len(self._kinds))
-        # Those of one topic first, in calm: they must not delay the others.
-        order.sort(key=lambda kind: not kind.about)
+        # Those of one topic first, in calm: they must not delay the others. And first of all those whose messages must
+        # not die: whatever else is at work may be why they did.
+        order.sort(key=lambda kind: (not kind.about, kind.about not in (PARCELS, PILLS)))
         if self._flood and until - now() > 60:
             self._rest(_CALM_S)
             flood = Kind("flood", frozenset(("server",)), self._begin_flood, 0, operator.FLOOD)
@@ -148,7 +149,7 @@ class Nemesis:
     def _note_start(self, player: Player) -> None:
         """On a busy machine a program takes its time to start, and what it is needed for waits for it."""
         if player.restarted is not None and player.ready:
-            self._arena.recorder.write(Fault(now(), player.restarted, f"{player.name} starts"))
+            self._arena.recorder.write(Fault(now(), player.restarted, f"{player.name} starts", player.about))
             player.restarted = None
 
     def revive(self) -> None:
@@ -160,7 +161,7 @@ class Nemesis:
                 continue
             # A manager that finds no server when it starts says so and ends: whoever runs it starts it again.
             found_no_server = player.role == "manager" and code == _NOT_DONE and not player.ready
-            if code != -signal.SIGKILL and not found_no_server:
+            if not player.killed_itself and not found_no_server:
                 text = f"{player.name} ended by itself with {code}: {player.process.log[-500:]}"
                 self._arena.recorder.write(Problem(now(), 14, text))
             self._arena.restart(player)

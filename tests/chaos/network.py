@@ -29,6 +29,10 @@ class Network:
         for proxy in self.proxies.values():
             await self._stack.enter_async_context(proxy)
 
+    def narrow(self, name: str, bytes_per_s: float) -> None:
+        """Lets so much of replies pass in a second, 0: as much as comes."""
+        self.tell(name, lambda proxy: setattr(proxy, "bytes_per_s", bytes_per_s))
+
     def tell(self, name: str, what: Callable[[Proxy], object]) -> None:
         """Has something done to a proxy, in its own loop."""
 

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from chaos.history import Read, Recorder, Settled, Settling, Taken, now
+from chaos.history import Begun, Ended, Read, Recorder, Settled, Settling, Taken, now
 from chaos.load import plan_of
+from chaos.topics import FOREIGN
 from lisa_common.call import Flow
 from lisa_common.delivery import Delivery, Entry
 from lisa_common.errors import AccessDenied, LisaError, Refused, Unreachable
@@ -16,7 +17,7 @@ from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.values import Duration
 from lisa_consumer.core import Core, Reading
 
-__all__ = ["NOT_DONE", "RecordingCore"]
+__all__ = ["NOT_DONE", "RecordingCore", "recorded"]
 
 T = TypeVar("T")
 
@@ -46,8 +47,9 @@ class RecordingCore(Core):
     ) -> Flow[tuple[list[Delivery], bool]]:
         asked, since = self._asked, now()
         deliveries, passed_over = yield from super()._fetch(layouts, batches, lease_ms)
-        if deliveries:
-            self._recorder.write(Read(now(), since, asked, self.group, [_taken(each) for each in deliveries]))
+        taken = [_taken(each) for each in deliveries if each.topic != FOREIGN]
+        if taken:
+            self._recorder.write(Read(now(), since, asked, self.group, taken))
         return deliveries, passed_over
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
@@ -82,7 +84,8 @@ class RecordingCore(Core):
     def _settling(self, what: str, deliveries: Sequence[Delivery]) -> Iterator[list[Any]]:
         told: list[Any] = []
         op = self._recorder.op()
-        places = [list(delivery.place) for delivery in deliveries]
+        ours = [at for at, delivery in enumerate(deliveries) if delivery.topic != FOREIGN]
+        places = [list(deliveries[at].place) for at in ours]
         self._recorder.write(Settling(now(), op, what, self.group, places))
         try:
             yield told
@@ -91,7 +94,20 @@ class RecordingCore(Core):
             failed = isinstance(error, NOT_DONE) and len({(topic, shard) for topic, shard, _ in places}) == 1
             self._recorder.write(Settled(now(), op, ["failed"] * len(places) if failed else None))
             raise
-        self._recorder.write(Settled(now(), op, [str(outcome) for outcome in told]))
+        self._recorder.write(Settled(now(), op, [str(told[at]) for at in ours]))
+
+
+@contextmanager
+def recorded(history: Recorder, delivery: Delivery) -> Iterator[None]:
+    """Around a handler: that it begins, and how it ends."""
+    place = list(delivery.place)
+    history.write(Begun(now(), delivery.group, place))
+    try:
+        yield
+    except BaseException as error:
+        history.write(Ended(now(), delivery.group, place, type(error).__name__))
+        raise
+    history.write(Ended(now(), delivery.group, place))
 
 
 def _taken(delivery: Delivery) -> Taken:

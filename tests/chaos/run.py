@@ -8,24 +8,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import redis
 
-from chaos.arena import GROUPS, POLICIES, PREFIX, RESHARDED, Arena, Player, policies_with, topics_of
+from chaos.answers import OWN_LIMIT
+from chaos.arena import Arena, Player
 from chaos.checker import check
+from chaos.draining import unfinished, write_left
 from chaos.faults.server import HOUR_S
 from chaos.figures import Figures, take
-from chaos.history import Drained, Fault, Left, Problem, now, read_history
+from chaos.history import Drained, Fault, Problem, now, read_history
 from chaos.nemesis import KINDS, Nemesis
 from chaos.observer import Observer
+from chaos.topics import FOREIGN, GROUPS, LOADED, POLICIES, PREFIX, RESHARDED, policies_with, topics_of
 from chaos.verdict import Verdict
 from lisa_common.connection import Connection
-from lisa_common.failure import read_failure
-from lisa_common.keys import TopicKeys, copy_of, split_copy, topics_key
+from lisa_common.keys import topics_key
 from support.waiting import wait_until
 
-__all__ = ["Options", "Result", "run", "unfinished"]
+__all__ = ["Options", "Result", "run"]
 
 _WARM_S = 5.0
 _DRAIN_S = 240.0
@@ -121,10 +122,12 @@ def _run(arena: Arena, options: Options, say: Callable[[str], object]) -> Result
         arena.recorder.write(Fault(now(), healed, "the clock is set forward, to drain"))
         after = sending.then(take(arena))
         _audit(arena, observer)
-        _write_what_is_left(arena)
+        for topic in POLICIES:
+            write_left(arena, topic)
         _strike_out(arena)
         _look_for_keys(arena)
         _stop(arena, "worker", "consumer", "manager")
+        _read_logs(arena)
     finally:
         observer.close()
     arena.recorder.write(Drained(now(), drained_s, {"9": observer.audited, "11": 1}))
@@ -137,7 +140,7 @@ def _warm_up(arena: Arena) -> None:
     """Waits until every program has begun its work, and all groups have had what was sent."""
     for player in arena.players:
         wait_until(partial(_is_ready, player), 60, what=player.name)
-    for topic in POLICIES:
+    for topic in LOADED:
         for keys in arena.layout(topic).shards:
             wait_until(partial(_read_by_all, arena, keys.of("ready")), 60)
     end = now() + _WARM_S
@@ -199,36 +202,11 @@ def _left(arena: Arena) -> dict[str, object]:
     return left
 
 
-def unfinished(admin: Any, keys: TopicKeys) -> Iterator[tuple[str, int]]:
-    """What a drained topic has none of, and how much of it there is."""
-    # A dead letter that had a time to live stands in `expiring` until the first sweep after that. The sweep before it
-    # planned when, and could not know that the clock would be set forward: `quiet_housekeeping_s` later at worst.
-    for name in ("waiting", "retry", "expiring"):
-        yield name, admin.zcard(keys.of(name))
-    copies = admin.zrange(keys.of("garbage"), 0, -1)
-    dead = {split_copy(copy.decode())[1] for copy in copies}
-    yield "messages that are no garbage", max(0, admin.hlen(keys.of("messages")) - len(dead))
-    # Where an operator has put something else into a key, garbage may have lost what was known of its failure.
-    yield "failures of no garbage", max(0, admin.hlen(keys.of("failures")) - len(copies))
-    yield "entries", admin.xlen(keys.of("ready"))
-    yield "pending", sum(info["pending"] for info in admin.xinfo_groups(keys.of("ready")))
-
-
 def _audit(arena: Arena, observer: Observer) -> None:
     """Promise 9, in the end: nothing in two places, nothing of nothing."""
     with Connection(arena.server.url, name="audit", timeout_s=5) as connection:
         for topic in POLICIES:
             observer.audit(connection, topic)
-
-
-def _write_what_is_left(arena: Arena) -> None:
-    for topic in POLICIES:
-        for keys in arena.layout(topic).served:
-            for name in arena.admin.zrange(keys.of("garbage"), 0, -1):
-                group, id = split_copy(name.decode())
-                failure = read_failure(arena.admin.hget(keys.of("failures"), copy_of(group, id)))
-                reason = failure.reason if failure else "unknown"
-                arena.recorder.write(Left(now(), topic, group, id, reason, keys.shard))
 
 
 def _strike_out(arena: Arena) -> None:
@@ -253,6 +231,8 @@ def _look_for_keys(arena: Arena) -> None:
             allowed |= {keys.of(name) for keys in layout.served}
         allowed |= {keys.of(name) for name in ("ready", "closed") for keys in layout.ever}
     found = {key.decode() for key in arena.admin.scan_iter(count=1_000)} - allowed
+    # What a neighbour had written there was deleted by nobody but us.
+    found -= {key for key in found if key.startswith(f"{PREFIX}:{{{FOREIGN}}}")}
     # A reshard that broke off early has made groups on shards that never came to be.
     found -= {key for key in found if key.startswith(f"{PREFIX}:{{{RESHARDED}/") and _is_empty_stream(arena, key)}
     if found:
@@ -261,6 +241,16 @@ def _look_for_keys(arena: Arena) -> None:
 
 def _is_empty_stream(arena: Arena, key: str) -> bool:
     return bool(arena.admin.type(key) == b"stream" and arena.admin.xlen(key) == 0)
+
+
+def _read_logs(arena: Arena) -> None:
+    """Promise 14: no program meets what it did not expect. Handlers fail as they are told to, and only they."""
+    for path in sorted(arena.directory.glob("*.log")):
+        text = path.read_text("utf-8", "replace")
+        for what in (OWN_LIMIT, *(["Traceback"] if path.name.startswith("manager") else [])):
+            if what in text:
+                at = text.index(what)
+                arena.recorder.write(Problem(now(), 14, f"{path.stem} logs {text[max(0, at - 100) : at + 700]!r}"))
 
 
 def _lines_logged(arena: Arena) -> Counter[str]:

@@ -1,31 +1,12 @@
 """A history, told anew for each message: who sent it, who was given it, and what became of each delivery."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from chaos.history import (
-    Asked,
-    Begun,
-    Clock,
-    Damage,
-    Ended,
-    Event,
-    Fault,
-    Left,
-    Outage,
-    Problem,
-    Read,
-    Sending,
-    Sent,
-    Settled,
-    Settling,
-    Taken,
-    Told,
-)
+from chaos.history import Fault, Problem, Sending, Taken
 from chaos.timeline import Timeline
 from lisa_common.delivery import entry_place
 
-__all__ = ["NEVER", "Ask", "Delivery", "Settle", "Stories", "Story", "Topic", "Try", "tell"]
+__all__ = ["NEVER", "Answer", "Ask", "Delivery", "Settle", "Stories", "Story", "Topic", "Try"]
 
 NEVER = float("inf")
 
@@ -39,6 +20,10 @@ class Topic:
     drops_expired: bool = False
     window_ms: float = NEVER
     """How long a finished id is known: one that is sent again later may be another message."""
+    groups: tuple[str, ...] = ()
+    """Who reads it; nothing: all groups of the run."""
+    spares: bool = False
+    """Whether its handlers never fail: what is not poison must not die of others' troubles, or of a slow link."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +47,20 @@ class Ask:
     delay_ms: int
     until: float = NEVER
     outcome: str = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a producer's caller was told: the outcome of each message, and the error where there was one."""
+
+    topic: str
+    what: str
+    since: float
+    until: float
+    outcomes: frozenset[str]
+    error: str
+    bad: bool
+    """Whether it was to be refused."""
 
 
 @dataclass(slots=True, eq=False)
@@ -93,6 +92,16 @@ class Delivery:
         """Entries are ordered as their ids are, which are two numbers."""
         return entry_place(self.taken.entry)
 
+    @property
+    def died(self) -> bool:
+        """Whether its worker died with it: its handler has begun, and never ended."""
+        return bool(self.begun) and not self.ended and all(settle.what == "extend" for settle in self.settles)
+
+    @property
+    def untouched(self) -> bool:
+        """Whether its handler has not begun, and nobody has settled it."""
+        return not self.begun and all(settle.what == "extend" for settle in self.settles)
+
     def tried(self, what: str, *outcomes: str | None) -> bool:
         """Whether it was settled so, with one of these outcomes."""
         return any(settle.what == what and settle.outcome in outcomes for settle in self.settles)
@@ -109,6 +118,8 @@ class Story:
     deliveries: list[Delivery] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
     """Group -> reason, where it is garbage in the end."""
+    found_dead: dict[str, float] = field(default_factory=dict)
+    """Group -> when it was seen to be garbage, first."""
     shards: set[str] = field(default_factory=set)
     """Where in the topic it was seen."""
 
@@ -120,6 +131,11 @@ class Story:
     def lives(self, until: float) -> int:
         """How many lives it may have had by then: an operator's replay gives it all of its attempts anew."""
         return 1 + sum(ask.since <= until for ask in self.asked("replay"))
+
+    @property
+    def poison(self) -> bool:
+        """Whether its handler kills its process."""
+        return any(each.message.poison for each in self.tries)
 
     def asked(self, what: str) -> list[Ask]:
         """The asks of one kind that may have been carried out."""
@@ -143,146 +159,5 @@ class Stories:
     damages: dict[str, float]
     """Topic -> until when it was damaged, last."""
     problems: list[Problem]
+    answers: list[Answer]
     reads: int = 0
-
-
-class _Teller:
-    def __init__(self) -> None:
-        self.stories: dict[tuple[str, str], Story] = {}
-        self.tries: dict[str, Try] = {}
-        self.sends: dict[str, tuple[str, list[Try]]] = {}
-        self.asks: dict[str, Ask] = {}
-        self.settles: dict[str, list[Settle]] = {}
-        self.deliveries: dict[tuple[str, tuple[str, ...]], Delivery] = {}
-        self.strays: list[Delivery] = []
-        self.clock: list[Clock] = []
-        self.faults: list[Fault] = []
-        self.outages: list[float] = []
-        self.damages: dict[str, float] = {}
-        self.problems: list[Problem] = []
-        self.reads = 0
-
-    def story(self, topic: str, id: str) -> Story:
-        found = self.stories.get((topic, id))
-        if found is None:
-            found = self.stories[topic, id] = Story(topic, id)
-        return found
-
-    def tell(self, event: Event) -> None:
-        match event:
-            case Sent():
-                self.sent(event)
-            case Told():
-                self.told(event)
-            case Asked():
-                ask = self.asks[event.op] = Ask(event.what, event.at, event.delay_ms)
-                self.story(event.topic, event.id).asks.append(ask)
-            case Read():
-                self.read(event)
-            case Begun():
-                self.delivery(event.group, event.place).begun.append(event.at)
-            case Ended():
-                self.delivery(event.group, event.place).ended.append((event.at, event.error))
-            case Settling() | Settled():
-                self.settle(event)
-            case Left():
-                story = self.story(event.topic, event.id)
-                story.left[event.group] = event.reason
-                story.shards.add(event.shard)
-            case _:
-                self.remark(event)
-
-    def remark(self, event: Event) -> None:
-        match event:
-            case Clock():
-                self.clock.append(event)
-            case Fault():
-                self.faults.append(event)
-            case Outage():
-                self.outages.append(event.at)
-            case Damage():
-                self.damages[event.topic] = event.at
-            case Problem():
-                self.problems.append(event)
-
-    def sent(self, event: Sent) -> None:
-        tries = [Try(message, event.at, id=message.id) for message in event.messages]
-        self.sends[event.op] = (event.topic, tries)
-        for each in tries:
-            self.tries[each.message.mark] = each
-            if each.id is not None:
-                self.story(event.topic, each.id).tries.append(each)
-
-    def told(self, event: Told) -> None:
-        if event.op in self.asks:
-            ask = self.asks[event.op]
-            ask.until = event.at
-            ask.outcome = _answer(event.results[0][0]) if event.how == "ok" else event.how
-            return
-        topic, tries = self.sends[event.op]
-        # A send that broke off has results for the messages that it came to.
-        for each, (id, outcome, due_ms) in zip(tries, event.results, strict=False):
-            each.until, each.outcome, each.due_ms = event.at, outcome, due_ms
-            if each.id is None and id is not None:
-                each.id = id
-                self.story(topic, id).tries.append(each)
-        for each in tries[len(event.results) :]:
-            each.until, each.outcome = event.at, event.how
-
-    def read(self, event: Read) -> None:
-        self.reads += 1
-        for taken in event.taken:
-            delivery = Delivery(taken, event.group, event.since, event.at, event.asked)
-            self.deliveries[event.group, taken.place] = delivery
-            sent = self.tries.get(taken.mark)
-            if sent is None:
-                self.strays.append(delivery)
-                continue
-            story = self.story(taken.topic, taken.id)
-            if sent.id is None:
-                sent.id = taken.id
-                story.tries.append(sent)
-            story.deliveries.append(delivery)
-            story.shards.add(taken.shard)
-
-    def delivery(self, group: str, place: Sequence[str]) -> Delivery:
-        """The delivery of this place; one that was never read is a stray."""
-        found = self.deliveries.get((group, tuple(place)))
-        if found is None:
-            topic, shard, entry = place
-            taken = Taken(topic, "?", entry, 0, 0, None, "", 0, shard)
-            found = self.deliveries[group, taken.place] = Delivery(taken, group, 0.0, 0.0, 0.0)
-            self.strays.append(found)
-        return found
-
-    def settle(self, event: Settling | Settled) -> None:
-        if isinstance(event, Settling):
-            settles = self.settles[event.op] = [Settle(event.what, event.at) for _ in event.places]
-            for place, settle in zip(event.places, settles, strict=True):
-                self.delivery(event.group, place).settles.append(settle)
-            return
-        settles = self.settles[event.op]
-        for at, settle in enumerate(settles):
-            settle.until, settle.outcome = event.at, event.outcomes[at] if event.outcomes else None
-
-
-def _answer(told: str) -> str:
-    """That a message is unknown is told apart from an outcome which nobody knows."""
-    return "not there" if told == "unknown" else told
-
-
-def tell(history: Iterable[Event]) -> Stories:
-    """The stories of a history, which is in the order of the clock."""
-    teller = _Teller()
-    for event in history:
-        teller.tell(event)
-    return Stories(
-        list(teller.stories.values()),
-        teller.strays,
-        Timeline(teller.clock),
-        sorted(teller.faults, key=lambda fault: fault.since),
-        teller.outages,
-        teller.damages,
-        teller.problems,
-        teller.reads,
-    )

@@ -30,6 +30,7 @@ from chaos.history import (
     Told,
     read_history,
 )
+from chaos.kinds import CRASH, STRANDED
 from chaos.stories import Topic
 from chaos.verdict import Verdict
 
@@ -65,6 +66,14 @@ class Run:
         self.add(Sent(at, op, "orders", [sending]))
         if outcome != "unknown":
             self.add(Told(at, op, "ok", [[sending.id, outcome, known]]))
+
+    def tell(self, at: float, mark: str, outcome: str, *, after: float = 0.1, error: str = "", **more: object) -> None:
+        """A send that is answered some seconds after."""
+        sending = replace(Sending(mark, mark, zlib.crc32(mark.encode()), 0), **more)  # type: ignore[arg-type]
+        op = self.op()
+        due_ms = int(EPOCH + at * 1000) if outcome == "sent" else None
+        row = [sending.id, outcome, due_ms]
+        self.add(Sent(at, op, "orders", [sending]), Told(at + after, op, "ok", [row], error))
 
     def read(self, at: float, mark: str = "m1", *, id: str | None = None, due: float = 1, **more: object) -> list[str]:
         """A delivery. Result: its place."""
@@ -169,6 +178,7 @@ def acked_unhandled(run: Run) -> None:
 def failed_but_done(run: Run) -> None:
     """A send that certainly failed was delivered."""
     run.ack(3, run.read(2))
+    run.add(Fault(4, 3, "kill the server"))
     run.send(4, "m2", "failed")
     run.ack(6, run.read(5, "m2", due=4))
 
@@ -187,9 +197,15 @@ def twice_renewed(run: Run) -> None:
 
 
 def twice_same(run: Run) -> None:
-    """Two deliveries of one attempt, though nobody gave the first back."""
-    run.read(2)
+    """Two deliveries of one attempt, though nobody gave the first back, and its handler had begun."""
+    run.handle(2, run.read(2), "it broke")
     run.ack(10, run.read(9))
+
+
+def twice_same_in_time(run: Run) -> None:
+    """Two deliveries of one attempt: the first had not begun, but its lease held."""
+    run.read(2)
+    run.ack(4, run.read(3))
 
 
 def unseen_attempt(run: Run) -> None:
@@ -224,12 +240,14 @@ def too_often(run: Run) -> None:
     """A fourth delivery, where three are allowed."""
     for attempt in (1, 2, 3, 4):
         place = run.read(3 * attempt, attempt=attempt, at_ms=EPOCH + 3_000 * attempt)
+        run.handle(3 * attempt, place, "it broke")
     run.ack(14, place)
 
 
 def twice_replayed_once(run: Run) -> None:
     """Three first attempts, though it was replayed once."""
     entries = [run.read(2), run.read(9), run.read(16)]
+    run.handle(10, entries[1], "it broke")
     run.settle(3, "nack", entries[0], "garbage")
     run.ask(4, "replay", "replayed")
     run.ack(17, entries[2])
@@ -302,6 +320,42 @@ def told_by_harness(run: Run) -> None:
     run.add(Problem(50, 9, "an id is in two places"), Problem(51, 11, "a key is left"))
 
 
+def own_limit(run: Run) -> None:
+    """A caller hears of the client's own limit, in the midst of a fault, and though its send was taken by then."""
+    run.ack(3, run.read(2))
+    run.add(Fault(5, 3, "kill the server"))
+    run.tell(4, "m2", "unknown", error="OutcomeUnknown: Too many connections")
+    run.ack(6, run.read(5, "m2", due=4))
+
+
+def failed_for_nothing(run: Run) -> None:
+    """A send fails long after the last fault; what concerns another topic is no excuse."""
+    run.ack(3, run.read(2))
+    run.add(Fault(4, 3, "kill the server"), Fault(18, 15, "flood", "wedged"))
+    run.tell(16, "m2", "failed", error="Unreachable: nobody there")
+
+
+def asked_for_nothing(run: Run) -> None:
+    """A cancel has no answer, and nothing is at work."""
+    run.ack(3, run.read(2))
+    op = run.op()
+    run.add(Asked(20, op, "cancel", "orders", "m1"), Told(21, op, "unknown", [], "OutcomeUnknown: whatever"))
+
+
+def answered_late(run: Run) -> None:
+    """A send that was taken after half a minute."""
+    run.ack(3, run.read(2))
+    run.tell(20, "m2", "sent", after=30)
+    run.ack(51, run.read(50.5, "m2", due=20))
+
+
+def refused_for_nothing(run: Run) -> None:
+    """A message is refused for what is wrong with its neighbour's."""
+    run.ack(3, run.read(2))
+    run.tell(5, "m2", "invalid", error="InvalidInput: delay")
+    run.tell(5, "m3", "invalid", error="InvalidInput: delay", bad=True)
+
+
 PLANTED: list[tuple[set[int], Callable[[Run], None]]] = [
     ({1}, early_entry),
     ({1}, early_clock),
@@ -314,6 +368,7 @@ PLANTED: list[tuple[set[int], Callable[[Run], None]]] = [
     ({3}, twice),
     ({3}, twice_renewed),
     ({3}, twice_same),
+    ({3}, twice_same_in_time),
     ({3}, unseen_attempt),
     ({4}, after_ack),
     ({2, 5}, stale_for_nothing),
@@ -332,6 +387,11 @@ PLANTED: list[tuple[set[int], Callable[[Run], None]]] = [
     ({9}, not_found),
     ({2, 9}, lost_though_not_found),
     ({9, 11}, told_by_harness),
+    ({14}, own_limit),
+    ({14}, failed_for_nothing),
+    ({14}, asked_for_nothing),
+    ({14}, answered_late),
+    ({13}, refused_for_nothing),
 ]
 
 
@@ -342,6 +402,89 @@ def test_planted_violations_are_found(run: Run, broken: set[int], plant: Callabl
     found = run.check().broken
     # What comes too often, or after its end, has no reason either.
     assert found == broken or found == broken | {3}
+
+
+def spent_by_a_link(run: Run) -> None:
+    """A second attempt, as a lease ran out while the first was on its way."""
+    run.read(2)
+    run.ack(10, run.read(9, attempt=2, at_ms=EPOCH + 8_500))
+
+
+def dead_beside_poison(run: Run) -> None:
+    """Its worker died of its neighbour, and it with it; the crash is a reason to try again, and not to give up."""
+    place = run.read(2)
+    run.add(Begun(2, GROUP, place), Fault(3, 2.1, CRASH, "orders"))
+    run.add(Left(20, "orders", GROUP, "m1", "abandoned"))
+
+
+def dead_unseen(run: Run) -> None:
+    """Nobody was ever given it, and it is garbage."""
+    run.add(Left(20, "orders", GROUP, "m1", "abandoned"))
+
+
+@pytest.mark.parametrize("plant", [spent_by_a_link, dead_beside_poison, dead_unseen], ids=lambda each: each.__name__)
+def test_what_is_spared_must_not_suffer(run: Run, plant: Callable[[Run], None]) -> None:
+    """In a topic whose handlers never fail, which is found; in another, or while a server was killed, it may."""
+    plant(run)
+    spared = replace(TOPIC, spares=True)
+    assert run.check(spared).broken == {12}
+    assert run.check().violations == []
+    run.add(Fault(8, 1.5, "kill the server"))
+    assert run.check(spared).violations == []
+
+
+def test_poison_is_not_spared(run: Run) -> None:
+    """It gets one delivery more than its retries, as its worker died with it, and dies: a second one is too many."""
+    run.ack(3, run.read(2))
+    run.send(4, "m2", poison=True)
+    for attempt in (1, 2, 3, 4):
+        place = run.read(4 + 3 * attempt, "m2", due=4, attempt=attempt, at_ms=EPOCH + 1000 * (4 + 3 * attempt))
+        run.add(Begun(4.5 + 3 * attempt, GROUP, place))
+    run.add(Left(98, "orders", GROUP, "m2", "abandoned"))
+    assert run.check(replace(TOPIC, spares=True)).violations == []
+    run.read(30, "m2", due=4, attempt=5, at_ms=EPOCH + 29_000)
+    assert run.check(replace(TOPIC, spares=True)).broken == {7}
+
+
+def test_what_never_began_is_released(run: Run) -> None:
+    """It comes again as the same attempt when its lease has run out, and counts for nothing."""
+    for at in (2, 5, 8, 11):
+        place = run.read(at)
+    run.ack(12, place)
+    verdict = run.check()
+    assert verdict.violations == []
+    assert verdict.explained == {"its lease ran out before it began": 3}
+
+
+def test_only_a_death_gives_one_delivery_more(run: Run) -> None:
+    """Not a handler that fails."""
+    for attempt in (1, 2, 3, 4):
+        place = run.read(3 * attempt, attempt=attempt, at_ms=EPOCH + 3_000 * attempt)
+        run.handle(3 * attempt + 0.5, place, "it broke")
+    run.ack(14, place)
+    assert run.check().broken == {7}
+
+
+def test_a_crash_may_swallow_a_delivery(run: Run) -> None:
+    """Of a read that was under way when a handler of the topic killed its process."""
+    run.add(Fault(4, 2, CRASH, "orders"))
+    run.ack(9, run.read(8, attempt=2, at_ms=EPOCH + 7_000))
+    assert run.check().violations == []
+
+
+def test_a_topic_may_have_groups_of_its_own(run: Run) -> None:
+    """Nobody else owes what is sent there."""
+    run.ack(3, run.read(2))
+    verdict = check([*run.events, Drained(99, 1.0, {})], {"orders": replace(TOPIC, groups=(GROUP,))}, [GROUP, "audit"])
+    assert verdict.violations == []
+
+
+def test_a_connection_that_leads_nowhere_is_found_out_late(run: Run) -> None:
+    """By whoever uses it next."""
+    run.ack(3, run.read(2))
+    run.add(Fault(4, 3, STRANDED))
+    run.tell(60, "m2", "unknown", error="OutcomeUnknown: no answer")
+    assert run.check().violations == []
 
 
 def test_a_run_that_was_not_drained_is_no_good(run: Run) -> None:

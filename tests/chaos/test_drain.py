@@ -2,7 +2,7 @@
 
 import redis
 
-from chaos.run import unfinished
+from chaos.draining import unfinished
 from lisa_common.connection import Connection
 from lisa_common.keys import TopicKeys
 from support.queue import Queue

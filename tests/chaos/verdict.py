@@ -22,7 +22,7 @@ PROMISES = {
     13: "bad input is refused",
     14: "Redis may go away",
 }
-_SHOWN = 20
+_SHOWN = 6
 
 
 @dataclass(slots=True)
@@ -64,7 +64,11 @@ class Verdict:
         for promise, title in PROMISES.items():
             told = f"{violations[promise]:,} VIOLATIONS" if violations[promise] else "kept"
             yield f"  {promise:2}. {title:50} checked {self.checked[promise]:>10,} times  {told}"
-        for promise, text in self.violations[:_SHOWN]:
-            yield f"VIOLATION of promise {promise}: {text}"
-        if len(self.violations) > _SHOWN:
-            yield f"... and {len(self.violations) - _SHOWN:,} more"
+        shown: Counter[int] = Counter()
+        for promise, text in sorted(self.violations, key=lambda violation: violation[0]):
+            shown[promise] += 1
+            # The first of each, so that many of one promise do not hide another.
+            if shown[promise] <= _SHOWN:
+                yield f"VIOLATION of promise {promise}: {text}"
+        if len(self.violations) > sum(min(count, _SHOWN) for count in shown.values()):
+            yield f"... and more: {len(self.violations):,} in all"

@@ -4,6 +4,7 @@ import random
 
 from chaos.arena import Arena
 from chaos.faults import Steps, fault
+from chaos.kinds import STRANDED
 from support.proxy import Proxy
 
 _SIDES = ("producer", "manager", "worker")
@@ -24,7 +25,7 @@ def reset(arena: Arena, dice: random.Random) -> Steps:
     yield 0.1
 
 
-@fault("leave connections half-open", "network")
+@fault(STRANDED, "network")
 def strand(arena: Arena, dice: random.Random) -> Steps:
     """Nothing arrives, nothing is closed; new connections fare likewise for a while."""
     side = dice.choice(_SIDES)
@@ -55,3 +56,12 @@ def trickle(arena: Arena, dice: random.Random) -> Steps:
     arena.network.tell(side, lambda proxy: setattr(proxy, "trickles", True))
     yield dice.uniform(1, 5)
     arena.network.tell(side, lambda proxy: setattr(proxy, "trickles", False))
+
+
+@fault("narrow the network", "network")
+def narrow(arena: Arena, dice: random.Random) -> Steps:
+    """All connections of a side share so little that a body of 1 MiB takes a second or more."""
+    side, bytes_per_s = dice.choice(_SIDES), dice.choice((250_000, 1_000_000))
+    arena.network.narrow(side, bytes_per_s)
+    yield dice.uniform(1, 5)
+    arena.network.narrow(side, 0)

@@ -6,9 +6,10 @@ from collections.abc import Generator, Sequence
 
 import redis
 
-from chaos.arena import GROUPS, POLICIES, PREFIX, SHAKY, Arena
+from chaos.arena import GROUPS, PREFIX, SHAKY, Arena
 from chaos.faults import Steps, fault
 from chaos.history import Asked, Damage, Problem, Told, now
+from chaos.topics import LOADED
 from lisa_common.keys import TOPIC_KEYS, TopicKeys, split_copy, topics_key
 from lisa_common.record import pack_content
 
@@ -68,15 +69,15 @@ def ask_about(arena: Arena, what: str, topic: str, copies: Sequence[bytes], *opt
 @fault("replay dead letters", "garbage", weight=5)
 def replay(arena: Arena, dice: random.Random) -> Steps:
     """They get all of their attempts again."""
-    topic, most = dice.choice([name for name in POLICIES if name != SHAKY]), dice.randint(1, _REPLAYED)
-    shards = arena.layout(topic).served
-    copies = [copy for keys in shards for copy in arena.admin.zrandmember(keys.of("garbage"), most)]
+    topic, most = dice.choice([name for name in LOADED if name != SHAKY]), dice.randint(1, _REPLAYED)
+    shards = arena.layout(topic, quick=True).served
+    copies = [copy for keys in shards for copy in arena.quick.zrandmember(keys.of("garbage"), most)]
     yield from ask_about(arena, "replay", topic, copies)
 
 
 def _has_groups(arena: Arena) -> bool:
     try:
-        names = {info["name"].decode() for info in arena.admin.xinfo_groups(_KEYS.of("ready"))}
+        names = {info["name"].decode() for info in arena.quick.xinfo_groups(_KEYS.of("ready"))}
     except redis.RedisError:
         return False
     return names >= set(GROUPS)
@@ -86,7 +87,7 @@ def _has_groups(arena: Arena) -> bool:
 def delete_stream(arena: Arena, dice: random.Random) -> Steps:  # noqa: ARG001 - all faults are called alike
     """And its groups with it."""
     with contextlib.suppress(redis.RedisError):
-        arena.admin.delete(_KEYS.of("ready"))
+        arena.quick.delete(_KEYS.of("ready"))
     yield 1.0
     yield from _mend(arena)
 
@@ -95,7 +96,7 @@ def delete_stream(arena: Arena, dice: random.Random) -> Steps:  # noqa: ARG001 -
 def destroy_group(arena: Arena, dice: random.Random) -> Steps:
     """Its workers make it again."""
     with contextlib.suppress(redis.RedisError):
-        arena.admin.xgroup_destroy(_KEYS.of("ready"), dice.choice(GROUPS))
+        arena.quick.xgroup_destroy(_KEYS.of("ready"), dice.choice(GROUPS))
     yield 1.0
     yield from _mend(arena)
 
@@ -104,9 +105,9 @@ def destroy_group(arena: Arena, dice: random.Random) -> Steps:
 def delete_bodies(arena: Arena, dice: random.Random) -> Steps:
     """Messages without a record."""
     with contextlib.suppress(redis.RedisError):
-        ids = arena.admin.hrandfield(_KEYS.of("messages"), dice.randint(1, 20))
+        ids = arena.quick.hrandfield(_KEYS.of("messages"), dice.randint(1, 20))
         if isinstance(ids, list) and ids:
-            arena.admin.hdel(_KEYS.of("messages"), *ids)
+            arena.quick.hdel(_KEYS.of("messages"), *ids)
     yield 1.0
     yield from _mend(arena)
 
@@ -117,15 +118,15 @@ def wrong_type(arena: Arena, dice: random.Random) -> Steps:
     key = _KEYS.of(dice.choice(TOPIC_KEYS))
     with contextlib.suppress(redis.RedisError):
         with contextlib.suppress(redis.ResponseError):
-            arena.admin.rename(key, f"{key}.aside")
-        arena.admin.set(key, "something else")
+            arena.quick.rename(key, f"{key}.aside")
+        arena.quick.set(key, "something else")
     yield dice.uniform(1, 5)
     restored = False
     while not restored:
         try:
-            arena.admin.delete(key)
-            if arena.admin.exists(f"{key}.aside"):
-                arena.admin.rename(f"{key}.aside", key)
+            arena.quick.delete(key)
+            if arena.quick.exists(f"{key}.aside"):
+                arena.quick.rename(f"{key}.aside", key)
             restored = True
         except redis.RedisError:
             yield 0.5

@@ -30,7 +30,7 @@ def reshard(arena: Arena, dice: random.Random) -> Steps:
 
 
 def _another(arena: Arena, dice: random.Random) -> int:
-    current = arena.layout(RESHARDED).policy.shards
+    current = arena.layout(RESHARDED, quick=True).policy.shards
     return dice.choice([shards for shards in _SHARDS if shards != current])
 
 
@@ -58,6 +58,6 @@ def _first_steps(flow: Flow[Any], steps: int) -> Flow[None]:
 @fault("purge dead letters", "garbage", weight=30)
 def purge(arena: Arena, dice: random.Random) -> Steps:  # noqa: ARG001 - all faults are called alike
     """Those that the shards of before a reshard still hold. Their ids may be sent anew."""
-    former = [keys for shards in arena.layout(RESHARDED).former.values() for keys in shards]
-    copies = [copy for keys in former for copy in arena.admin.zrange(keys.of("garbage"), 0, _PURGED - 1)]
+    former = [keys for shards in arena.layout(RESHARDED, quick=True).former.values() for keys in shards]
+    copies = [copy for keys in former for copy in arena.quick.zrange(keys.of("garbage"), 0, _PURGED - 1)]
     yield from ask_about(arena, "purge", RESHARDED, copies, "--yes")

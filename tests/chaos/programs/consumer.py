@@ -10,6 +10,7 @@ from chaos.history import Begun, Ended, now
 from chaos.load import plan_of
 from chaos.programs.setting import PREFIX, SEED, TOPICS, URL, recorder
 from chaos.recording import RecordingCore
+from chaos.topics import FOREIGN
 from lisa_common.errors import LisaError
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery
 
@@ -17,6 +18,8 @@ __all__ = ["main"]
 
 _LATE_S = 5.0
 """Longer than the longest visibility timeout of the load."""
+
+_PAUSE_S = 0.2
 
 
 async def main(group: str) -> None:
@@ -27,10 +30,12 @@ async def main(group: str) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     print("ready", flush=True)  # noqa: T201 - its log
     settings = ConsumerSettings(redis_url=URL, prefix=PREFIX, patience_s=5, block_s=0.2, timeout_s=5)
-    async with AsyncConsumer(list(TOPICS), group, settings=settings) as consumer:
+    async with AsyncConsumer([*TOPICS, FOREIGN], group, settings=settings) as consumer:
         consumer._core = RecordingCore(PREFIX, group, None, history)
 
         def handle(delivery: Delivery) -> bool:
+            if delivery.topic == FOREIGN:
+                return True
             place = list(delivery.place)
             history.write(Begun(now(), delivery.group, place))
             failed = plan_of(delivery.body).what in ("failall", "reject")
@@ -47,6 +52,8 @@ async def main(group: str) -> None:
                 await _settle(consumer, dice, done, failed)
             except LisaError as error:
                 print(error, file=sys.stderr, flush=True)  # noqa: T201 - its log
+                # An error may come at once, again and again.
+                await asyncio.sleep(_PAUSE_S)
 
 
 async def _settle(consumer: AsyncConsumer, dice: random.Random, done: list[Delivery], failed: list[Delivery]) -> None:

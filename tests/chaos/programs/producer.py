@@ -10,22 +10,12 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
-from chaos.history import Asked, Recorder, Sending, Sent, Told, now
+from chaos.history import Recorder, Sending
 from chaos.load import Load
 from chaos.programs.setting import DEADLY, PREFIX, SEED, TOPICS, URL, recorder
-from chaos.recording import NOT_DONE
-from lisa_common.errors import InvalidInput, LisaError
+from chaos.sending import Sends, options_of
 from lisa_common.protocol.producing import CancelOutcome, RescheduleOutcome
-from lisa_producer import (
-    AsyncProducer,
-    Message,
-    PartialSend,
-    Producer,
-    ProducerSettings,
-    SendOutcome,
-    SendReport,
-    SendResult,
-)
+from lisa_producer import AsyncProducer, Message, Producer, ProducerSettings, SendReport, SendResult
 
 __all__ = ["main"]
 
@@ -67,11 +57,11 @@ class _Sender:
     def __init__(self, producer: Producer | _OnLoop, load: Load, history: Recorder) -> None:
         self._producer = producer
         self._load = load
-        self._history = history
+        self._sends = Sends(history)
 
     def once(self) -> int:
         """One operation. Result: how many messages it sent."""
-        what = self._load._one_of(_OPS)
+        what = self._load.one_of(_OPS)
         match what:
             case "batch":
                 topic = self._load.topic()
@@ -92,62 +82,22 @@ class _Sender:
         return 0
 
     def _batch(self, topic: str, made: Sequence[tuple[Message, Sending]]) -> int:
-        op = self._begin(topic, [sending for _, sending in made])
-        try:
-            report = self._producer.send_many(topic, [message for message, _ in made])
-        except PartialSend as error:
-            # What it did not come to was not sent.
-            self._end(op, "failed", [_told(result) for result in error.report.results], error.__cause__ or error)
-        except LisaError as error:
-            self._end(op, "failed" if isinstance(error, NOT_DONE) else "unknown", [], error)
-        else:
-            self._end(op, "ok", [_told(result) for result in report.results])
+        with self._sends.batch(topic, [sending for _, sending in made]) as reports:
+            reports.append(self._producer.send_many(topic, [message for message, _ in made]))
         return len(made)
 
     def _single(self, topic: str, message: Message, sending: Sending) -> int:
-        op = self._begin(topic, [sending])
-        options = {
-            name: getattr(message, name) for name in ("delay", "id", "ttl", "max_retries", "priority", "headers")
-        }
-        try:
-            result = self._producer.send(topic, message.body, **options)
-        except LisaError as error:
-            self._end(op, "ok", [[sending.id, _outcome_of(error), None]], error)
-        else:
-            self._end(op, "ok", [_told(result)])
+        with self._sends.one(topic, sending) as results:
+            results.append(self._producer.send(topic, message.body, **options_of(message)))
         return 1
 
-    def _begin(self, topic: str, sendings: list[Sending]) -> str:
-        op = self._history.op()
-        self._history.write(Sent(now(), op, topic, sendings))
-        return op
-
-    def _end(self, op: str, how: str, results: list[list[Any]], error: BaseException | None = None) -> None:
-        self._history.write(Told(now(), op, how, results, f"{type(error).__name__}: {error}"[:200] if error else ""))
-
     def _ask(self, what: str, topic: str, id: str) -> None:
-        op, delay_ms = self._history.op(), self._load.random.randint(0, 3_000)
-        self._history.write(Asked(now(), op, what, topic, id, delay_ms))
-        try:
+        delay_ms = self._load.random.randint(0, 3_000)
+        with self._sends.asked(what, topic, id, delay_ms) as outcomes:
             if what == "cancel":
-                outcome = str(self._producer.cancel(topic, id))
+                outcomes.append(str(self._producer.cancel(topic, id)))
             else:
-                outcome = str(self._producer.reschedule(topic, id, delay=delay_ms / 1000))
-        except LisaError as error:
-            self._end(op, _outcome_of(error), [], error)
-        else:
-            self._end(op, "ok", [[outcome]])
-
-
-def _told(result: SendResult) -> list[Any]:
-    outcome = str(result.outcome) if result.error is None else _outcome_of(result.error)
-    return [result.id, outcome, result.due_ms if result.outcome is SendOutcome.SENT else None]
-
-
-def _outcome_of(error: LisaError) -> str:
-    if isinstance(error, InvalidInput):
-        return "invalid"
-    return "failed" if isinstance(error, NOT_DONE) else "unknown"
+                outcomes.append(str(self._producer.reschedule(topic, id, delay=delay_ms / 1000)))
 
 
 def main(name: str, rate: float, kind: str = "") -> None:

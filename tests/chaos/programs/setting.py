@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from chaos.history import Recorder
+from chaos.topics import LOADED
 
 __all__ = ["DEADLY", "HISTORY", "PREFIX", "SEED", "TOPICS", "URL", "recorder"]
 
@@ -14,8 +15,8 @@ SEED = os.environ.get("LISA_CHAOS_SEED", "0")
 DEADLY = os.environ.get("LISA_CHAOS_DEADLY", "1") == "1"
 """Whether handlers may kill their processes."""
 
-TOPICS = {"orders": 60, "mail": 30, "shaky": 10}
-"""Topics and their weights."""
+TOPICS = LOADED
+"""Topics of the load and their weights."""
 
 
 def recorder(name: str) -> Recorder:

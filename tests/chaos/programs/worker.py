@@ -7,13 +7,13 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from chaos.history import Begun, Ended, Fault, now
+from chaos.history import Fault, now
+from chaos.kinds import CRASH
 from chaos.load import plan_of
 from chaos.programs.setting import PREFIX, recorder
-from chaos.recording import RecordingCore
+from chaos.recording import RecordingCore, recorded
+from chaos.topics import FOREIGN
 from lisa_consumer import Delivery, Reject, Retry, Worker
 
 __all__ = ["worker"]
@@ -32,7 +32,7 @@ worker._core = RecordingCore(PREFIX, group, None, history)
 @worker.on("orders", "shaky", timeout=_TIMEOUT_S)
 async def handle(delivery: Delivery) -> None:
     """Does as the message says."""
-    with _recorded(delivery):
+    with recorded(history, delivery):
         what = plan_of(delivery.body).what
         if delivery.attempt == 1 and what == "long":
             await asyncio.sleep(_LONG_S)
@@ -44,23 +44,16 @@ async def handle(delivery: Delivery) -> None:
 @worker.on("mail", timeout=_TIMEOUT_S)
 def handle_in_thread(delivery: Delivery) -> None:
     """The same in a thread, which nothing can end: it hangs for a while only."""
-    with _recorded(delivery):
+    with recorded(history, delivery):
         what = plan_of(delivery.body).what
         if delivery.attempt == 1 and what in ("long", "hang"):
             time.sleep(_LONG_S)
         _obey(what, delivery.attempt)
 
 
-@contextmanager
-def _recorded(delivery: Delivery) -> Iterator[None]:
-    place = list(delivery.place)
-    history.write(Begun(now(), delivery.group, place))
-    try:
-        yield
-    except BaseException as error:
-        history.write(Ended(now(), delivery.group, place, type(error).__name__))
-        raise
-    history.write(Ended(now(), delivery.group, place))
+@worker.on(FOREIGN)
+async def see(delivery: Delivery) -> None:
+    """Whatever a neighbour makes of it: nothing of it is judged."""
 
 
 def _obey(what: str, attempt: int) -> None:
@@ -74,5 +67,5 @@ def _obey(what: str, attempt: int) -> None:
         case "reject":
             raise Reject("as told")
         case "die" if attempt == 1:
-            history.write(Fault(now() + 1.0, now(), "a handler kills its process"))
+            history.write(Fault(now() + 1.0, now(), CRASH))
             os.kill(os.getpid(), signal.SIGKILL)

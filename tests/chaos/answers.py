@@ -1,0 +1,43 @@
+"""What callers of producers were told: an error has a reason, and an answer comes in time."""
+
+from chaos.history import Fault
+from chaos.kinds import STRANDED
+from chaos.stories import Answer, Stories
+from chaos.verdict import Verdict
+
+__all__ = ["OWN_LIMIT", "judge_answers"]
+
+OWN_LIMIT = "Too many connections"
+"""What a client says that has as many connections as it allows itself: no caller may hear of that."""
+
+_CALM_S = 10.0
+"""How long after a fault its traces may show."""
+
+_STRANDED_S = 120.0
+"""For how long a connection that leads nowhere may lie idle before it is used."""
+
+_ANSWERED_S = 20.0
+"""Longer than anybody waits for an answer, on a busy machine too."""
+
+
+def judge_answers(verdict: Verdict, stories: Stories) -> None:
+    """Promises 13 and 14, for every answer."""
+    for answer in stories.answers:
+        _judge(verdict, answer, [fault for fault in stories.faults if fault.topic in ("", answer.topic)])
+
+
+def _judge(verdict: Verdict, answer: Answer, faults: list[Fault]) -> None:
+    text = f"{answer.topic}: {answer.what} told {answer.error!r}"
+    verdict.check(13, answer.bad or "invalid" not in answer.outcomes, f"{text}, but there was nothing wrong with it")
+    verdict.check(14, OWN_LIMIT not in answer.error, f"{text}, which is the client's own limit")
+    since = answer.since - _CALM_S
+    if any(fault.since < answer.until and _over(fault) > since for fault in faults):
+        return
+    failed = answer.outcomes & {"failed", "unknown"}
+    verdict.check(14, not failed, f"{text}, while nothing was at work")
+    waited = answer.until - answer.since
+    verdict.check(14, waited < _ANSWERED_S, f"{text} after {waited:.1f} s, while nothing was at work")
+
+
+def _over(fault: Fault) -> float:
+    return fault.at + (_STRANDED_S if fault.kind == STRANDED else 0.0)

@@ -1,0 +1,42 @@
+"""What is left of a topic: what keeps it from being drained, and which of its messages ended as garbage."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from chaos.arena import Arena
+from chaos.history import Left, now
+from lisa_common.failure import read_failure
+from lisa_common.keys import TopicKeys, copy_of, split_copy
+
+__all__ = ["is_drained", "unfinished", "write_left"]
+
+
+def unfinished(admin: Any, keys: TopicKeys) -> Iterator[tuple[str, int]]:
+    """What a drained topic has none of, and how much of it there is."""
+    # A dead letter that had a time to live stands in `expiring` until the first sweep after that. The sweep before it
+    # planned when, and could not know that the clock would be set forward: `quiet_housekeeping_s` later at worst.
+    for name in ("waiting", "retry", "expiring"):
+        yield name, admin.zcard(keys.of(name))
+    copies = admin.zrange(keys.of("garbage"), 0, -1)
+    dead = {split_copy(copy.decode())[1] for copy in copies}
+    yield "messages that are no garbage", max(0, admin.hlen(keys.of("messages")) - len(dead))
+    # Where an operator has put something else into a key, garbage may have lost what was known of its failure.
+    yield "failures of no garbage", max(0, admin.hlen(keys.of("failures")) - len(copies))
+    yield "entries", admin.xlen(keys.of("ready"))
+    yield "pending", sum(info["pending"] for info in admin.xinfo_groups(keys.of("ready")))
+
+
+def is_drained(arena: Arena, topic: str) -> bool:
+    """Whether all messages of a topic have ended."""
+    shards = arena.layout(topic, quick=True).served
+    return not any(size for keys in shards for _, size in unfinished(arena.quick, keys))
+
+
+def write_left(arena: Arena, topic: str) -> None:
+    """Writes into the history what of a topic is garbage now."""
+    for keys in arena.layout(topic).served:
+        for name in arena.admin.zrange(keys.of("garbage"), 0, -1):
+            group, id = split_copy(name.decode())
+            failure = read_failure(arena.admin.hget(keys.of("failures"), copy_of(group, id)))
+            reason = failure.reason if failure else "unknown"
+            arena.recorder.write(Left(now(), topic, group, id, reason, keys.shard))

@@ -1,0 +1,85 @@
+"""The topics of a run: their policies, who reads them, and what the checker needs to know of them."""
+
+from collections.abc import Mapping
+
+from chaos.stories import Topic
+from lisa_common.policy import Policy
+
+__all__ = [
+    "FOREIGN",
+    "GROUPS",
+    "LOADED",
+    "PARCELS",
+    "PILLS",
+    "POLICIES",
+    "PREFIX",
+    "RESHARDED",
+    "SHAKY",
+    "groups_of",
+    "policies_with",
+    "topics_of",
+]
+
+PREFIX = "chaos"
+GROUPS = ("billing", "audit")
+SHAKY = "shaky"
+"""The topic that operators damage."""
+
+RESHARDED = "mail"
+"""The topic that operators reshard. Ids of it are forgotten soon, so that its shards of before are drained in time."""
+
+PARCELS = "parcels"
+"""The topic of big bodies, whose worker is behind a slow link."""
+
+PILLS = "pills"
+"""The topic of messages that kill their workers, and of innocents beside them."""
+
+FOREIGN = "foreign"
+"""The topic into whose keys a neighbour writes what is no message. Nothing in it is judged; it must not hurt others."""
+
+LOADED = {"orders": 60, RESHARDED: 30, SHAKY: 10}
+"""Topics of the load that goes on all the time, and their weights."""
+
+_GROUPS_OF = dict.fromkeys((PARCELS, PILLS), GROUPS[:1])
+
+POLICIES = {
+    "orders": Policy(visibility_ms=2_000, max_retries=10, backoff="fixed", backoff_base_ms=200, backoff_jitter=0.5),
+    RESHARDED: Policy(
+        visibility_ms=3_000,
+        max_retries=8,
+        backoff_base_ms=100,
+        backoff_cap_ms=2_000,
+        on_expire="drop",
+        dedup_window_ms=30_000,
+        shards=2,
+    ),
+    SHAKY: Policy(visibility_ms=2_000, max_retries=10, backoff="fixed", backoff_base_ms=100),
+    PARCELS: Policy(visibility_ms=8_000, max_retries=2, backoff="fixed", backoff_base_ms=200),
+    PILLS: Policy(visibility_ms=1_500, max_retries=1, backoff="fixed", backoff_base_ms=300),
+}
+
+
+def groups_of(topic: str) -> tuple[str, ...]:
+    """The groups that read a topic."""
+    return _GROUPS_OF.get(topic, GROUPS)
+
+
+def policies_with(window_ms: int) -> dict[str, Policy]:
+    """The policies of the topics, with this dedup window where they say nothing of it."""
+    window = {"dedup_window_ms": window_ms}
+    return {name: Policy.of(window | policy.model_dump(exclude_unset=True)) for name, policy in POLICIES.items()}
+
+
+def topics_of(policies: Mapping[str, Policy]) -> dict[str, Topic]:
+    """What the checker needs to know of policies."""
+    return {
+        name: Topic(
+            policy.visibility_ms,
+            policy.max_retries,
+            policy.on_expire == "drop",
+            policy.dedup_window_ms,
+            groups_of(name),
+            spares=name in (PARCELS, PILLS),
+        )
+        for name, policy in policies.items()
+    }
