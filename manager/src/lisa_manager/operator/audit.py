@@ -32,6 +32,8 @@ class Kind(StrEnum):
     """What `owed` says does not fit the rest."""
     DEAD_GROUP = "dead group"
     """Something names a group that is not there any more: `group drop` ends it."""
+    MISSING_GROUP = "missing group"
+    """A shard of the topic lacks a group that others have: it gets nothing of what becomes ready there."""
     DANGLING = "dangling"
     """A failure, an expiry or a tombstone of nothing."""
     UNWATCHED = "unwatched"
