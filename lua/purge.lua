@@ -1,4 +1,4 @@
--- Deletes dead letters for good; their ids may be sent again at once.
+-- Deletes dead letters for good. Ids that no group has acked may be sent again at once.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record

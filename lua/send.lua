@@ -40,6 +40,8 @@ for i = 4, #ARGV, 3 do
   -- HSETNX is the first write: a server without memory refuses it, and with it the whole send.
   if chosen(id) and is_finished(id, now) then
     replies[#replies + 1] = 0
+    -- Acked by one group, it may be alive for another.
+    alive = redis.call('HEXISTS', messages, id) == 1 and id or alive
   elseif redis.call('HSETNX', messages, id, head .. content) == 0 then
     replies[#replies + 1] = 0
     alive = id

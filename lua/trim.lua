@@ -7,11 +7,6 @@
 local ready = KEYS[1]
 --@include entry
 --@include groups
-local function entry_behind(entry)
-  local ms, seq = string.match(entry, '(%d+)-(%d+)')
-  return string.format('%s-%.0f', ms, tonumber(seq) + 1)
-end
-
 local function remove_spent(group)
   local removed = 0
   for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', ready, group)) do

@@ -21,3 +21,9 @@ local function entry_after(a, b)
   end
   return tonumber(a_seq) > tonumber(b_seq)
 end
+
+-- The first entry id that may come behind an entry.
+local function entry_behind(entry)
+  local ms, seq = string.match(entry, '(%d+)-(%d+)')
+  return string.format('%s-%.0f', ms, tonumber(seq) + 1)
+end

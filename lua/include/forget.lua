@@ -9,43 +9,35 @@ local function any_chosen(ids)
   return false
 end
 
--- Removes records. With `until_ms`, ids chosen by callers stay known until then, so that a late twin of the send is
--- still a duplicate.
-local function forget_records(ids, until_ms)
-  redis.call('HDEL', messages, unpack(ids))
-  if until_ms then
-    local tombstones = {}
-    for _, id in ipairs(ids) do
-      if chosen(id) then
-        tombstones[#tombstones + 1] = until_ms
-        tombstones[#tombstones + 1] = id
-      end
-    end
-    if #tombstones > 0 then
-      redis.call('ZADD', finished, unpack(tombstones))
-    end
-  end
-end
-
 -- Removes messages that nobody owes an ack any more.
-local function forget(ids, until_ms)
+local function forget(ids)
   if #ids == 0 then
     return
   end
   if redis.call('EXISTS', expiring) == 1 then
     redis.call('ZREM', expiring, unpack(ids))
   end
-  forget_records(ids, until_ms)
+  redis.call('HDEL', messages, unpack(ids))
 end
 
--- Ends the group's copies of messages; a message whose last copy ends is forgotten.
-local function end_copies(group, ids, until_ms)
-  if #ids == 0 then
-    return
+-- Ids chosen by callers stay known until then, so that a late twin of the send is still a duplicate.
+local function remember(ids, until_ms)
+  local tombstones = {}
+  for _, id in ipairs(ids) do
+    if chosen(id) then
+      tombstones[#tombstones + 1] = until_ms
+      tombstones[#tombstones + 1] = id
+    end
   end
+  if #tombstones > 0 then
+    redis.call('ZADD', finished, unpack(tombstones))
+  end
+end
+
+local function end_each(group, ids)
   -- Mostly there are records and nothing else, and one look tells so.
   if redis.call('EXISTS', failures, owed, expiring) == 0 then
-    forget_records(ids, until_ms)
+    redis.call('HDEL', messages, unpack(ids))
     return
   end
   if redis.call('EXISTS', failures) == 1 then
@@ -56,7 +48,7 @@ local function end_copies(group, ids, until_ms)
     redis.call('HDEL', failures, unpack(copies))
   end
   if redis.call('EXISTS', owed) == 0 then
-    forget(ids, until_ms)
+    forget(ids)
     return
   end
   local owing = redis.call('HMGET', owed, unpack(ids))
@@ -82,7 +74,18 @@ local function end_copies(group, ids, until_ms)
   if #kept > 0 then
     redis.call('HSET', owed, unpack(kept))
   end
-  forget(done, until_ms)
+  forget(done)
+end
+
+-- Ends the group's copies of messages; a message whose last copy ends is forgotten. With `until_ms`, its id stays known
+-- until then at least, even where other groups still owe it: their copies may end without an ack.
+local function end_copies(group, ids, until_ms)
+  if #ids > 0 then
+    end_each(group, ids)
+    if until_ms then
+      remember(ids, until_ms)
+    end
+  end
 end
 
 -- Whether a failed copy is one of the message that has the id now. What a group left that is gone may be of an earlier one,

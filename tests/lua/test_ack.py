@@ -169,7 +169,7 @@ def test_two_groups_owe(queue: Queue) -> None:
     assert queue.ack(in_g) == [ACKED]
     contents = queue.contents()
     assert contents.owed == {"a": "h"}
-    assert contents.left == ["records", "expiring", "owed"]
+    assert contents.left == ["records", "expiring", "finished", "owed"]
     assert queue.ack(in_g) == [STALE]
     assert queue.contents() == contents
     assert queue.ack(in_h) == [ACKED]
@@ -184,7 +184,7 @@ def test_one_group_acks_what_another_retries(queue: Queue) -> None:
     queue.nack(in_g, delay_ms=10)
     queue.ack(in_h)
     contents = queue.contents()
-    assert contents.left == ["records", "owed", "retry", "failures"]
+    assert contents.left == ["records", "finished", "owed", "retry", "failures"]
     assert contents.owed == {"a": "g"}
 
 

@@ -18,7 +18,7 @@ def test_ready_again_with_all_attempts(queue: Queue) -> None:
     queue.advance(50)
     assert queue.replay("g/a") == ["replayed"]
     contents = queue.contents()
-    assert contents.left == ["records", "owed", "failures"]
+    assert contents.left == ["records", "finished", "owed", "failures"]
     assert contents.stream.popitem()[1] == {
         "id": "a",
         "due": str(EPOCH_MS),

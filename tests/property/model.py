@@ -228,12 +228,12 @@ class Model:
         return "late"
 
     def end(self, message: Message, group: str, until_ms: int | None = None) -> None:
-        """The group is done with the message; the last one to be done forgets it."""
+        """The group is done with the message; the last one to be done forgets it. Its id is known until then."""
         del message.copies[group]
         if not message.copies:
             del self.messages[message.id]
-            if until_ms is not None and not message.id.endswith("~"):
-                self.finished[message.id] = until_ms
+        if until_ms is not None and not message.id.endswith("~"):
+            self.finished[message.id] = until_ms
 
     def nack(self, group: str, entry: Entry, reason: str, delay_ms: int | None = None) -> tuple[str, int | None]:
         """Retry, garbage, dropped, gone or stale; for a retry when."""

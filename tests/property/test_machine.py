@@ -73,6 +73,8 @@ class Machine(RuleBasedStateMachine):
         self.names: dict[Entry, str] = {}
         self.before: Contents | None = None
         self.ended: set[str] = set()
+        self.windows: dict[str, int] = {}
+        """When the dedup windows close that acks have opened, by id."""
 
     @initialize(
         on_expire=st.sampled_from(("garbage", "drop")),
@@ -136,6 +138,7 @@ class Machine(RuleBasedStateMachine):
         message = Message(id, due_ms, body, ttl_ms, max_retries, priority)
         known = self.model.known(id)
         sent = self.queue.send(id, due=due, body=body, ttl_ms=ttl_ms, max_retries=max_retries, priority=priority)
+        assert not sent or self.windows.get(id, 0) <= self.model.now_ms, "promise 6: an acked id is known in its window"
         assert bool(sent) is not known, "promise 6: sends of an id within its window are one message"
         assert sent == self.model.send(message)
 
@@ -225,6 +228,8 @@ class Machine(RuleBasedStateMachine):
         for entry, outcome in zip(chosen, outcomes, strict=True):
             if outcome != "stale":
                 self.done.add((entry.message, first.group))
+                if not entry.message.id.endswith("~"):
+                    self.windows[entry.message.id] = self.model.now_ms + self.model.policy.dedup_window_ms
                 self.ended.add(entry.message.id)
         if set(outcomes) == {"stale"}:
             assert self.queue.contents() == before, "promise 5: a stale ack changes nothing"

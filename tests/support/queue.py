@@ -238,9 +238,10 @@ class Queue:
         return purged
 
     def leave(self, group: str, *ids: str) -> int:
-        """Ends a group's copies of messages."""
-        ended: int = self._do(managing.leave(self.keys, group, ids))
-        return ended
+        """Ends a group's copies of messages, all in one call."""
+        done, ended = self._do(managing.leave(self.keys, group, ids))
+        assert done == len(ids)
+        return int(ended)
 
     # The tester
 

@@ -68,6 +68,11 @@ def _found(pieces: Pieces, groups: dict[str, GroupState] = NONE) -> list[tuple[K
         pytest.param(
             _pieces(waiting=DUE, finished=NOW - 1.0, entries=[_entry(due_ms=7)]), _groups(), id="sent again, not swept"
         ),
+        pytest.param(
+            _pieces(owed=("b",), entries=[_entry()], finished=NOW + 1.0),
+            {"a": GroupState("2-0"), "b": GroupState("1-0")},
+            id="acked by one of two groups",
+        ),
         pytest.param(_pieces(head=Head(DUE, 9_000), waiting=DUE, expiring=9_000.0), _groups(), id="with a ttl"),
         pytest.param(_pieces(head=Head(DUE, 9_000), copies={"a": Copy(garbage=9.0)}), _groups(), id="dead with a ttl"),
         pytest.param(_pieces(waiting=DUE, expiring=9.0), _groups(), id="replayed, which takes the ttl away"),

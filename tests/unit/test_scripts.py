@@ -192,4 +192,4 @@ def test_bind_goes_by_the_header() -> None:
     with pytest.raises(TypeError, match="join takes"):
         load("join").bind(keys, group="g", more=1)
     with pytest.raises(TypeError, match="takes no rows"):
-        load("join").bind(keys, [("x",)], group="g")
+        load("trim").bind(keys, [("x",)], spent_ms=1)

@@ -50,6 +50,10 @@ class Layout:
         counts = (*self.policy.former, self.policy.shards)
         return tuple(keys for number, count in enumerate(counts) for keys in self._of(number, count))
 
+    def shard(self, number: int, shard: int) -> TopicKeys:
+        """One of the shards after so many reshards, of which this layout may know nothing."""
+        return TopicKeys(self.prefix, self.topic, f"{shard}.{number}" if number else f"{shard}")
+
     def home(self, id: str) -> TopicKeys:
         """The shard of a new message."""
         return home(self.shards, id)
@@ -62,8 +66,7 @@ class Layout:
         # Each reshard makes shards of its own, so that one which was closed stays so.
         if number == 0 and count == 1:
             return (TopicKeys(self.prefix, self.topic),)
-        suffix = f".{number}" if number else ""
-        return tuple(TopicKeys(self.prefix, self.topic, f"{shard}{suffix}") for shard in range(count))
+        return tuple(self.shard(number, shard) for shard in range(count))
 
 
 def home(shards: tuple[TopicKeys, ...], id: str) -> TopicKeys:

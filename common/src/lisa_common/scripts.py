@@ -30,7 +30,6 @@ SCRIPT_NAMES = (
     "cancel",
     "close",
     "disband",
-    "disown",
     "drop",
     "extend",
     "find",

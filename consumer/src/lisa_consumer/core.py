@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from lisa_common import groups
 from lisa_common.call import Call, Flow
 from lisa_common.delivery import Delivery, Entry
 from lisa_common.errors import InvalidInput, LisaError, NoGroup
@@ -74,7 +75,7 @@ class Core:
         self.group = check_name("group", group)
         self.name = consumer_name() if name is None else check_name("consumer", name)
         self._topics = Topics(prefix)
-        self._joined: set[str] = set()
+        self._joined: set[TopicKeys] = set()
         self._reading: Reading | None = None
         self._keys = _Keys(prefix)
         self._clock = clock
@@ -120,10 +121,10 @@ class Core:
         if self._reading and layouts == self._reading.layouts:
             return self._reading
         shards = [keys for layout in layouts.values() for keys in layout.served]
-        joining = [keys for keys in shards if keys.tag not in self._joined]
+        joining = [layout for layout in layouts.values() if not self._joined.issuperset(layout.served)]
         if joining:
-            yield [consuming.join(keys, self.group) for keys in joining]
-            self._joined.update(keys.tag for keys in joining)
+            yield from groups.join(joining, self.group)
+            self._joined.update(keys for layout in joining for keys in layout.served)
         self._reading = Reading(layouts, shards, max(len(layout.served) for layout in layouts.values()))
         return self._reading
 

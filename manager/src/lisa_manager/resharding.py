@@ -1,16 +1,16 @@
 """Resharding: new messages go to other shards from now on; what is there stays there until it is done."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from lisa_common.call import Call, Flow, command
 from lisa_common.errors import InvalidInput, UnknownTopic
-from lisa_common.keys import TOPIC_KEYS, TopicKeys, topics_key
+from lisa_common.keys import TOPIC_KEYS, topics_key
 from lisa_common.layout import Layout
 from lisa_common.policy import Policy
 from lisa_common.protocol import consuming, producing
 from lisa_common.topics import amend
 from lisa_common.values import check_name
-from lisa_manager.operator.looking import groups
+from lisa_manager.operator.missing import complete_groups
 
 __all__ = ["CONTENTS", "close_former", "reshard", "take_up"]
 
@@ -55,11 +55,15 @@ def _change(prefix: str, topic: str, changed: Callable[[Layout], Policy]) -> Flo
         after = Layout(prefix, topic, changed(before))
         if after.policy.former == before.policy.former:
             return before, before
+        # Before it is read which groups there are: one that is made later looks for these streams.
+        yield [consuming.open_stream(keys) for keys in after.ever if keys not in before.ever]
         # Each group is there before the first message.
-        yield from _join(before, after.shards)
+        yield from complete_groups(after)
         if (yield amend(prefix, topic, stored, after.policy)):
             break
     yield [producing.close(keys, []) for keys in before.shards]
+    # Programs of an earlier release make groups without a look at the streams.
+    yield from complete_groups(after)
     return before, after
 
 
@@ -79,13 +83,6 @@ def _resharded(before: Layout, shards: int) -> Policy:
     if len(before.former) >= _MOST_FORMER:
         raise InvalidInput("shards", shards, f"one more reshard, while {_MOST_FORMER} are still draining, is not")
     return after
-
-
-def _join(before: Layout, shards: Sequence[TopicKeys]) -> Flow[None]:
-    known = yield [groups(keys) for keys in before.served]
-    names = sorted({group.name for of_shard in known for group in of_shard})
-    if names:
-        yield [consuming.join(keys, name) for keys in shards for name in names]
 
 
 def close_former(prefix: str, topic: str) -> Flow[list[int]]:

@@ -23,7 +23,9 @@ __all__ = [
     "fetch",
     "held",
     "join",
+    "join_beside",
     "nack",
+    "open_stream",
     "pass_over",
     "read",
     "release",
@@ -35,8 +37,25 @@ _REASON_NACK, _REASON_REJECTED = "nack", "rejected"
 
 
 def join(keys: TopicKeys, group: str) -> Call[bool]:
-    """Makes the group if need be. Result: whether it was made."""
+    """Makes the group if need be, in one shard; `lisa_common.groups` does so in all. Result: whether it was made."""
     return script("join", keys, decode=bool, group=group)
+
+
+def join_beside(keys: TopicKeys, group: str, known: Sequence[str]) -> Call[str | None]:
+    """Makes the group if need be, unless one that is not known is there alone. Result: the name of that one.
+
+    With nothing known the group is made in any case.
+    """
+
+    def decode(reply: int | bytes) -> str | None:
+        return reply.decode() if isinstance(reply, bytes) else None
+
+    return script("join", keys, [(name,) for name in known], decode=decode, group=group)
+
+
+def open_stream(keys: TopicKeys) -> Call[bool]:
+    """Makes the stream of a shard, without groups, if need be. Result: whether it was made."""
+    return script("join", keys, decode=bool, group="")
 
 
 def read(

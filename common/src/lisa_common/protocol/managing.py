@@ -1,4 +1,4 @@
-"""Calls of the manager: promote, reclaim, trim, sweep, replay, purge, leave."""
+"""Calls of the manager: promote, reclaim, trim, sweep, replay, purge, leave, disband."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,14 @@ from lisa_common.keys import TopicKeys, wake_channel
 from lisa_common.policy import Policy
 from lisa_common.protocol.consuming import new_seed
 from lisa_common.scripts import Arg
+from lisa_common.values import check_name
 
 __all__ = [
     "Promoted",
     "Reclaimed",
     "Swept",
     "Trimmed",
+    "disband",
     "leave",
     "promote",
     "purge",
@@ -146,9 +148,23 @@ def purge(keys: TopicKeys, copies: Sequence[str]) -> Call[int]:
     return script("purge", keys, [(copy,) for copy in copies])
 
 
-def leave(keys: TopicKeys, group: str, ids: Sequence[str]) -> Call[int]:
-    """Ends a dropped group's copies of these messages. Result: how many."""
-    return script("leave", keys, [(id,) for id in ids], group=group)
+def leave(keys: TopicKeys, group: str, ids: Sequence[str], *, gone: bool = True) -> Call[tuple[int, int]]:
+    """Ends a group's copies of these messages; where it is taken to be gone, only if it is.
+
+    Result: how many of the ids are done, from the first on, and how many copies were ended.
+    """
+    return script("leave", keys, [(id,) for id in ids], decode=tuple, group=group, gone=int(gone))
+
+
+def disband(keys: TopicKeys, group: str, *, limit: int) -> Call[tuple[str, int]]:
+    """Takes one step in dropping a group: ends its copies by up to `limit` entries, or destroys it if there are none.
+
+    With a limit of 0 nothing is ended. Result: "more", "done", "gone" (it was not there) or "owes" (nothing changed, as
+    the limit is 0), and how many copies were ended.
+    """
+    return script(
+        "disband", keys, decode=lambda r: (r[0].decode(), r[1]), group=check_name("group", group), limit=limit
+    )
 
 
 def retire(keys: TopicKeys, mark: Arg) -> Call[bool]:

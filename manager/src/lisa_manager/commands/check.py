@@ -6,7 +6,7 @@ import typer
 
 from lisa_common.cli import EXIT_WRONG, Column, JsonFlag, print_json, print_table, progress, say
 from lisa_manager.commands.shared import connected, operator
-from lisa_manager.operator.checking import Finding, Report, check
+from lisa_manager.operator.checking import Finding, Report, check, check_groups
 from lisa_manager.operator.looking import existing, list_layouts
 from lisa_manager.settings import ManagerSettings
 
@@ -36,6 +36,8 @@ def check_(
             layouts = connection.run(list_layouts(settings.prefix))
         shards = [keys for layout in layouts for keys in layout.served]
         with progress("checking topics", len(shards)) as step:
+            for layout in layouts:
+                report.findings += connection.run(check_groups(layout, mend=repair))
             for keys in shards:
                 found = connection.run(check(keys, mend=repair))
                 report.messages += found.messages
@@ -67,7 +69,7 @@ def _verdict(report: Report) -> str:
 def _row(finding: Finding) -> list[object]:
     problem = finding.problem
     told = "mended" if finding.mended else "--repair mends it" if problem.steps else ""
-    return [finding.topic, problem.kind, problem.id, problem.group or "-", problem.detail, told]
+    return [finding.topic, problem.kind, problem.id or "-", problem.group or "-", problem.detail, told]
 
 
 def _document(finding: Finding) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from lisa_common.errors import UnknownGroup
 from lisa_common.values import check_name
 from lisa_manager.commands.shared import TopicName, connected, operator
 from lisa_manager.commands.topics import ForceFlag
-from lisa_manager.operator.groups import GroupDebt, disband, end_copies, read_groups
+from lisa_manager.operator.group_drop import drop_group
+from lisa_manager.operator.groups import GroupDebt, read_groups
 from lisa_manager.operator.looking import existing
 from lisa_manager.settings import ManagerSettings
 
@@ -59,12 +60,9 @@ def drop(
         if not force:
             _refuse(topic, debt)
         confirm(f"Drop group {group} of {topic} ({_owing(debt)})?", yes=yes)
-        ended = 0
-        for keys in layout.served:
-            outcome, top = connection.call(disband(keys, group, force=force))
-            if outcome == "owes":
-                raise Declined(f"group {group} of {topic} owes messages since a moment ago; --force ends them")
-            ended += connection.run(end_copies(keys, group, top))
+        ended = connection.run(drop_group(layout, group, force=force))
+        if ended is None:
+            raise Declined(f"group {group} of {topic} owes messages since a moment ago; --force ends them")
     if json:
         print_json({"topic": topic, "group": group, "ended": ended})
     else:

@@ -32,6 +32,8 @@ class Kind(StrEnum):
     """What `owed` says does not fit the rest."""
     DEAD_GROUP = "dead group"
     """Something names a group that is not there any more: `group drop` ends it."""
+    MISSING_GROUP = "missing group"
+    """A shard of the topic lacks a group that others have: it gets nothing of what becomes ready there."""
     DANGLING = "dangling"
     """A failure, an expiry or a tombstone of nothing."""
     UNWATCHED = "unwatched"
@@ -73,7 +75,9 @@ def _problems(pieces: Pieces, groups: Groups, now_ms: int) -> Iterator[Problem]:
     else:
         yield from _message(pieces, head, groups, now_ms)
     generated = pieces.id.endswith(GENERATED_SUFFIX)
-    alive = head is not None and pieces.finished is not None and pieces.finished > now_ms
+    # A message that several groups owe has a tombstone from the first ack on.
+    unacked = head is not None and (pieces.owed is None or pieces.waiting is not None)
+    alive = unacked and pieces.finished is not None and pieces.finished > now_ms
     if pieces.finished is not None and (generated or alive):
         detail = "a tombstone of a generated id" if generated else "a tombstone of a message that is alive"
         yield _dangling(pieces.id, detail, ("ZREM", "finished", pieces.id, ""))

@@ -5,14 +5,18 @@ from dataclasses import dataclass, field
 
 from lisa_common.call import Flow
 from lisa_common.keys import TopicKeys
+from lisa_common.layout import Layout
 from lisa_common.protocol.consuming import server_time
-from lisa_manager.operator.audit import Problem, audit
+from lisa_manager.operator.audit import Kind, Problem, audit
 from lisa_manager.operator.looking import chunks
+from lisa_manager.operator.missing import complete_groups, missing_groups
 from lisa_manager.operator.snapshot import Look, look, read_entries, read_snapshot, repair
 
-__all__ = ["Finding", "Report", "check"]
+__all__ = ["Finding", "Report", "check", "check_groups"]
 
 _AT_ONCE = 50
+_MADE = (("join", "ready", "", ""),)
+"""Stands for the step that makes a group: it is no step of one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +66,20 @@ def _judge(keys: TopicKeys, looked: Look, now: int, report: Report, *, mend: boo
     if mend and steps:
         mended = yield repair(keys, looked, list(dict.fromkeys(steps)))
     report.findings += [Finding(keys.tag, problem, mended and bool(problem.steps)) for problem in problems]
+
+
+def check_groups(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:
+    """Looks for groups that some shards of a topic lack, and makes them there if told to.
+
+    A group that is just being made or dropped is in some shards and not in others: only what is still missing at a
+    second look is reported.
+    """
+    suspects = yield from missing_groups(layout)
+    missing = (yield from missing_groups(layout)) if suspects else {}
+    found = [(keys, name) for name, shards in missing.items() for keys in shards if keys in suspects.get(name, ())]
+    if mend and found:
+        yield from complete_groups(layout)
+    return [
+        Finding(keys.tag, Problem(Kind.MISSING_GROUP, "", name, "other shards of the topic have it", _MADE), mend)
+        for keys, name in found
+    ]

@@ -1,26 +1,18 @@
-"""Groups as operators see them: what each owes, and how to be rid of one.
-
-A group is destroyed first, so that nothing new comes to it; then its copies of messages are ended page by page. A drop
-that broke off is gone on with by another: leftovers of a group that is not there any more can be dropped too.
-"""
+"""Groups as operators see them: what each owes."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lisa_common.call import Call, Flow, command, script
-from lisa_common.delivery import Entry, entry_place
+from lisa_common.call import Flow, command
 from lisa_common.keys import TopicKeys, split_copy
 from lisa_common.layout import Layout
-from lisa_common.protocol import managing
-from lisa_common.values import check_name
 from lisa_manager.operator.backlog import Backlog, read_backlogs
-from lisa_manager.operator.looking import PAGE, GroupInfo, chunks, entries, groups, pairs, text_of
+from lisa_manager.operator.looking import PAGE, GroupInfo, groups, pairs, text_of
 
-__all__ = ["GroupDebt", "disband", "end_copies", "read_groups"]
+__all__ = ["GroupDebt", "read_groups"]
 
-_AT_ONCE = 200
 _READING_MS = 5_000
 """A consumer that asked so recently is at work: it makes its group again as soon as it is gone."""
 
@@ -120,68 +112,3 @@ def _count(keys: TopicKeys, verb: str, name: str) -> Flow[Counter[str]]:
 
 def _each(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
     return zip(flat[::2], flat[1::2], strict=True)
-
-
-def disband(keys: TopicKeys, group: str, *, force: bool) -> Call[tuple[str, str]]:
-    """Destroys a group, if it has settled all that is in the stream, or if forced.
-
-    Result: "done", "gone" (it was not there) or "owes" (nothing changed), and the last entry of the stream then.
-    """
-
-    def decode(reply: list[bytes]) -> tuple[str, str]:
-        return reply[0].decode(), reply[1].decode()
-
-    return script("disband", keys, decode=decode, group=check_name("group", group), force=int(force))
-
-
-def end_copies(keys: TopicKeys, group: str, top: str) -> Flow[int]:
-    """Ends all copies of a group that is gone; `top` is the last entry that may have been its. Result: how many."""
-    ended: int = yield from _leave_owed(keys, group)
-    for name in ("retry", "garbage"):
-        ended += yield from _leave_copies(keys, group, name)
-    ended += yield from _disown(keys, group, top)
-    return ended
-
-
-def _leave_owed(keys: TopicKeys, group: str) -> Flow[int]:
-    cursor, ended = b"0", 0
-    while True:
-        cursor, flat = yield command("HSCAN", keys.of("owed"), cursor, "COUNT", PAGE)
-        ids = [text_of(id) for id, names in _each(flat) if group in text_of(names).split(",")]
-        ended += yield from _leave(keys, group, ids)
-        if cursor == b"0":
-            return ended
-
-
-def _leave_copies(keys: TopicKeys, group: str, name: str) -> Flow[int]:
-    cursor, ended = b"0", 0
-    while True:
-        # Names of groups hold nothing that a pattern gives a meaning to.
-        cursor, flat = yield command("ZSCAN", keys.of(name), cursor, "MATCH", f"{group}/*", "COUNT", PAGE)
-        ended += yield from _leave(keys, group, [split_copy(text_of(copy))[1] for copy, _ in _each(flat)])
-        if cursor == b"0":
-            return ended
-
-
-def _leave(keys: TopicKeys, group: str, ids: Sequence[str]) -> Flow[int]:
-    for some in chunks(ids, _AT_ONCE):
-        yield managing.leave(keys, group, some)
-    return len(ids)
-
-
-def _disown(keys: TopicKeys, group: str, top: str) -> Flow[int]:
-    """Ends what only entries of the stream tell of. Behind `top` may be a retry that was promoted for the group."""
-    start, ended = "-", 0
-    while True:
-        page: list[Entry] = yield entries(keys, start)
-        rows = [
-            (entry.entry, entry.id, entry.due_ms, entry.group or "")
-            for entry in page
-            if entry.id
-            and (entry.group == group or (entry.group is None and entry_place(entry.entry) <= entry_place(top)))
-        ]
-        for some in chunks(rows, _AT_ONCE):
-            ended += yield script("disown", keys, some, group=group)
-        if len(page) < PAGE:
-            return ended
-        start = f"({page[-1].entry}"

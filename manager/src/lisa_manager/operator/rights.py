@@ -92,8 +92,8 @@ _ROLES = {
         on_all="evalsha exists unlink",
         on={
             "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
-            "ready": "exists xack xadd xautoclaim xdel xgroup|create xgroup|delconsumer xgroup|destroy xinfo|consumers"
-            " xinfo|groups xlen xpending xrange xrevrange xtrim",
+            "ready": "exists xack xadd xautoclaim xdel xgroup|create xgroup|delconsumer xgroup|destroy xgroup|setid"
+            " xinfo|consumers xinfo|groups xlen xpending xrange xrevrange xtrim",
             "messages": "hdel hget hlen hscan hset",
             "expiring": "zadd zrange zrem zscan zscore",
             "finished": "zadd zcount zrange zrem zremrangebyrank zscan zscore",

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from lisa_common import groups
 from lisa_common.call import Flow
 from lisa_common.connection import Connection
 from lisa_common.errors import InvalidInput
@@ -56,6 +57,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Places | None = None
         self._done: Places = {}
         self._turns = 0
+        self._joined: Layout | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_open": None, "_keeper": None, "_topics": Topics(self._topics.prefix)}
@@ -76,6 +78,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Acks what lies up to the start, and reads on from there, up to the limit."""
         after, consumer = _parsed(start)
         self._settle(consumer, after)
+        self._join()
         shards, entries = self._shards(), dict(after)
         left = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         # Each shard has its share, and another one is first each time, should there be fewer rows than shards.
@@ -156,6 +159,13 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for keys in layout.served:
             yield from Holding(topics, keys, self._options.group, consumer).renew()
         return layout.policy.visibility_ms / 1000
+
+    def _join(self) -> None:
+        """Makes the group in all shards at once; `Holding.take` makes it again where it was destroyed since."""
+        layout: Layout = self._run(self._topics.resolve(self._options.topic))
+        if layout != self._joined:
+            self._run(groups.join([layout], self._options.group))
+            self._joined = layout
 
     def _shards(self) -> tuple[TopicKeys, ...]:
         layout: Layout = self._run(self._topics.resolve(self._options.topic))

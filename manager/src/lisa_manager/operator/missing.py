@@ -1,0 +1,31 @@
+"""Groups that some shards of a topic lack."""
+
+from lisa_common import groups
+from lisa_common.call import Flow
+from lisa_common.keys import TopicKeys
+from lisa_common.layout import Layout
+from lisa_manager.operator.looking import GroupInfo
+from lisa_manager.operator.looking import groups as groups_of
+
+__all__ = ["complete_groups", "missing_groups"]
+
+
+def missing_groups(layout: Layout) -> Flow[dict[str, list[TopicKeys]]]:
+    """The shards that lack a group which others have, by the group's name. Empty where all is well."""
+    known: list[list[GroupInfo]] = yield [groups_of(keys) for keys in layout.served]
+    having = {keys: {group.name for group in of_shard} for keys, of_shard in zip(layout.served, known, strict=True)}
+    lacking = {name: [keys for keys in having if name not in having[keys]] for name in set().union(*having.values())}
+    return {name: lacking[name] for name in sorted(lacking) if lacking[name]}
+
+
+def complete_groups(layout: Layout) -> Flow[list[str]]:
+    """Makes the groups in the shards that lack them. Result: their names.
+
+    There they get what becomes ready from now on; where no group is, the first of them also gets what is there. All of
+    them from the beginning of the stream would be wrong: what is in it may be owed by the other groups alone, and is
+    theirs.
+    """
+    missing = yield from missing_groups(layout)
+    for name in missing:
+        yield from groups.join([layout], name)
+    return list(missing)

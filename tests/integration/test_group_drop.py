@@ -1,0 +1,116 @@
+"""A group is dropped while managers work, and whatever is interrupted: nothing is left without a place (promise 9)."""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+
+from lisa_common.call import command
+from lisa_common.connection import Connection
+from lisa_common.keys import TopicKeys
+from lisa_common.layout import Layout
+from lisa_common.policy import Policy
+from lisa_manager.operator.checking import check
+from lisa_manager.operator.group_drop import drop_group
+from lisa_manager.resharding import reshard
+from support.queue import Queue
+from support.stepping import Stepped
+
+MESSAGES = 450
+
+
+@pytest.fixture
+def connection(redis_url: str) -> Iterator[Connection]:
+    """A blocking one."""
+    with Connection(redis_url, name="test") as opened:
+        yield opened
+
+
+def _fill(queue: Queue) -> None:
+    """A topic in which one group alone owes much, in every state, and another one shares the rest."""
+    queue.join("doomed")
+    for number in range(MESSAGES):
+        queue.send(f"alone-{number}")
+    held = queue.read("doomed", limit=250)
+    queue.nack(*held[:20], delay_ms=0)
+    queue.nack(*held[20:25], delay_ms=60_000)
+    queue.nack(*held[25:30], rejected=True)
+    queue.join("other")
+    for number in range(50):
+        queue.send(f"both-{number}")
+    queue.read("other", limit=10)
+    queue.nack(*queue.read("doomed", limit=30), delay_ms=0)
+
+
+def _housekeeping(queue: Queue) -> None:
+    queue.trim()
+    queue.promote()
+    queue.sweep()
+
+
+def _found(queue: Queue) -> set[str]:
+    report = queue.connection.run(check(queue.keys, mend=False))
+    return {finding.problem.kind for finding in report.findings}
+
+
+def _queue(connection: Connection, keys: TopicKeys, now_ms: int) -> Queue:
+    return Queue(connection, keys, now_ms=now_ms)
+
+
+def test_a_drop_that_was_killed_is_resumed_by_another(
+    connection: Connection, declare: Callable[..., Policy], prefix: str
+) -> None:
+    """Killed between any two of its round trips, while a manager trims, promotes and sweeps between all of them."""
+    seconds, _ = connection.call(command("TIME"))
+    for survived in count():
+        layout = Layout(prefix, f"t{survived}", declare(f"t{survived}"))
+        queue = _queue(connection, layout.shards[0], int(seconds) * 1000)
+        _fill(queue)
+        killed = Stepped(connection, drop_group(layout, "doomed", force=True))
+        for _ in range(survived):
+            killed.step()
+            _housekeeping(queue)
+            assert _found(queue) <= {"dead group", "dangling"}
+        again = Stepped(connection, drop_group(layout, "doomed", force=True))
+        while again.step():
+            _housekeeping(queue)
+        assert _found(queue) == set()
+        contents = queue.contents()
+        assert contents.records.keys() == {f"both-{number}" for number in range(50)}
+        assert {failed.partition("/")[0] for failed in contents.failures} <= {"other"}
+        assert len(queue.read("other")) == 40
+        queue.connection.call(command("DEL", *queue.keys.all()))
+        if killed.done:
+            return
+
+
+def test_consumers_that_make_the_group_again_lose_nothing_new(
+    connection: Connection, declare: Callable[..., Policy], prefix: str
+) -> None:
+    """What became ready since the group was made again is its own, whatever of the drop is still to come."""
+    seconds, _ = connection.call(command("TIME"))
+    layout = Layout(prefix, "orders", declare())
+    queue = _queue(connection, layout.shards[0], int(seconds) * 1000)
+    _fill(queue)
+    drop = Stepped(connection, drop_group(layout, "doomed", force=True))
+    while "doomed" in queue.contents().groups:
+        drop.step()
+    queue.join("doomed")
+    queue.send("new")
+    drop.finish()
+    assert [delivery.id for delivery in queue.read("doomed")] == ["new"]
+    assert _found(queue) == set()
+
+
+def test_shards_of_a_reshard_meanwhile_are_not_left_out(
+    connection: Connection, declare: Callable[..., Policy], prefix: str
+) -> None:
+    """The reshard knew the group, and made it there."""
+    layout = Layout(prefix, "orders", declare())
+    for keys in layout.served:
+        _queue(connection, keys, 0).join("doomed", "other")
+    drop = Stepped(connection, drop_group(layout, "doomed", force=False))
+    connection.run(reshard(prefix, "orders", 3))
+    drop.finish()
+    _, after = connection.run(reshard(prefix, "orders", 3))
+    assert [_queue(connection, keys, 0).contents().groups.keys() for keys in after.served] == [{"other"}] * 4

@@ -1,0 +1,52 @@
+"""Flows that a test drives round trip by round trip, to see what happens between any two of several."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from lisa_common.call import Call, Flow
+from lisa_common.connection import Connection
+
+__all__ = ["Stepped", "interleavings"]
+
+
+@dataclass
+class Stepped:
+    """A flow and the connection that it is driven over."""
+
+    connection: Connection
+    flow: Flow[Any]
+    done: bool = False
+    result: Any = None
+    _asked: Any = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._go(None)
+
+    def step(self) -> bool:
+        """Makes one round trip, or none where the flow is done. Says whether it is not done."""
+        if not self.done:
+            calls = self._asked
+            one = isinstance(calls, Call)
+            self._go(self.connection.call(calls) if one else self.connection.execute(calls))
+        return not self.done
+
+    def finish(self) -> Any:
+        """Drives the flow to its end. Result: that of the flow."""
+        while self.step():
+            pass
+        return self.result
+
+    def _go(self, reply: Any) -> None:
+        try:
+            self._asked = self.flow.send(reply)
+        except StopIteration as end:
+            self.done, self.result = True, end.value
+
+
+def interleavings(first: int, second: int) -> Iterator[tuple[bool, ...]]:
+    """Orders of so many steps of two flows, each broken off once by the other; True: a step of the first."""
+    for i, j in product(range(first + 1), range(second + 1)):
+        yield (True,) * i + (False,) * j + (True,) * (first - i) + (False,) * (second - j)
+        yield (False,) * j + (True,) * i + (False,) * (second - j) + (True,) * (first - i)
