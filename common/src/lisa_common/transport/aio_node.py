@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -90,7 +90,7 @@ class AsyncNode:
         """See `AsyncConnection.survey`."""
         return {"": await self.ask(calls)}
 
-    async def listen(self, channel: str) -> AsyncIterator[bytes | None]:
+    async def listen(self, channel: str) -> AsyncGenerator[bytes | None]:
         """See `AsyncConnection.listen`."""
         try:
             async with aclosing(heard(self._client, channel)) as messages:
