@@ -19,6 +19,7 @@ from lisa_manager.jobs.sweeper import Sweeper
 from lisa_manager.settings import ManagerSettings
 from lisa_producer import AsyncProducer, Message, ProducerSettings, State
 from support import Server, keys_left, wait_until_async
+from support.proxy import Proxy
 from support.running import managed
 
 Declare = Callable[..., Policy]
@@ -133,6 +134,26 @@ async def test_a_broken_subscription_is_made_again(own_server: OwnServer, prefix
                 deliveries = await _collect(consumer, 2)
                 assert {delivery.topic for delivery in deliveries} == {"orders", topic}
                 assert all(0 <= _lag_ms(delivery) < 5_000 for delivery in deliveries)
+
+
+async def test_a_subscription_that_died_in_silence_is_made_again(own_server: OwnServer, prefix: str) -> None:
+    """Nobody says that a link is half-open: the server has to answer a PING on it. Without any polling."""
+    server = own_server()
+    consuming = ConsumerSettings(redis_url=server.url, prefix=prefix, block_s=0.2)
+    async with (
+        Proxy(server.port) as proxy,
+        managed(proxy.url, prefix, timeout_s=0.5, **NEVER),
+        AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer,
+        AsyncConsumer("orders", "billing", settings=consuming) as consumer,
+    ):
+        await producer.send("orders", b"x", delay=0.05)
+        await _collect(consumer, 1)
+        proxy.strand()
+        await producer.send("orders", b"x", delay=0.05)
+        await _collect(consumer, 1)
+        await producer.send("orders", b"x", delay=0.05)
+        [delivery] = await _collect(consumer, 1)
+        assert 0 <= _lag_ms(delivery) < 2_000
 
 
 async def test_new_topics_are_served_at_once(

@@ -87,7 +87,7 @@ async def test_a_wake_during_a_look_is_not_forgotten(redis_url: str, prefix: str
         promoter = Promoter(connection, board, settings)
         promoter._listening = True
         now_ms = await connection.call(server_time())
-        look = asyncio.create_task(promoter._round())
+        look = asyncio.create_task(promoter._look(board.due(board.promotions)))
         await asyncio.sleep(0)
         promoter._clock_of(board.topics["orders"]).see(now_ms, board.clock())
         promoter._hear(b"orders %d" % (now_ms + 700))

@@ -5,7 +5,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -118,7 +118,7 @@ class AsyncConnection:
             for name, answer in answers.items()
         }
 
-    def listen(self, channel: str) -> AsyncIterator[bytes | None]:
+    def listen(self, channel: str) -> AsyncGenerator[bytes | None]:
         """What is published on a channel from now on; None first, once it is subscribed, and at least once a second.
 
         Raises when the subscription breaks.

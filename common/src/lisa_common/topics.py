@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 
 from lisa_common.call import Call, Flow, command, script
-from lisa_common.errors import InvalidInput
+from lisa_common.errors import InvalidInput, OutcomeUnknown, Refused, Unreachable
 from lisa_common.keys import TopicKeys, dropped_key, topics_key
 from lisa_common.layout import Layout
 from lisa_common.policy import DEFAULT_POLICY, Policy
@@ -28,6 +28,9 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+_AGAIN_S = 1.0
+"""When to read the registry again that could not be read."""
 
 REFRESH_S = 10.0
 """How long a program goes by what it has read; whoever still sends to a dropped topic declares it anew within it."""
@@ -131,11 +134,20 @@ class Topics:
         return known.layout
 
     def resolve_each(self, topics: Collection[str]) -> Flow[dict[str, Layout]]:
-        """The same for several topics, in one round trip at most."""
+        """The same for several topics, in one round trip at most; for who reads them, and sends nothing.
+
+        What is known holds on while the registry cannot be read, as its node of a Cluster may be away, and no other.
+        """
         now = self.clock()
         stale = [name for name in topics if (known := self._known.get(name)) is None or now >= known.until]
         if stale:
-            yield from self._read([check_name("topic", name) for name in stale])
+            try:
+                yield from self._read([check_name("topic", name) for name in stale])
+            except (Unreachable, OutcomeUnknown, Refused):
+                if any(name not in self._known for name in stale):
+                    raise
+                until = self.clock() + _AGAIN_S
+                self._known |= {name: replace(self._known[name], until=until) for name in stale}
         return {topic: self._known[topic].layout for topic in topics}
 
     def resolve_anew(self, topic: str) -> Flow[Layout]:

@@ -102,9 +102,11 @@ class Shift:
     async def _read(self) -> None:
         failures, complained = 0, False
         while not self._stopping.is_set():
+            began = time.monotonic()
             try:
                 await self._leases.learn(list(self._routes))
                 while not self._stopping.is_set():
+                    began = time.monotonic()
                     all_well = await self._read_once()
                     failures = 0
                     if complained and all_well:
@@ -115,8 +117,10 @@ class Shift:
                 log = logger.debug if complained else logger.warning
                 log("cannot read, will try again: %s", error)
                 complained = True
+                # A read that has waited its time did so at servers that answer, which may have something any moment.
+                has_waited = time.monotonic() - began >= self._settings.block_s
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), RECONNECT.compute(failures))
+                    await asyncio.wait_for(self._stopping.wait(), 0 if has_waited else RECONNECT.compute(failures))
 
     async def _read_once(self) -> bool:
         """Reads what there is room for. Result: whether that tells that all servers of the topics answer.
@@ -145,17 +149,19 @@ class Shift:
         waiting = asyncio.create_task(self._read_rooms(rooms, wait=self._settings.block_s))
         waiting.add_done_callback(lambda _: self._room.set())
         failure: LisaError | None = None
+        failed: set[str] = set()
         try:
             # Until it ends by itself: were it broken off, it might be given messages that nobody has then until their
             # leases run out.
             while not waiting.done():
                 self._room.clear()
-                freed = self._rooms(full - self._aside.keys())
-                if freed and not failure and not self._stopping.is_set():
+                freed = self._rooms(full - self._aside.keys() - failed)
+                if freed and not self._stopping.is_set():
                     try:
                         await self._read_rooms(freed, wait=_BUSY_POLL_S)
                     except LisaError as error:
                         failure = error
+                        failed |= freed.keys()
                 else:
                     await self._room.wait()
             if not waiting.result() and failure:
@@ -176,16 +182,11 @@ class Shift:
         return await self._read_topics(list(left), min(left.values()), wait=wait) if left else 0
 
     async def _read_apart(self, *parts: dict[str, int]) -> int:
-        """Reads what there is, by one read for each part. One that fails is heard of where the others bring nothing."""
+        """Reads what there is, by one read for each part. What fails is met again by who waits for all of them."""
         brought = 0
-        failure: LisaError | None = None
         for rooms in parts:
-            try:
+            with suppress(LisaError):
                 brought += await self._read_topics(list(rooms), min(rooms.values()), wait=None)
-            except LisaError as error:
-                failure = error
-        if failure and not brought:
-            raise failure
         return brought
 
     async def _read_topics(self, topics: list[str], limit: int, *, wait: float | None) -> int:

@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 _GAUGES_S = 60
 
+_TURNS = 1_000
+"""Turns of a job at once, where one does not wait for a node at which an earlier one is at work: one for each node."""
+
 
 def serve(settings: ManagerSettings) -> None:
     """Runs a manager until SIGTERM or SIGINT. Any number may run at once; killing any of them loses nothing."""
@@ -97,18 +100,18 @@ class Manager:
         logger.info("manager serves %d topics", len(self._board.topics))
 
     def _schedule(self) -> AsyncIOScheduler:
-        scheduler = AsyncIOScheduler(job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None})
+        scheduler = AsyncIOScheduler(job_defaults={"coalesce": True, "misfire_grace_time": None})
         housekeeping_s = self._settings.housekeeping_s
-        jobs: list[tuple[str, float, Callable[[], Awaitable[None]]]] = [
-            ("reclaim", housekeeping_s, self._reclaimer.turn),
-            ("trim", housekeeping_s, self._trimmer.turn),
-            ("sweep", housekeeping_s, self._sweeper.turn),
-            ("discover", self._settings.discover_s, self._discover),
-            ("drain", self._settings.discover_s, self._drainer.turn),
-            ("gauges", _GAUGES_S, self._gauges),
+        jobs: list[tuple[str, float, int, Callable[[], Awaitable[None]]]] = [
+            ("reclaim", housekeeping_s, 1, self._reclaimer.turn),
+            ("trim", housekeeping_s, _TURNS, self._trimmer.turn),
+            ("sweep", housekeeping_s, _TURNS, self._sweeper.turn),
+            ("discover", self._settings.discover_s, 1, self._discover),
+            ("drain", self._settings.discover_s, 1, self._drainer.turn),
+            ("gauges", _GAUGES_S, 1, self._gauges),
         ]
-        for name, seconds, turn in jobs:
-            scheduler.add_job(self._guarded, "interval", (name, turn), seconds=seconds, id=name)
+        for name, seconds, turns, turn in jobs:
+            scheduler.add_job(self._guarded, "interval", (name, turn), seconds=seconds, id=name, max_instances=turns)
         scheduler.start()
         return scheduler
 

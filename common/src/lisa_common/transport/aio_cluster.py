@@ -1,8 +1,8 @@
 """A Cluster, for the asyncio shell. `routes` knows the way; `cluster` is the blocking twin."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
 from typing import Any
 
 from lisa_common.call import Call
@@ -11,9 +11,11 @@ from lisa_common.keys import TopicKeys
 from lisa_common.transport.address import Address, NodeName
 from lisa_common.transport.aio_node import AsyncNode
 from lisa_common.transport.aio_tasks import cancel_all
-from lisa_common.transport.rounds import STRAGGLE_S, Answer, Part, is_news, stray, unblock
+from lisa_common.transport.aio_watch import AsyncWatch, any_answers
+from lisa_common.transport.rounds import STRAGGLE_S, Answer, Part, is_news, may_be_left, stray, unblock
 from lisa_common.transport.routes import SLOTS, Routes
 from lisa_common.transport.server import lisa_error
+from lisa_common.transport.silence import PROBE_S
 from lisa_common.transport.slots import members
 
 __all__ = ["AsyncCluster"]
@@ -28,6 +30,7 @@ class AsyncCluster:
         self._timeout_s = timeout_s
         self._routes = Routes(address.nodes)
         self._nodes: dict[NodeName, AsyncNode] = {}
+        self._watches: dict[NodeName, AsyncWatch] = {}
         self._node(address.nodes[0])  # which checks the options of the URL
 
     async def ask(self, calls: Sequence[Call[Any]]) -> list[Any]:
@@ -58,15 +61,17 @@ class AsyncCluster:
         answers = await self._exchange(parts)
         return {"{}:{}".format(*part.node): answer for part, answer in zip(parts, answers, strict=True)}
 
-    async def listen(self, channel: str) -> AsyncIterator[bytes | None]:
+    async def listen(self, channel: str) -> AsyncGenerator[bytes | None]:
         """See `AsyncConnection.listen`. Any node will do, as each hands on to all what is published."""
         home = self._routes.home
-        try:
-            async for heard in self._node(home).listen(channel):
+        async with aclosing(self._node(home).listen(channel)) as messages:
+            while True:
+                try:
+                    heard = await self._watch(home).over(anext(messages), may_be_left=True)
+                except LisaError:
+                    self._routes.failed(home)
+                    raise
                 yield heard
-        except LisaError:
-            self._routes.failed(home)
-            raise
 
     async def _exchange(self, parts: Sequence[Part]) -> list[Answer]:
         if len(parts) == 1:
@@ -79,8 +84,9 @@ class AsyncCluster:
             raise
 
     async def _ask(self, part: Part) -> Answer:
+        asking = self._node(part.node).ask(part.calls)
         try:
-            return await self._node(part.node).ask(part.calls)
+            return await self._watch(part.node).over(asking, may_be_left=may_be_left(part.calls))
         except LisaError as error:
             return error
         except asyncio.CancelledError:
@@ -100,23 +106,27 @@ class AsyncCluster:
             if tellers:
                 await asyncio.wait((*runners, *tellers), timeout=STRAGGLE_S)
             return [
-                runner.result() if runner.done() else stray(part) for runner, part in zip(runners, parts, strict=True)
+                runner.result() if runner.done() else stray(part.node)
+                for runner, part in zip(runners, parts, strict=True)
             ]
         finally:
             await cancel_all(*runners, *tellers)
 
     async def _run(self, part: Part, client: "asyncio.Future[int]") -> Answer:
-        node = self._node(part.node)
         try:
-            connection = await node.send(part.calls)
-            first = await node.receive_first(connection)
-            if isinstance(first, int):
-                client.set_result(first)
-            return [first, *await node.receive(connection, part.calls[1:])]
+            return await self._watch(part.node).over(self._wait(part, client), may_be_left=True)
         except LisaError as error:
             return error
         finally:
             client.cancel()
+
+    async def _wait(self, part: Part, client: "asyncio.Future[int]") -> list[Any]:
+        node = self._node(part.node)
+        connection = await node.send(part.calls)
+        first = await node.receive_first(connection)
+        if isinstance(first, int):
+            client.set_result(first)
+        return [first, *await node.receive(connection, part.calls[1:])]
 
     async def _unblock(self, part: Part, client: "asyncio.Future[int]") -> None:
         with suppress(LisaError):
@@ -127,8 +137,20 @@ class AsyncCluster:
             self._nodes[name] = AsyncNode(self._address.of(name), name=self._name, timeout_s=self._timeout_s)
         return self._nodes[name]
 
+    def _watch(self, name: NodeName) -> AsyncWatch:
+        if name not in self._watches:
+            probe = AsyncNode(self._address.of(name), name=self._name, timeout_s=PROBE_S)
+            self._watches[name] = AsyncWatch(name, self._routes, probe, lambda: self._any_but(name))
+        return self._watches[name]
+
+    async def _any_but(self, name: NodeName) -> bool:
+        """Whether any node but this one answers: who hears nobody has lost the others, and not they their life."""
+        return await any_answers([self._watch(other) for other in self._routes.others_than(name)])
+
     async def close(self) -> None:
         """Closes all connections."""
+        for watch in self._watches.values():
+            await watch.close()
         for node in self._nodes.values():
             await node.close()
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import redis.asyncio
@@ -13,6 +14,7 @@ from lisa_common.call import Call, command
 from lisa_common.errors import OutcomeUnknown, Unreachable
 from lisa_common.keys import TopicKeys
 from lisa_common.transport.address import Address
+from lisa_common.transport.aio_subscription import heard
 from lisa_common.transport.development import AsyncEmbeddedConnection
 from lisa_common.transport.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
 from lisa_common.transport.server import (
@@ -88,15 +90,12 @@ class AsyncNode:
         """See `AsyncConnection.survey`."""
         return {"": await self.ask(calls)}
 
-    async def listen(self, channel: str) -> AsyncIterator[bytes | None]:
+    async def listen(self, channel: str) -> AsyncGenerator[bytes | None]:
         """See `AsyncConnection.listen`."""
         try:
-            async with self._client.pubsub(ignore_subscribe_messages=True) as subscription:
-                await subscription.subscribe(channel)
-                yield None
-                while True:
-                    message = await subscription.get_message(timeout=1.0)
-                    yield message["data"] if message else None
+            async with aclosing(heard(self._client, channel)) as messages:
+                async for message in messages:
+                    yield message
         except (redis.exceptions.RedisError, OSError) as error:
             raise lisa_error(error) from error
 

@@ -47,7 +47,7 @@ class Cluster:
         under_way = [_UnderWay(self._node(part.node), part.calls) for part in parts]
         for sent in under_way:
             sent.receive()
-        return [sent.answer or stray(part) for sent, part in zip(under_way, parts, strict=True)]
+        return [sent.answer or stray(part.node) for sent, part in zip(under_way, parts, strict=True)]
 
     def _race(self, parts: Sequence[Part]) -> list[Answer]:
         runners = [_UnderWay(self._node(part.node), part.calls) for part in parts]
@@ -58,7 +58,7 @@ class Cluster:
         _await([*runners, *tellers], STRAGGLE_S)
         for either in (*runners, *tellers):
             either.give_up()
-        return [runner.answer or stray(part) for runner, part in zip(runners, parts, strict=True)]
+        return [runner.answer or stray(part.node) for runner, part in zip(runners, parts, strict=True)]
 
     def _node(self, name: NodeName) -> Node:
         known = self._nodes.get(name)

@@ -16,6 +16,7 @@ __all__ = [
     "first_error",
     "is_news",
     "last",
+    "may_be_left",
     "merged",
     "stray",
     "unblock",
@@ -65,9 +66,17 @@ def is_news(answer: Answer) -> bool:
     return last(answer) is not None
 
 
-def stray(part: Part) -> OutcomeUnknown:
+def stray(node: NodeName) -> OutcomeUnknown:
     """The error of a node that was not waited for any longer."""
-    return OutcomeUnknown("node {}:{} has not answered in time".format(*part.node))
+    return OutcomeUnknown("node {}:{} has not answered in time".format(*node))
+
+
+def may_be_left(calls: Sequence[Call[Any]]) -> bool:
+    """Whether calls are not waited for any longer once their node is silent.
+
+    Whoever sends what must not be sent again has to know what became of it. All else is fenced, or made again.
+    """
+    return all(call.repeatable or call.script is None or call.script.name != "send" for call in calls)
 
 
 def last(answer: Answer) -> Any:
@@ -81,7 +90,10 @@ def merged(replies: Sequence[Any]) -> Any:
     """The streams of several reads as one reply; without any the first error, if there was one, else None."""
     if streams := [stream for reply in replies if isinstance(reply, list) for stream in reply]:
         return streams
-    if isinstance(error := first_error(replies), LisaError):
+    # What is wrong with a topic can be mended, also while a node is away.
+    of_topics = first_error(reply for reply in replies if not isinstance(reply, LisaError))
+    error = of_topics or first_error(replies)
+    if isinstance(error, LisaError):
         raise error
     return error
 

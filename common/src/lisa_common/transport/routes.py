@@ -26,6 +26,9 @@ T = TypeVar("T")
 _REDIRECTIONS = 5
 """How often a call follows a slot that moves, before it is refused for now."""
 
+_WITNESSES = 3
+"""How many others are asked whether they answer, where one does not."""
+
 Routing = Generator[Round, Sequence[Answer], T]
 
 _ASKING: Call[bytes] = command("ASKING")
@@ -51,13 +54,19 @@ class Routes:
         self._home = random.choice(seeds)
         self._stale = True
         self._failed: set[NodeName] = set()
+        self._silent: set[NodeName] = set()
+        """Nodes that hang: they are asked nothing until they answer a probe."""
+
+    @property
+    def known(self) -> set[NodeName]:
+        """The nodes that serve slots, and those that the URL names."""
+        return {*self._owners.values(), *self._seeds}
 
     @property
     def home(self) -> NodeName:
         """The node for what any node may be asked: always the same one, for as long as it answers."""
         if self._home in self._failed:
-            known = {*self._owners.values(), *self._seeds}
-            self._home = random.choice(sorted(known - self._failed or known))
+            self._home = random.choice(sorted(self.known - self._failed or self.known))
         return self._home
 
     def node_of(self, key: str) -> NodeName | None:
@@ -68,6 +77,20 @@ class Routes:
         """Takes note that a node did not answer: another may have taken over."""
         self._failed.add(node)
         self._stale = True
+
+    def fell_silent(self, node: NodeName) -> None:
+        """Takes note that a node hangs: until `answers` its calls fail at once, and nothing of them is done."""
+        self._silent.add(node)
+        self.failed(node)
+
+    def answers(self, node: NodeName) -> None:
+        """Takes note that a node that was silent has answered a probe."""
+        self._silent.discard(node)
+
+    def others_than(self, node: NodeName) -> list[NodeName]:
+        """Some nodes that may tell whether it is this one alone that does not answer."""
+        others = sorted(self.known - self._silent - {node})
+        return random.sample(others, min(len(others), _WITNESSES))
 
     def ask(self, calls: Sequence[Call[Any]]) -> Routing[list[Any]]:
         """Asks each call of the node that serves its key. Result: replies, and LisaErrors for what has none.
@@ -105,14 +128,15 @@ class Routes:
 
     def _informants(self) -> list[NodeName]:
         known = dict.fromkeys((self.home, *self._owners.values(), *self._seeds))
-        return sorted(known, key=self._failed.__contains__)
+        answering = [node for node in known if node not in self._silent]
+        return sorted(answering or known, key=self._failed.__contains__)
 
     def _make(self, calls: Sequence[Call[Any]], open_: list[_Unit]) -> Routing[list[Any]]:
         replies: list[Any] = [None] * len(calls)
         for _ in range(_REDIRECTIONS):
             by_node = self._by_node(open_, replies)
             parts = [Part(node, _pipeline(calls, found)) for node, found in by_node.items()]
-            answers = yield Round(parts)
+            answers = (yield Round(parts)) if parts else ()
             open_, lost = [], list[_Unit]()
             for (node, found), answer in zip(by_node.items(), answers, strict=True):
                 if isinstance(answer, LisaError):
@@ -133,7 +157,10 @@ class Routes:
     def _by_node(self, open_: Sequence[_Unit], replies: list[Any]) -> dict[NodeName, list[_Unit]]:
         found = defaultdict(list)
         for unit in open_:
-            if node := self._node_of(unit):
+            node = self._node_of(unit)
+            if node in self._silent:
+                _fill(replies, [unit], Unreachable("node {}:{} does not answer".format(*node)))
+            elif node:
                 found[node].append(unit)
             else:
                 self._stale = True
@@ -180,27 +207,33 @@ class Routes:
     def _read(self, reads: Mapping[int, Call[Any]]) -> Routing[Any]:
         """Reads several slots, each by a call of its own, as a Cluster refuses a call that spans any two.
 
-        First without waiting; if nothing has come, all wait at once, until something comes for one of them. No reply is
-        left behind, as its entries would be pending until their leases run out.
+        First without waiting; if nothing has come, all that can be asked wait at once, until something comes for one of
+        them. No reply is left behind, as its entries would be pending until their leases run out.
         """
         calls = list(reads.values())
         at_once = [without_block(call) for call in calls]
         reading = _one_each(reads)
         for _ in range(_REDIRECTIONS):
-            found = merged((yield from self._make(at_once, reading)))
-            if found or at_once == calls:
-                return found
-            parts = [Part(self._node_of(unit) or self.home, _blocked(unit, calls)) for unit in reading]
-            answers = yield Round(parts, race=True)
-            replies = [last(answer) for answer in answers]
-            redirected = []
-            for unit, part, reply in zip(reading, parts, replies, strict=True):
-                if isinstance(reply, LisaError):
-                    self.failed(part.node)
-                redirected.append(self._is_redirected(unit, part.node, replies))
-            if not any(redirected) or any(isinstance(reply, list) for reply in replies):
+            replies = yield from self._make(at_once, reading)
+            # Of nodes that are away nothing comes: the others are waited for all the same.
+            waiting = [unit for unit in reading if replies[unit.positions[0]] is None]
+            if at_once == calls or not waiting or any(map(_is_answer, replies)):
+                return merged(replies)
+            if not (yield from self._wait(waiting, calls, replies)):
                 return merged(replies)
         raise _lost()
+
+    def _wait(self, waiting: Sequence[_Unit], calls: Sequence[Call[Any]], replies: list[Any]) -> Routing[bool]:
+        """Waits in several slots at once. Result: whether nothing has come as slots are elsewhere by now."""
+        parts = [Part(self._node_of(unit) or self.home, _blocked(unit, calls)) for unit in waiting]
+        answers = yield Round(parts, race=True)
+        redirected = []
+        for unit, part, answer in zip(waiting, parts, answers, strict=True):
+            replies[unit.positions[0]] = reply = last(answer)
+            if isinstance(reply, LisaError):
+                self.failed(part.node)
+            redirected.append(self._is_redirected(unit, part.node, replies))
+        return any(redirected) and not any(isinstance(reply, list) for reply in replies)
 
 
 def _one_each(slots: Iterable[int]) -> list[_Unit]:
@@ -230,6 +263,11 @@ def _fill(replies: list[Any], found: Iterable[_Unit], error: LisaError) -> None:
     for unit in found:
         for at in unit.positions:
             replies[at] = error
+
+
+def _is_answer(reply: Any) -> bool:
+    """Whether a reply to a read is to be told at once, as there is something, or something wrong with its topics."""
+    return reply is not None and not isinstance(reply, LisaError)
 
 
 def _lost() -> Refused:

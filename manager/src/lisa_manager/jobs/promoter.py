@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import re
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from lisa_common.protocol.consuming import server_time
 from lisa_common.transport.server import RECONNECT
 from lisa_manager.board import Board, Watched
 from lisa_manager.complaints import Complaints
+from lisa_manager.jobs.lanes import Topics
 from lisa_manager.jobs.rounds import Rounds
 from lisa_manager.settings import ManagerSettings
 
@@ -61,7 +62,7 @@ class _ServerClock:
 
 
 class Promoter:
-    """One loop over all topics. The wake channel is a hint; polling is the truth."""
+    """One agenda of all topics, and a lane for each node. The wake channel is a hint; polling is the truth."""
 
     def __init__(self, connection: AsyncConnection, board: Board, settings: ManagerSettings) -> None:
         self._connection = connection
@@ -72,6 +73,8 @@ class Promoter:
         self._woken = asyncio.Event()
         self._listening = False
         self._was_busy = False
+        self._failures: Counter[object] = Counter()
+        """Of each node, since it last answered."""
         self._rounds = Rounds(connection, board, board.promotions, settings, Complaints(logger))
         self.unknown_topics: asyncio.Queue[str | None] = asyncio.Queue()
         """Topics that sends were heard of and the board does not have; None: there may be some, as nobody listened."""
@@ -84,45 +87,54 @@ class Promoter:
 
     async def run(self) -> None:
         """Promotes until cancelled."""
-        failures = 0
-        while True:
-            try:
+        async with asyncio.TaskGroup() as serving:
+            while True:
                 await self._sleep()
-                await self._round()
-                if failures:
-                    logger.info("the server is back")
-                    self._board.look_now(self._board.topics)
-                    failures = 0
-            except LisaError as error:
-                failures += 1
-                log = logger.warning if failures == 1 else logger.debug
-                log("cannot promote, will try again: %s", error)
-                await asyncio.sleep(RECONNECT.compute(failures))
-                self._board.look_now(self._board.topics)
+                for node in self._rounds.lanes.add(self._board.due(self._board.promotions)):
+                    serving.create_task(self._rounds.lanes.serve(node, partial(self._look_patiently, node)))
 
     async def _sleep(self) -> None:
-        self._woken.clear()
-        moment = self._board.promotions.next_moment()
-        left = None if moment is None else moment - self._board.clock()
-        if left is None or left > 0:
+        while (left := self._left_s()) is None or left > 0:
             # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the wake.
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._woken.wait()
         # Dues that are close together make one round.
         await asyncio.sleep(self._settings.resolution_s if self._was_busy else 0)
-
-    async def _round(self) -> None:
         self._was_busy = False
-        for topics in self._rounds.due():
-            for _, watched in topics:
-                watched.heard = math.inf
-            if calm := [topic for topic in topics if topic[1].calm]:
-                await self._glance(calm)
-            if due := [topic for topic in topics if not topic[1].calm]:
-                await self._promote(due)
 
-    async def _glance(self, topics: list[tuple[str, Watched]]) -> None:
+    def _left_s(self) -> float | None:
+        """Seconds until the next topic is due, by the agenda of this moment."""
+        self._woken.clear()
+        moment = self._board.promotions.next_moment()
+        return None if moment is None else moment - self._board.clock()
+
+    async def _look_patiently(self, node: object, topics: Topics) -> None:
+        """Looks at topics of one node. Where it does not answer, its other topics wait for the next try as well."""
+        try:
+            await self._look(topics)
+        except LisaError as error:
+            self._failures[node] += 1
+            log = logger.warning if self._failures[node] == 1 else logger.debug
+            log("cannot promote, will try again: %s", error)
+            await asyncio.sleep(RECONNECT.compute(self._failures[node]))
+        else:
+            if not self._failures.pop(node, 0):
+                return
+            logger.info("the server is back")
+        self._board.look_now([name for name, watched in self._board.topics.items() if self._node_of(watched) == node])
+        self.wake()
+
+    async def _look(self, topics: Topics) -> None:
+        for _, watched in topics:
+            watched.heard = math.inf
+        if calm := [topic for topic in topics if topic[1].calm]:
+            await self._glance(calm)
+        if due := [topic for topic in topics if not topic[1].calm]:
+            await self._promote(due)
+        self.wake()
+
+    async def _glance(self, topics: Topics) -> None:
         """Looks by plain commands when topics are due next, for the many of which nothing is due."""
         await self._see_times(topics)
         now = self._board.clock()
@@ -139,7 +151,7 @@ class Promoter:
         for name, watched, due_ms in looked:
             self._plan(name, watched, min(due_ms, first_waiting[name]), now)
 
-    async def _see_times(self, topics: list[tuple[str, Watched]]) -> None:
+    async def _see_times(self, topics: Topics) -> None:
         asked = {self._node_of(watched): watched for _, watched in topics}
         # What has no key goes where the call before it went.
         pairs = [call for watched in asked.values() for call in (_first_due(watched, "waiting"), server_time())]
@@ -155,7 +167,7 @@ class Promoter:
     def _clock_of(self, watched: Watched) -> _ServerClock:
         return self._clocks[self._node_of(watched)]
 
-    async def _promote(self, topics: list[tuple[str, Watched]]) -> None:
+    async def _promote(self, topics: Topics) -> None:
         limit = self._settings.promote_batch
         answered = await self._rounds.ask(topics, lambda topic: managing.promote(topic.keys, limit=limit))
         now = self._board.clock()

@@ -1,6 +1,7 @@
 """One call for each of many topics, in few round trips: what promoter, trimmer and sweeper share."""
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from lisa_common.aio import AsyncConnection
@@ -8,19 +9,15 @@ from lisa_common.call import Call, command
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_manager.board import Agenda, Board, Watched
 from lisa_manager.complaints import Complaints
+from lisa_manager.jobs.lanes import Lanes, Topics
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["Rounds"]
 
 T = TypeVar("T")
 
-_ROUND = 200
-"""Most topics in one round trip."""
-
 _AWAY = (Unreachable, OutcomeUnknown, Refused)
 """What becomes of the topics of one node of a Cluster until another takes over."""
-
-_SOME = "some topics"
 
 
 class Rounds:
@@ -39,12 +36,27 @@ class Rounds:
         self._agenda = agenda
         self._settings = settings
         self._complaints = complaints
+        self.lanes = Lanes(connection.node_of)
 
-    def due(self) -> Iterator[list[tuple[str, Watched]]]:
-        """The topics that are due now, as many at once as make one round trip."""
-        due = self._board.due(self._agenda)
-        for at in range(0, len(due), _ROUND):
-            yield due[at : at + _ROUND]
+    async def each(self, work: Callable[[Topics], Awaitable[None]]) -> None:
+        """Does the work for the topics that are due now, those of each node by themselves.
+
+        Topics of a node at which an earlier call is still at work are left to that one. Raises what the one server
+        answers as a whole; a node of a Cluster is complained about.
+        """
+        nodes = self.lanes.add(self._board.due(self._agenda))
+        if nodes == [None]:
+            await self.lanes.serve(None, work)
+        else:
+            async with asyncio.TaskGroup() as lanes:
+                for node in nodes:
+                    lanes.create_task(self._serve(node, work))
+
+    async def _serve(self, node: object, work: Callable[[Topics], Awaitable[None]]) -> None:
+        try:
+            await self.lanes.serve(node, work)
+        except LisaError as error:
+            self._complaints.about(_subject_of(node), error)
 
     async def ask(
         self, topics: list[tuple[str, Watched]], call: Callable[[Watched], Call[T]], subject: str = "{}"
@@ -58,13 +70,13 @@ class Rounds:
             for name, _, _ in answered:
                 self._complaints.settled(subject.format(name))
             if len(answered) == len(topics):
-                self._complaints.settled(_SOME)
+                self._complaints.settled(self._some(topics))
         return answered
 
     async def glance(
         self, topics: list[tuple[str, Watched]], call: Callable[[Watched], Call[T]], subject: str = "{}"
     ) -> list[tuple[str, Watched, T]]:
-        """The same for a call that tells too little to say that all is well with a topic."""
+        """The same for a call that tells too little to say that all is well with a topic. The topics share a node."""
         results = await self._connection.execute_each([call(watched) for _, watched in topics])
         answered = []
         for (name, watched), result in zip(topics, results, strict=True):
@@ -73,7 +85,7 @@ class Rounds:
                     answered.append((name, watched, result))
             elif isinstance(result, _AWAY):
                 # There may be thousands of them.
-                self._complaints.about(_SOME, result)
+                self._complaints.about(self._some(topics), result)
                 self._agenda.put(name, self._board.clock() + self._settings.poll_s)
             else:
                 self._complaints.about(subject.format(name), result)
@@ -85,3 +97,11 @@ class Rounds:
         keys = [watched.keys.of(key) for _, watched in topics for key in names]
         (found,) = await self._connection.execute_each([command("EXISTS", *keys)])
         return isinstance(found, LisaError) or found > 0
+
+    def _some(self, topics: Topics) -> str:
+        return _subject_of(self._connection.node_of(topics[0][1].keys))
+
+
+def _subject_of(node: object) -> str:
+    """What complaints about topics of one node are about; None is the one server."""
+    return "topics at {}:{}".format(*node) if isinstance(node, tuple) else "some topics"

@@ -8,6 +8,7 @@ from lisa_common.protocol import managing
 from lisa_common.protocol.managing import Swept
 from lisa_manager.board import Board, Watched
 from lisa_manager.complaints import Complaints
+from lisa_manager.jobs.lanes import Topics
 from lisa_manager.jobs.rounds import Rounds
 from lisa_manager.settings import ManagerSettings
 
@@ -31,13 +32,12 @@ class Sweeper:
 
     async def turn(self) -> None:
         """One turn over the topics that are due for it."""
-        for topics in self._rounds.due():
-            if await self._rounds.any_there(topics, *_DATED):
-                await self._look(topics)
-            else:
-                self._rest([name for name, _ in topics])
+        await self._rounds.each(self._look)
 
-    async def _look(self, topics: list[tuple[str, Watched]]) -> None:
+    async def _look(self, topics: Topics) -> None:
+        if not await self._rounds.any_there(topics, *_DATED):
+            self._rest([name for name, _ in topics])
+            return
         found = await self._rounds.glance(topics, _count_dated, "sweep of {}")
         self._rest([name for name, _, dated in found if not dated])
         if due := [(name, watched) for name, watched, dated in found if dated]:
@@ -48,7 +48,7 @@ class Sweeper:
         for name in names:
             self._board.sweeps.put(name, moment)
 
-    async def _sweep(self, topics: list[tuple[str, Watched]]) -> None:
+    async def _sweep(self, topics: Topics) -> None:
         limit = self._settings.housekeeping_batch
         answered = await self._rounds.ask(
             topics, lambda topic: managing.sweep(topic.keys, topic.policy, limit=limit), "sweep of {}"

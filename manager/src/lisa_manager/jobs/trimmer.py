@@ -7,6 +7,7 @@ from lisa_common.call import Call, command
 from lisa_common.protocol import managing
 from lisa_manager.board import Board, Watched
 from lisa_manager.complaints import Complaints
+from lisa_manager.jobs.lanes import Topics
 from lisa_manager.jobs.rounds import Rounds
 from lisa_manager.settings import ManagerSettings
 
@@ -26,18 +27,20 @@ class Trimmer:
 
     async def turn(self) -> None:
         """One turn over the topics that are due for it."""
-        for topics in self._rounds.due():
-            lengths = await self._rounds.glance(topics, _length, "trim of {}")
-            now, due = self._board.clock(), []
-            for name, watched, length in lengths:
-                if length or watched.has_pending or now >= watched.trim_by:
-                    due.append((name, watched))
-                else:
-                    self._board.trims.put(name, now + self._quiet_s(watched))
-            if due:
-                await self._trim(due)
+        await self._rounds.each(self._look)
 
-    async def _trim(self, topics: list[tuple[str, Watched]]) -> None:
+    async def _look(self, topics: Topics) -> None:
+        lengths = await self._rounds.glance(topics, _length, "trim of {}")
+        now, due = self._board.clock(), []
+        for name, watched, length in lengths:
+            if length or watched.has_pending or now >= watched.trim_by:
+                due.append((name, watched))
+            else:
+                self._board.trims.put(name, now + self._quiet_s(watched))
+        if due:
+            await self._trim(due)
+
+    async def _trim(self, topics: Topics) -> None:
         spent_ms = int(self._settings.spent_consumer_s * 1000)
         answered = await self._rounds.ask(
             topics, lambda topic: managing.trim(topic.keys, spent_ms=spent_ms), "trim of {}"
