@@ -13,9 +13,11 @@ __all__ = [
     "TOPIC_KEYS",
     "TopicKeys",
     "absent_key",
+    "bytes_of",
     "copy_of",
     "dropped_key",
     "split_copy",
+    "text_of",
     "topics_key",
     "wake_channel",
 ]
@@ -97,6 +99,16 @@ class TopicKeys:
 def absent_key(key: str) -> str:
     """The key beside another one of a topic that is never there."""
     return f"{key.rpartition(':')[0]}:{ABSENT}"
+
+
+def text_of(data: bytes) -> str:
+    """A name, an id or a copy as the server has it; what is no UTF-8 is none of ours, and `bytes_of` gives it back."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def bytes_of(text: str) -> bytes:
+    """What `text_of` was given."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def copy_of(group: str, id: str) -> str:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lisa_common.call import Call, script
-from lisa_common.keys import TopicKeys, wake_channel
+from lisa_common.keys import TopicKeys, bytes_of, text_of, wake_channel
 from lisa_common.policy import Policy
 from lisa_common.protocol.consuming import new_seed
+from lisa_common.protocol.replies import number, numbers, pairs, rows
 from lisa_common.scripts import Arg
 
 __all__ = [
@@ -39,10 +40,15 @@ class Promoted:
 
 def promote(keys: TopicKeys, *, limit: int, now_ms: Arg = "") -> Call[Promoted]:
     """Moves what is due into ready."""
+
+    def decode(reply: Any) -> Promoted:
+        now, count, next_due, full = numbers(reply, 4)
+        return Promoted(now, count, next_due if next_due >= 0 else None, bool(full))
+
     return script(
         "promote",
         keys,
-        decode=lambda r: Promoted(r[0], r[1], r[2] if r[2] >= 0 else None, bool(r[3])),
+        decode=decode,
         now_ms=now_ms,
         limit=limit,
     )
@@ -68,12 +74,17 @@ def reclaim(
     keys: TopicKeys, group: str, policy: Policy, *, cursor: str, limit: int, now_ms: Arg = ""
 ) -> Call[Reclaimed]:
     """Takes back deliveries whose lease has run out."""
+
+    def decode(reply: Any) -> Reclaimed:
+        following, *counts = rows(reply, 4)
+        return Reclaimed(following.decode(), *numbers(counts, 3))
+
     return script(
         "reclaim",
         keys,
-        decode=lambda r: Reclaimed(r[0].decode(), r[1], r[2], r[3]),
+        decode=decode,
         now_ms=now_ms,
-        group=group,
+        group=bytes_of(group),
         channel=wake_channel(keys.prefix),
         topic=keys.tag,
         policy=policy.as_json,
@@ -91,16 +102,16 @@ class Trimmed:
     consumers: int
     entries_left: int
     pending: Mapping[str, int]
-    """Deliveries that are not settled yet, by group."""
+    """Deliveries that are not settled yet, by group; names as `text_of` has them."""
 
 
 def trim(keys: TopicKeys, *, spent_ms: int) -> Call[Trimmed]:
     """Removes what every group has acked, and consumers that were away for longer than `spent_ms`."""
 
-    def decode(reply: list[Any]) -> Trimmed:
-        removed, consumers, left, pending = reply
-        groups = {name.decode(): count for name, count in zip(pending[::2], pending[1::2], strict=True)}
-        return Trimmed(removed, consumers, left, groups)
+    def decode(reply: Any) -> Trimmed:
+        *counts, pending = rows(reply, 4)
+        removed, consumers, left = numbers(counts, 3)
+        return Trimmed(removed, consumers, left, {text_of(name): number(count) for name, count in pairs(pending)})
 
     return script("trim", keys, decode=decode, spent_ms=spent_ms)
 
@@ -119,10 +130,15 @@ class Swept:
 
 def sweep(keys: TopicKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> Call[Swept]:
     """Expires messages, forgets finished ids, ages out garbage."""
+
+    def decode(reply: Any) -> Swept:
+        expired, forgotten, aged_out, full, next_in = numbers(reply, 5)
+        return Swept(expired, forgotten, aged_out, bool(full), next_in if next_in >= 0 else None)
+
     return script(
         "sweep",
         keys,
-        decode=lambda r: Swept(r[0], r[1], r[2], bool(r[3]), r[4] if r[4] >= 0 else None),
+        decode=decode,
         now_ms=now_ms,
         policy=policy.as_json,
         seed=new_seed(),
@@ -135,20 +151,20 @@ def replay(keys: TopicKeys, copies: Sequence[str], *, now_ms: Arg = "") -> Call[
     return script(
         "replay",
         keys,
-        [(copy,) for copy in copies],
-        decode=lambda reply: [outcome.decode() for outcome in reply],
+        [(bytes_of(copy),) for copy in copies],
+        decode=lambda reply: [outcome.decode() for outcome in rows(reply, len(copies))],
         now_ms=now_ms,
     )
 
 
 def purge(keys: TopicKeys, copies: Sequence[str]) -> Call[int]:
     """Deletes dead letters for good. Result: how many were there."""
-    return script("purge", keys, [(copy,) for copy in copies])
+    return script("purge", keys, [(bytes_of(copy),) for copy in copies], decode=number)
 
 
 def leave(keys: TopicKeys, group: str, ids: Sequence[str]) -> Call[int]:
     """Ends a dropped group's copies of these messages. Result: how many."""
-    return script("leave", keys, [(id,) for id in ids], group=group)
+    return script("leave", keys, [(bytes_of(id),) for id in ids], decode=number, group=bytes_of(group))
 
 
 def retire(keys: TopicKeys, mark: Arg) -> Call[bool]:
