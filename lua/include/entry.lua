@@ -12,12 +12,25 @@ local function fields_of(values)
   return fields
 end
 
+-- A field as a whole number, nil for what is none of ours: others may write anything, "nan" and "inf" too.
+local function whole_number(text)
+  return text and #text <= 15 and string.find(text, '^%d+$') and tonumber(text) or nil
+end
+
+-- Whether a whole number is larger than another, both as the server writes them: of up to 20 digits, more than Lua keeps.
+local function is_larger(a, b)
+  if #a ~= #b then
+    return #a > #b
+  end
+  return a > b
+end
+
 -- Entry ids are two numbers, not strings: 9-0 comes before 10-0.
 local function entry_after(a, b)
   local a_ms, a_seq = string.match(a, '(%d+)-(%d+)')
   local b_ms, b_seq = string.match(b, '(%d+)-(%d+)')
   if a_ms ~= b_ms then
-    return tonumber(a_ms) > tonumber(b_ms)
+    return is_larger(a_ms, b_ms)
   end
-  return tonumber(a_seq) > tonumber(b_seq)
+  return is_larger(a_seq, b_seq)
 end

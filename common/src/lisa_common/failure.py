@@ -9,7 +9,7 @@ from dataclasses import dataclass
 __all__ = ["Failure", "read_failure"]
 
 # No number of ours has more digits: Lua would not keep them, and Python does not read thousands of them.
-_NUMBER, _ENTRY = rb"([0-9]{1,15})", rb"[0-9]{1,19}-[0-9]{1,19}"
+_NUMBER, _ENTRY = rb"([0-9]{1,15})", rb"[0-9]{1,20}-[0-9]{1,20}"
 _LAYOUT = re.compile(rb"%b (%b) (%b|-) %b %b (\S+) (.*)" % (_NUMBER, _ENTRY, _ENTRY, _NUMBER, _NUMBER), re.DOTALL)
 
 

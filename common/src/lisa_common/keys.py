@@ -9,6 +9,7 @@ from typing import Final
 
 __all__ = [
     "ABSENT",
+    "KEY_TYPES",
     "NO_GROUP",
     "TOPIC_KEYS",
     "TopicKeys",
@@ -22,18 +23,21 @@ __all__ = [
     "wake_channel",
 ]
 
-TOPIC_KEYS: Final = (
-    "waiting",
-    "ready",
-    "messages",
-    "expiring",
-    "finished",
-    "owed",
-    "retry",
-    "failures",
-    "garbage",
-    "closed",
-)
+KEY_TYPES: Final = {
+    "waiting": "zset",
+    "ready": "stream",
+    "messages": "hash",
+    "expiring": "zset",
+    "finished": "zset",
+    "owed": "hash",
+    "retry": "zset",
+    "failures": "hash",
+    "garbage": "zset",
+    "closed": "string",
+}
+"""The keys of a topic and their types, as the server calls them."""
+
+TOPIC_KEYS: Final = tuple(KEY_TYPES)
 
 ABSENT: Final = "absent"
 """The name of a topic's key that is never there; see `lisa_common.transport.slots.guarded`."""

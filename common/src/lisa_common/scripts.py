@@ -48,6 +48,7 @@ SCRIPT_NAMES = (
     "repair",
     "replay",
     "reschedule",
+    "reset",
     "retire",
     "scan",
     "send",

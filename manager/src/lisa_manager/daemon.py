@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import signal
+import time
 from collections.abc import Awaitable, Callable
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from lisa_common.aio import AsyncConnection, cancel_all
 from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.transport.server import RECONNECT
 from lisa_common.values import check_name
 from lisa_manager.board import Board
 from lisa_manager.complaints import Complaints
@@ -26,6 +28,9 @@ __all__ = ["Manager", "serve"]
 logger = logging.getLogger(__name__)
 
 _GAUGES_S = 60
+
+_CALM_S = 10.0
+"""A loop that has run for so long is no more in trouble than one that just began."""
 
 
 def serve(settings: ManagerSettings) -> None:
@@ -69,18 +74,15 @@ class Manager:
             await self._check_server()
             scheduler = self._schedule()
             loops = [
-                asyncio.create_task(loop, name=name)
+                asyncio.create_task(self._kept(name, loop), name=name)
                 for name, loop in {
-                    "promote": self._promoter.run(),
-                    "listen": self._promoter.listen(),
-                    "adopt": self._adopt(),
-                    "stop": self._stopping.wait(),
+                    "promote": self._promoter.run,
+                    "listen": self._promoter.listen,
+                    "adopt": self._adopt,
                 }.items()
             ]
             try:
-                done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
+                await self._stopping.wait()
             finally:
                 scheduler.pause()
                 # A turn that is about to begin does so, as only one that has can say nothing of its cancellation.
@@ -89,6 +91,18 @@ class Manager:
                 # The scheduler cancels turns, but does not wait for them; one might still take up a connection.
                 await cancel_all(*loops, *self._turns)
         logger.info("manager has ended")
+
+    async def _kept(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
+        """Runs a loop, and begins it again should it fail: no fault in one may end the others."""
+        failures = 0
+        while True:
+            began = time.monotonic()
+            try:
+                await loop()
+            except Exception as error:  # noqa: BLE001 - whatever it is, all other topics and jobs go on
+                failures = 1 if time.monotonic() - began > _CALM_S else failures + 1
+                self._complaints.about(name, error)
+                await asyncio.sleep(RECONNECT.compute(failures))
 
     async def _check_server(self) -> None:
         for finding in (await examine(self._connection)).findings:
@@ -122,7 +136,7 @@ class Manager:
             # The scheduler, which would log it as a failure, cancels what runs when it is shut down.
             if not self._stopping.is_set():
                 raise
-        except LisaError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other jobs go on, and this one has its next turn
             self._complaints.about(name, error)
         else:
             self._complaints.settled(name)

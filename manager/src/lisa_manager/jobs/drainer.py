@@ -3,7 +3,7 @@
 import logging
 
 from lisa_common.aio import AsyncConnection
-from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.errors import OF_THE_SERVER
 from lisa_manager.board import Board
 from lisa_manager.complaints import Complaints
 from lisa_manager.jobs.discoverer import Discoverer
@@ -30,7 +30,7 @@ class Drainer:
                 drained = await self._connection.run(close_former(self._board.prefix, name))
             except OF_THE_SERVER:
                 raise
-            except LisaError as error:
+            except Exception as error:  # noqa: BLE001 - of this topic alone, whatever it is
                 self._complaints.about(f"drain of {name}", error)
             else:
                 self._complaints.settled(f"drain of {name}")

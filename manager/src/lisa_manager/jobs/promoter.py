@@ -15,6 +15,7 @@ from lisa_common.errors import LisaError
 from lisa_common.keys import wake_channel
 from lisa_common.protocol import managing
 from lisa_common.protocol.consuming import server_time
+from lisa_common.scores import whole_ms
 from lisa_common.transport.server import RECONNECT
 from lisa_manager.board import Board, Watched
 from lisa_manager.complaints import Complaints
@@ -37,7 +38,7 @@ def _first_due(topic: Watched, place: str) -> Call[float]:
 
 
 def _due_ms(reply: list[Any]) -> float:
-    return math.ceil(float(reply[1])) if reply else math.inf
+    return whole_ms(reply[1]) if reply else math.inf
 
 
 class _ServerClock:

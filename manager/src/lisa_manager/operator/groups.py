@@ -4,6 +4,7 @@ A group is destroyed first, so that nothing new comes to it; then its copies of 
 that broke off is gone on with by another: leftovers of a group that is not there any more can be dropped too.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,12 +12,12 @@ from typing import Any
 
 from lisa_common.call import Call, Flow, command, script
 from lisa_common.delivery import Entry, entry_place
-from lisa_common.keys import TopicKeys, split_copy
+from lisa_common.keys import TopicKeys, bytes_of, split_copy, text_of
 from lisa_common.layout import Layout
 from lisa_common.protocol import managing
-from lisa_common.values import check_name
+from lisa_common.protocol.replies import number
 from lisa_manager.operator.backlog import Backlog, read_backlogs
-from lisa_manager.operator.looking import PAGE, GroupInfo, chunks, entries, groups, pairs, text_of
+from lisa_manager.operator.looking import PAGE, GroupInfo, chunks, entries, groups, pairs
 
 __all__ = ["GroupDebt", "disband", "end_copies", "read_groups"]
 
@@ -102,7 +103,8 @@ def _reading(keys: TopicKeys, names: Sequence[str]) -> Flow[dict[str, int]]:
 
     if not names:
         return {}
-    calls = [command("XINFO", "CONSUMERS", keys.of("ready"), name, decode=decode, takes_errors=True) for name in names]
+    ready = keys.of("ready")
+    calls = [command("XINFO", "CONSUMERS", ready, bytes_of(name), decode=decode, takes_errors=True) for name in names]
     counts: list[int] = yield calls
     return dict(zip(names, counts, strict=True))
 
@@ -131,7 +133,7 @@ def disband(keys: TopicKeys, group: str, *, force: bool) -> Call[tuple[str, str]
     def decode(reply: list[bytes]) -> tuple[str, str]:
         return reply[0].decode(), reply[1].decode()
 
-    return script("disband", keys, decode=decode, group=check_name("group", group), force=int(force))
+    return script("disband", keys, decode=decode, group=bytes_of(group), force=int(force))
 
 
 def end_copies(keys: TopicKeys, group: str, top: str) -> Flow[int]:
@@ -156,11 +158,14 @@ def _leave_owed(keys: TopicKeys, group: str) -> Flow[int]:
 def _leave_copies(keys: TopicKeys, group: str, name: str) -> Flow[int]:
     cursor, ended = b"0", 0
     while True:
-        # Names of groups hold nothing that a pattern gives a meaning to.
-        cursor, flat = yield command("ZSCAN", keys.of(name), cursor, "MATCH", f"{group}/*", "COUNT", PAGE)
+        cursor, flat = yield command("ZSCAN", keys.of(name), cursor, "MATCH", _pattern(group), "COUNT", PAGE)
         ended += yield from _leave(keys, group, [split_copy(text_of(copy))[1] for copy, _ in _each(flat)])
         if cursor == b"0":
             return ended
+
+
+def _pattern(group: str) -> bytes:
+    return re.sub(rb"([\\*?\[\]^-])", rb"\\\1", bytes_of(group)) + b"/*"
 
 
 def _leave(keys: TopicKeys, group: str, ids: Sequence[str]) -> Flow[int]:
@@ -175,13 +180,13 @@ def _disown(keys: TopicKeys, group: str, top: str) -> Flow[int]:
     while True:
         page: list[Entry] = yield entries(keys, start)
         rows = [
-            (entry.entry, entry.id, entry.due_ms, entry.group or "")
+            (entry.entry, entry.id, entry.due_ms, bytes_of(entry.group or ""))
             for entry in page
             if entry.id
             and (entry.group == group or (entry.group is None and entry_place(entry.entry) <= entry_place(top)))
         ]
         for some in chunks(rows, _AT_ONCE):
-            ended += yield script("disown", keys, some, group=group)
+            ended += yield script("disown", keys, some, decode=number, group=bytes_of(group))
         if len(page) < PAGE:
             return ended
         start = f"({page[-1].entry}"
