@@ -27,7 +27,7 @@ _FULL = _RECORD + pack_content(b"body", ttl_ms=1_000, max_retries=3, priority=9,
 class Hostile:
     """Every command of the roles, on every key of the topic on which they have it."""
 
-    def __init__(self, client: "redis.Redis", keys: TopicKeys, seed: int) -> None:
+    def __init__(self, client: Any, keys: TopicKeys, seed: int) -> None:
         self._client = client
         self._keys = keys
         self._dice = random.Random(seed)
@@ -50,7 +50,7 @@ class Hostile:
     def _wake(self) -> bytes:
         name = self._of((b"bad", b"\xff", b"no topic", b"never", b"bad/7", b"x" * 500, b""))
         number = self._of(_NUMBERS)
-        return name + b" " + (number if isinstance(number, bytes) else number.encode())
+        return b"%b %b" % (name, number if isinstance(number, bytes) else number.encode())
 
     def _member(self, key: str) -> Any:
         id = self._of(_IDS)
