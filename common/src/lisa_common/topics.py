@@ -4,14 +4,14 @@ import logging
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from lisa_common.call import Call, Flow, command, script
 from lisa_common.errors import InvalidInput
 from lisa_common.keys import TopicKeys, dropped_key, topics_key
 from lisa_common.layout import Layout
-from lisa_common.policy import DEFAULT_POLICY, Policy
+from lisa_common.policy import DEFAULT_POLICY, MAX_STORED, Policy
 from lisa_common.protocol.replies import byte_values, pairs
 from lisa_common.values import check_name
 
@@ -43,9 +43,14 @@ class Topic:
     policy: Policy = DEFAULT_POLICY
 
 
-@lru_cache(maxsize=100_000)
 def parse_topic(name: str, stored: bytes) -> Topic:
     """A topic from its entry; one whose policy is damaged gets the default policy, and a line in the log."""
+    # What is too long to be a policy is cut, so that it is not kept.
+    return _parse_topic(name, stored[: MAX_STORED + 1])
+
+
+@lru_cache(maxsize=100_000)
+def _parse_topic(name: str, stored: bytes) -> Topic:
     try:
         return Topic(name, Policy.load(stored))
     except ValueError as error:  # InvalidInput is one
@@ -53,7 +58,7 @@ def parse_topic(name: str, stored: bytes) -> Topic:
         return Topic(name)
 
 
-@cache
+@lru_cache(maxsize=10_000)
 def _complain_once(complaint: str) -> None:
     logger.error(complaint)
 

@@ -9,11 +9,10 @@ from collections.abc import Awaitable, Callable
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from lisa_common.aio import AsyncConnection, cancel_all
-from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.transport.server import RECONNECT
-from lisa_common.values import check_name
 from lisa_manager.board import Board
 from lisa_manager.complaints import Complaints
+from lisa_manager.jobs.adopter import Adopter
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.drainer import Drainer
 from lisa_manager.jobs.promoter import Promoter
@@ -53,11 +52,18 @@ class Manager:
         self._settings = settings
         self._connection = AsyncConnection.of(settings, name="lisa-manager")
         self._board = Board(settings.prefix, fallback_s=settings.poll_s)
-        self._promoter = Promoter(self._connection, self._board, settings)
         self._reclaimer = Reclaimer(self._connection, self._board, settings)
         self._trimmer = Trimmer(self._connection, self._board, settings)
         self._sweeper = Sweeper(self._connection, self._board, settings)
         self._discoverer = Discoverer(self._connection, self._board)
+        self._promoter = Promoter(self._connection, self._board, settings)
+        self._adopter = Adopter(
+            self._connection,
+            self._board,
+            self._discoverer,
+            unknown=self._promoter.unknown_topics,
+            discover=self._discover,
+        )
         self._drainer = Drainer(self._connection, self._board, self._discoverer)
         self._complaints = Complaints(logger)
         self._stopping = asyncio.Event()
@@ -78,7 +84,7 @@ class Manager:
                 for name, loop in {
                     "promote": self._promoter.run,
                     "listen": self._promoter.listen,
-                    "adopt": self._adopt,
+                    "adopt": self._adopter.run,
                 }.items()
             ]
             try:
@@ -144,22 +150,6 @@ class Manager:
     async def _discover(self) -> None:
         await self._discoverer.turn()
         self._promoter.wake()
-
-    async def _adopt(self) -> None:
-        """Serves a topic at once of which a send was heard, not only when the registry is read again."""
-        while True:
-            name = await self._promoter.unknown_topics.get()
-            if name in self._board.topics:
-                continue
-            try:
-                # Of the shards of a topic the registry knows.
-                if name is not None and "/" not in name:
-                    await self._discoverer.adopt(check_name("topic", name))
-                await self._discover()
-            except InvalidInput as error:
-                self._complaints.about("wake", error)
-            except LisaError as error:
-                self._complaints.about("discover", error)
 
     async def _gauges(self) -> None:
         pending = sum(sum(watched.pending.values()) for watched in self._board.topics.values())

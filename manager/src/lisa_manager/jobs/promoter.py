@@ -19,6 +19,7 @@ from lisa_common.scores import whole_ms
 from lisa_common.transport.server import RECONNECT
 from lisa_manager.board import Board, Watched
 from lisa_manager.complaints import Complaints
+from lisa_manager.jobs.adopter import UnknownTopics
 from lisa_manager.jobs.rounds import Rounds
 from lisa_manager.settings import ManagerSettings
 
@@ -68,14 +69,13 @@ class Promoter:
         self._connection = connection
         self._board = board
         self._settings = settings
+        self.unknown_topics = UnknownTopics()
         self._clocks: dict[object, _ServerClock] = defaultdict(_ServerClock)
         """Of each node of a Cluster; else of the one server."""
         self._woken = asyncio.Event()
         self._listening = False
         self._was_busy = False
         self._rounds = Rounds(connection, board, board.promotions, settings, Complaints(logger))
-        self.unknown_topics: asyncio.Queue[str | None] = asyncio.Queue()
-        """Topics that sends were heard of and the board does not have; None: there may be some, as nobody listened."""
         self.promoted = 0
         """Messages and retries promoted so far."""
 
@@ -192,7 +192,7 @@ class Promoter:
                         self._listening = True
                         self._board.look_now(self._board.topics)
                         self.wake()
-                        self.unknown_topics.put_nowait(None)
+                        self.unknown_topics.miss()
                     if heard is not None:
                         self._hear(heard)
             except LisaError as error:
@@ -210,7 +210,7 @@ class Promoter:
         name = wake[1].decode("utf-8", "replace")
         watched = self._board.topics.get(name)
         if watched is None:
-            self.unknown_topics.put_nowait(name)
+            self.unknown_topics.hear(name)
             return
         moment = self._clock_of(watched).moment_of(int(wake[2]))
         # A look that is under way may have come before that send.
