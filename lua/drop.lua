@@ -13,7 +13,14 @@
 -- ARGV[1] force      "1" to drop messages too
 -- returns  { 1 if it was dropped, messages that it held }
 local messages = KEYS[1]
-local held = redis.call('HLEN', messages)
+local held = redis.pcall('HLEN', messages)
+if type(held) == 'table' then
+  -- It is no hash: what else it may be goes by force alone.
+  if ARGV[1] ~= '1' then
+    return held
+  end
+  held = 0
+end
 if held > 0 and ARGV[1] ~= '1' then
   return { 0, held }
 end

@@ -20,6 +20,11 @@ local owed, retry, failures, garbage = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 --@include groups
 --@include failure
 --@include look
-local found = look(ARGV[1], ARGV[2], ARGV[3], { unpack(ARGV, 4) })
+-- One by one, as there may be more than Lua unpacks.
+local hints = {}
+for i = 4, #ARGV do
+  hints[i - 3] = ARGV[i]
+end
+local found = look(ARGV[1], ARGV[2], ARGV[3], hints)
 found[#found + 1] = print_of(found)
 return found

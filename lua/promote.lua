@@ -19,13 +19,17 @@ local waiting, retry, ready, owed, failures, messages = KEYS[1], KEYS[2], KEYS[3
 local now = clock(ARGV[1])
 local limit = tonumber(ARGV[2])
 
--- What is due of a set, and when the next one is, nil for never.
-local function take_due(zset)
+-- What is due of a set, and when the next one is, nil for never. `prepare` is called before anything is taken: what it
+-- raises leaves all where it is.
+local function take_due(zset, prepare)
   -- Mostly one is due, or none: then this look tells all.
   local due = redis.call('ZRANGE', zset, 0, 1, 'WITHSCORES')
   local first, second = tonumber(due[2]), tonumber(due[4])
   if not first or first > now then
     return {}, first
+  end
+  if prepare then
+    prepare()
   end
   if second and second <= now then
     due = redis.call('ZRANGE', zset, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
@@ -36,9 +40,21 @@ local function take_due(zset)
   return { due[1], due[2] }, second
 end
 
-local due_messages, next_message = take_due(waiting)
+-- A stream takes no entry any more once it has had one of the highest id, which others may add: what is left goes back.
+local function put_back(zset, due, from, refusal)
+  for i = from, #due, 2 do
+    redis.call('ZADD', zset, due[i + 1], due[i])
+  end
+  return refusal
+end
+
+local owing
+local function count_groups()
+  owing = owing_groups(ready)
+end
+
+local due_messages, next_message = take_due(waiting, count_groups)
 if #due_messages > 0 then
-  local owing = owing_groups(ready)
   for i = 1, #due_messages, 2 do
     if owing then
       redis.call('HSET', owed, due_messages[i], owing)
@@ -48,7 +64,10 @@ if #due_messages > 0 then
     if string.find(due, '.', 1, true) then
       due = math.ceil(tonumber(due))
     end
-    redis.call('XADD', ready, '*', 'id', due_messages[i], 'due', due, 'n', '1')
+    local entry = redis.pcall('XADD', ready, '*', 'id', due_messages[i], 'due', due, 'n', '1')
+    if type(entry) == 'table' then
+      return put_back(waiting, due_messages, i, entry)
+    end
   end
 end
 
@@ -63,9 +82,13 @@ for i = 1, #due_retries, 2 do
   local group, id = split_copy(due_retries[i])
   local due = math.ceil(tonumber(due_retries[i + 1]))
   local failure = read_failure(redis.call('HGET', failures, due_retries[i])) or first_failure(id, due)
-  failure.next = redis.call(
+  local entry = redis.pcall(
     'XADD', ready, '*', 'id', id, 'due', failure.due, 'n', failure.attempts + 1, 'g', group, 'at', due
   )
+  if type(entry) == 'table' then
+    return put_back(retry, due_retries, i, entry)
+  end
+  failure.next = entry
   redis.call('HSET', failures, due_retries[i], write_failure(failure))
 end
 

@@ -36,7 +36,7 @@ local policy = read_policy(ARGV[5], ARGV[6])
 -- A foreign or damaged entry has no fields of ours: there is no message to speak of.
 local function delivery_of(entry, values)
   local fields = fields_of(values)
-  local attempt, due = tonumber(fields['n']), tonumber(fields['due'])
+  local attempt, due = whole_number(fields['n']), whole_number(fields['due'])
   if not fields['id'] or not attempt or not due or (fields['g'] or group) ~= group then
     return nil
   end

@@ -12,18 +12,32 @@ local function fields_of(values)
   return fields
 end
 
+-- A field as a whole number, nil for what is none of ours: others may write anything, "nan" and "inf" too.
+local function whole_number(text)
+  return text and #text <= 15 and string.find(text, '^%d+$') and tonumber(text) or nil
+end
+
+-- Whether a whole number is larger than another, both as the server writes them: of up to 20 digits, more than Lua keeps.
+local function is_larger(a, b)
+  if #a ~= #b then
+    return #a > #b
+  end
+  return a > b
+end
+
 -- Entry ids are two numbers, not strings: 9-0 comes before 10-0.
 local function entry_after(a, b)
   local a_ms, a_seq = string.match(a, '(%d+)-(%d+)')
   local b_ms, b_seq = string.match(b, '(%d+)-(%d+)')
   if a_ms ~= b_ms then
-    return tonumber(a_ms) > tonumber(b_ms)
+    return is_larger(a_ms, b_ms)
   end
-  return tonumber(a_seq) > tonumber(b_seq)
+  return is_larger(a_seq, b_seq)
 end
 
--- The first entry id that may come behind an entry.
+-- The first entry id that may come behind an entry. Beyond what Lua keeps of a number, the entry itself: one that is acked
+-- may stay, none that is not may go.
 local function entry_behind(entry)
   local ms, seq = string.match(entry, '(%d+)-(%d+)')
-  return string.format('%s-%.0f', ms, tonumber(seq) + 1)
+  return #seq > 15 and entry or string.format('%s-%.0f', ms, tonumber(seq) + 1)
 end

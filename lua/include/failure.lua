@@ -15,13 +15,26 @@ local function write_failure(failure)
   ) .. failure.error
 end
 
+local function is_64_bit(number)
+  return #number < 20 or #number == 20 and number <= '18446744073709551615'
+end
+
+local function is_entry(text)
+  local ms, seq = string.match(text, '^(%d+)%-(%d+)$')
+  return ms ~= nil and is_64_bit(ms) and is_64_bit(seq)
+end
+
 local function read_failure(value)
   if not value then
     return nil
   end
   local attempts, entry, next_entry, due, at, reason, text =
-    string.match(value, '^(%d+) (%S+) (%S+) (%d+) (%d+) (%S+) (.*)$')
-  if not attempts then
+    string.match(value, '^(%d+) (%d+%-%d+) ([%d%-]+) (%d+) (%d+) (%S+) (.*)$')
+  -- Anybody who may write the hash may write any value: a number with more digits than ours would be none in Lua, an entry
+  -- with more none of a stream.
+  if not attempts or #attempts > 15 or #due > 15 or #at > 15 then
+    return nil
+  elseif not is_entry(entry) or next_entry ~= '-' and not is_entry(next_entry) then
     return nil
   end
   return {

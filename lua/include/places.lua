@@ -42,6 +42,11 @@ local function find_ready(ids)
   return wanted, find_entries(wanted)
 end
 
+-- The time of a score; what is beyond all times of ours is told as 2^53, as integers of replies have an end.
+local function whole_ms(score)
+  return score and math.ceil(math.max(-2 ^ 53, math.min(2 ^ 53, tonumber(score))))
+end
+
 local function is_pending(group, entry)
   return #redis.call('XPENDING', ready, group, entry, entry, 1) == 1
 end
@@ -51,7 +56,7 @@ end
 local function places_of(id, due, base)
   local places = {}
   local function add(group, state, entry, at, failure)
-    places[#places + 1] = { group = group, state = state, entry = entry, at = tonumber(at), failure = failure }
+    places[#places + 1] = { group = group, state = state, entry = entry, at = whole_ms(at), failure = failure }
   end
 
   local died = redis.call('ZSCORE', garbage, copy_of('', id))
@@ -68,7 +73,7 @@ local function places_of(id, due, base)
       local retry_at, died_at = redis.call('ZSCORE', retry, copy), redis.call('ZSCORE', garbage, copy)
       local entry = failure and failure.due == due and failure.next ~= '-' and failure.next or base
       if retry_at then
-        add(group.name, 'retry', nil, math.ceil(tonumber(retry_at)), failure)
+        add(group.name, 'retry', nil, retry_at, failure)
       elseif died_at then
         add(group.name, 'garbage', nil, died_at, failure)
       elseif not entry then

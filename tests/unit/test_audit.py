@@ -1,14 +1,16 @@
 """The audit judges one message by all that is known of it: planted problems are found, what is legitimate is not."""
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
 
 from lisa_common.delivery import Entry
 from lisa_common.failure import Failure
-from lisa_manager.operator.audit import Kind, audit
+from lisa_manager.operator.audit import audit
 from lisa_manager.operator.pieces import Copy, GroupState, Head, Pieces
+from lisa_manager.operator.problem import Kind
 
 DUE, NOW = 1_000, 5_000
 NONE: dict[str, GroupState] = {}
@@ -193,11 +195,37 @@ def test_what_is_legitimate_is_no_problem(pieces: Pieces, groups: dict[str, Grou
         pytest.param(
             _pieces(head=Head(DUE, 9_000), waiting=DUE), _groups(), (Kind.UNWATCHED, "", True), id="will not expire"
         ),
-        pytest.param(_pieces(waiting=DUE + 1), _groups(), (Kind.WRONG_TIME, "", False), id="would be late"),
-        pytest.param(_pieces(waiting=DUE - 1), _groups(), (Kind.WRONG_TIME, "", False), id="would be early"),
+        pytest.param(_pieces(waiting=DUE + 1), _groups(), (Kind.WRONG_TIME, "", True), id="would be late"),
+        pytest.param(_pieces(waiting=DUE - 1), _groups(), (Kind.WRONG_TIME, "", True), id="would be early"),
+        pytest.param(_pieces(waiting=inf), _groups(), (Kind.WRONG_TIME, "", True), id="would never be ready"),
         pytest.param(
-            _pieces(head=Head(None, readable=False)), _groups(), (Kind.UNREADABLE, "", False), id="unreadable"
+            _pieces(copies={"a": Copy(retry=inf)}), _groups(), (Kind.WRONG_TIME, "a", True), id="would never be retried"
         ),
+        pytest.param(
+            _pieces(copies={"a": Copy(garbage=1e300)}), _groups(), (Kind.WRONG_TIME, "a", True), id="would never age"
+        ),
+        pytest.param(
+            _pieces(head=Head(DUE, 9_000), waiting=DUE, expiring=inf),
+            _groups(),
+            (Kind.UNWATCHED, "", True),
+            id="would never expire",
+        ),
+        pytest.param(Pieces("m", finished=inf), _groups(), (Kind.DANGLING, "", True), id="would never be forgotten"),
+        pytest.param(Pieces("", waiting=1.0), _groups(), (Kind.FOREIGN, "", True), id="without an id"),
+        pytest.param(Pieces("\udcff", waiting=1.0), _groups(), (Kind.FOREIGN, "", True), id="no UTF-8"),
+        pytest.param(
+            _pieces(head=Head(None, readable=False), waiting=inf),
+            _groups(),
+            (Kind.UNREADABLE, "", True),
+            id="unreadable, would never be read",
+        ),
+        pytest.param(
+            _pieces(head=Head(None, readable=False), entries=[_entry()]),
+            _groups(last="1-0"),
+            (Kind.UNREADABLE, "", False),
+            id="unreadable, and about to be read",
+        ),
+        pytest.param(_pieces(head=Head(None, readable=False)), _groups(), (Kind.UNREADABLE, "", True), id="unreadable"),
     ],
 )
 def test_what_is_wrong_is_found(pieces: Pieces, groups: dict[str, GroupState], found: tuple[Kind, str, bool]) -> None:

@@ -55,7 +55,9 @@ def test_header(path: Path) -> None:
     assert len(args) == kinds.count("ARGV")
     assert [int(number) for number, *_ in keys] == list(range(1, len(keys) + 1))
     assert [int(number) for number, *_ in args] == list(range(1, len(args) + 1))
-    assert [rest for _, rest, _ in args if rest] in ([], [args[-1][1]]), "only the last argument repeats"
+    assert [rest for _, rest, _ in args if rest] in ([], [rest for _, rest, _ in args[-1:]]), (
+        "only the last argument repeats"
+    )
 
 
 @every_script

@@ -87,20 +87,31 @@ _PLAIN = [b"id", b"due", b"n"]
 """Fields of an entry that is no retry, as most are: told apart, reading one takes half the time."""
 
 
+_MOST = 10**15
+"""Beyond every time and every attempt of ours, and still exact in Lua."""
+
+
+def _number(value: bytes) -> int:
+    number = int(value)
+    if not 0 <= number < _MOST:
+        raise ValueError(value)
+    return number
+
+
 def entry_of(entry: bytes, values: list[bytes] | None) -> Entry:
-    """An entry of the ready stream as Redis gives it."""
+    """An entry of the ready stream as Redis gives it; whoever may write the stream may write any."""
     name = entry.decode()
     try:
         if values and values[::2] == _PLAIN:
-            return Entry(name, values[1].decode(), int(values[3]), int(values[5]))
+            return Entry(name, values[1].decode() or None, _number(values[3]), _number(values[5]))
         fields = dict(zip(*[iter(values or ())] * 2, strict=True))
         return Entry(
             entry=name,
-            id=fields[b"id"].decode(),
-            due_ms=int(fields[b"due"]),
-            attempt=int(fields[b"n"]),
+            id=fields[b"id"].decode() or None,
+            due_ms=_number(fields[b"due"]),
+            attempt=_number(fields[b"n"]),
             group=fields[b"g"].decode() if b"g" in fields else None,
-            at_ms=int(fields[b"at"]) if b"at" in fields else None,
+            at_ms=_number(fields[b"at"]) if b"at" in fields else None,
         )
     except (KeyError, ValueError):
         return Entry(name)

@@ -13,6 +13,7 @@ LisaError
     ├── AccessDenied      wrong password, an ACL that forbids the command, or no certificate that the server trusts
     ├── Untrusted         the server's certificate is not one that we trust, or is for another host; nothing was done
     ├── NoGroup           the consumer group, or its stream, is not there
+    ├── UnreadableReply   the reply is none that the call can have; it was carried out, or not
     └── Resharded         new messages of the topic go to other shards since; nothing was done
 """
 
@@ -33,6 +34,7 @@ __all__ = [
     "UnknownGroup",
     "UnknownTopic",
     "Unreachable",
+    "UnreadableReply",
     "Untrusted",
 ]
 
@@ -111,6 +113,10 @@ class NoGroup(ServerError):
 
 class Resharded(ServerError):
     """New messages of the topic go to other shards since its policy was read; nothing was done."""
+
+
+class UnreadableReply(ServerError):
+    """The reply is none that the call can have: damaged data, or no Redis; the call was carried out, or not."""
 
 
 OF_THE_SERVER = (Unreachable, OutcomeUnknown, Refused, AccessDenied, Untrusted)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 __all__ = ["Failure", "read_failure"]
 
-_LAYOUT = re.compile(rb"(\d+) (\S+) (\S+) (\d+) (\d+) (\S+) (.*)", re.DOTALL)
+# No number of ours has more digits: Lua would not keep them, and Python does not read thousands of them.
+_NUMBER, _ENTRY = rb"([0-9]{1,15})", rb"[0-9]{1,20}-[0-9]{1,20}"
+_LAYOUT = re.compile(rb"%b (%b) (%b|-) %b %b (\S+) (.*)" % (_NUMBER, _ENTRY, _ENTRY, _NUMBER, _NUMBER), re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,8 @@ def read_failure(value: bytes | None) -> Failure | None:
     attempts, entry, following, due, at, reason, error = match.groups()
     return Failure(
         attempts=int(attempts),
-        entry=entry.decode("utf-8", "replace"),
-        next_entry=None if following == b"-" else following.decode("utf-8", "replace"),
+        entry=entry.decode(),
+        next_entry=None if following == b"-" else following.decode(),
         due_ms=int(due),
         at_ms=int(at),
         reason=reason.decode("utf-8", "replace"),

@@ -9,29 +9,35 @@ from typing import Final
 
 __all__ = [
     "ABSENT",
+    "KEY_TYPES",
     "NO_GROUP",
     "TOPIC_KEYS",
     "TopicKeys",
     "absent_key",
+    "bytes_of",
     "copy_of",
     "dropped_key",
     "split_copy",
+    "text_of",
     "topics_key",
     "wake_channel",
 ]
 
-TOPIC_KEYS: Final = (
-    "waiting",
-    "ready",
-    "messages",
-    "expiring",
-    "finished",
-    "owed",
-    "retry",
-    "failures",
-    "garbage",
-    "closed",
-)
+KEY_TYPES: Final = {
+    "waiting": "zset",
+    "ready": "stream",
+    "messages": "hash",
+    "expiring": "zset",
+    "finished": "zset",
+    "owed": "hash",
+    "retry": "zset",
+    "failures": "hash",
+    "garbage": "zset",
+    "closed": "string",
+}
+"""The keys of a topic and their types, as the server calls them."""
+
+TOPIC_KEYS: Final = tuple(KEY_TYPES)
 
 ABSENT: Final = "absent"
 """The name of a topic's key that is never there; see `lisa_common.transport.slots.guarded`."""
@@ -97,6 +103,16 @@ class TopicKeys:
 def absent_key(key: str) -> str:
     """The key beside another one of a topic that is never there."""
     return f"{key.rpartition(':')[0]}:{ABSENT}"
+
+
+def text_of(data: bytes) -> str:
+    """A name, an id or a copy as the server has it; what is no UTF-8 is none of ours, and `bytes_of` gives it back."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def bytes_of(text: str) -> bytes:
+    """What `text_of` was given."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def copy_of(group: str, id: str) -> str:

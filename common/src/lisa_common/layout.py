@@ -36,8 +36,8 @@ class Layout:
     @cached_property
     def former(self) -> dict[int, tuple[TopicKeys, ...]]:
         """Where they went before each reshard, by its number; without what is drained."""
-        past = enumerate(self.policy.former)
-        return {number: self._of(number, count) for number, count in past if number not in self.policy.drained}
+        past, drained = enumerate(self.policy.former), frozenset(self.policy.drained)
+        return {number: self._of(number, count) for number, count in past if number not in drained}
 
     @cached_property
     def served(self) -> tuple[TopicKeys, ...]:

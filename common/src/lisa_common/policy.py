@@ -2,17 +2,24 @@
 
 import json
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lisa_common.errors import InvalidInput
 from lisa_common.values import MAX_DELAY_S, MAX_RETRIES
 
-__all__ = ["DEFAULT_POLICY", "LAYOUT_FIELDS", "MAX_PRIORITY", "MAX_SHARDS", "Policy"]
+__all__ = ["DEFAULT_POLICY", "LAYOUT_FIELDS", "MAX_PRIORITY", "MAX_SERVED", "MAX_SHARDS", "MAX_STORED", "Policy"]
 
 MAX_PRIORITY = 255
 MAX_SHARDS = 256
+MAX_SERVED = 16 * MAX_SHARDS
+"""Shards of one topic that may hold messages: those of today, and those of few reshards that still drain."""
+
+_MAX_FORMER = 1_000
+MAX_STORED = 65_536
+"""A stored policy; the largest that there can be is some ten thousand."""
+
 _MAX_MS = MAX_DELAY_S * 1000
 _DAY_MS = 86_400_000
 
@@ -70,12 +77,22 @@ class Policy(BaseModel):
     shards: Annotated[Shards, Field(description="over how many slots of a Cluster the topic is spread")] = 1
     former: Annotated[
         tuple[Shards, ...],
-        Field(description="numbers of shards before each reshard, oldest first", strict=False),
+        Field(max_length=_MAX_FORMER, description="numbers of shards before each reshard, oldest first", strict=False),
     ] = ()
     drained: Annotated[
-        tuple[int, ...],
-        Field(description="which of those, by position, hold no messages any more", strict=False),
+        tuple[Annotated[int, Field(ge=0, lt=_MAX_FORMER)], ...],
+        Field(
+            max_length=_MAX_FORMER, description="which of those, by position, hold no messages any more", strict=False
+        ),
     ] = ()
+
+    @model_validator(mode="after")
+    def _serves_a_few_shards(self) -> Self:
+        drained = frozenset(self.drained)
+        served = self.shards + sum(count for at, count in enumerate(self.former) if at not in drained)
+        if served > MAX_SERVED:
+            raise ValueError(f"at most {MAX_SERVED} shards may hold messages, those of before reshards included")
+        return self
 
     @cached_property
     def as_json(self) -> str:
@@ -88,6 +105,8 @@ class Policy(BaseModel):
 
         Raises InvalidInput naming the field when it is damaged.
         """
+        if len(stored) > MAX_STORED:
+            raise InvalidInput("policy", "too long", f"one of at most {MAX_STORED} bytes is")
         try:
             fields = json.loads(stored)
         except (ValueError, RecursionError):
@@ -103,7 +122,8 @@ class Policy(BaseModel):
             return cls(**fields)
         except ValidationError as error:
             first = error.errors()[0]
-            name = ".".join(str(part) for part in first["loc"][:1])
+            # What concerns several fields has no place of its own: it is about the layouts.
+            name = ".".join(str(part) for part in first["loc"][:1]) or "former"
             known = "" if name in cls.model_fields else f"; fields are {', '.join(cls.model_fields)}"
             raise InvalidInput(f"policy field {name}", first.get("input"), first["msg"] + known) from None
 

@@ -47,6 +47,7 @@ SCRIPT_NAMES = (
     "repair",
     "replay",
     "reschedule",
+    "reset",
     "retire",
     "scan",
     "send",

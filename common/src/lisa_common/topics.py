@@ -4,13 +4,15 @@ import logging
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from functools import lru_cache
+from typing import Any
 
 from lisa_common.call import Call, Flow, command, script
 from lisa_common.errors import InvalidInput, OutcomeUnknown, Refused, Unreachable
 from lisa_common.keys import TopicKeys, dropped_key, topics_key
 from lisa_common.layout import Layout
-from lisa_common.policy import DEFAULT_POLICY, Policy
+from lisa_common.policy import DEFAULT_POLICY, MAX_STORED, Policy
+from lisa_common.protocol.replies import byte_values, pairs
 from lisa_common.values import check_name
 
 __all__ = [
@@ -44,9 +46,14 @@ class Topic:
     policy: Policy = DEFAULT_POLICY
 
 
-@lru_cache(maxsize=100_000)
 def parse_topic(name: str, stored: bytes) -> Topic:
     """A topic from its entry; one whose policy is damaged gets the default policy, and a line in the log."""
+    # What is too long to be a policy is cut, so that it is not kept.
+    return _parse_topic(name, stored[: MAX_STORED + 1])
+
+
+@lru_cache(maxsize=100_000)
+def _parse_topic(name: str, stored: bytes) -> Topic:
     try:
         return Topic(name, Policy.load(stored))
     except ValueError as error:  # InvalidInput is one
@@ -54,7 +61,7 @@ def parse_topic(name: str, stored: bytes) -> Topic:
         return Topic(name)
 
 
-@cache
+@lru_cache(maxsize=10_000)
 def _complain_once(complaint: str) -> None:
     logger.error(complaint)
 
@@ -66,7 +73,12 @@ def read_registry(prefix: str) -> Flow[dict[str, Topic]]:
 
 def registered(prefix: str) -> Call[list[bytes]]:
     """The registry as it stands there, for `parse_registry`."""
-    return command("HGETALL", topics_key(prefix))
+    return command("HGETALL", topics_key(prefix), decode=_flat)
+
+
+def _flat(reply: Any) -> list[bytes]:
+    byte_values(reply, 2 * (len(reply) // 2))
+    return list(reply)
 
 
 def parse_registry(reply: list[bytes]) -> dict[str, Topic]:
@@ -77,7 +89,7 @@ def parse_registry(reply: list[bytes]) -> dict[str, Topic]:
 def read_dropped(prefix: str) -> Flow[dict[str, bytes]]:
     """The marks of topics that were dropped lately, by name."""
     key = dropped_key(prefix)
-    return _by_topic(key, (yield command("HGETALL", key)))
+    return _by_topic(key, (yield command("HGETALL", key, decode=_flat)))
 
 
 def dropped_mark(now_ms: int, layout: Layout) -> str:
@@ -93,7 +105,7 @@ def read_mark(prefix: str, name: str, mark: bytes) -> tuple[int, Layout]:
 
 def _by_topic(place: str, reply: list[bytes]) -> dict[str, bytes]:
     found = {}
-    for name, stored in zip(reply[::2], reply[1::2], strict=True):
+    for name, stored in pairs(reply):
         try:
             found[check_name("topic", name.decode("utf-8", "replace"))] = stored
         except InvalidInput as error:
@@ -167,7 +179,9 @@ class Topics:
         return (yield from self.resolve_anew(topic))
 
     def _read(self, topics: list[str]) -> Flow[None]:
-        found: list[bytes | None] = yield command("HMGET", topics_key(self.prefix), *topics)
+        found: list[bytes | None] = yield command(
+            "HMGET", topics_key(self.prefix), *topics, decode=lambda reply: byte_values(reply, len(topics))
+        )
         until = self.clock() + REFRESH_S
         for topic, stored in zip(topics, found, strict=True):
             policy = DEFAULT_POLICY if stored is None else parse_topic(topic, stored).policy

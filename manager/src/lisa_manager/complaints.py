@@ -2,6 +2,8 @@
 
 import logging
 
+from lisa_common.errors import LisaError
+
 __all__ = ["Complaints"]
 
 
@@ -16,11 +18,11 @@ class Complaints:
         return bool(self._open)
 
     def about(self, subject: str, error: Exception) -> None:
-        """Complains, unless that was said already."""
-        text = str(error)
+        """Complains, unless that was said already. What is no error of ours is a fault, and told with where it was."""
+        text = str(error) if isinstance(error, LisaError) else f"{type(error).__name__}: {error}"
         if self._open.get(subject) != text:
             self._open[subject] = text
-            self._logger.error("%s: %s", subject, text)
+            self._logger.error("%s: %s", subject, text, exc_info=None if isinstance(error, LisaError) else error)
 
     def settled(self, subject: str) -> None:
         """Notes that all is well with the subject."""

@@ -3,15 +3,16 @@
 import asyncio
 import logging
 import signal
+import time
 from collections.abc import Awaitable, Callable
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from lisa_common.aio import AsyncConnection, cancel_all
-from lisa_common.errors import InvalidInput, LisaError
-from lisa_common.values import check_name
+from lisa_common.transport.server import RECONNECT
 from lisa_manager.board import Board
 from lisa_manager.complaints import Complaints
+from lisa_manager.jobs.adopter import Adopter
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.drainer import Drainer
 from lisa_manager.jobs.promoter import Promoter
@@ -29,6 +30,9 @@ _GAUGES_S = 60
 
 _TURNS = 1_000
 """Turns of a job at once, where one does not wait for a node at which an earlier one is at work: one for each node."""
+
+_CALM_S = 10.0
+"""A loop that has run for so long is no more in trouble than one that just began."""
 
 
 def serve(settings: ManagerSettings) -> None:
@@ -51,11 +55,18 @@ class Manager:
         self._settings = settings
         self._connection = AsyncConnection.of(settings, name="lisa-manager")
         self._board = Board(settings.prefix, fallback_s=settings.poll_s)
-        self._promoter = Promoter(self._connection, self._board, settings)
         self._reclaimer = Reclaimer(self._connection, self._board, settings)
         self._trimmer = Trimmer(self._connection, self._board, settings)
         self._sweeper = Sweeper(self._connection, self._board, settings)
         self._discoverer = Discoverer(self._connection, self._board)
+        self._promoter = Promoter(self._connection, self._board, settings)
+        self._adopter = Adopter(
+            self._connection,
+            self._board,
+            self._discoverer,
+            unknown=self._promoter.unknown_topics,
+            discover=self._discover,
+        )
         self._drainer = Drainer(self._connection, self._board, self._discoverer)
         self._complaints = Complaints(logger)
         self._stopping = asyncio.Event()
@@ -72,18 +83,15 @@ class Manager:
             await self._check_server()
             scheduler = self._schedule()
             loops = [
-                asyncio.create_task(loop, name=name)
+                asyncio.create_task(self._kept(name, loop), name=name)
                 for name, loop in {
-                    "promote": self._promoter.run(),
-                    "listen": self._promoter.listen(),
-                    "adopt": self._adopt(),
-                    "stop": self._stopping.wait(),
+                    "promote": self._promoter.run,
+                    "listen": self._promoter.listen,
+                    "adopt": self._adopter.run,
                 }.items()
             ]
             try:
-                done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
+                await self._stopping.wait()
             finally:
                 scheduler.pause()
                 # A turn that is about to begin does so, as only one that has can say nothing of its cancellation.
@@ -92,6 +100,18 @@ class Manager:
                 # The scheduler cancels turns, but does not wait for them; one might still take up a connection.
                 await cancel_all(*loops, *self._turns)
         logger.info("manager has ended")
+
+    async def _kept(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
+        """Runs a loop, and begins it again should it fail: no fault in one may end the others."""
+        failures = 0
+        while True:
+            began = time.monotonic()
+            try:
+                await loop()
+            except Exception as error:  # noqa: BLE001 - whatever it is, all other topics and jobs go on
+                failures = 1 if time.monotonic() - began > _CALM_S else failures + 1
+                self._complaints.about(name, error)
+                await asyncio.sleep(RECONNECT.compute(failures))
 
     async def _check_server(self) -> None:
         for finding in (await examine(self._connection)).findings:
@@ -125,7 +145,7 @@ class Manager:
             # The scheduler, which would log it as a failure, cancels what runs when it is shut down.
             if not self._stopping.is_set():
                 raise
-        except LisaError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other jobs go on, and this one has its next turn
             self._complaints.about(name, error)
         else:
             self._complaints.settled(name)
@@ -133,22 +153,6 @@ class Manager:
     async def _discover(self) -> None:
         await self._discoverer.turn()
         self._promoter.wake()
-
-    async def _adopt(self) -> None:
-        """Serves a topic at once of which a send was heard, not only when the registry is read again."""
-        while True:
-            name = await self._promoter.unknown_topics.get()
-            if name in self._board.topics:
-                continue
-            try:
-                # Of the shards of a topic the registry knows.
-                if name is not None and "/" not in name:
-                    await self._discoverer.adopt(check_name("topic", name))
-                await self._discover()
-            except InvalidInput as error:
-                self._complaints.about("wake", error)
-            except LisaError as error:
-                self._complaints.about("discover", error)
 
     async def _gauges(self) -> None:
         pending = sum(sum(watched.pending.values()) for watched in self._board.topics.values())

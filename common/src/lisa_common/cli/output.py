@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lisa_common.escaping import shown, shown_lines
+
 __all__ = [
     "Column",
     "new_table",
     "print_json",
     "print_table",
     "say",
-    "shown",
     "shown_duration",
     "shown_moment",
 ]
@@ -55,7 +56,7 @@ def new_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Table
         table.add_column(column.title, justify="right" if column.number else "left", overflow="fold")
     for row in rows:
         # As Text: a message's id or error is no markup.
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(shown(cell)) for cell in row))
     return table
 
 
@@ -76,15 +77,8 @@ def print_json(document: Any) -> None:
 
 
 def say(text: str, *, error: bool = False) -> None:
-    """Prints a line, to stderr if it is about an error or about progress."""
-    print(text, file=sys.stderr if error else sys.stdout)
-
-
-def shown(text: str) -> str:
-    """The text on one line, with what a terminal would obey (escapes, line breaks) written as escapes."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    """Prints lines, to stderr if they are about an error or about progress."""
+    print(shown_lines(text), file=sys.stderr if error else sys.stdout)
 
 
 def shown_duration(ms: float) -> str:

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from lisa_common.cli.output import shown
 from lisa_common.cli.streams import OUTPUT_ERRORS, abandon_output, provide_streams
 from lisa_common.errors import LisaError
+from lisa_common.escaping import shown
 
 __all__ = ["EXIT_FINE", "EXIT_NOT_DONE", "EXIT_WRONG", "Declined", "confirm", "new_program", "sub_commands"]
 
@@ -134,5 +134,5 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise Declined(f"{question} Not done, as nobody can be asked here: pass --yes")
-    if not typer.confirm(question, err=True):
+    if not typer.confirm(shown(question), err=True):
         raise Declined("not done")

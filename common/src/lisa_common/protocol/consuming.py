@@ -11,6 +11,7 @@ from lisa_common.delivery import Entry, entry_of
 from lisa_common.errors import OF_THE_SERVER, InvalidInput
 from lisa_common.keys import TopicKeys, wake_channel
 from lisa_common.policy import Policy
+from lisa_common.protocol.replies import byte_values, number, numbers, pairs, rows
 from lisa_common.scripts import Arg
 from lisa_common.transport.server import lisa_error
 
@@ -71,7 +72,7 @@ def read(
     def decode(reply: list[Any] | None) -> list[tuple[TopicKeys, list[Entry]]]:
         return [
             (shards[stream.decode()], [entry_of(entry, values) for entry, values in entries])
-            for stream, entries in reply or ()
+            for stream, entries in rows(reply or [])
         ]
 
     return command(
@@ -92,7 +93,7 @@ def held(
     return script(
         "held",
         keys,
-        decode=lambda reply: [entry_of(entry, values) for entry, values in reply],
+        decode=lambda reply: [entry_of(entry, values) for entry, values in rows(reply)],
         group=group,
         consumer=consumer,
         after=after,
@@ -106,8 +107,7 @@ def fetch(keys: TopicKeys, ids: Sequence[str]) -> Call[list[bytes | None] | str]
 
     def decode(reply: Any) -> list[bytes | None] | str:
         if not isinstance(reply, Exception):
-            records: list[bytes | None] = reply
-            return records
+            return byte_values(reply, len(ids))
         error = lisa_error(reply)
         if isinstance(error, OF_THE_SERVER):
             raise error
@@ -122,7 +122,8 @@ def server_time() -> Call[int]:
 
 
 def _time_ms(reply: list[Any]) -> int:
-    return int(reply[0]) * 1000 + int(reply[1]) // 1000
+    seconds, microseconds = reply
+    return int(seconds) * 1000 + int(microseconds) // 1000
 
 
 class AckOutcome(StrEnum):
@@ -142,7 +143,7 @@ def ack(
 
     def decode(exceptions: list[Any]) -> list[AckOutcome]:
         outcomes = [AckOutcome.ACKED] * len(entries)
-        for position, outcome in zip(*[iter(exceptions)] * 2, strict=True):
+        for position, outcome in pairs(exceptions):
             outcomes[position] = AckOutcome(outcome.decode())
         return outcomes
 
@@ -185,7 +186,7 @@ def nack(
     keys: TopicKeys, group: str, nacks: Sequence[Nack], policy: Policy, *, now_ms: Arg = ""
 ) -> Call[list[tuple[NackOutcome, int | None]]]:
     """Gives up deliveries. Result: outcome, and for a retry its due time in ms, for each."""
-    rows: list[Sequence[Arg]] = [
+    given: list[Sequence[Arg]] = [
         (
             n.entry.entry,
             n.entry.id or "",
@@ -200,8 +201,8 @@ def nack(
     return script(
         "nack",
         keys,
-        rows,
-        decode=lambda reply: [(NackOutcome(o.decode()), due or None) for o, due in reply],
+        given,
+        decode=lambda reply: [(NackOutcome(o.decode()), number(due) or None) for o, due in rows(reply, len(nacks))],
         repeatable=False,
         now_ms=now_ms,
         group=group,
@@ -214,7 +215,7 @@ def nack(
 
 def release(keys: TopicKeys, group: str, entries: Iterable[Entry], *, now_ms: Arg = "") -> Call[int]:
     """Gives deliveries back that have not begun, without spending an attempt. Result: how many."""
-    return script("release", keys, _rows(entries), now_ms=now_ms, group=group)
+    return script("release", keys, _rows(entries), decode=number, now_ms=now_ms, group=group)
 
 
 def extend(
@@ -243,7 +244,7 @@ def extend(
         "extend",
         keys,
         [(e.entry,) for e in entries],
-        decode=lambda reply: [bool(kept) for kept in reply],
+        decode=lambda reply: [bool(kept) for kept in numbers(reply, len(entries))],
         now_ms=now_ms,
         group=group,
         consumer=consumer,
@@ -260,6 +261,7 @@ def pass_over(keys: TopicKeys, group: str, entries: Iterable[Entry], policy: Pol
         "pass",
         keys,
         _rows(entries),
+        decode=number,
         now_ms=now_ms,
         group=group,
         policy=policy.as_json,

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from lisa_common.call import Call, script
-from lisa_common.keys import TopicKeys, wake_channel
+from lisa_common.keys import TopicKeys, bytes_of, text_of, wake_channel
 from lisa_common.policy import Policy
 from lisa_common.protocol.consuming import new_seed
+from lisa_common.protocol.replies import number, numbers, pairs, rows
 from lisa_common.scripts import Arg
-from lisa_common.values import check_name
 
 __all__ = [
     "Promoted",
@@ -41,10 +41,15 @@ class Promoted:
 
 def promote(keys: TopicKeys, *, limit: int, now_ms: Arg = "") -> Call[Promoted]:
     """Moves what is due into ready."""
+
+    def decode(reply: Any) -> Promoted:
+        now, count, next_due, full = numbers(reply, 4)
+        return Promoted(now, count, next_due if next_due >= 0 else None, bool(full))
+
     return script(
         "promote",
         keys,
-        decode=lambda r: Promoted(r[0], r[1], r[2] if r[2] >= 0 else None, bool(r[3])),
+        decode=decode,
         now_ms=now_ms,
         limit=limit,
     )
@@ -70,12 +75,17 @@ def reclaim(
     keys: TopicKeys, group: str, policy: Policy, *, cursor: str, limit: int, now_ms: Arg = ""
 ) -> Call[Reclaimed]:
     """Takes back deliveries whose lease has run out."""
+
+    def decode(reply: Any) -> Reclaimed:
+        following, *counts = rows(reply, 4)
+        return Reclaimed(following.decode(), *numbers(counts, 3))
+
     return script(
         "reclaim",
         keys,
-        decode=lambda r: Reclaimed(r[0].decode(), r[1], r[2], r[3]),
+        decode=decode,
         now_ms=now_ms,
-        group=group,
+        group=bytes_of(group),
         channel=wake_channel(keys.prefix),
         topic=keys.tag,
         policy=policy.as_json,
@@ -93,16 +103,16 @@ class Trimmed:
     consumers: int
     entries_left: int
     pending: Mapping[str, int]
-    """Deliveries that are not settled yet, by group."""
+    """Deliveries that are not settled yet, by group; names as `text_of` has them."""
 
 
 def trim(keys: TopicKeys, *, spent_ms: int) -> Call[Trimmed]:
     """Removes what every group has acked, and consumers that were away for longer than `spent_ms`."""
 
-    def decode(reply: list[Any]) -> Trimmed:
-        removed, consumers, left, pending = reply
-        groups = {name.decode(): count for name, count in zip(pending[::2], pending[1::2], strict=True)}
-        return Trimmed(removed, consumers, left, groups)
+    def decode(reply: Any) -> Trimmed:
+        *counts, pending = rows(reply, 4)
+        removed, consumers, left = numbers(counts, 3)
+        return Trimmed(removed, consumers, left, {text_of(name): number(count) for name, count in pairs(pending)})
 
     return script("trim", keys, decode=decode, spent_ms=spent_ms)
 
@@ -121,10 +131,15 @@ class Swept:
 
 def sweep(keys: TopicKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> Call[Swept]:
     """Expires messages, forgets finished ids, ages out garbage."""
+
+    def decode(reply: Any) -> Swept:
+        expired, forgotten, aged_out, full, next_in = numbers(reply, 5)
+        return Swept(expired, forgotten, aged_out, bool(full), next_in if next_in >= 0 else None)
+
     return script(
         "sweep",
         keys,
-        decode=lambda r: Swept(r[0], r[1], r[2], bool(r[3]), r[4] if r[4] >= 0 else None),
+        decode=decode,
         now_ms=now_ms,
         policy=policy.as_json,
         seed=new_seed(),
@@ -137,15 +152,15 @@ def replay(keys: TopicKeys, copies: Sequence[str], *, now_ms: Arg = "") -> Call[
     return script(
         "replay",
         keys,
-        [(copy,) for copy in copies],
-        decode=lambda reply: [outcome.decode() for outcome in reply],
+        [(bytes_of(copy),) for copy in copies],
+        decode=lambda reply: [outcome.decode() for outcome in rows(reply, len(copies))],
         now_ms=now_ms,
     )
 
 
 def purge(keys: TopicKeys, copies: Sequence[str]) -> Call[int]:
     """Deletes dead letters for good. Result: how many were there."""
-    return script("purge", keys, [(copy,) for copy in copies])
+    return script("purge", keys, [(bytes_of(copy),) for copy in copies], decode=number)
 
 
 def leave(keys: TopicKeys, group: str, ids: Sequence[str], *, gone: bool = True) -> Call[tuple[int, int]]:
@@ -153,7 +168,7 @@ def leave(keys: TopicKeys, group: str, ids: Sequence[str], *, gone: bool = True)
 
     Result: how many of the ids are done, from the first on, and how many copies were ended.
     """
-    return script("leave", keys, [(id,) for id in ids], decode=tuple, group=group, gone=int(gone))
+    return script("leave", keys, [(bytes_of(id),) for id in ids], decode=_leave, group=bytes_of(group), gone=int(gone))
 
 
 def disband(keys: TopicKeys, group: str, *, limit: int) -> Call[tuple[str, int]]:
@@ -162,9 +177,17 @@ def disband(keys: TopicKeys, group: str, *, limit: int) -> Call[tuple[str, int]]
     With a limit of 0 nothing is ended. Result: "more", "done", "gone" (it was not there) or "owes" (nothing changed, as
     the limit is 0), and how many copies were ended.
     """
-    return script(
-        "disband", keys, decode=lambda r: (r[0].decode(), r[1]), group=check_name("group", group), limit=limit
-    )
+    return script("disband", keys, decode=_disband, group=bytes_of(group), limit=limit)
+
+
+def _leave(reply: Any) -> tuple[int, int]:
+    done, ended = numbers(reply, 2)
+    return done, ended
+
+
+def _disband(reply: Any) -> tuple[str, int]:
+    outcome, ended = rows(reply, 2)
+    return outcome.decode(), number(ended)
 
 
 def retire(keys: TopicKeys, mark: Arg) -> Call[bool]:

@@ -4,16 +4,17 @@ What moves meanwhile does no harm: a message that stays where it is, is met exac
 """
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple
 
 from lisa_common.call import Call, Flow, command, script
 from lisa_common.failure import Failure, read_failure
-from lisa_common.keys import TopicKeys, split_copy
+from lisa_common.keys import TopicKeys, split_copy, text_of
 from lisa_common.protocol.producing import State
 from lisa_common.record import Record, UnreadableRecord, is_husk, unpack_record
+from lisa_common.scores import whole_ms
 
 __all__ = ["END", "PAGED", "START", "Listed", "Page", "Point", "page", "split"]
 
@@ -32,7 +33,7 @@ class Point(NamedTuple):
         return Point(self.score, self.member + b"\0")
 
 
-START, END = Point(-math.inf), Point(math.inf)
+START, END = Point(-inf), Point(inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +86,14 @@ def page(
 
 
 def _listed(state: State, member: bytes, score: bytes, data: bytes | None, failure: bytes | None) -> Listed:
-    name = member.decode("utf-8", "replace")
+    name = text_of(member)
     group, id = (None, name) if state is State.WAITING else split_copy(name)
     record, unreadable = None, ""
     try:
         record = None if data is None or is_husk(data) else unpack_record(data)
     except UnreadableRecord as error:
         unreadable = f"unreadable record: {error}"
-    return Listed(state, group or None, id, math.ceil(float(score)), record, read_failure(failure), unreadable)
+    return Listed(state, group or None, id, whole_ms(score), record, read_failure(failure), unreadable)
 
 
 def split(keys: TopicKeys, state: State, start: Point, end: Point, size: int) -> Flow[list[tuple[Point, Point]]]:

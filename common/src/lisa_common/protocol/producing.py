@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from lisa_common.call import Call, script
 from lisa_common.failure import Failure, read_failure
-from lisa_common.keys import TopicKeys, wake_channel
+from lisa_common.keys import TopicKeys, text_of, wake_channel
+from lisa_common.protocol.replies import numbers, rows
 from lisa_common.record import Record, UnreadableRecord, is_husk, unpack_record
 from lisa_common.scripts import Arg
 from lisa_common.values import GENERATED_SUFFIX
@@ -69,12 +70,22 @@ def send(keys: TopicKeys, messages: Sequence[Outgoing], *, repeatable: bool, now
     Raises Resharded where the shard is closed.
     """
     channel = wake_channel(keys.prefix)
-    return script("send", keys, messages, repeatable=repeatable, now_ms=now_ms, channel=channel, topic=keys.tag)
+    return script(
+        "send",
+        keys,
+        messages,
+        decode=lambda reply: numbers(reply, len(messages)),
+        repeatable=repeatable,
+        now_ms=now_ms,
+        channel=channel,
+        topic=keys.tag,
+    )
 
 
 def close(keys: TopicKeys, ids: Sequence[str], *, now_ms: Arg = "") -> Call[list[bool]]:
     """Closes a shard to new messages, for good. Result: which of the ids it knows; others it never will."""
-    return script("close", keys, [(id,) for id in ids], decode=lambda reply: list(map(bool, reply)), now_ms=now_ms)
+    rows_of = [(id,) for id in ids]
+    return script("close", keys, rows_of, decode=lambda reply: list(map(bool, numbers(reply, len(ids)))), now_ms=now_ms)
 
 
 class CancelOutcome(StrEnum):
@@ -98,7 +109,7 @@ def cancel(keys: TopicKeys, ids: Sequence[str], *, now_ms: Arg = "") -> Call[lis
         "cancel",
         keys,
         [(id,) for id in ids],
-        decode=lambda reply: [CancelOutcome(outcome.decode()) for outcome in reply],
+        decode=lambda reply: [CancelOutcome(outcome.decode()) for outcome in rows(reply, len(ids))],
         now_ms=now_ms,
     )
 
@@ -122,7 +133,7 @@ def reschedule(
         "reschedule",
         keys,
         dues,
-        decode=lambda reply: [(RescheduleOutcome(outcome.decode()), due) for outcome, due in reply],
+        decode=lambda reply: [(RescheduleOutcome(outcome.decode()), due) for outcome, due in rows(reply, len(dues))],
         now_ms=now_ms,
         channel=wake_channel(keys.prefix),
         topic=keys.tag,
@@ -214,4 +225,4 @@ def _found(id: str, reply: list[Any]) -> Found | None:
 def _copies(places: list[Any]) -> Iterator[CopyState]:
     for group, state, at_ms, failure in places:
         known = State.READY if state == b"unknown" else State(state.decode())
-        yield CopyState(group.decode(), known, at_ms or None, read_failure(failure))
+        yield CopyState(text_of(group), known, at_ms or None, read_failure(failure))

@@ -11,13 +11,14 @@ import redis.exceptions
 from redis.asyncio.retry import Retry
 
 from lisa_common.call import Call, command
-from lisa_common.errors import OutcomeUnknown, Unreachable
+from lisa_common.errors import AccessDenied, OutcomeUnknown, Unreachable
 from lisa_common.keys import TopicKeys
 from lisa_common.transport.address import Address
 from lisa_common.transport.aio_subscription import heard
 from lisa_common.transport.development import AsyncEmbeddedConnection
 from lisa_common.transport.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
 from lisa_common.transport.server import (
+    LOADS,
     NO_RETRY,
     check_options,
     connection_options,
@@ -144,14 +145,25 @@ class AsyncNode:
         """Repeats what the server did not do for want of a script."""
         if not has_errors(replies):
             return replies
-        if again := forgotten(calls, replies):
-            for script in {call.script for call in calls if call.script}:
-                await self._attempt(self._client.script_load(script.text))
-            for at, reply in zip(again, await self.ask([calls[at] for at in again]), strict=True):
+        for _ in range(LOADS):
+            again = forgotten(calls, replies)
+            left = [calls[at] for at in again]
+            if not left or not await self._load(left):
+                break
+            for at, reply in zip(again, await self._attempt(self._exchange(left)), strict=True):
                 replies[at] = reply
         if is_no_master(replies):
             await self._leave()
         return replies
+
+    async def _load(self, calls: Sequence[Call[Any]]) -> bool:
+        """Loads the scripts of these calls; says whether we may."""
+        try:
+            for script in {call.script for call in calls if call.script}:
+                await self._attempt(self._client.script_load(script.text))
+        except AccessDenied:
+            return False
+        return True
 
     async def _borrow(self) -> Any:
         if not self._idle:

@@ -4,6 +4,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import redis
@@ -11,11 +12,12 @@ import redis.exceptions
 from redis.retry import Retry
 
 from lisa_common.call import Call
-from lisa_common.errors import OutcomeUnknown, Unreachable
+from lisa_common.errors import AccessDenied, OutcomeUnknown, Unreachable
 from lisa_common.transport.address import Address
 from lisa_common.transport.development import EmbeddedConnection
 from lisa_common.transport.sentinel import SentinelConnection, TlsSentinelConnection
 from lisa_common.transport.server import (
+    LOADS,
     NO_RETRY,
     check_options,
     connection_options,
@@ -68,7 +70,7 @@ class Node:
         """Makes calls in one round trip. Result: their replies. Loads scripts that the server does not have."""
         if self._suspect:
             self._probe()
-        return self._complete(calls, self._attempt(lambda: self._receive(self._send(calls), len(calls))))
+        return self._complete(calls, self._attempt(partial(self._exchange, calls)))
 
     def send(self, calls: Sequence[Call[Any]]) -> Any:
         """The first half of `ask`. Result: the connection over which the replies come; it must be received from."""
@@ -92,6 +94,9 @@ class Node:
     def _probe(self) -> None:
         self._attempt(self._client.ping, unreachable_at=self._address)
         self._suspect = False
+
+    def _exchange(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        return self._receive(self._send(calls), len(calls))
 
     def _send(self, calls: Sequence[Call[Any]]) -> Any:
         connection = self._borrow(self._idle[os.getpid()])
@@ -122,14 +127,25 @@ class Node:
         """Repeats what the server did not do for want of a script."""
         if not has_errors(replies):
             return replies
-        if again := forgotten(calls, replies):
-            scripts = {call.script for call in calls if call.script}
-            self._attempt(lambda: [self._client.script_load(s.text) for s in scripts])
-            for at, reply in zip(again, self.ask([calls[at] for at in again]), strict=True):
+        for _ in range(LOADS):
+            again = forgotten(calls, replies)
+            left = [calls[at] for at in again]
+            if not left or not self._load(left):
+                break
+            for at, reply in zip(again, self._attempt(partial(self._exchange, left)), strict=True):
                 replies[at] = reply
         if is_no_master(replies):
             self._leave()
         return replies
+
+    def _load(self, calls: Sequence[Call[Any]]) -> bool:
+        """Loads the scripts of these calls; says whether we may."""
+        scripts = {call.script for call in calls if call.script}
+        try:
+            self._attempt(lambda: [self._client.script_load(script.text) for script in scripts])
+        except AccessDenied:
+            return False
+        return True
 
     def _borrow(self, idle: list[Any]) -> Any:
         try:

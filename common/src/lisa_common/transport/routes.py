@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import redis.exceptions as redis_errors
@@ -16,7 +17,7 @@ from lisa_common.call import Call, command, units
 from lisa_common.errors import LisaError, Refused, Unreachable
 from lisa_common.transport.address import NodeName
 from lisa_common.transport.rounds import CLIENT_ID, Answer, Part, Round, first_error, last, merged
-from lisa_common.transport.server import lisa_error, nobody
+from lisa_common.transport.server import lisa_error, nobody, read_reply
 from lisa_common.transport.slots import guarded, owners, slot_of, slot_of_key, split_count, split_read, without_block
 
 __all__ = ["SLOTS", "Routes", "Routing"]
@@ -115,10 +116,11 @@ class Routes:
             # Whoever comes meanwhile goes by what is known so far, if that is anything.
             self._stale = False
             [answer] = yield Round([Part(node, [SLOTS])])
-            reply = answer if isinstance(answer, LisaError) else answer[0]
+            asked = command(*SLOTS.args, decode=partial(owners, informant=node))
+            reply = answer if isinstance(answer, LisaError) else read_reply(asked, answer[0])
             if not isinstance(reply, Exception):
                 self._failed.discard(node)
-                self._owners = owners(reply, node)
+                self._owners = reply
                 return
             self.failed(node)
             failures["{}:{}".format(*node)] = reply

@@ -20,12 +20,14 @@ from lisa_common.errors import (
     Resharded,
     ServerError,
     Unreachable,
+    UnreadableReply,
     Untrusted,
 )
 from lisa_common.transport.address import Address
 from lisa_common.transport.tls import Tls
 
 __all__ = [
+    "LOADS",
     "NO_RETRY",
     "RECONNECT",
     "check_options",
@@ -72,6 +74,10 @@ _OF_TOPICS = {"NOGROUP": NoGroup, "UNBLOCKED": NoGroup, "RESHARDED": Resharded}
 # The client reconnects by itself before a command; when that fails the command was not sent.
 _CONNECTING = re.compile(r"(Error|Timeout)\b.* connecting to ")
 _BROKEN = "the connection to Redis broke before the reply"
+_NO_SCRIPT = (
+    "Redis refuses for now: it has not got a script, and does not take or keep it; the URL must lead to one server, "
+    "and where users may not load scripts, `lisa-manager load-scripts` must"
+)
 _DENIED = (
     redis_errors.AuthenticationError,
     redis_errors.AuthenticationWrongNumberOfArgsError,
@@ -154,6 +160,8 @@ def _redis_error(error: Exception) -> LisaError:
     )
     if isinstance(error, refusals) or text.startswith(_REFUSALS):
         return Refused(f"Redis refuses for now: {text}")
+    if isinstance(error, redis_errors.NoScriptError):
+        return Refused(_NO_SCRIPT)
     if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
         never = _CONNECTING.match(text)
         return Unreachable(f"cannot reach Redis: {text}") if never else OutcomeUnknown(f"{_BROKEN}: {text}")
@@ -197,6 +205,10 @@ def pack(calls: Sequence[Call[Any]]) -> list[bytes]:
     return [b"".join([hiredis.pack_command(call.args) for call in calls])]  # type: ignore[arg-type] # declared for one item
 
 
+LOADS = 3
+"""How often scripts are loaded for one request: what stands before several servers may never keep them."""
+
+
 def forgotten(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
     """Positions of the calls to make again because the server forgot their scripts, with what follows each of them."""
     lost = {at for at, reply in enumerate(replies) if isinstance(reply, redis_errors.NoScriptError)}
@@ -204,7 +216,10 @@ def forgotten(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
 
 
 def read_reply(call: Call[Any], reply: Any) -> Any:
-    """The result of a call, or the LisaError that it met."""
+    """The result of a call, or the LisaError that it met.
+
+    Whatever `decode` raises is an error of this call alone: what it was told of may be damaged.
+    """
     if isinstance(reply, LisaError):
         return reply
     if isinstance(reply, Exception) and not call.takes_errors:
@@ -213,6 +228,24 @@ def read_reply(call: Call[Any], reply: Any) -> Any:
         return call.decode(reply)
     except LisaError as error:
         return error
+    except Exception as error:  # noqa: BLE001 - what a decode raises depends on what others wrote
+        name = call.script.name if call.script else str(call.args[0])
+        return UnreadableReply(f"the reply to {name} cannot be read: {first_line(error)}; got {_excerpt(reply)}")
+
+
+_MOST_ITEMS, _MOST_TEXT = 6, 60
+
+
+def _excerpt(reply: Any, depth: int = 2) -> str:
+    """The beginning of a reply in printable characters; replies may be large."""
+    if isinstance(reply, list):
+        if not depth:
+            return "[…]"
+        items = [_excerpt(item, depth - 1) for item in reply[:_MOST_ITEMS]]
+        return f"[{', '.join(items)}{', …' if len(reply) > _MOST_ITEMS else ''}]"
+    if isinstance(reply, bytes | str):
+        return repr(reply[:_MOST_TEXT]) + ("…" if len(reply) > _MOST_TEXT else "")
+    return ascii(reply)[:_MOST_TEXT]
 
 
 def nobody(text: str, failures: Mapping[str, Exception]) -> ServerError:

@@ -51,12 +51,11 @@ def drop(
 
     Stop its consumers first: they make it again.
     """
-    check_name("group", group)
     with connected(settings) as connection:
         layout = connection.run(existing(settings.prefix, topic))
         debt = next((found for found in connection.run(read_groups(layout)) if found.group == group), None)
         if debt is None:
-            raise UnknownGroup(topic, group)
+            raise UnknownGroup(topic, check_name("group", group))
         if not force:
             _refuse(topic, debt)
         confirm(f"Drop group {group} of {topic} ({_owing(debt)})?", yes=yes)

@@ -10,7 +10,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from lisa_common.cli import Column, JsonFlag, print_json, print_table, say, shown_duration
+from lisa_common.cli import EXIT_WRONG, Column, JsonFlag, print_json, print_table, say, shown, shown_duration
 from lisa_common.cli.output import new_table
 from lisa_common.connection import Connection
 from lisa_manager.commands.shared import connected, operator
@@ -43,14 +43,23 @@ def status(
     """Shows how much waits, is ready, is being delivered, is to be retried, or is garbage.
 
     `late` is for how long the oldest undelivered message has been due. With several groups, all but `waiting` counts
-    each group's copy of a message.
+    each group's copy of a message. A topic that cannot be read is named; the exit code is 1 then.
     """
     with connected(settings) as connection:
         if watch is None:
             found = connection.run(read_status(settings.prefix, topic))
             print_json([_document(one) for one in found]) if json else _print(found)
+            _tell_damage(found)
         else:
             _watch(connection, settings.prefix, topic, watch, json=json)
+
+
+def _tell_damage(found: Sequence[TopicStatus]) -> None:
+    damaged = [one.damage for one in found if one.damage]
+    for damage in damaged:
+        say(f"cannot be read: {shown(damage)}", error=True)
+    if damaged:
+        raise typer.Exit(EXIT_WRONG)
 
 
 def _document(one: TopicStatus) -> dict[str, Any]:

@@ -90,6 +90,8 @@ def drop(
     """Drops a topic: its policy, its groups, and with --force its messages too. Without it, messages keep it alive."""
     with connected(settings) as connection:
         [status] = connection.run(read_status(settings.prefix, topic))
+        if status.damage and not force:
+            raise Declined(f"topic {topic} cannot be read ({status.damage}); check --repair mends it, --force drops it")
         if status.messages and not force:
             raise Declined(f"topic {topic} still holds messages ({owing(status)}); --force drops them with it")
         confirm(f"Drop topic {topic} ({owing(status)})?", yes=yes)

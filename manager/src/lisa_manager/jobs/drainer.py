@@ -3,7 +3,7 @@
 import logging
 
 from lisa_common.aio import AsyncConnection
-from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.errors import OF_THE_SERVER
 from lisa_manager.board import Board
 from lisa_manager.complaints import Complaints
 from lisa_manager.jobs.discoverer import Discoverer
@@ -28,7 +28,7 @@ class Drainer:
         for name, layout in [(name, layout) for name, layout in self._discoverer.layouts.items() if layout.former]:
             try:
                 drained = await self._connection.run(close_former(self._board.prefix, name))
-            except LisaError as error:
+            except Exception as error:
                 # One node of a Cluster may be away; the topics of others are drained all the same.
                 if isinstance(error, OF_THE_SERVER) and self._connection.node_of(layout.shards[0]) is None:
                     raise

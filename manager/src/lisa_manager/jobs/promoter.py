@@ -15,9 +15,11 @@ from lisa_common.errors import LisaError
 from lisa_common.keys import wake_channel
 from lisa_common.protocol import managing
 from lisa_common.protocol.consuming import server_time
+from lisa_common.scores import whole_ms
 from lisa_common.transport.server import RECONNECT
 from lisa_manager.board import Board, Watched
 from lisa_manager.complaints import Complaints
+from lisa_manager.jobs.adopter import UnknownTopics
 from lisa_manager.jobs.lanes import Topics
 from lisa_manager.jobs.rounds import Rounds
 from lisa_manager.settings import ManagerSettings
@@ -38,7 +40,7 @@ def _first_due(topic: Watched, place: str) -> Call[float]:
 
 
 def _due_ms(reply: list[Any]) -> float:
-    return math.ceil(float(reply[1])) if reply else math.inf
+    return whole_ms(reply[1]) if reply else math.inf
 
 
 class _ServerClock:
@@ -68,6 +70,7 @@ class Promoter:
         self._connection = connection
         self._board = board
         self._settings = settings
+        self.unknown_topics = UnknownTopics()
         self._clocks: dict[object, _ServerClock] = defaultdict(_ServerClock)
         """Of each node of a Cluster; else of the one server."""
         self._woken = asyncio.Event()
@@ -76,8 +79,6 @@ class Promoter:
         self._failures: Counter[object] = Counter()
         """Of each node, since it last answered."""
         self._rounds = Rounds(connection, board, board.promotions, settings, Complaints(logger))
-        self.unknown_topics: asyncio.Queue[str | None] = asyncio.Queue()
-        """Topics that sends were heard of and the board does not have; None: there may be some, as nobody listened."""
         self.promoted = 0
         """Messages and retries promoted so far."""
 
@@ -113,7 +114,7 @@ class Promoter:
         """Looks at topics of one node. Where it does not answer, its other topics wait for the next try as well."""
         try:
             await self._look(topics)
-        except LisaError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the topics of other nodes go on
             self._failures[node] += 1
             log = logger.warning if self._failures[node] == 1 else logger.debug
             log("cannot promote, will try again: %s", error)
@@ -203,7 +204,7 @@ class Promoter:
                         self._listening = True
                         self._board.look_now(self._board.topics)
                         self.wake()
-                        self.unknown_topics.put_nowait(None)
+                        self.unknown_topics.miss()
                     if heard is not None:
                         self._hear(heard)
             except LisaError as error:
@@ -221,7 +222,7 @@ class Promoter:
         name = wake[1].decode("utf-8", "replace")
         watched = self._board.topics.get(name)
         if watched is None:
-            self.unknown_topics.put_nowait(name)
+            self.unknown_topics.hear(name)
             return
         moment = self._clock_of(watched).moment_of(int(wake[2]))
         # A look that is under way may have come before that send.

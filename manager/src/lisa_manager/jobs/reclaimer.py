@@ -3,7 +3,7 @@
 import logging
 
 from lisa_common.aio import AsyncConnection
-from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.errors import OF_THE_SERVER
 from lisa_common.protocol import managing
 from lisa_manager.board import Board, Watched
 from lisa_manager.complaints import Complaints
@@ -46,7 +46,7 @@ class Reclaimer:
                         await self._reclaim(name, group, watched)
                     except OF_THE_SERVER:
                         raise
-                    except LisaError as error:
+                    except Exception as error:  # noqa: BLE001 - of this group alone, whatever it is
                         self._complaints.about(f"reclaim of {name}, group {group}", error)
                     else:
                         self._complaints.settled(f"reclaim of {name}, group {group}")

@@ -3,60 +3,21 @@
 Pure: it is given all that is known of a message, and says what is wrong and which steps would mend it.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 
 from lisa_common.delivery import Entry
 from lisa_common.keys import NO_GROUP, copy_of
-from lisa_common.values import GENERATED_SUFFIX
+from lisa_common.scores import whole_ms
+from lisa_common.values import GENERATED_SUFFIX, MAX_DELAY_S
 from lisa_manager.operator.pieces import Copy, GroupState, Head, Pieces
+from lisa_manager.operator.problem import Kind, Problem, Step
 
-__all__ = ["Kind", "Problem", "Step", "audit"]
-
-Step = tuple[str, str, str, str | int]
-"""Verb, name, member, value: as `lua/repair.lua` takes them."""
-
-
-class Kind(StrEnum):
-    """What may be wrong."""
-
-    LOST = "lost"
-    """A record without a place, or a group that owes the message and has it nowhere."""
-    STRAY = "stray"
-    """A place without a record, or in a group that does not owe the message."""
-    TWICE = "twice"
-    """In more than one place at once."""
-    OWED = "owed"
-    """What `owed` says does not fit the rest."""
-    DEAD_GROUP = "dead group"
-    """Something names a group that is not there any more: `group drop` ends it."""
-    MISSING_GROUP = "missing group"
-    """A shard of the topic lacks a group that others have: it gets nothing of what becomes ready there."""
-    DANGLING = "dangling"
-    """A failure, an expiry or a tombstone of nothing."""
-    UNWATCHED = "unwatched"
-    """It has a time to live that nobody looks at."""
-    WRONG_TIME = "wrong time"
-    """It waits for another time than its record names."""
-    UNREADABLE = "unreadable"
-    """A record that this release cannot read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong with one message; without `steps` it cannot be mended safely."""
-
-    kind: Kind
-    id: str
-    group: str
-    detail: str
-    steps: tuple[Step, ...] = ()
-
+__all__ = ["audit"]
 
 Groups = Mapping[str, GroupState]
 _ENTRY = "entry "
+_LATEST_MS = (MAX_DELAY_S + 86_400) * 1000
+"""How far ahead anything may be due, and a day."""
 
 
 def audit(pieces: Pieces, groups: Groups, now_ms: int) -> list[Problem]:
@@ -66,21 +27,59 @@ def audit(pieces: Pieces, groups: Groups, now_ms: int) -> list[Problem]:
 
 def _problems(pieces: Pieces, groups: Groups, now_ms: int) -> Iterator[Problem]:
     head = pieces.head
+    if not _is_ours(pieces.id):
+        yield _foreign(pieces)
+        return
     if head is None:
         yield from _without_record(pieces, groups)
     elif head.husk:
         yield from _husk(pieces, head, groups)
     elif not head.readable:
-        yield Problem(Kind.UNREADABLE, pieces.id, NO_GROUP, "the record is damaged, or of a later release")
+        yield _unreadable(pieces, head, groups, now_ms)
     else:
         yield from _message(pieces, head, groups, now_ms)
     generated = pieces.id.endswith(GENERATED_SUFFIX)
     # A message that several groups owe has a tombstone from the first ack on.
     unacked = head is not None and (pieces.owed is None or pieces.waiting is not None)
     alive = unacked and pieces.finished is not None and pieces.finished > now_ms
-    if pieces.finished is not None and (generated or alive):
+    if pieces.finished is not None and _is_never(pieces.finished, now_ms):
+        yield _dangling(pieces.id, "a tombstone without an end", ("ZREM", "finished", pieces.id, ""))
+    elif pieces.finished is not None and (generated or alive):
         detail = "a tombstone of a generated id" if generated else "a tombstone of a message that is alive"
         yield _dangling(pieces.id, detail, ("ZREM", "finished", pieces.id, ""))
+
+
+def _is_never(score: float, now_ms: int) -> bool:
+    """Whether a time is later than any that a program of ours sets."""
+    return score > now_ms + _LATEST_MS
+
+
+# Not ours
+
+
+def _is_ours(id: str) -> bool:
+    """Whether programs can read the id: it has characters, and was UTF-8."""
+    return bool(id) and not any("\ud800" <= character <= "\udfff" for character in id)
+
+
+def _foreign(pieces: Pieces) -> Problem:
+    id = pieces.id
+    steps: list[Step] = [("HDEL", name, id, "") for name in ("messages", "owed")]
+    steps += [("ZREM", name, id, "") for name in ("waiting", "expiring", "finished")]
+    for group in pieces.copies:
+        steps += _without_copy(id, group)
+    return Problem(Kind.FOREIGN, id, NO_GROUP, "an id that no program can read, or send", tuple(steps))
+
+
+def _unreadable(pieces: Pieces, head: Head, groups: Groups, now_ms: int) -> Problem:
+    """Who reads it buries it, from where it can be purged; so it must be somewhere, and its time must come."""
+    places = {group: _places(pieces, pieces.entries, group, groups) for group in {*groups, *pieces.copies, NO_GROUP}}
+    steps: tuple[Step, ...] = ()
+    if pieces.waiting is not None and _is_never(pieces.waiting, now_ms):
+        steps = (("ZADD", "waiting", pieces.id, now_ms),)
+    elif pieces.waiting is None and not any(places.values()):
+        steps = _lost(pieces, head, list(groups)).steps
+    return Problem(Kind.UNREADABLE, pieces.id, NO_GROUP, "the record is damaged, or of a later release", steps)
 
 
 # Without a record
@@ -166,7 +165,8 @@ def _message(pieces: Pieces, head: Head, groups: Groups, now_ms: int) -> Iterato
     else:
         yield from _copies(pieces, head, groups, places)
     yield from _dangling_failures(pieces, head, groups)
-    yield from _expiry(pieces, head, places)
+    yield from _expiry(pieces, head, places, now_ms)
+    yield from _never(pieces, now_ms)
 
 
 def _places(pieces: Pieces, own: Sequence[Entry], group: str, groups: Groups) -> list[str]:
@@ -184,10 +184,11 @@ def _places(pieces: Pieces, own: Sequence[Entry], group: str, groups: Groups) ->
 
 def _waiting(pieces: Pieces, head: Head, places: Mapping[str, list[str]]) -> Iterator[Problem]:
     id = pieces.id
-    if pieces.waiting is not None and math.ceil(pieces.waiting) != head.due_ms:
-        detail = f"waits until {math.ceil(pieces.waiting)}, but its record says {head.due_ms}"
-        yield Problem(Kind.WRONG_TIME, id, NO_GROUP, detail)
     others = [f"{place} of {group}" if group else place for group, found in places.items() for place in found]
+    if pieces.waiting is not None and whole_ms(pieces.waiting) != head.due_ms:
+        detail = f"waits until {pieces.waiting:.15g}, but its record says {head.due_ms}"
+        # Both are written in one step: it is the score that others wrote.
+        yield Problem(Kind.WRONG_TIME, id, NO_GROUP, detail, () if others else (("wait", "waiting", id, ""),))
     if others:
         yield Problem(Kind.TWICE, id, NO_GROUP, f"waits, and is in {', '.join(sorted(others))}")
     elif pieces.owed is not None:
@@ -266,10 +267,20 @@ def _dangling_failures(pieces: Pieces, head: Head, groups: Groups) -> Iterator[P
             yield _dangling_failure(pieces.id, group)
 
 
-def _expiry(pieces: Pieces, head: Head, places: Mapping[str, list[str]]) -> Iterator[Problem]:
+def _never(pieces: Pieces, now_ms: int) -> Iterator[Problem]:
+    for group, copy in pieces.copies.items():
+        for name in ("retry", "garbage"):
+            score = getattr(copy, name)
+            if score is not None and _is_never(score, now_ms):
+                step: Step = ("ZADD", name, copy_of(group, pieces.id), now_ms)
+                yield Problem(Kind.WRONG_TIME, pieces.id, group, f"in {name}, until {score:.15g}", (step,))
+
+
+def _expiry(pieces: Pieces, head: Head, places: Mapping[str, list[str]], now_ms: int) -> Iterator[Problem]:
     # The other way round is legitimate: a replay takes the time to live away, and the next sweep the expiry.
     id = pieces.id
     alive = pieces.waiting is not None or any(place != "garbage" for found in places.values() for place in found)
-    if pieces.expiring is None and head.expires_ms is not None and alive:
+    looked_at = pieces.expiring is not None and not _is_never(pieces.expiring, now_ms)
+    if not looked_at and head.expires_ms is not None and alive:
         step: Step = ("ZADD", "expiring", id, head.expires_ms)
         yield Problem(Kind.UNWATCHED, id, NO_GROUP, "has a time to live, and will not expire", (step,))

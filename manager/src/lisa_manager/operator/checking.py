@@ -2,20 +2,26 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from lisa_common.call import Flow
-from lisa_common.keys import TopicKeys
+from lisa_common.call import Call, Flow, command, script
+from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.keys import KEY_TYPES, NO_GROUP, TOPIC_KEYS, TopicKeys, text_of
 from lisa_common.layout import Layout
 from lisa_common.protocol.consuming import server_time
-from lisa_manager.operator.audit import Kind, Problem, audit
-from lisa_manager.operator.looking import chunks
+from lisa_manager.operator.audit import audit
+from lisa_manager.operator.looking import chunks, pairs
 from lisa_manager.operator.missing import complete_groups, missing_groups
-from lisa_manager.operator.snapshot import Look, look, read_entries, read_snapshot, repair
+from lisa_manager.operator.problem import Kind, Problem, Step
+from lisa_manager.operator.snapshot import Look, forget_stranger, look, read_entries, read_snapshot, repair
 
 __all__ = ["Finding", "Report", "check", "check_groups"]
 
 _AT_ONCE = 50
-_MADE = (("join", "ready", "", ""),)
+_LAST = "18446744073709551615-18446744073709551615"
+_RESET: tuple[Step, ...] = (("reset", "", "", ""),)
+"""Says that it can be mended, though not by a repair of a message."""
+_MADE: tuple[Step, ...] = (("join", "ready", "", ""),)
 """Stands for the step that makes a group: it is no step of one message."""
 
 
@@ -40,10 +46,51 @@ class Report:
 
 
 def check(keys: TopicKeys, *, mend: bool, progress: Callable[[int], object] = lambda _: None) -> Flow[Report]:
-    """Audits a topic, and mends if told to. `progress` is called with the number of messages judged."""
+    """Audits a topic, and mends if told to. `progress` is called with the number of messages judged.
+
+    What the server does not tell of the topic is a finding, and so no hindrance for others.
+    """
+    report = Report()
+    try:
+        if (yield from _check_keys(keys, report, mend=mend)):
+            yield from _check_messages(keys, report, progress, mend=mend)
+    except OF_THE_SERVER:
+        raise
+    except LisaError as error:
+        report.findings.append(Finding(keys.tag, Problem(Kind.DAMAGED, "", NO_GROUP, str(error))))
+    return report
+
+
+def _check_keys(keys: TopicKeys, report: Report, *, mend: bool) -> Flow[bool]:
+    """Looks whether each key is what it should be; says whether the topic can be read."""
+    kinds: list[bytes] = yield [command("TYPE", key) for key in keys.all()]
+    broken = [
+        Problem(Kind.DAMAGED, "", NO_GROUP, f"{name} is a {text_of(kind)}, and must be a {KEY_TYPES[name]}", _RESET)
+        for name, kind in zip(KEY_TYPES, kinds, strict=True)
+        if kind not in {b"none", KEY_TYPES[name].encode()}
+    ]
+    if kinds[TOPIC_KEYS.index("ready")] == b"stream" and (yield _last_entry(keys)) == _LAST:
+        broken.append(Problem(Kind.DAMAGED, "", NO_GROUP, "its stream has had the last of all entries", _RESET))
+    mended = bool(broken) and mend and (yield script("reset", keys, decode=bool))
+    report.findings += [Finding(keys.tag, problem, mended) for problem in broken]
+    return mended or not broken
+
+
+def _last_entry(keys: TopicKeys) -> Call[str]:
+    def decode(reply: list[Any]) -> str:
+        return text_of(pairs(reply)["last-generated-id"])
+
+    return command("XINFO", "STREAM", keys.of("ready"), decode=decode)
+
+
+def _check_messages(keys: TopicKeys, report: Report, progress: Callable[[int], object], *, mend: bool) -> Flow[None]:
     snapshot = yield from read_snapshot(keys)
     now: int = yield server_time()
-    report = Report(sum(pieces.head is not None for pieces in snapshot.pieces.values()))
+    report.messages = sum(pieces.head is not None for pieces in snapshot.pieces.values())
+    for name, member in snapshot.strangers:
+        gone = mend and (yield forget_stranger(keys, name, member))
+        problem = Problem(Kind.FOREIGN, text_of(member), NO_GROUP, f"in {name}, and names no copy", _RESET)
+        report.findings.append(Finding(keys.tag, problem, gone))
     suspects = [p for p in snapshot.pieces.values() if audit(p, snapshot.groups, now)]
     progress(len(snapshot.pieces) - len(suspects))
     for some in chunks(suspects, _AT_ONCE):
@@ -53,7 +100,6 @@ def check(keys: TopicKeys, *, mend: bool, progress: Callable[[int], object] = la
         for looked in looks:
             yield from _judge(keys, looked, now, report, mend=mend)
         progress(len(some))
-    return report
 
 
 def _judge(keys: TopicKeys, looked: Look, now: int, report: Report, *, mend: bool) -> Flow[None]:

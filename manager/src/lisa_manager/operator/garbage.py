@@ -1,14 +1,14 @@
 """Dead letters: found page by page, replayed or purged in batches."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from lisa_common.call import Call, Flow, command
 from lisa_common.failure import Failure, read_failure
-from lisa_common.keys import NO_GROUP, TopicKeys, copy_of, split_copy
+from lisa_common.keys import NO_GROUP, TopicKeys, bytes_of, copy_of, split_copy
 from lisa_common.protocol import managing
+from lisa_common.scores import whole_ms
 from lisa_manager.operator.looking import PAGE, chunks, groups, scored
 
 __all__ = ["REASONS", "DeadLetter", "Pages", "Wanted", "batches", "count", "named", "purge", "replay"]
@@ -110,9 +110,9 @@ class Pages:
 def _with_failures(keys: TopicKeys, found: Sequence[tuple[str, float]]) -> Flow[list[DeadLetter]]:
     if not found:
         return []
-    values: list[bytes | None] = yield command("HMGET", keys.of("failures"), *(copy for copy, _ in found))
+    values: list[bytes | None] = yield command("HMGET", keys.of("failures"), *(bytes_of(copy) for copy, _ in found))
     return [
-        DeadLetter(copy, math.ceil(score), read_failure(value))
+        DeadLetter(copy, whole_ms(score), read_failure(value))
         for (copy, score), value in zip(found, values, strict=True)
     ]
 
@@ -137,7 +137,7 @@ def named(keys: TopicKeys, ids: Sequence[str]) -> Flow[tuple[list[DeadLetter], l
 
 
 def _look_up(keys: TopicKeys, copies: Sequence[str]) -> Flow[list[DeadLetter]]:
-    scores: list[bytes | None] = yield command("ZMSCORE", keys.of("garbage"), *copies)
+    scores: list[bytes | None] = yield command("ZMSCORE", keys.of("garbage"), *map(bytes_of, copies))
     found = [(copy, float(score)) for copy, score in zip(copies, scores, strict=True) if score is not None]
     letters = yield from _with_failures(keys, found)
     return letters

@@ -5,13 +5,14 @@ What a group owes is named by entries of the stream, by `retry` and `garbage`, a
 trimmed. Then it is destroyed, and what is left of it is named by keys. So a drop that broke off is resumed by another.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 
 from lisa_common.call import Flow, command
-from lisa_common.keys import TopicKeys, split_copy
+from lisa_common.keys import TopicKeys, bytes_of, split_copy, text_of
 from lisa_common.layout import Layout
 from lisa_common.protocol import managing
-from lisa_manager.operator.looking import PAGE, existing, text_of
+from lisa_manager.operator.looking import PAGE, existing
 
 __all__ = ["drop_group"]
 
@@ -71,11 +72,14 @@ def _end_failed(keys: TopicKeys, group: str, *, gone: bool) -> Flow[int]:
 def _end_copies(keys: TopicKeys, group: str, verb: str, name: str, *, gone: bool) -> Flow[int]:
     cursor, ended = b"0", 0
     while True:
-        # Names of groups hold nothing that a pattern gives a meaning to.
-        cursor, flat = yield command(verb, keys.of(name), cursor, "MATCH", f"{group}/*", "COUNT", PAGE)
+        cursor, flat = yield command(verb, keys.of(name), cursor, "MATCH", _pattern(group), "COUNT", PAGE)
         ended += yield from _end(keys, group, [split_copy(text_of(copy))[1] for copy, _ in _each(flat)], gone=gone)
         if cursor == b"0":
             return ended
+
+
+def _pattern(group: str) -> bytes:
+    return re.sub(rb"([\\*?\[\]^-])", rb"\\\1", bytes_of(group)) + b"/*"
 
 
 def _end(keys: TopicKeys, group: str, ids: Sequence[str], *, gone: bool) -> Flow[int]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lisa_common.call import Flow, command
-from lisa_common.keys import TopicKeys, split_copy
+from lisa_common.keys import TopicKeys, bytes_of, split_copy, text_of
 from lisa_common.layout import Layout
 from lisa_manager.operator.backlog import Backlog, read_backlogs
-from lisa_manager.operator.looking import PAGE, GroupInfo, groups, pairs, text_of
+from lisa_manager.operator.looking import PAGE, GroupInfo, groups, pairs
 
 __all__ = ["GroupDebt", "read_groups"]
 
@@ -94,7 +94,8 @@ def _reading(keys: TopicKeys, names: Sequence[str]) -> Flow[dict[str, int]]:
 
     if not names:
         return {}
-    calls = [command("XINFO", "CONSUMERS", keys.of("ready"), name, decode=decode, takes_errors=True) for name in names]
+    ready = keys.of("ready")
+    calls = [command("XINFO", "CONSUMERS", ready, bytes_of(name), decode=decode, takes_errors=True) for name in names]
     counts: list[int] = yield calls
     return dict(zip(names, counts, strict=True))
 

@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 from lisa_common.call import Call, Flow, command
 from lisa_common.delivery import Entry, entry_of
 from lisa_common.errors import UnknownTopic
-from lisa_common.keys import TopicKeys, topics_key
+from lisa_common.keys import TopicKeys, text_of, topics_key
 from lisa_common.layout import Layout
 from lisa_common.topics import parse_topic, read_registry
+from lisa_common.transport.server import lisa_error
 from lisa_common.values import check_name
 
 __all__ = [
@@ -24,7 +25,6 @@ __all__ = [
     "list_layouts",
     "pairs",
     "scored",
-    "text_of",
 ]
 
 T = TypeVar("T")
@@ -51,10 +51,17 @@ def groups(keys: TopicKeys) -> Call[list[GroupInfo]]:
 
     def decode(reply: Any) -> list[GroupInfo]:
         if isinstance(reply, Exception):
-            return []
+            return _none_of(reply)
         return sorted((_group(info) for info in reply), key=lambda group: group.name)
 
     return command("XINFO", "GROUPS", keys.of("ready"), decode=decode, takes_errors=True)
+
+
+def _none_of(error: Exception) -> list[GroupInfo]:
+    # Without a stream there are no groups; anything else is wrong with the topic, or the server.
+    if "no such key" in str(error):
+        return []
+    raise lisa_error(error)
 
 
 def _group(info: list[Any]) -> GroupInfo:
@@ -113,11 +120,6 @@ def scored(flat: Iterable[bytes]) -> list[tuple[str, float]]:
     """Members of a sorted set with their scores, in the order of the reply."""
     each = iter(flat)
     return [(text_of(member), float(score)) for member, score in zip(each, each, strict=True)]
-
-
-def text_of(data: bytes) -> str:
-    """Text of the server's; bytes that are not UTF-8 are none of ours, and replaced."""
-    return data.decode("utf-8", "replace")
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -89,11 +89,11 @@ _ROLES = {
         channel="publish subscribe",
         registry="evalsha hdel hget hgetall hset hsetnx",
         dropped="evalsha hdel hget hgetall hset",
-        on_all="evalsha exists unlink",
+        on_all="evalsha exists type unlink",
         on={
             "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
             "ready": "exists xack xadd xautoclaim xdel xgroup|create xgroup|delconsumer xgroup|destroy xgroup|setid"
-            " xinfo|consumers xinfo|groups xlen xpending xrange xrevrange xtrim",
+            " xinfo|consumers xinfo|groups xinfo|stream xlen xpending xrange xrevrange xtrim",
             "messages": "hdel hget hlen hscan hset",
             "expiring": "zadd zrange zrem zscan zscore",
             "finished": "zadd zcount zrange zrem zremrangebyrank zscan zscore",

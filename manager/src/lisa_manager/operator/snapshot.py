@@ -10,17 +10,18 @@ from typing import Any
 from lisa_common.call import Call, Flow, command, script
 from lisa_common.delivery import Entry, entry_of, entry_place
 from lisa_common.failure import read_failure
-from lisa_common.keys import TopicKeys, split_copy
-from lisa_manager.operator.audit import Step
-from lisa_manager.operator.looking import PAGE, GroupInfo, entries, groups, text_of
+from lisa_common.keys import TopicKeys, bytes_of, split_copy, text_of
+from lisa_manager.operator.looking import PAGE, GroupInfo, entries, groups
 from lisa_manager.operator.pieces import GroupState, Head, Pieces
+from lisa_manager.operator.problem import Step
 
-__all__ = ["Look", "Snapshot", "look", "read_entries", "read_snapshot", "repair"]
+__all__ = ["Look", "Snapshot", "forget_stranger", "look", "read_entries", "read_snapshot", "repair"]
 
 _RECORDS = 100
 """Records in one page: the server reads them whole, and they may be large."""
 
 _START = "0-0"
+_SLASH = b"/"
 _HEAD, _HUSK_HEAD, _HEAD_WITH_TTL, _HAS_TTL, _VERSION = 14, 13, 20, 1, 1
 
 
@@ -32,6 +33,8 @@ class Snapshot:
     groups: dict[str, GroupState] = field(default_factory=dict)
     last: str = _START
     """The last entry that was seen."""
+    strangers: list[tuple[str, bytes]] = field(default_factory=list)
+    """Members that name no copy, after the key where they are."""
 
     def of(self, id: str) -> Pieces:
         """The pieces of a message, made if need be."""
@@ -79,6 +82,9 @@ def _read_scores(keys: TopicKeys, found: Snapshot, name: str) -> Flow[None]:
         cursor, flat = yield command("ZSCAN", keys.of(name), cursor, "COUNT", PAGE)
         for member, score in _pairs(flat):
             if name in {"retry", "garbage"}:
+                if _SLASH not in member:
+                    found.strangers.append((name, member))
+                    continue
                 group, id = split_copy(text_of(member))
                 setattr(found.of(id).copy(group), name, float(score))
             else:
@@ -94,6 +100,8 @@ def _read_values(keys: TopicKeys, found: Snapshot, name: str) -> Flow[None]:
         for member, value in _pairs(flat):
             if name == "owed":
                 found.of(text_of(member)).owed = _names(value)
+            elif _SLASH not in member:
+                found.strangers.append((name, member))
             else:
                 group, id = split_copy(text_of(member))
                 copy = found.of(id).copy(group)
@@ -132,7 +140,7 @@ def _pending(keys: TopicKeys, group: str) -> Flow[list[str]]:
     while True:
         start = f"({found[-1]}" if found else "-"
         page: list[str] = yield command(
-            "XPENDING", keys.of("ready"), group, start, "+", PAGE, decode=decode, takes_errors=True
+            "XPENDING", keys.of("ready"), bytes_of(group), start, "+", PAGE, decode=decode, takes_errors=True
         )
         found += page
         if len(page) < PAGE:
@@ -162,7 +170,7 @@ def look(keys: TopicKeys, suspect: Pieces, since: str) -> Call[Look]:
         return Look(pieces, found_groups, bool(whole), found_print, suspect, since)
 
     hints = [(entry.entry,) for entry in suspect.entries]
-    return script("look", keys, hints, decode=decode, id=suspect.id, since=since, names=_named(suspect))
+    return script("look", keys, hints, decode=decode, id=bytes_of(suspect.id), since=since, names=_named(suspect))
 
 
 def repair(keys: TopicKeys, looked: Look, steps: Sequence[Step]) -> Call[bool]:
@@ -170,20 +178,25 @@ def repair(keys: TopicKeys, looked: Look, steps: Sequence[Step]) -> Call[bool]:
     return script(
         "repair",
         keys,
-        steps,
+        [tuple(bytes_of(part) if isinstance(part, str) else part for part in step) for step in steps],
         decode=bool,
         repeatable=False,
         now_ms="",
         print=looked.print,
-        id=looked.suspect.id,
+        id=bytes_of(looked.suspect.id),
         since=looked.since,
         names=_named(looked.suspect),
         hints=",".join(entry.entry for entry in looked.suspect.entries),
     )
 
 
-def _named(pieces: Pieces) -> str:
-    return ",".join(sorted({*pieces.copies, *(pieces.owed or ())} - {""}))
+def _named(pieces: Pieces) -> bytes:
+    return bytes_of(",".join(sorted({*pieces.copies, *(pieces.owed or ())} - {""})))
+
+
+def forget_stranger(keys: TopicKeys, name: str, member: bytes) -> Call[bool]:
+    """Removes a member that names no copy. Result: whether it was there."""
+    return command("HDEL" if name == "failures" else "ZREM", keys.of(name), member, decode=bool)
 
 
 def _read_look(id: str, told: list[Any]) -> tuple[Pieces, dict[str, GroupState]]:

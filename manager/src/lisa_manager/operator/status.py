@@ -1,15 +1,16 @@
 """How much there is of what, in every topic. Sizes are read from the structures; there are no counters to drift."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lisa_common.call import Call, Flow, command
+from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.keys import TopicKeys
 from lisa_common.layout import Layout
 from lisa_common.protocol.consuming import server_time
+from lisa_common.scores import whole_ms
 from lisa_manager.operator.backlog import Backlog, read_backlogs
 from lisa_manager.operator.looking import GroupInfo, chunks, existing, groups, list_layouts, scored
 
@@ -58,6 +59,8 @@ class TopicStatus:
     due_in: tuple[int, ...]
     """Waiting messages by `BUCKETS`, and beyond."""
     groups: tuple[GroupStatus, ...]
+    damage: str = ""
+    """Why it, or one of its shards, could not be read; that is not counted then."""
 
     @property
     def messages(self) -> int:
@@ -71,7 +74,7 @@ def read_status(prefix: str, topic: str | None = None) -> Flow[list[TopicStatus]
     shards = [keys for layout in layouts for keys in layout.served]
     found: dict[str, list[TopicStatus]] = {layout.topic: [] for layout in layouts}
     for some in chunks(shards, _SHARDS_AT_ONCE):
-        for status in (yield from _read(some)):
+        for status in (yield from _read_each(some)):
             found[status.topic].append(status)
     return [_sum(of_shards) for of_shards in found.values()]
 
@@ -95,6 +98,7 @@ def _sum(shards: Sequence[TopicStatus]) -> TopicStatus:
         late_ms=max(shard.late_ms for shard in shards),
         due_in=tuple(map(sum, zip(*(shard.due_in for shard in shards), strict=True))),
         groups=tuple(_sum_group(name, groups_of[name]) for name in sorted(groups_of)),
+        damage=next((shard.damage for shard in shards if shard.damage), ""),
     )
 
 
@@ -102,6 +106,25 @@ def _sum_group(name: str, shards: Sequence[GroupStatus]) -> GroupStatus:
     # A consumer reads all shards, and each of them counts it.
     consumers = max(shard.consumers for shard in shards)
     return GroupStatus(name, sum(s.ready for s in shards), sum(s.delivered for s in shards), consumers)
+
+
+def _read_each(topics: Sequence[TopicKeys]) -> Flow[list[TopicStatus]]:
+    """The status of each; one that the server does not tell of is no hindrance for others."""
+    try:
+        return (yield from _read(topics))
+    except OF_THE_SERVER:
+        raise
+    except LisaError as error:
+        if len(topics) == 1:
+            return [_damaged(topics[0], error)]
+    half = len(topics) // 2
+    return [*(yield from _read_each(topics[:half])), *(yield from _read_each(topics[half:]))]
+
+
+def _damaged(keys: TopicKeys, error: LisaError) -> TopicStatus:
+    nothing = (0,) * (len(BUCKETS) + 1)
+    damage = f"{keys.tag}: {error}"
+    return TopicStatus(keys.topic, *(0, 0, 0, 0, 0), late_ms=0, due_in=nothing, groups=(), damage=damage)
 
 
 def _read(topics: Sequence[TopicKeys]) -> Flow[list[TopicStatus]]:
@@ -137,7 +160,7 @@ def _backlogs(keys: TopicKeys, sizes: list[Any]) -> list[Backlog]:
 
 def _status(keys: TopicKeys, now: int, sizes: list[Any], backlogs: Sequence[Backlog]) -> TopicStatus:
     found, _, waiting, retry, garbage, first_waiting, first_retry, *due_in = sizes
-    dues = [math.ceil(score) for _, score in (*first_waiting, *first_retry)]
+    dues = [whole_ms(score) for _, score in (*first_waiting, *first_retry)]
     dues += [b.oldest.at_ms or b.oldest.due_ms for b in backlogs if b.oldest and b.oldest.id]
     return TopicStatus(
         topic=keys.topic,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lisa_common.call import Call, Flow, command, script
-from lisa_common.errors import InvalidInput
+from lisa_common.errors import OF_THE_SERVER, InvalidInput, LisaError
 from lisa_common.keys import TopicKeys, dropped_key, topics_key
 from lisa_common.layout import Layout
 from lisa_common.policy import Policy
@@ -110,8 +110,8 @@ def _drop_shards(layout: Layout, gone: _Gone, *, force: bool) -> Flow[bool]:
     if former:
         # As a reshard that broke off may not have done.
         yield [producing.close(keys, []) for keys in former]
-    known: list[list[GroupInfo]] = yield [groups(keys) for keys in layout.served]
-    gone.groups |= {group.name for of_shard in known for group in of_shard}
+    for keys in layout.served:
+        gone.groups |= yield from _group_names(keys)
     if not force:
         gone.messages = sum((yield [command("HLEN", keys.of("messages")) for keys in layout.ever]))
         if gone.messages:
@@ -124,6 +124,17 @@ def _drop_shards(layout: Layout, gone: _Gone, *, force: bool) -> Flow[bool]:
         if not all(done for done, _ in outcomes):
             return False
     return True
+
+
+def _group_names(keys: TopicKeys) -> Flow[set[str]]:
+    try:
+        known: list[GroupInfo] = yield groups(keys)
+    except OF_THE_SERVER:
+        raise
+    except LisaError:
+        # It has no stream of ours, and so no groups; a topic that is damaged can be dropped as well.
+        return set()
+    return {group.name for group in known}
 
 
 def _former(layout: Layout) -> list[TopicKeys]:

@@ -1,0 +1,86 @@
+"""What a producer may write about topics costs a manager little, and declares nothing."""
+
+import asyncio
+import json
+import resource
+from typing import Any
+
+import pytest
+import redis
+
+from lisa_common.errors import InvalidInput
+from lisa_common.keys import TopicKeys, topics_key, wake_channel
+from lisa_common.layout import Layout
+from lisa_common.policy import DEFAULT_POLICY, MAX_SERVED, Policy
+from lisa_common.topics import parse_topic
+from lisa_producer import AsyncProducer, ProducerSettings
+from support import wait_until_async
+from support.running import managed
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"former": [256] * 1_000_000},
+        {"former": [256] * 900},
+        {"former": [1] * 1_001},
+        {"former": [1], "drained": [-1]},
+        {"former": [1], "drained": list(range(1_001))},
+        {"former": [1], "drained": [10**30]},
+        {"max_retries": 1, "x" * 1_000_000: 1},
+    ],
+    ids=["a million", "many shards", "many reshards", "negative", "many drained", "huge", "long"],
+)
+def test_a_policy_has_bounds(policy: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    """One beyond them is damaged: the default stands in, which is logged once and in short."""
+    stored = json.dumps(policy).encode()
+    with pytest.raises(InvalidInput):
+        Policy.load(stored)
+    for _ in range(3):
+        assert parse_topic("orders", stored).policy == DEFAULT_POLICY
+    [record] = caplog.records
+    assert len(record.getMessage()) < 600
+
+
+def test_what_reshards_make_is_allowed() -> None:
+    """Hundreds of them over the years, of which the latest still drain."""
+    policy = Policy.of({"shards": 256, "former": [256] * 900, "drained": list(range(897))})
+    assert Policy.load(policy.dump()) == policy
+    assert len(Layout("lisa", "orders", policy).served) == 4 * 256 < MAX_SERVED
+
+
+async def test_wakes_declare_nothing(redis_url: str, client: redis.Redis, prefix: str) -> None:
+    """A publisher of 100,000 names: the manager's memory and time are bounded, and other topics served."""
+    channel = wake_channel(prefix)
+    settings = ProducerSettings(redis_url=redis_url, prefix=prefix)
+
+    def publish() -> None:
+        for start in range(0, 100_000, 1_000):
+            pipeline = client.pipeline(transaction=False)
+            for number in range(start, start + 1_000):
+                pipeline.publish(channel, f"topic-{number} 1")
+            pipeline.execute()
+
+    async with AsyncProducer(settings=settings) as producer, managed(redis_url, prefix) as manager:
+        await producer.send("orders", b"x", id="before")
+        await wait_until_async(lambda: "orders" in manager._board.topics)
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        await asyncio.to_thread(publish)
+        await producer.send("shoes", b"x", delay=60)
+        await wait_until_async(lambda: "shoes" in manager._board.topics)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+    assert sorted(client.hkeys(topics_key(prefix))) == [b"orders", b"shoes"]
+    assert after.ru_maxrss - before.ru_maxrss < 30_000, "KiB"
+    assert after.ru_utime - before.ru_utime < 30
+
+
+async def test_a_send_declares_what_the_registry_lost(redis_url: str, client: redis.Redis, prefix: str) -> None:
+    """A wake behind which there are messages has the topic served, and declared."""
+    keys = TopicKeys(prefix, "lost")
+    async with managed(redis_url, prefix, discover_s=60) as manager:
+        await wait_until_async(lambda: client.pubsub_numsub(wake_channel(prefix))[0][1] == 1)
+        client.publish(wake_channel(prefix), "nobody 1")
+        client.hset(keys.of("messages"), "m", b"x")
+        client.publish(wake_channel(prefix), "lost 1")
+        await wait_until_async(lambda: "lost" in manager._board.topics)
+    assert client.hkeys(topics_key(prefix)) == [b"lost"]

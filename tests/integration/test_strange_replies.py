@@ -1,0 +1,133 @@
+"""Replies that no Redis gives, as of a proxy or of damaged data: an error of one call, and never an endless one."""
+
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import hiredis
+import pytest
+
+from lisa_common.aio import AsyncConnection
+from lisa_common.call import command
+from lisa_common.connection import Connection
+from lisa_common.delivery import Entry
+from lisa_common.errors import LisaError, Refused, UnreadableReply
+from lisa_common.keys import TopicKeys
+from lisa_common.policy import DEFAULT_POLICY
+from lisa_common.protocol import consuming, managing, producing
+from lisa_common.protocol.producing import Outgoing
+from support.twins import InThread
+
+KEYS = TopicKeys("lisa", "orders")
+ENTRY = Entry("1-1", "m", 5, 1)
+CALLS = (
+    consuming.join(KEYS, "g"),
+    consuming.read([KEYS], "g", "c", limit=1, block_ms=None),
+    consuming.held(KEYS, "g", "c", limit=1),
+    consuming.fetch(KEYS, ["m"]),
+    consuming.server_time(),
+    consuming.ack(KEYS, "g", [ENTRY], DEFAULT_POLICY),
+    consuming.nack(KEYS, "g", [consuming.Nack(ENTRY)], DEFAULT_POLICY),
+    consuming.release(KEYS, "g", [ENTRY]),
+    consuming.extend(KEYS, "g", "c", [ENTRY], DEFAULT_POLICY),
+    consuming.pass_over(KEYS, "g", [ENTRY], DEFAULT_POLICY),
+    managing.promote(KEYS, limit=1),
+    managing.reclaim(KEYS, "g", DEFAULT_POLICY, cursor="0-0", limit=1),
+    managing.trim(KEYS, spent_ms=1),
+    managing.sweep(KEYS, DEFAULT_POLICY, limit=1),
+    managing.replay(KEYS, ["g/m"]),
+    managing.purge(KEYS, ["g/m"]),
+    producing.send(KEYS, [Outgoing("m", "+1", b"\0")], repeatable=True),
+    producing.cancel(KEYS, ["m"]),
+    producing.reschedule(KEYS, [("m", "+1")]),
+    producing.find(KEYS, "m"),
+)
+STRANGE = (
+    b"+\xff\xfe\r\n",
+    b"$-1\r\n",
+    b"*0\r\n",
+    b"*1\r\n$1\r\nx\r\n",
+    b"*2\r\n:1\r\n",
+    b"*1\r\n*2\r\n:-7\r\n$1\r\nx\r\n",
+)
+
+
+@contextmanager
+def _serving(answer: Callable[[list[Any]], bytes]) -> Iterator[str]:
+    """A server that gives such answers, once a client has introduced itself."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            reader = hiredis.Reader()
+            while data := self.request.recv(65_536):
+                reader.feed(data)
+                while (words := reader.gets()) is not False:
+                    self.request.sendall(_greeting(words) or answer(words))
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"redis://127.0.0.1:{server.server_address[1]}?socket_timeout=1"
+        server.shutdown()
+
+
+def _greeting(words: list[Any]) -> bytes:
+    return {b"PING": b"+PONG\r\n", b"CLIENT": b"+OK\r\n", b"SCRIPT": b"$1\r\nx\r\n"}.get(words[0].upper(), b"")
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def connect(request: pytest.FixtureRequest) -> Callable[[str], Any]:
+    """Opens a connection of either kind."""
+    if request.param == "asyncio":
+        return lambda url: AsyncConnection(url, timeout_s=1)
+    return lambda url: InThread(Connection(url, timeout_s=1))
+
+
+@pytest.mark.parametrize("reply", STRANGE)
+async def test_a_strange_reply_is_an_error_of_its_call(connect: Callable[[str], Any], reply: bytes) -> None:
+    """Whatever each call of each program gets, it is a result, or an error that shows the reply."""
+    with _serving(lambda _: reply) as url:
+        connection = connect(url)
+        results = await connection.execute_each(CALLS)
+        await connection.close()
+    errors = [result for result in results if isinstance(result, Exception)]
+    assert all(isinstance(error, LisaError) for error in errors)
+    assert len(errors) > len(CALLS) // 2
+    unreadable = [str(error) for error in errors if isinstance(error, UnreadableReply)]
+    assert all("cannot be read: " in text and text.isprintable() for text in unreadable), unreadable
+
+
+async def test_other_calls_of_a_pipeline_have_their_results(connect: Callable[[str], Any], redis_url: str) -> None:
+    """A decode that fails says nothing of its neighbours."""
+
+    def fail(_: Any) -> int:
+        raise KeyError("\x1b[2J\n")
+
+    connection = connect(redis_url)
+    first, second, third = await connection.execute_each(
+        [command("ECHO", "1"), command("ECHO", b"\x1b[2J\xff" * 1_000, decode=fail), command("ECHO", "3")]
+    )
+    await connection.close()
+    assert (first, third) == (b"1", b"3")
+    assert isinstance(second, UnreadableReply)
+    assert len(str(second)) < 400
+    assert str(second).startswith("the reply to ECHO cannot be read: ")
+
+
+async def test_a_script_that_no_server_keeps_is_refused(connect: Callable[[str], Any]) -> None:
+    """As behind a balancer over several servers: it is loaded a few times, and then that is said."""
+    asked: list[bytes] = []
+
+    def answer(words: list[Any]) -> bytes:
+        asked.append(words[0])
+        return b"-NOSCRIPT No matching script.\r\n"
+
+    with _serving(answer) as url:
+        connection = connect(url)
+        [result] = await connection.execute_each([managing.promote(KEYS, limit=1)])
+        await connection.close()
+    assert isinstance(result, Refused)
+    assert "one server" in str(result)
+    assert len(asked) < 10
