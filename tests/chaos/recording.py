@@ -14,7 +14,7 @@ from lisa_common.keys import TopicKeys
 from lisa_common.layout import Layout
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.values import Duration
-from lisa_consumer.core import Core, Reading
+from lisa_consumer.core import Core, Reading, ReadResult
 
 __all__ = ["NOT_DONE", "RecordingCore"]
 
@@ -42,13 +42,14 @@ class RecordingCore(Core):
         self,
         layouts: dict[str, Layout],
         batches: list[tuple[TopicKeys, list[Entry]]],
+        leased_at: float,
         lease_ms: int | None,
-    ) -> Flow[tuple[list[Delivery], bool]]:
+    ) -> Flow[tuple[ReadResult, bool]]:
         asked, since = self._asked, now()
-        deliveries, passed_over = yield from super()._fetch(layouts, batches, lease_ms)
-        if deliveries:
-            self._recorder.write(Read(now(), since, asked, self.group, [_taken(each) for each in deliveries]))
-        return deliveries, passed_over
+        result, passed_over = yield from super()._fetch(layouts, batches, leased_at, lease_ms)
+        if result.deliveries:
+            self._recorder.write(Read(now(), since, asked, self.group, [_taken(each) for each in result.deliveries]))
+        return result, passed_over
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
         """Acks, and writes it down."""

@@ -1,6 +1,7 @@
 """How a worker keeps the leases of what it has in hand."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -67,7 +68,7 @@ async def test_a_handled_message_is_renewed_until_the_server_knows(
         leases = Leases(connection, core)
         [delivery] = await connection.run(core.read(["orders"], limit=1))
         await leases.learn(["orders"])
-        leases.hold([delivery])
+        leases.hold([delivery], time.monotonic())
         assert leases.begin(delivery, timeout_s=0)
         leases.end(delivery)
         keeper = asyncio.create_task(leases.run(["orders"]))

@@ -10,6 +10,7 @@ from typing import Self
 __all__ = ["Proxy"]
 
 _CHUNK = 65_536
+_SLOW_CHUNK = 8_192
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once, without a farewell
 _DRIP = 512
 _DRIP_S = 0.002
@@ -44,6 +45,10 @@ class Proxy:
         """Replies that were lost so far."""
         self.delay_s = 0.0
         """How long each piece is on its way."""
+        self.bytes_per_s = 0.0
+        """How many bytes of replies pass in a second, over all connections; 0: as many as come."""
+        self._free_at = 0.0
+        """When the bytes that passed so far have had their time, by the time of the event loop."""
         self.trickles = False
         """Whether pieces arrive in drops."""
         self.silent = False
@@ -117,12 +122,19 @@ class Proxy:
 
     async def _replies(self, reader: asyncio.StreamReader, link: _Link) -> None:
         with suppress(OSError):
-            while data := await reader.read(_CHUNK):
+            while data := await reader.read(_SLOW_CHUNK if self.bytes_per_s else _CHUNK):
                 if link.losing:
                     self.lost += 1
                     break
+                await self._take_time(len(data))
                 await self._pass_on(data, link, link.client)
         link.close()
+
+    async def _take_time(self, size: int) -> None:
+        if self.bytes_per_s:
+            now = asyncio.get_running_loop().time()
+            self._free_at = max(self._free_at, now) + size / self.bytes_per_s
+            await asyncio.sleep(self._free_at - now)
 
     async def _pass_on(self, data: bytes, link: _Link, writer: asyncio.StreamWriter) -> None:
         if link.dead:

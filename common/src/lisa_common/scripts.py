@@ -33,6 +33,7 @@ SCRIPT_NAMES = (
     "disown",
     "drop",
     "extend",
+    "fetch",
     "find",
     "held",
     "join",

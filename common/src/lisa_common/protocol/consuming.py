@@ -21,6 +21,7 @@ __all__ = [
     "ack",
     "extend",
     "fetch",
+    "fetch_within",
     "held",
     "join",
     "nack",
@@ -84,17 +85,24 @@ def held(
 
 def fetch(keys: TopicKeys, ids: Sequence[str]) -> Call[list[bytes | None] | str]:
     """The records of messages, None for each that has none; or, as text, what is wrong with all of this topic's."""
+    return command("HMGET", keys.of("messages"), *ids, decode=_records, takes_errors=True)
 
-    def decode(reply: Any) -> list[bytes | None] | str:
-        if not isinstance(reply, Exception):
-            records: list[bytes | None] = reply
-            return records
-        error = lisa_error(reply)
-        if isinstance(error, OF_THE_SERVER):
-            raise error
-        return str(error)
 
-    return command("HMGET", keys.of("messages"), *ids, decode=decode, takes_errors=True)
+def fetch_within(keys: TopicKeys, ids: Sequence[str], *, most_bytes: int, least: int) -> Call[list[bytes | None] | str]:
+    """The same of the first messages only: of `least`, and of more while all are not larger than `most_bytes`."""
+    rows = [(id,) for id in ids]
+    call = script("fetch", keys, rows, decode=_records, most_bytes=most_bytes, least=least)
+    return call._replace(takes_errors=True)
+
+
+def _records(reply: Any) -> list[bytes | None] | str:
+    if not isinstance(reply, Exception):
+        records: list[bytes | None] = reply
+        return records
+    error = lisa_error(reply)
+    if isinstance(error, OF_THE_SERVER):
+        raise error
+    return str(error)
 
 
 def server_time() -> Call[int]:
