@@ -1,6 +1,7 @@
 """How a worker keeps the leases of what it has in hand."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +12,13 @@ import redis
 from lisa_common.aio import AsyncConnection, cancel_all
 from lisa_common.keys import TopicKeys, topics_key
 from lisa_common.policy import Policy
+from lisa_consumer import Delivery
 from lisa_consumer.core import Core
 from lisa_consumer.leases import Leases
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import Server, wait_until_async
 from support.proxy import Proxy
-from support.running import hang, new_worker, working
+from support.running import hang, managed, new_worker, working
 
 VISIBILITY_MS = 6_000
 
@@ -74,3 +76,37 @@ async def test_a_handled_message_is_renewed_until_the_server_knows(
         keeper = asyncio.create_task(leases.run(["orders"]))
         await wait_until_async(_Idle(client, prefix).was_renewed)
         await cancel_all(keeper)
+
+
+async def test_no_handler_begins_on_a_lease_that_ran_out_on_the_way(
+    *,
+    own_server: Callable[..., Server],
+    prefix: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It counts from when the server was asked, not from when a slow link has brought the reply."""
+    server = own_server()
+    settings = ProducerSettings(redis_url=server.url, prefix=prefix)
+    ready = TopicKeys(prefix, "orders").of("ready")
+    idle_ms: list[int] = []
+    async with Proxy(server.port) as proxy, AsyncProducer(settings=settings) as sender:
+        with server.client() as client:
+            client.hset(topics_key(prefix), "orders", Policy.of({"visibility_ms": 1_000}).dump())
+            worker = new_worker(proxy.url, prefix)
+
+            @worker.on("orders")
+            async def handle(delivery: Delivery) -> None:
+                entry = delivery.entry.entry
+                pending = client.xpending_range(ready, "billing", entry, entry, 1)
+                idle_ms.append(pending[0]["time_since_delivered"] if pending else VISIBILITY_MS)
+
+            async with managed(server.url, prefix), working(worker):
+                await wait_until_async(lambda: client.exists(ready) and client.xinfo_groups(ready))
+                proxy.delay_s = 1.2
+                await sender.send("orders", b"x")
+                await wait_until_async(lambda: re.search("has run out|ran out", caplog.text) or idle_ms, 20)
+                proxy.delay_s = 0
+                await wait_until_async(lambda: idle_ms, 20)
+                await wait_until_async(lambda: not client.xpending(ready, "billing")["pending"])
+    assert idle_ms[0] < 1_000
+    assert len(idle_ms) == 1

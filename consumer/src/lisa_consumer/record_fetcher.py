@@ -78,6 +78,8 @@ class RecordFetcher:
         while pending:
             if self._clock() - leased_at > renew_after:
                 fetched, pending, leased_at = yield from self._renew(layouts, fetched, pending, leased_at)
+            if not pending:
+                return fetched, leased_at
             try:
                 came, pending = yield from self._fetch_some(pending, goal_s=min(_GOAL_S, renew_after / 2))
             except GeneratorExit:
