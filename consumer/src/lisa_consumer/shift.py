@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 HANDLER = "lisa-handler"
 """The name of the tasks in which handlers run, and what the names of their threads begin with."""
 
+_BEGINNING = 1 / 4
+"""The part of a drain in which what is held may still begin, and all of it should end."""
+
 _CANCEL_S = 1.0
 """How long a handler that was cancelled may take to end."""
 
@@ -58,6 +61,7 @@ class Shift:
         """What has not begun, of each topic that has any."""
         self._running: set[asyncio.Task[None]] = set()
         self._stopping = stopping
+        self._drain_until = self._begin_until = 0.0
         self._fetcher = Fetcher(
             *(connection, core, self._leases, self._hands),
             settings=settings,
@@ -73,12 +77,11 @@ class Shift:
         waiter = asyncio.create_task(self._stopping.wait())
         try:
             done, _ = await asyncio.wait((keeper, settler, reader, waiter), return_when=asyncio.FIRST_COMPLETED)
-            self._stopping.set()
-            self._fetcher.wake()
+            self._stop()
             for task in done:
                 task.result()
             # What waits in hand does not wait for the last read, which may take as long as the server lets it.
-            await self._give_back_unbegun()
+            await self._give_back_slow()
             await reader
             await self._drain()
         finally:
@@ -101,7 +104,9 @@ class Shift:
 
     def _start(self) -> None:
         """Starts what may run: of each topic in turn, while there are slots."""
-        waiting = [] if self._stopping.is_set() else list(self._queues)
+        waiting = list(self._queues)
+        if self._stopping.is_set():
+            waiting = [topic for topic in waiting if self._is_quick(topic)]
         while waiting:
             waiting = [topic for topic in waiting if self._start_one(topic) and topic in self._queues]
 
@@ -151,11 +156,27 @@ class Shift:
 
     # Ending
 
+    def _stop(self) -> None:
+        self._stopping.set()
+        now = time.monotonic()
+        self._drain_until = now + self._settings.drain_s
+        self._begin_until = now + self._settings.drain_s * _BEGINNING
+        self._fetcher.wake()
+        self._start()
+
+    def _is_quick(self, topic: str) -> bool:
+        """Whether a drain still begins what is held of a topic, as it should soon be handled."""
+        return time.monotonic() + self._hands[topic].expected_s < self._begin_until
+
     async def _drain(self) -> None:
-        await self._give_back_unbegun()
+        while self._running and any(map(self._is_quick, self._queues)):
+            left_s = max(0.0, self._begin_until - time.monotonic())
+            await asyncio.wait(self._running, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        await self._give_back(list(self._queues))
         if self._running:
-            logger.info("%d handlers are running, up to %g s", len(self._running), self._settings.drain_s)
-            await asyncio.wait(self._running, timeout=self._settings.drain_s)
+            left_s = max(0.0, self._drain_until - time.monotonic())
+            logger.info("%d handlers are running, up to %g s", len(self._running), left_s)
+            await asyncio.wait(self._running, timeout=left_s)
 
     async def _cancel_handlers(self) -> None:
         self._queues.clear()
@@ -165,9 +186,12 @@ class Shift:
             # One that does not heed it is left behind.
             await asyncio.wait(self._running, timeout=_CANCEL_S)
 
-    async def _give_back_unbegun(self) -> None:
-        deliveries = [delivery for queue in self._queues.values() for delivery in queue]
-        self._queues.clear()
+    async def _give_back_slow(self) -> None:
+        await self._give_back([topic for topic in self._queues if not self._is_quick(topic)])
+
+    async def _give_back(self, topics: list[str]) -> None:
+        """Gives back what has not begun of these topics."""
+        deliveries = [delivery for topic in topics for delivery in self._queues.pop(topic)]
         if not deliveries:
             return
         try:
