@@ -10,12 +10,14 @@ import pytest
 import redis
 
 from lisa_common.aio import AsyncConnection, cancel_all
+from lisa_common.errors import ServerError
 from lisa_common.keys import TopicKeys, topics_key
 from lisa_common.policy import Policy
-from lisa_consumer import Delivery
+from lisa_common.topics import REFRESH_S
+from lisa_consumer import AckOutcome, Delivery, NackOutcome
 from lisa_consumer.core import Core
 from lisa_consumer.leases import Leases
-from lisa_producer import AsyncProducer, ProducerSettings
+from lisa_producer import AsyncProducer, Message, ProducerSettings
 from support import Server, wait_until_async
 from support.proxy import Proxy
 from support.running import hang, managed, new_worker, working
@@ -110,3 +112,27 @@ async def test_no_handler_begins_on_a_lease_that_ran_out_on_the_way(
                 await wait_until_async(lambda: not client.xpending(ready, "billing")["pending"])
     assert idle_ms[0] < 1_000
     assert len(idle_ms) == 1
+
+
+async def test_what_is_in_hand_does_not_need_the_registry(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis, declare: Callable[..., Policy]
+) -> None:
+    """It may be at another server, one that is away: leases, acks and nacks go by the last known policy."""
+    declare(visibility_ms=300)
+    core = Core(prefix, "billing")
+    await sender.send_many("orders", [Message(body=b"x") for _ in range(3)])
+    async with AsyncConnection(redis_url) as connection:
+        leases = Leases(connection, core)
+        deliveries = await connection.run(core.read(["orders"], limit=3))
+        await leases.learn(["orders"])
+        leases.hold(deliveries, time.monotonic())
+        core._topics.clock = lambda: time.monotonic() + 2 * REFRESH_S
+        client.delete(topics_key(prefix))
+        client.set(topics_key(prefix), "no hash")
+        with pytest.raises(ServerError):
+            await leases.learn(["orders"])
+        keeper = asyncio.create_task(leases.run(["orders"]))
+        await wait_until_async(_Idle(client, prefix).was_renewed)
+        await cancel_all(keeper)
+        assert await connection.run(core.ack(deliveries[:1])) == [AckOutcome.ACKED]
+        assert await connection.run(core.nack(deliveries[1:], delay=0, error="no")) == [NackOutcome.RETRY] * 2
