@@ -15,7 +15,7 @@ from lisa_common.keys import TopicKeys
 from lisa_common.layout import Layout
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.values import Duration
-from lisa_consumer.core import Core, Reading
+from lisa_consumer.core import Core, Reading, ReadResult
 
 __all__ = ["NOT_DONE", "RecordingCore", "recorded"]
 
@@ -43,14 +43,15 @@ class RecordingCore(Core):
         self,
         layouts: dict[str, Layout],
         batches: list[tuple[TopicKeys, list[Entry]]],
+        leased_at: float,
         lease_ms: int | None,
-    ) -> Flow[tuple[list[Delivery], bool]]:
+    ) -> Flow[tuple[ReadResult, bool]]:
         asked, since = self._asked, now()
-        deliveries, passed_over = yield from super()._fetch(layouts, batches, lease_ms)
-        taken = [_taken(each) for each in deliveries if each.topic != FOREIGN]
+        result, passed_over = yield from super()._fetch(layouts, batches, leased_at, lease_ms)
+        taken = [_taken(each) for each in result.deliveries if each.topic != FOREIGN]
         if taken:
             self._recorder.write(Read(now(), since, asked, self.group, taken))
-        return deliveries, passed_over
+        return result, passed_over
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
         """Acks, and writes it down."""

@@ -1,6 +1,8 @@
 """How a worker keeps the leases of what it has in hand."""
 
 import asyncio
+import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,14 +10,17 @@ import pytest
 import redis
 
 from lisa_common.aio import AsyncConnection, cancel_all
+from lisa_common.errors import ServerError
 from lisa_common.keys import TopicKeys, topics_key
 from lisa_common.policy import Policy
+from lisa_common.topics import REFRESH_S
+from lisa_consumer import AckOutcome, Delivery, NackOutcome
 from lisa_consumer.core import Core
 from lisa_consumer.leases import Leases
-from lisa_producer import AsyncProducer, ProducerSettings
+from lisa_producer import AsyncProducer, Message, ProducerSettings
 from support import Server, wait_until_async
 from support.proxy import Proxy
-from support.running import hang, new_worker, working
+from support.running import hang, managed, new_worker, working
 
 VISIBILITY_MS = 6_000
 
@@ -67,9 +72,67 @@ async def test_a_handled_message_is_renewed_until_the_server_knows(
         leases = Leases(connection, core)
         [delivery] = await connection.run(core.read(["orders"], limit=1))
         await leases.learn(["orders"])
-        leases.hold([delivery])
+        leases.hold([delivery], time.monotonic())
         assert leases.begin(delivery, timeout_s=0)
         leases.end(delivery)
         keeper = asyncio.create_task(leases.run(["orders"]))
         await wait_until_async(_Idle(client, prefix).was_renewed)
         await cancel_all(keeper)
+
+
+async def test_no_handler_begins_on_a_lease_that_ran_out_on_the_way(
+    *,
+    own_server: Callable[..., Server],
+    prefix: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It counts from when the server was asked, not from when a slow link has brought the reply."""
+    server = own_server()
+    settings = ProducerSettings(redis_url=server.url, prefix=prefix)
+    ready = TopicKeys(prefix, "orders").of("ready")
+    idle_ms: list[int] = []
+    async with Proxy(server.port) as proxy, AsyncProducer(settings=settings) as sender:
+        with server.client() as client:
+            client.hset(topics_key(prefix), "orders", Policy.of({"visibility_ms": 1_000}).dump())
+            worker = new_worker(proxy.url, prefix)
+
+            @worker.on("orders")
+            async def handle(delivery: Delivery) -> None:
+                entry = delivery.entry.entry
+                pending = client.xpending_range(ready, "billing", entry, entry, 1)
+                idle_ms.append(pending[0]["time_since_delivered"] if pending else VISIBILITY_MS)
+
+            async with managed(server.url, prefix), working(worker):
+                await wait_until_async(lambda: client.exists(ready) and client.xinfo_groups(ready))
+                proxy.delay_s = 1.2
+                await sender.send("orders", b"x")
+                await wait_until_async(lambda: re.search("has run out|ran out", caplog.text) or idle_ms, 20)
+                proxy.delay_s = 0
+                await wait_until_async(lambda: idle_ms, 20)
+                await wait_until_async(lambda: not client.xpending(ready, "billing")["pending"])
+    assert idle_ms[0] < 1_000
+    assert len(idle_ms) == 1
+
+
+async def test_what_is_in_hand_does_not_need_the_registry(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis, declare: Callable[..., Policy]
+) -> None:
+    """It may be at another server, one that is away: leases, acks and nacks go by the last known policy."""
+    declare(visibility_ms=300)
+    core = Core(prefix, "billing")
+    await sender.send_many("orders", [Message(body=b"x") for _ in range(3)])
+    async with AsyncConnection(redis_url) as connection:
+        leases = Leases(connection, core)
+        deliveries = await connection.run(core.read(["orders"], limit=3))
+        await leases.learn(["orders"])
+        leases.hold(deliveries, time.monotonic())
+        core._topics.clock = lambda: time.monotonic() + 2 * REFRESH_S
+        client.delete(topics_key(prefix))
+        client.set(topics_key(prefix), "no hash")
+        with pytest.raises(ServerError):
+            await leases.learn(["orders"])
+        keeper = asyncio.create_task(leases.run(["orders"]))
+        await wait_until_async(_Idle(client, prefix).was_renewed)
+        await cancel_all(keeper)
+        assert await connection.run(core.ack(deliveries[:1])) == [AckOutcome.ACKED]
+        assert await connection.run(core.nack(deliveries[1:], delay=0, error="no")) == [NackOutcome.RETRY] * 2

@@ -288,7 +288,7 @@ async def test_room_that_shrinks_as_a_read_begins(
         for topic, held in (("full", 65), ("quick", 20)):
             shift._hands[topic].note(0.001)
             shift._hands[topic].held = held
-        reading = asyncio.create_task(shift._read_once())
+        reading = asyncio.create_task(shift._fetcher._read_once())
         asyncio.get_running_loop().call_soon(shift._hands["quick"].note, 1.0)
         await reading
     assert (shift._hands["quick"].room, caplog.messages) == (-18, [])

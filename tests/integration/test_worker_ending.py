@@ -2,15 +2,18 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 import redis
 
 from lisa_common.policy import Policy
-from lisa_consumer import AsyncConsumer, ConsumerSettings, Worker
+from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Worker
+from lisa_consumer.shift import HANDLER
 from lisa_producer import AsyncProducer, Message, ProducerSettings, State
-from support import Server, wait_until_async
+from support import Server, idle_async, wait_until_async
 from support.housekeeping import Housekeeper
 from support.running import Handled, hang, managed, new_worker, working
 
@@ -85,6 +88,83 @@ async def test_a_drain_does_not_wait_for_ever(redis_url: str, prefix: str, sende
         State.RETRY,
         "the handler was cancelled before it ended",
     )
+
+
+@pytest.mark.parametrize("kind", ["function", "stubborn coroutine"])
+async def test_what_does_not_end_is_not_given_up(redis_url: str, prefix: str, sender: AsyncProducer, kind: str) -> None:
+    """A thread, or a coroutine that heeds no cancellation, runs on after the drain: nobody else may begin meanwhile."""
+    worker, begun, gate = new_worker(redis_url, prefix, drain_s=0.05), Handled(), threading.Event()
+
+    def function(delivery: Delivery) -> None:
+        begun.append(delivery)
+        gate.wait()
+
+    async def coroutine(delivery: Delivery) -> None:
+        begun.append(delivery)
+        while not gate.is_set():
+            with suppress(asyncio.CancelledError):
+                await idle_async(0.01)
+
+    worker.on("orders")(function if kind == "function" else coroutine)
+    await sender.send("orders", b"x", id="a")
+    try:
+        async with working(worker):
+            await wait_until_async(lambda: begun)
+        found = await sender.find("orders", "a")
+        assert found is not None
+        assert (found.state, found.copies[0].failure) == (State.DELIVERED, None)
+    finally:
+        gate.set()
+        await wait_until_async(lambda: not any(task.get_name() == HANDLER for task in asyncio.all_tasks()))
+
+
+async def test_a_drain_keeps_the_order(redis_url: str, prefix: str, sender: AsyncProducer) -> None:
+    """What is held of quick messages is handled, as it would else come behind the younger ones that are ready."""
+    worker = new_worker(redis_url, prefix, concurrency=1)
+    handled = Handled()
+
+    @worker.on("orders")
+    async def handle(delivery: Delivery) -> None:
+        handled.append(delivery)
+        await idle_async(0.002)
+        if len(handled) == 50:
+            worker.stop()
+
+    ids = [f"m{n:04}" for n in range(500)]
+    await sender.send_many("orders", [Message(body=b"x", id=id) for id in ids])
+    await worker.serve()
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    async with AsyncConsumer("orders", "billing", settings=settings) as other:
+        left = await other.read(500)
+    assert handled.ids + [delivery.id for delivery in left] == ids
+    assert len(left) > 100
+
+
+async def test_a_drain_gives_back_what_turns_out_slow(redis_url: str, prefix: str, sender: AsyncProducer) -> None:
+    """What was to begin soon, and has not after a quarter of the drain, is given back while the others run on."""
+    worker = new_worker(redis_url, prefix, concurrency=1, drain_s=2)
+    handled, gate = Handled(), asyncio.Event()
+
+    @worker.on("orders")
+    async def handle(delivery: Delivery) -> None:
+        handled.append(delivery)
+        if len(handled) == 20:
+            worker.stop()
+            await gate.wait()
+
+    await sender.send_many("orders", [Message(body=b"x", id=f"m{n:04}") for n in range(30)])
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    async with AsyncConsumer("orders", "billing", settings=settings) as other:
+        serving = asyncio.create_task(worker.serve())
+        await wait_until_async(lambda: len(handled) == 20)
+        given_back: list[Delivery] = []
+        while len(given_back) < 10:
+            given_back += await other.read(wait=10)
+        assert not serving.done()
+        gate.set()
+        await serving
+    assert len(handled) == 20
+    assert {delivery.attempt for delivery in given_back} == {1}
 
 
 async def test_a_cancelled_worker_leaves_nothing_running(redis_url: str, prefix: str, sender: AsyncProducer) -> None:

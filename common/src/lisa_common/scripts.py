@@ -32,6 +32,7 @@ SCRIPT_NAMES = (
     "disband",
     "drop",
     "extend",
+    "fetch",
     "find",
     "held",
     "join",

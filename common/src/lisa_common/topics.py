@@ -162,6 +162,12 @@ class Topics:
                 self._known |= {name: replace(self._known[name], until=until) for name in stale}
         return {topic: self._known[topic].layout for topic in topics}
 
+    def recall_each(self, topics: Collection[str]) -> Flow[dict[str, Layout]]:
+        """The same as `resolve_each`, but of topics that were ever read as they were then, however long ago."""
+        if not all(topic in self._known for topic in topics):
+            return (yield from self.resolve_each(topics))
+        return {topic: self._known[topic].layout for topic in topics}
+
     def resolve_anew(self, topic: str) -> Flow[Layout]:
         """The same as `resolve`, of a name that was checked, however lately the topic was read."""
         yield from self._read([topic])

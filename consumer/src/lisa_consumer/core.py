@@ -22,8 +22,9 @@ from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.reading import sort_entries
 from lisa_common.topics import Topics
 from lisa_common.values import MAX_NAME_LENGTH, Duration, check_int, check_name, duration_ms
+from lisa_consumer.record_fetcher import RecordFetcher
 
-__all__ = ["Core", "Reading", "consumer_name", "topic_names"]
+__all__ = ["Core", "ReadResult", "Reading", "consumer_name", "topic_names"]
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,14 @@ class Reading(NamedTuple):
     """Shards of the topic that has most."""
 
 
+class ReadResult(NamedTuple):
+    """What a read has brought."""
+
+    deliveries: list[Delivery]
+    leased_at: float
+    """When their leases began or were renewed, or a moment before; by the clock of the core."""
+
+
 class Core:
     """The flows of one consumer of a group."""
 
@@ -79,6 +88,7 @@ class Core:
         self._reading: Reading | None = None
         self._keys = _Keys(prefix)
         self._clock = clock
+        self._fetcher = RecordFetcher(self.group, self.name, clock)
 
     def read(
         self,
@@ -96,25 +106,49 @@ class Core:
         The server is asked to wait for no more than `block` at once. With `visibility` the leases are that long, which
         must not exceed the topic's visibility timeout.
         """
+        taken = yield from self.take(topics, limit=limit, wait=wait, block=block, visibility=visibility)
+        return taken.deliveries
+
+    def take(
+        self,
+        topics: Sequence[str],
+        *,
+        limit: int,
+        wait: Duration | None = None,
+        block: Duration = 2.0,
+        visibility: Duration | None = None,
+    ) -> Flow[ReadResult]:
+        """The same, and since when the leases surely last."""
         check_int("limit", limit, 1, MAX_BATCH)
         deadline = None if wait is None else self._clock() + duration_ms("wait", wait) / 1000
         block_ms = duration_ms("block", block, low_ms=1)
         lease_ms = None if visibility is None else duration_ms("visibility", visibility, low_ms=1)
         while True:
+            yield from self._fetcher.give_back()
             reading = yield from self._resolve(topics)
             left_ms = None if deadline is None else int((deadline - self._clock()) * 1000)
             wait_ms = None if left_ms is None or left_ms <= 0 else min(left_ms, block_ms)
-            each = max(1, limit // reading.widest)
+            each = max(1, min(limit, self._most(topics)) // reading.widest)
+            # The server may hand them out at any time from now on.
+            leased_at = self._clock()
             try:
                 batches = yield consuming.read(reading.shards, self.group, self.name, limit=each, block_ms=wait_ms)
             except NoGroup:
                 self._joined.clear()
                 self._reading = None
                 continue
-            deliveries, passed_over = yield from self._fetch(reading.layouts, batches, lease_ms)
+            taken, passed_over = yield from self._fetch(reading.layouts, batches, leased_at, lease_ms)
             # Behind what is passed over there may be more.
-            if deliveries or (wait_ms is None and not passed_over):
-                return deliveries
+            if taken.deliveries or (wait_ms is None and not passed_over):
+                return taken
+
+    def most_at_once(self, topic: str) -> int:
+        """How many messages of a topic one read should bring: few of those that are large."""
+        return self._fetcher.most(topic) or MAX_BATCH
+
+    def _most(self, topics: Sequence[str]) -> int:
+        # One read has one limit for all of its topics: large messages of one must not hold up another's small ones.
+        return max(map(self.most_at_once, topics))
 
     def _resolve(self, topics: Sequence[str]) -> Flow[Reading]:
         layouts = yield from self._topics.resolve_each(topics)
@@ -132,25 +166,18 @@ class Core:
         self,
         layouts: dict[str, Layout],
         batches: list[tuple[TopicKeys, list[Entry]]],
+        leased_at: float,
         lease_ms: int | None,
-    ) -> Flow[tuple[list[Delivery], bool]]:
+    ) -> Flow[tuple[ReadResult, bool]]:
         """Deliveries of what was read, and whether any of it was passed over."""
         if not batches:
-            return [], False
-        # Shards may be on several servers, each with a clock of its own, which is asked right after the records.
-        fetched = yield [
-            call
-            for keys, entries in batches
-            for call in (consuming.fetch(keys, [e.id or "" for e in entries]), consuming.server_time())
-        ]
+            return ReadResult([], leased_at), False
+        fetched, leased_at = yield from self._fetcher.fetch(layouts, batches, leased_at)
         deliveries: list[Delivery] = []
         calls: list[Call[Any]] = []
         passed_over = False
-        for (keys, entries), records, now_ms in zip(batches, fetched[::2], fetched[1::2], strict=True):
+        for keys, entries, records, now_ms in fetched:
             policy = layouts[keys.topic].policy
-            if isinstance(records, str):
-                logger.error("%d messages of %s cannot be fetched: %s", len(entries), keys.tag, records)
-                continue
             found = sort_entries(keys, self.group, entries, records, now_ms)
             deliveries += found.deliveries
             passed_over |= bool(found.pass_over or found.unreadable)
@@ -167,7 +194,7 @@ class Core:
             except LisaError as error:
                 # What was read is ours all the same.
                 logger.warning("entries that were to be passed over come again: %s", error)
-        return deliveries, passed_over
+        return ReadResult(deliveries, leased_at), passed_over
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
         """Acks deliveries. Result: one outcome for each."""
@@ -227,7 +254,8 @@ class Core:
     ) -> Flow[list[T]]:
         """One call for each shard, all in one round trip; results in the order of the deliveries."""
         batches = list(self._by_shard(deliveries))
-        layouts = yield from self._topics.resolve_each({keys.topic for keys, _ in batches})
+        # What is in hand does not wait for the registry, which may be at another server, one that is away.
+        layouts = yield from self._topics.recall_each({keys.topic for keys, _ in batches})
         calls = [call(keys, layouts[keys.topic].policy, [delivery for _, delivery in batch]) for keys, batch in batches]
         replies: list[list[T]] = (yield calls) if calls else []
         placed: dict[int, T] = {}

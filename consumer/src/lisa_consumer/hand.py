@@ -1,5 +1,7 @@
 """How much of a topic a worker takes in hand: what may run at once, and what it can begin in a moment."""
 
+import math
+
 from lisa_consumer.core import MAX_BATCH
 
 __all__ = ["Hand"]
@@ -36,6 +38,12 @@ class Hand:
             ahead = max(1, int(in_time / mean_s))
         if ahead != self._ahead:
             self._plan(ahead)
+
+    @property
+    def expected_s(self) -> float:
+        """How long all that is held should take to be handled; infinite while nothing has been."""
+        rounds = -(-self.held // self._concurrency)
+        return math.inf if self._mean_s is None else self._mean_s * rounds
 
     def _plan(self, ahead: int) -> None:
         self._ahead = ahead

@@ -4,8 +4,10 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from lisa_common.delivery import Delivery
 from lisa_common.errors import InvalidInput, LisaError
@@ -13,6 +15,8 @@ from lisa_common.protocol.consuming import Nack
 from lisa_common.values import Duration, duration_ms
 
 __all__ = ["Handler", "Reject", "Retry", "Route", "verdict"]
+
+T = TypeVar("T")
 
 Handler = Callable[[Delivery], object] | Callable[[Delivery], Awaitable[object]]
 
@@ -56,17 +60,27 @@ class Route:
     async def call(self, delivery: Delivery, threads: Executor) -> None:
         """Runs the handler to its end: a coroutine in the loop, a plain function in a thread.
 
-        Raises what it raises, and TimeoutError when a coroutine takes longer than the route allows.
+        Raises what it raises, and TimeoutError when a coroutine takes longer than the route allows. A cancellation does
+        not end a thread, so it does not end the call either.
         """
         if self._is_async:
             result = self.handler(delivery)
         else:
             loop = asyncio.get_running_loop()
-            result, error = await loop.run_in_executor(threads, copy_context().run, _outcome, self.handler, delivery)
+            running = loop.run_in_executor(threads, copy_context().run, _outcome, self.handler, delivery)
+            result, error = await _to_its_end(running)
             if error is not None:
                 raise error
         if inspect.isawaitable(result):
             await (result if self.timeout_s is None else _within(self.timeout_s, result))
+
+
+async def _to_its_end(running: asyncio.Future[T]) -> T:
+    """Waits for a thread, which runs on when it is cancelled; its message must not begin elsewhere meanwhile."""
+    while not running.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.shield(running)
+    return running.result()
 
 
 async def _within(timeout_s: float, result: Awaitable[object]) -> None:

@@ -39,15 +39,18 @@ class Leases:
         self._core = core
         self._leases: dict[tuple[str, str, str], _Lease] = {}
         self._visibility: dict[str, float] = {}
+        self._under_way: set[tuple[str, str]] = set()
+        """Topics and shards whose leases are being renewed."""
+        self._complaints: set[str] = set()
+        """What was logged since the last look, as many shards share a server."""
 
     def __len__(self) -> int:
         return len(self._leases)
 
-    def hold(self, deliveries: list[Delivery]) -> None:
-        """Takes what was read just now."""
-        now = time.monotonic()
+    def hold(self, deliveries: list[Delivery], leased_at: float) -> None:
+        """Takes what was read; its leases began at `leased_at` at the earliest, by the monotonic clock."""
         for delivery in deliveries:
-            self._leases[delivery.place] = _Lease(delivery, now)
+            self._leases[delivery.place] = _Lease(delivery, leased_at)
 
     def drop(self, delivery: Delivery) -> None:
         """Lets go of what was settled or given back."""
@@ -73,11 +76,23 @@ class Leases:
 
     async def run(self, topics: list[str]) -> None:
         """Renews leases until cancelled."""
+        async with asyncio.TaskGroup() as renewing:
+            renewing.create_task(self._keep_learning(topics))
+            while True:
+                self._complaints.clear()
+                self._renew(renewing)
+                await asyncio.sleep(self._pause_s())
+
+    async def _keep_learning(self, topics: list[str]) -> None:
+        # Apart from the renewals, as the registry may be at a server of its own.
         while True:
-            errors = [await self._in_time(self.learn(topics)), *await self._renew()]
-            for complaint in {str(error) for error in errors if error}:
-                logger.warning("leases could not be renewed: %s", complaint)
+            await self._warn_of(self._in_time(self.learn(topics)))
             await asyncio.sleep(self._pause_s())
+
+    async def _warn_of(self, asking: Awaitable[LisaError | None]) -> None:
+        if (error := await asking) and str(error) not in self._complaints:
+            self._complaints.add(str(error))
+            logger.warning("leases could not be renewed: %s", error)
 
     def _pause_s(self) -> float:
         """Between two looks at what is to be renewed, twice in the time after which anything is."""
@@ -99,15 +114,27 @@ class Leases:
         """Reads the visibility timeouts, which decide how long a lease is ours."""
         self._visibility = await self._connection.run(self._core.visibilities_s(topics))
 
-    async def _renew(self) -> list[LisaError | None]:
+    def _renew(self, renewing: asyncio.TaskGroup) -> None:
+        """Begins to renew what is due; of each shard by itself, as the server of one may be away."""
         now = time.monotonic()
         due: dict[tuple[str, str], list[_Lease]] = defaultdict(list)
         for lease in self._leases.values():
-            topic = lease.delivery.topic
-            if now - lease.renewed >= self._visibility[topic] / _RENEWALS and (lease.give_up or now) >= now:
-                due[topic, lease.delivery.shard].append(lease)
-        # Each shard by itself: the server of one may be away.
-        return await asyncio.gather(*(self._in_time(self._extend(leases, now)) for leases in due.values()))
+            shard = (lease.delivery.topic, lease.delivery.shard)
+            if shard not in self._under_way and self._is_due(lease, now):
+                due[shard].append(lease)
+        for shard, leases in due.items():
+            self._under_way.add(shard)
+            renewing.create_task(self._renew_shard(shard, leases, now))
+
+    def _is_due(self, lease: _Lease, now: float) -> bool:
+        visibility = self._visibility.get(lease.delivery.topic, 0)
+        return now - lease.renewed >= visibility / _RENEWALS and (lease.give_up or now) >= now
+
+    async def _renew_shard(self, shard: tuple[str, str], leases: list[_Lease], now: float) -> None:
+        try:
+            await self._warn_of(self._in_time(self._extend(leases, now)))
+        finally:
+            self._under_way.discard(shard)
 
     async def _extend(self, leases: list[_Lease], now: float) -> None:
         for at in range(0, len(leases), MAX_BATCH):

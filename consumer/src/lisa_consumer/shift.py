@@ -6,14 +6,13 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from contextlib import suppress
 
 from lisa_common.aio import AsyncConnection, cancel_all
 from lisa_common.delivery import Delivery
-from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.errors import LisaError
 from lisa_common.protocol.consuming import Nack
-from lisa_common.transport.server import RECONNECT
-from lisa_consumer.core import Core
+from lisa_consumer.core import Core, ReadResult
+from lisa_consumer.fetcher import Fetcher
 from lisa_consumer.hand import Hand
 from lisa_consumer.handler import Route, verdict
 from lisa_consumer.leases import Leases
@@ -28,17 +27,11 @@ logger = logging.getLogger(__name__)
 HANDLER = "lisa-handler"
 """The name of the tasks in which handlers run, and what the names of their threads begin with."""
 
+_BEGINNING = 1 / 4
+"""The part of a drain in which what is held may still begin, and all of it should end."""
+
 _CANCEL_S = 1.0
 """How long a handler that was cancelled may take to end."""
-
-_ASIDE_S = 10.0
-"""How long a topic is left alone that could not be read."""
-
-_NARROW = 4
-"""A topic that has so many times less room than another is read by itself."""
-
-_BUSY_POLL_S = 0.05
-"""How long a topic that was full is waited for at the server while the others are, or one that was left alone."""
 
 
 class Shift:
@@ -68,24 +61,27 @@ class Shift:
         """What has not begun, of each topic that has any."""
         self._running: set[asyncio.Task[None]] = set()
         self._stopping = stopping
-        self._room = asyncio.Event()
-        self._aside: dict[str, float] = {}
-        """Topics that cannot be read, and until when they are left alone."""
+        self._drain_until = self._begin_until = 0.0
+        self._fetcher = Fetcher(
+            *(connection, core, self._leases, self._hands),
+            settings=settings,
+            stopping=stopping,
+            on_taken=self._take,
+        )
 
     async def work(self) -> None:
         """Reads and handles until told to stop, then drains. Cancelled, it cancels its handlers, settles what ended."""
         keeper = asyncio.create_task(self._leases.run(list(self._routes)))
         settler = asyncio.create_task(self._settler.run())
-        reader = asyncio.create_task(self._read())
+        reader = asyncio.create_task(self._fetcher.run())
         waiter = asyncio.create_task(self._stopping.wait())
         try:
             done, _ = await asyncio.wait((keeper, settler, reader, waiter), return_when=asyncio.FIRST_COMPLETED)
-            self._stopping.set()
-            self._room.set()
+            self._stop()
             for task in done:
                 task.result()
             # What waits in hand does not wait for the last read, which may take as long as the server lets it.
-            await self._give_back_unbegun()
+            await self._give_back_slow()
             await reader
             await self._drain()
         finally:
@@ -97,126 +93,20 @@ class Shift:
             await asyncio.wait((settler,), timeout=self._settings.drain_s + 1)
             await cancel_all(settler, keeper)
 
-    # Reading
+    # Handling
 
-    async def _read(self) -> None:
-        failures, complained = 0, False
-        while not self._stopping.is_set():
-            began = time.monotonic()
-            try:
-                await self._leases.learn(list(self._routes))
-                while not self._stopping.is_set():
-                    began = time.monotonic()
-                    all_well = await self._read_once()
-                    failures = 0
-                    if complained and all_well:
-                        logger.info("the server is back")
-                        complained = False
-            except LisaError as error:
-                failures += 1
-                log = logger.debug if complained else logger.warning
-                log("cannot read, will try again: %s", error)
-                complained = True
-                # A read that has waited its time did so at servers that answer, which may have something any moment.
-                has_waited = time.monotonic() - began >= self._settings.block_s
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), 0 if has_waited else RECONNECT.compute(failures))
-
-    async def _read_once(self) -> bool:
-        """Reads what there is room for. Result: whether that tells that all servers of the topics answer.
-
-        A read of several servers that brings something tells it of some only.
-        """
-        self._room.clear()
-        self._aside = {topic: end for topic, end in self._aside.items() if end > time.monotonic()}
-        topics = self._hands.keys() - self._aside.keys()
-        rooms = self._rooms(topics)
-        if rooms and len(rooms) < len(topics):
-            await self._read_beside(rooms, topics - rooms.keys())
-        elif rooms:
-            return not await self._read_rooms(rooms, wait=self._settings.block_s)
-        else:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._room.wait(), _BUSY_POLL_S if self._aside else None)
-        return False
-
-    def _rooms(self, topics: set[str]) -> dict[str, int]:
-        """Of these topics those that are worth a read, and how many messages they have room for."""
-        return {t: hand.room for t, hand in self._hands.items() if t in topics and hand.is_worth_a_read}
-
-    async def _read_beside(self, rooms: dict[str, int], full: set[str]) -> None:
-        """Waits at the server for topics that have room; meanwhile reads those that were full, as they get room."""
-        waiting = asyncio.create_task(self._read_rooms(rooms, wait=self._settings.block_s))
-        waiting.add_done_callback(lambda _: self._room.set())
-        failure: LisaError | None = None
-        failed: set[str] = set()
-        try:
-            # Until it ends by itself: were it broken off, it might be given messages that nobody has then until their
-            # leases run out.
-            while not waiting.done():
-                self._room.clear()
-                freed = self._rooms(full - self._aside.keys() - failed)
-                if freed and not self._stopping.is_set():
-                    try:
-                        await self._read_rooms(freed, wait=_BUSY_POLL_S)
-                    except LisaError as error:
-                        failure = error
-                        failed |= freed.keys()
-                else:
-                    await self._room.wait()
-            if not waiting.result() and failure:
-                raise failure
-        finally:
-            await cancel_all(waiting)
-
-    async def _read_rooms(self, rooms: dict[str, int], *, wait: float | None) -> int:
-        """Reads topics, each up to its room. Result: how many messages that has brought."""
-        widest = max(rooms.values())
-        narrow = {topic: room for topic, room in rooms.items() if room * _NARROW < widest}
-        if narrow:
-            # One read has one limit for all of its topics: what is nearly full must not hold up the others.
-            wide = {topic: room for topic, room in rooms.items() if topic not in narrow}
-            if brought := await self._read_apart(wide, narrow):
-                return brought
-        left = {topic: room for topic, room in rooms.items() if topic not in self._aside}
-        return await self._read_topics(list(left), min(left.values()), wait=wait) if left else 0
-
-    async def _read_apart(self, *parts: dict[str, int]) -> int:
-        """Reads what there is, by one read for each part. What fails is met again by who waits for all of them."""
-        brought = 0
-        for rooms in parts:
-            with suppress(LisaError):
-                brought += await self._read_topics(list(rooms), min(rooms.values()), wait=None)
-        return brought
-
-    async def _read_topics(self, topics: list[str], limit: int, *, wait: float | None) -> int:
-        """Reads topics and takes what they bring; one that cannot be read is set aside, so that the others are."""
-        flow = self._core.read(topics, limit=limit, wait=wait, block=self._settings.block_s)
-        try:
-            deliveries = await self._connection.run(flow)
-        except OF_THE_SERVER:
-            raise
-        except LisaError as error:
-            if len(topics) > 1:
-                return sum([await self._read_topics([topic], limit, wait=None) for topic in topics])
-            logger.error("topic %s cannot be read, will try again in %g s: %s", topics[0], _ASIDE_S, error)
-            self._aside[topics[0]] = time.monotonic() + _ASIDE_S
-            return 0
-        self._take(deliveries)
-        return len(deliveries)
-
-    def _take(self, deliveries: list[Delivery]) -> None:
-        self._leases.hold(deliveries)
-        for delivery in deliveries:
+    def _take(self, taken: ReadResult) -> None:
+        self._leases.hold(taken.deliveries, taken.leased_at)
+        for delivery in taken.deliveries:
             self._queues[delivery.topic].append(delivery)
             self._hands[delivery.topic].held += 1
         self._start()
 
-    # Handling
-
     def _start(self) -> None:
         """Starts what may run: of each topic in turn, while there are slots."""
-        waiting = [] if self._stopping.is_set() else list(self._queues)
+        waiting = list(self._queues)
+        if self._stopping.is_set():
+            waiting = [topic for topic in waiting if self._is_quick(topic)]
         while waiting:
             waiting = [topic for topic in waiting if self._start_one(topic) and topic in self._queues]
 
@@ -262,15 +152,31 @@ class Shift:
     def _settled(self, delivery: Delivery) -> None:
         self._leases.drop(delivery)
         self._hands[delivery.topic].held -= 1
-        self._room.set()
+        self._fetcher.wake()
 
     # Ending
 
+    def _stop(self) -> None:
+        self._stopping.set()
+        now = time.monotonic()
+        self._drain_until = now + self._settings.drain_s
+        self._begin_until = now + self._settings.drain_s * _BEGINNING
+        self._fetcher.wake()
+        self._start()
+
+    def _is_quick(self, topic: str) -> bool:
+        """Whether a drain still begins what is held of a topic, as it should soon be handled."""
+        return time.monotonic() + self._hands[topic].expected_s < self._begin_until
+
     async def _drain(self) -> None:
-        await self._give_back_unbegun()
+        while self._running and any(map(self._is_quick, self._queues)):
+            left_s = max(0.0, self._begin_until - time.monotonic())
+            await asyncio.wait(self._running, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        await self._give_back(list(self._queues))
         if self._running:
-            logger.info("%d handlers are running, up to %g s", len(self._running), self._settings.drain_s)
-            await asyncio.wait(self._running, timeout=self._settings.drain_s)
+            left_s = max(0.0, self._drain_until - time.monotonic())
+            logger.info("%d handlers are running, up to %g s", len(self._running), left_s)
+            await asyncio.wait(self._running, timeout=left_s)
 
     async def _cancel_handlers(self) -> None:
         self._queues.clear()
@@ -280,9 +186,12 @@ class Shift:
             # One that does not heed it is left behind.
             await asyncio.wait(self._running, timeout=_CANCEL_S)
 
-    async def _give_back_unbegun(self) -> None:
-        deliveries = [delivery for queue in self._queues.values() for delivery in queue]
-        self._queues.clear()
+    async def _give_back_slow(self) -> None:
+        await self._give_back([topic for topic in self._queues if not self._is_quick(topic)])
+
+    async def _give_back(self, topics: list[str]) -> None:
+        """Gives back what has not begun of these topics."""
+        deliveries = [delivery for topic in topics for delivery in self._queues.pop(topic)]
         if not deliveries:
             return
         try:

@@ -1,6 +1,5 @@
 """One server, for the asyncio shell: connections to it, and calls over them. `node` is the twin."""
 
-import asyncio
 import math
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
@@ -14,6 +13,7 @@ from lisa_common.call import Call, command
 from lisa_common.errors import AccessDenied, OutcomeUnknown, Unreachable
 from lisa_common.keys import TopicKeys
 from lisa_common.transport.address import Address
+from lisa_common.transport.aio_progress import ProgressTimeout, noting_arrivals
 from lisa_common.transport.aio_subscription import heard
 from lisa_common.transport.development import AsyncEmbeddedConnection
 from lisa_common.transport.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 _PING: Call[Any] = command("PING")
 
-_CLASSES = {
+_KINDS: dict[str, type[Any]] = {
     "redis": redis.asyncio.Connection,
     "rediss": AsyncTlsConnection,
     "unix": redis.asyncio.UnixDomainSocketConnection,
@@ -45,6 +45,7 @@ _CLASSES = {
     "redis+sentinel": AsyncSentinelConnection,
     "rediss+sentinel": AsyncTlsSentinelConnection,
 }
+_CLASSES = {scheme: noting_arrivals(kind) for scheme, kind in _KINDS.items()}
 
 
 class AsyncNode:
@@ -116,7 +117,7 @@ class AsyncNode:
     async def _send(self, calls: Sequence[Call[Any]]) -> Any:
         connection = await self._borrow()
         try:
-            await connection.send_packed_command(pack(calls))
+            await _write(connection, pack(calls))
         except BaseException:
             await self._give_up(connection)
             raise
@@ -124,8 +125,8 @@ class AsyncNode:
 
     async def _receive(self, connection: Any, count: int) -> list[Any]:
         try:
-            # One limit for all replies, as the client would start and stop a timer for each.
-            async with asyncio.timeout(self._timeout_s):
+            # One timer for all replies, as the client would start and stop one for each.
+            async with ProgressTimeout(connection, self._timeout_s):
                 replies = [await _reply(connection) for _ in range(count)]
         except BaseException:
             await self._give_up(connection)
@@ -135,7 +136,7 @@ class AsyncNode:
 
     async def _receive_first(self, connection: Any) -> Any:
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with ProgressTimeout(connection, self._timeout_s):
                 return await _reply(connection)
         except BaseException:
             await self._give_up(connection)
@@ -211,6 +212,16 @@ async def _is_spoilt(connection: Any) -> bool:
         return bool(await can_read())
     except (redis.exceptions.RedisError, OSError):
         return True
+
+
+async def _write(connection: Any, chunks: Sequence[bytes | memoryview]) -> None:
+    await connection.send_packed_command(chunks[:1])
+    for at in range(1, len(chunks)):
+        # The client would connect anew, and the server take the rest of a request for commands.
+        if not connection.is_connected:
+            raise redis.exceptions.ConnectionError("closed while a request was being sent")
+        # Nor may the client put a PING of its own between two chunks.
+        await connection.send_packed_command(chunks[at : at + 1], check_health=False)
 
 
 async def _reply(connection: Any) -> Any:

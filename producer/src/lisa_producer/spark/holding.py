@@ -19,8 +19,8 @@ FIRST = "0-0"
 """Before all entries."""
 
 _ENTRIES = 1_000
-_MESSAGES = 200
-"""How many messages are fetched at once; unlike entries they may be large."""
+_MESSAGES, _BYTES = 200, 4_194_304
+"""How many messages are fetched at once, and how large they are together; unlike entries they may be large."""
 
 
 class BeganAnew(LisaError):
@@ -113,10 +113,12 @@ class Holding:
         if not held:
             return None, []
         ids = [entry.id or "" for entry in held]
-        records, now_ms = yield [consuming.fetch(self.keys, ids), consuming.server_time()]
+        fetch = consuming.fetch_within(self.keys, ids, most_bytes=_BYTES, least=1)
+        records, now_ms = yield [fetch, consuming.server_time()]
         if isinstance(records, str):
             raise LisaError(f"{len(held)} messages of {self.keys.tag} cannot be fetched: {records}")
-        found = sort_entries(self.keys, self.group, held, records, now_ms)
+        fetched = held[: len(records)]
+        found = sort_entries(self.keys, self.group, fetched, records, now_ms)
         policy = yield from self._policy()
         calls: list[Call[Any]] = []
         if found.pass_over:
@@ -125,7 +127,8 @@ class Holding:
             calls.append(consuming.nack(self.keys, self.group, found.unreadable, policy))
         if calls:
             yield calls
-        return held[-1].entry if len(held) == _MESSAGES else None, found.deliveries
+        is_more = len(held) == _MESSAGES or len(fetched) < len(held)
+        return fetched[-1].entry if is_more else None, found.deliveries
 
     def settle(self, last: str) -> Flow[None]:
         """Acks all that the consumer holds up to an entry."""

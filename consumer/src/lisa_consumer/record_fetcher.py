@@ -1,0 +1,200 @@
+"""Fetches the messages of entries that were read: a few MiB at once, with their leases kept, as flows."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lisa_common.call import Call, Flow
+from lisa_common.delivery import Entry
+from lisa_common.errors import LisaError
+from lisa_common.keys import TopicKeys
+from lisa_common.layout import Layout
+from lisa_common.protocol import consuming
+
+__all__ = ["Fetched", "RecordFetcher"]
+
+logger = logging.getLogger(__name__)
+
+_MOST_BYTES, _FIRST_BYTES, _LEAST_BYTES = 4_194_304, 1_048_576, 65_536
+"""Bounds of what is asked for at once, and how much it is before the link is known."""
+
+_GOAL_S = 1.0
+"""What is asked for at once should have come after as long."""
+
+_RENEWALS = 3
+"""Renewals within one visibility timeout."""
+
+_FADING = 7 / 8
+"""What remains of the largest size of a topic with each fetch that brings nothing as large."""
+
+_UNFETCHED_S = 60.0
+"""How long a server that is away is owed what could not be fetched; the leases have surely run out then."""
+
+Batch = tuple[TopicKeys, list[Entry]]
+
+
+class Fetched(NamedTuple):
+    """Entries of one shard, with their records, and the server's time in ms when they were read."""
+
+    keys: TopicKeys
+    entries: list[Entry]
+    records: list[bytes | None]
+    now_ms: int
+
+
+class _Unfetched(NamedTuple):
+    until: float
+    batch: Batch
+
+
+class RecordFetcher:
+    """Fetches for one consumer of a group, going by how large the latest messages were, and how fast they came."""
+
+    def __init__(self, group: str, consumer: str, clock: Callable[[], float]) -> None:
+        self._group = group
+        self._consumer = consumer
+        self._clock = clock
+        self._largest: dict[str, float] = {}
+        """Bytes of the largest of the latest records, by topic."""
+        self._at_once = _FIRST_BYTES
+        self._unfetched: list[_Unfetched] = []
+
+    def most(self, topic: str) -> int | None:
+        """How many messages of a topic are fetched at once, None where their size is not known."""
+        largest = self._largest.get(topic)
+        return max(1, int(self._at_once / largest)) if largest else None
+
+    def fetch(
+        self, layouts: Mapping[str, Layout], batches: Sequence[Batch], leased_at: float
+    ) -> Flow[tuple[list[Fetched], float]]:
+        """The records of all batches, whose leases began at `leased_at` at the earliest.
+
+        Result: what was fetched, without what was lost meanwhile, and since when its leases surely last. What cannot be
+        fetched is given back. Raises LisaError where nothing was fetched.
+        """
+        renew_after = min(layouts[keys.topic].policy.visibility_ms for keys, _ in batches) / 1000 / _RENEWALS
+        fetched: list[Fetched] = []
+        pending = batches
+        while pending:
+            if self._clock() - leased_at > renew_after:
+                fetched, pending, leased_at = yield from self._renew(layouts, fetched, pending, leased_at)
+            if not pending:
+                return fetched, leased_at
+            try:
+                came, pending = yield from self._fetch_some(pending, goal_s=min(_GOAL_S, renew_after / 2))
+            except GeneratorExit:
+                # The read was cancelled: nobody gets what it has brought.
+                self._note_unfetched([*((one.keys, one.entries) for one in fetched), *pending])
+                raise
+            except LisaError as error:
+                self._note_unfetched(pending)
+                yield from self.give_back()
+                if not fetched:
+                    raise
+                logger.warning("%d messages were not fetched: %s", sum(len(entries) for _, entries in pending), error)
+                break
+            fetched += came
+        if self._clock() - leased_at > renew_after:
+            fetched, _, leased_at = yield from self._renew(layouts, fetched, (), leased_at)
+        return fetched, leased_at
+
+    def _note_unfetched(self, batches: Sequence[Batch]) -> None:
+        until = self._clock() + _UNFETCHED_S
+        self._unfetched += (_Unfetched(until, batch) for batch in batches)
+
+    def give_back(self) -> Flow[None]:
+        """Gives back what could not be fetched, without spending an attempt; later, where the server is away."""
+        unfetched, self._unfetched = self._unfetched, []
+        if not unfetched:
+            return
+        try:
+            yield [consuming.release(keys, self._group, self._ours(entries)) for _, (keys, entries) in unfetched]
+        except LisaError as error:
+            logger.debug("what was not fetched is given back later: %s", error)
+            self._unfetched += (one for one in unfetched if one.until > self._clock())
+
+    def _ours(self, entries: Sequence[Entry]) -> list[Entry]:
+        # What is not for this group would become a delivery; without its id it is only passed over.
+        return [entry if entry.group in (None, self._group) else entry._replace(id=None) for entry in entries]
+
+    def _fetch_some(self, batches: Sequence[Batch], *, goal_s: float) -> Flow[tuple[list[Fetched], list[Batch]]]:
+        """One round trip. Result: what it brought, and what is left to be fetched."""
+        fits = self._fits(batches)
+        share = self._at_once // len(batches)
+        calls: list[Call[Any]] = []
+        for number, (keys, entries) in enumerate(batches):
+            ids = [entry.id or "" for entry in entries]
+            calls += (
+                consuming.fetch(keys, ids)
+                if fits
+                else consuming.fetch_within(keys, ids, most_bytes=share, least=0 if number else 1),
+                # Shards may be on several servers, each with a clock of its own: it is asked right after the records.
+                consuming.server_time(),
+            )
+        asked_at = self._clock()
+        replies = yield calls
+        fetched: list[Fetched] = []
+        left: list[Batch] = []
+        for (keys, entries), records, now_ms in zip(batches, replies[::2], replies[1::2], strict=True):
+            if isinstance(records, str):
+                logger.error("%d messages of %s cannot be fetched: %s", len(entries), keys.tag, records)
+                continue
+            count = len(records)
+            if count:
+                fetched.append(Fetched(keys, entries[:count], records, now_ms))
+            if count < len(entries):
+                left.append((keys, entries[count:]))
+        self._learn(fetched, self._clock() - asked_at, goal_s, is_full=bool(left))
+        return fetched, left
+
+    def _fits(self, batches: Sequence[Batch]) -> bool:
+        """Whether all are known to be small enough to be fetched at once."""
+        expected = 0.0
+        for keys, entries in batches:
+            expected += len(entries) * self._largest.get(keys.topic, _MOST_BYTES)
+        return expected <= self._at_once
+
+    def _learn(self, fetched: Sequence[Fetched], took_s: float, goal_s: float, *, is_full: bool) -> None:
+        total = 0
+        for keys, _, records, _ in fetched:
+            sizes = [len(record) for record in records if record]
+            total += sum(sizes)
+            known = self._largest.get(keys.topic, 0.0)
+            self._largest[keys.topic] = max(known * _FADING, *sizes, 1) if sizes else max(known * _FADING, 1)
+        if took_s > goal_s:
+            # A small one was slow for another reason than its size.
+            if total > _LEAST_BYTES:
+                self._at_once = max(_LEAST_BYTES, min(self._at_once, int(total * goal_s / took_s)))
+        elif is_full or total > self._at_once / 2:
+            self._at_once = min(_MOST_BYTES, self._at_once * 2)
+
+    def _renew(
+        self, layouts: Mapping[str, Layout], fetched: Sequence[Fetched], pending: Sequence[Batch], leased_at: float
+    ) -> Flow[tuple[list[Fetched], list[Batch], float]]:
+        """Renews the leases of all that was read. Result: what is still ours, and since when."""
+        asked_at = self._clock()
+        everything = [*((one.keys, one.entries) for one in fetched), *pending]
+        calls = [
+            consuming.extend(keys, self._group, self._consumer, entries, layouts[keys.topic].policy)
+            for keys, entries in everything
+        ]
+        try:
+            replies = (yield calls) if calls else []
+        except LisaError as error:
+            logger.warning("leases could not be renewed while messages were fetched: %s", error)
+            return list(fetched), list(pending), leased_at
+        lost = sum(kept.count(False) for kept in replies)
+        if not lost:
+            return list(fetched), list(pending), asked_at
+        logger.warning("the leases of %d messages ran out before they had been fetched", lost)
+        kept_fetched = [_keep(one, kept) for one, kept in zip(fetched, replies[: len(fetched)], strict=True)]
+        kept_pending = [
+            (keys, [entry for entry, ours in zip(entries, kept, strict=True) if ours])
+            for (keys, entries), kept in zip(pending, replies[len(fetched) :], strict=True)
+        ]
+        return kept_fetched, [batch for batch in kept_pending if batch[1]], asked_at
+
+
+def _keep(fetched: Fetched, kept: Sequence[bool]) -> Fetched:
+    pairs = [pair for pair, ours in zip(zip(fetched.entries, fetched.records, strict=True), kept, strict=True) if ours]
+    return fetched._replace(entries=[entry for entry, _ in pairs], records=[record for _, record in pairs])

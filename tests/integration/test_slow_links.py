@@ -1,0 +1,150 @@
+"""Large messages over slow links: they take their time, and cost no attempt."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from lisa_common.call import Call, Flow
+from lisa_common.connection import Connection
+from lisa_common.errors import OutcomeUnknown
+from lisa_common.keys import TopicKeys, topics_key
+from lisa_common.policy import Policy
+from lisa_consumer import AckOutcome, Delivery, Worker
+from lisa_consumer.core import Core
+from lisa_producer import AsyncProducer, Message, ProducerSettings, State
+from support import Server, wait_until_async
+from support.proxy import Proxy
+from support.running import Handled, managed, new_worker, working
+
+TIMEOUT_S, VISIBILITY_MS = 0.4, 1_500
+
+
+@pytest.fixture
+def server(own_server: Callable[..., Server], prefix: str) -> Server:
+    """A server whose topic of orders has short leases, and spends messages on the first that is lost."""
+    server = own_server()
+    policy = Policy.of({"visibility_ms": VISIBILITY_MS, "max_retries": 0})
+    with server.client() as client:
+        client.hset(topics_key(prefix), "orders", policy.dump())
+    return server
+
+
+@pytest.fixture
+async def slow(server: Server) -> AsyncIterator[Proxy]:
+    """A link to it that lets 4 MB pass in a second."""
+    async with Proxy(server.port) as proxy:
+        proxy.bytes_per_s = 4e6
+        yield proxy
+
+
+@pytest.fixture
+async def sender(server: Server, prefix: str) -> AsyncIterator[AsyncProducer]:
+    """A producer with a link of its own."""
+    async with AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as opened:
+        yield opened
+
+
+def _counting(worker: Worker) -> Handled:
+    handled = Handled()
+
+    @worker.on("orders")
+    async def handle(delivery: Delivery) -> None:
+        handled.append(delivery)
+
+    return handled
+
+
+async def _send(sender: AsyncProducer, count: int, size: int, *, first: int = 0) -> list[str]:
+    ids = [f"m{number:03}" for number in range(first, first + count)]
+    for id in ids:
+        await sender.send("orders", bytes(size), id=id)
+    return ids
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "size"), [(40, 100_000), (12, 1_048_576)])
+async def test_a_worker_handles_each_once(
+    *, server: Server, prefix: str, slow: Proxy, sender: AsyncProducer, count: int, size: int
+) -> None:
+    """However long they take together: no attempt is spent beyond the first, and nothing dies (promises 2 and 3)."""
+    ids = await _send(sender, count, size)
+    worker = new_worker(slow.url, prefix, timeout_s=TIMEOUT_S)
+    handled = _counting(worker)
+    async with managed(server.url, prefix), working(worker):
+        await wait_until_async(lambda: len(handled) >= count, 60)
+    assert sorted(handled.ids) == ids
+    assert {delivery.attempt for delivery in handled} == {1}
+    for id in ids:
+        found = await sender.find("orders", id)
+        assert found is not None
+        assert found.state is State.FINISHED
+
+
+@pytest.mark.slow
+async def test_a_read_lasts_longer_than_its_leases(
+    *, server: Server, prefix: str, slow: Proxy, sender: AsyncProducer, consumers: Callable[..., Any]
+) -> None:
+    """They are renewed while the messages are fetched, so that all of them are acked."""
+    ids = await _send(sender, 20, 500_000)
+    async with managed(server.url, prefix):
+        consumer = consumers(url=slow.url, timeout_s=TIMEOUT_S, patience_s=0)
+        deliveries = await consumer.read()
+        assert [delivery.id for delivery in deliveries] == ids
+        assert await consumer.ack(*deliveries) == [AckOutcome.ACKED] * len(ids)
+
+
+def _drive(connection: Connection, flow: Flow[list[Delivery]]) -> tuple[list[Delivery], list[int]]:
+    """The result of a flow, and how many bytes of records each of its round trips has brought."""
+    brought: list[int] = []
+    step = next(flow)
+    try:
+        while True:
+            results = connection.execute([step] if isinstance(step, Call) else step)
+            lists = [result for result in results if isinstance(result, list)]
+            brought.append(sum(len(item) for items in lists for item in items if isinstance(item, bytes)))
+            step = flow.send(results[0] if isinstance(step, Call) else results)
+    except StopIteration as stop:
+        return stop.value, brought
+
+
+@pytest.mark.parametrize("sizes", [[1_000_000] * 24, [100] * 4 + [1_000_000] + [100] * 19])
+async def test_no_round_trip_brings_more_than_a_few_mib(
+    *, server: Server, prefix: str, sender: AsyncProducer, sizes: list[int]
+) -> None:
+    """From the first read of a topic on; the next reads bring as many messages as are fetched at once."""
+    for size in sizes * 2:
+        await sender.send("orders", bytes(size))
+    core = Core(prefix, "billing")
+    with Connection(server.url) as connection:
+        for least, most in ((len(sizes), len(sizes)), (1, 4)):
+            deliveries, brought = _drive(connection, core.read(["orders"], limit=len(sizes)))
+            assert least <= len(deliveries) <= most
+            assert max(brought) < 4_200_000
+
+
+async def test_small_messages_are_fetched_at_once(*, server: Server, prefix: str, sender: AsyncProducer) -> None:
+    """Of a topic that is known, by two round trips: a read and a plain fetch."""
+    core = Core(prefix, "billing")
+    with Connection(server.url) as connection:
+        for _ in range(2):
+            await sender.send_many("orders", [Message(body=b"x") for _ in range(500)])
+            deliveries, brought = _drive(connection, core.read(["orders"], limit=500))
+            assert len(deliveries) == 500
+    assert len(brought) == 2
+
+
+async def test_what_cannot_be_fetched_is_given_back_at_once(
+    *, prefix: str, server: Server, sender: AsyncProducer, consumers: Callable[..., Any]
+) -> None:
+    """When the link breaks over a fetch, another consumer has the messages at once, and no attempt is spent."""
+    await _send(sender, 3, 100)
+    async with Proxy(server.port) as proxy:
+        unlucky, other = consumers(url=proxy.url, patience_s=0), consumers(url=server.url)
+        assert await unlucky.read() != []
+        more = await _send(sender, 3, 100, first=3)
+        proxy.lose_reply_to(b"HMGET\r\n$" + str(len(TopicKeys(prefix, "orders").of("messages"))).encode())
+        with pytest.raises(OutcomeUnknown):
+            await unlucky.read()
+        given_back = await other.read()
+    assert [(delivery.id, delivery.attempt) for delivery in given_back] == [(id, 1) for id in more]
