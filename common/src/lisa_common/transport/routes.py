@@ -4,7 +4,7 @@
 """
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,11 +13,22 @@ from typing import Any, TypeVar
 import redis.exceptions as redis_errors
 
 from lisa_common.call import Call, command, units
-from lisa_common.errors import LisaError, Refused, Unreachable
+from lisa_common.errors import LisaError, NoFreeConnection, Refused, Unreachable
 from lisa_common.transport.address import NodeName
+from lisa_common.transport.lending import MAX_CONNECTIONS
 from lisa_common.transport.rounds import CLIENT_ID, Answer, Part, Round, first_error, last, merged
 from lisa_common.transport.server import lisa_error, nobody
-from lisa_common.transport.slots import guarded, owners, slot_of, slot_of_key, split_count, split_read, without_block
+from lisa_common.transport.slots import (
+    block_of,
+    guarded,
+    owners,
+    slot_of,
+    slot_of_key,
+    split_count,
+    split_read,
+    with_block,
+    without_block,
+)
 
 __all__ = ["SLOTS", "Routes", "Routing"]
 
@@ -25,6 +36,9 @@ T = TypeVar("T")
 
 _REDIRECTIONS = 5
 """How often a call follows a slot that moves, before it is refused for now."""
+
+_TURN_MS = 100
+"""How long a read waits before it looks again at the slots for which it had no connection to wait with."""
 
 Routing = Generator[Round, Sequence[Answer], T]
 
@@ -45,8 +59,12 @@ class _Unit:
 class Routes:
     """Which node serves which slot, as far as is known, and who failed when last asked."""
 
-    def __init__(self, seeds: Sequence[NodeName]) -> None:
+    def __init__(self, seeds: Sequence[NodeName], max_connections: int = MAX_CONNECTIONS) -> None:
         self._seeds = seeds
+        # Calls that do not wait need connections, too, and so do those that end a wait.
+        self._max_waiting = max(1, max_connections * 3 // 4)
+        self._races: list[list[NodeName]] = []
+        """The nodes at which reads wait now, each as often as it has connections for it."""
         self._owners: dict[int, NodeName] = {}
         self._home = random.choice(seeds)
         self._stale = True
@@ -68,6 +86,11 @@ class Routes:
         """Takes note that a node did not answer: another may have taken over."""
         self._failed.add(node)
         self._stale = True
+
+    def _blame(self, node: NodeName, error: Exception) -> None:
+        """Takes note of an error in place of an answer, unless the node was not even asked."""
+        if not isinstance(error, NoFreeConnection):
+            self.failed(node)
 
     def ask(self, calls: Sequence[Call[Any]]) -> Routing[list[Any]]:
         """Asks each call of the node that serves its key. Result: replies, and LisaErrors for what has none.
@@ -97,7 +120,7 @@ class Routes:
                 self._failed.discard(node)
                 self._owners = owners(reply, node)
                 return
-            self.failed(node)
+            self._blame(node, reply)
             failures["{}:{}".format(*node)] = reply
         if failures:
             self._stale = True
@@ -116,9 +139,10 @@ class Routes:
             open_, lost = [], list[_Unit]()
             for (node, found), answer in zip(by_node.items(), answers, strict=True):
                 if isinstance(answer, LisaError):
-                    self.failed(node)
+                    self._blame(node, answer)
                     _fill(replies, found, answer)
-                    lost += found if isinstance(answer, Unreachable) else ()
+                    is_away = isinstance(answer, Unreachable) and not isinstance(answer, NoFreeConnection)
+                    lost += found if is_away else ()
                 else:
                     self._failed.discard(node)
                     _place(replies, found, answer)
@@ -180,27 +204,62 @@ class Routes:
     def _read(self, reads: Mapping[int, Call[Any]]) -> Routing[Any]:
         """Reads several slots, each by a call of its own, as a Cluster refuses a call that spans any two.
 
-        First without waiting; if nothing has come, all wait at once, until something comes for one of them. No reply is
+        First without waiting; if nothing has come, all wait at once, until something comes for one of them. Where there
+        are more slots than connections to wait with, some wait, and all are looked at again every 100 ms. No reply is
         left behind, as its entries would be pending until their leases run out.
         """
         calls = list(reads.values())
         at_once = [without_block(call) for call in calls]
-        reading = _one_each(reads)
-        for _ in range(_REDIRECTIONS):
+        reading, left_ms, redirections = _one_each(reads), block_of(calls[0]), 0
+        while redirections < _REDIRECTIONS:
             found = merged((yield from self._make(at_once, reading)))
-            if found or at_once == calls:
+            if found or left_ms is None:
                 return found
-            parts = [Part(self._node_of(unit) or self.home, _blocked(unit, calls)) for unit in reading]
-            answers = yield Round(parts, race=True)
-            replies = [last(answer) for answer in answers]
-            redirected = []
-            for unit, part, reply in zip(reading, parts, replies, strict=True):
-                if isinstance(reply, LisaError):
-                    self.failed(part.node)
-                redirected.append(self._is_redirected(unit, part.node, replies))
-            if not any(redirected) or any(isinstance(reply, list) for reply in replies):
+            waiting = self._may_wait(reading)
+            if is_last := len(waiting) == len(reading) or left_ms <= _TURN_MS:
+                turn = calls
+            else:
+                turn = [with_block(call, _TURN_MS) for call in calls]
+                left_ms -= _TURN_MS
+                # The others wait next, so that no topic has the worse of it for good.
+                reading = reading[len(waiting) :] + waiting
+            replies, is_redirected = yield from self._race(waiting, turn)
+            if any(isinstance(reply, list) for reply in replies) or (is_last and not is_redirected):
                 return merged(replies)
+            if is_redirected:
+                redirections += 1
+            else:
+                merged(replies)
         raise _lost()
+
+    def _may_wait(self, reading: Sequence[_Unit]) -> list[_Unit]:
+        """Of units that each need a connection of their own, those for which their nodes have one."""
+        taken = Counter(node for race in self._races for node in race)
+        waiting = []
+        for unit in reading:
+            node = self._node_of(unit) or self.home
+            taken[node] += 1
+            if taken[node] <= self._max_waiting:
+                waiting.append(unit)
+        return waiting or list(reading[:1])
+
+    def _race(self, waiting: Sequence[_Unit], calls: Sequence[Call[Any]]) -> Routing[tuple[list[Any], bool]]:
+        """Has reads wait until one brings something. Result: replies, by position, and whether any is redirected."""
+        parts = [Part(self._node_of(unit) or self.home, _blocked(unit, calls)) for unit in waiting]
+        nodes = [part.node for part in parts]
+        self._races.append(nodes)
+        try:
+            answers = yield Round(parts, race=True)
+        finally:
+            self._races.remove(nodes)
+        replies: list[Any] = [None] * len(calls)
+        is_redirected = False
+        for unit, part, answer in zip(waiting, parts, answers, strict=True):
+            reply = replies[unit.positions[0]] = last(answer)
+            if isinstance(reply, LisaError):
+                self._blame(part.node, reply)
+            is_redirected |= self._is_redirected(unit, part.node, replies)
+        return replies, is_redirected
 
 
 def _one_each(slots: Iterable[int]) -> list[_Unit]:

@@ -28,7 +28,9 @@ from lisa_common.transport.tls import Tls
 __all__ = [
     "NO_RETRY",
     "RECONNECT",
+    "UNBOUNDED",
     "check_options",
+    "check_replies",
     "connection_options",
     "first_line",
     "forgotten",
@@ -55,6 +57,9 @@ RECONNECT = _Reconnect(base=0.02, cap=1.0)
 
 NO_RETRY = NoBackoff()
 """The client itself must not repeat a command: it cannot know which are safe to repeat."""
+
+UNBOUNDED = 2**31
+"""The client's own limit of connections: it would raise where we wait."""
 
 _REFUSALS = (
     "OOM",
@@ -181,6 +186,13 @@ def has_errors(found: Sequence[Any]) -> bool:
         if isinstance(one, Exception):
             return True
     return False
+
+
+def check_replies(replies: Sequence[Any]) -> None:
+    """Raises the first error among replies, as a LisaError."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise lisa_error(reply) from reply
 
 
 def is_no_master(replies: Sequence[Any]) -> bool:
