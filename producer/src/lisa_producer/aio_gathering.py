@@ -149,7 +149,8 @@ class AsyncGatherer:
         self._gathered[step.topic] -= step.size
         if self._gathered[step.topic] <= 0:
             del self._gathered[step.topic]
-        self._admit(step.topic)
+        if self._outside:
+            self._admit(step.topic)
 
     def _admit(self, topic: str) -> None:
         """Lets the first come in that waits outside, if there is room."""

@@ -1,7 +1,8 @@
 """Sending one message, without I/O: what `client` and `aio` drive, and may share among callers."""
 
 from collections.abc import Sequence
-from typing import TypeVar
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from lisa_common.call import Flow
 from lisa_common.errors import LisaError, NotConfirmed, Resharded
@@ -18,6 +19,9 @@ __all__ = ["resolving", "resolving_anew", "send"]
 
 T = TypeVar("T")
 
+_Results = list[SendResult | LisaError | None]
+"""For each message its own; None where its shard is closed."""
+
 _OVERHEAD = 200
 """Bytes that a message takes beside its content while it waits for its call, and that its id takes at most."""
 
@@ -26,9 +30,12 @@ def send(
     topics: Topics, topic: str, message: Message, settings: ProducerSettings, confirm: Confirm | None
 ) -> SharedFlow[SendResult]:
     """Sends one message; raises InvalidInput before anything is written."""
-    layout = topics.known(topic) or (yield resolving(topics, topic))
+    layout = declared = topics.known(topic, declared=True)
+    if layout is None:
+        layout = topics.known(topic) or (yield resolving(topics, topic))
     outgoing = message.outgoing(layout.policy, new_ids(1)[0])
-    layout = topics.known(topic, declared=True) or (yield _declaring(topics, topic))
+    if declared is None:
+        layout = yield _declaring(topics, topic)
     rerouted = False
     while True:
         result: SendResult | None = yield _sending(layout, outgoing, settings, confirm, rerouted=rerouted)
@@ -68,20 +75,35 @@ def _shared(flow: Flow[T], items: Sequence[object]) -> Flow[list[T]]:
 def _sending(
     layout: Layout, outgoing: Outgoing, settings: ProducerSettings, confirm: Confirm | None, *, rerouted: bool
 ) -> Step:
-    """Result: what became of the message, None where its shard is closed."""
+    """Sends a message. Result: what became of it, None where its shard is closed."""
     keys = layout.home(outgoing.id)
     # A message must not take from its neighbours what their own would have them be: tried again.
     repeatable = is_repeatable((outgoing,), layout.policy, settings)
+    lane = (keys.of("messages"), confirm, repeatable, rerouted)
+    make = partial(_send_together, _Call(layout, keys, confirm, repeatable, rerouted))
+    return Step(lane, outgoing, make, layout.topic, len(outgoing.content) + _OVERHEAD, repeatable)
 
-    def send_together(batch: list[Outgoing]) -> Flow[list[SendResult | LisaError | None]]:
-        before = (yield from known_before(layout, batch, confirm, generated_too=rerouted)) if layout.former else {}
-        new = [m for m in batch if m.id not in before]
-        sent = iter((yield from _send_part(keys, new, confirm, repeatable=repeatable)) if new else ())
-        return [_known(topic, m, before[m.id]) if m.id in before else next(sent) for m in batch]
 
-    topic = layout.topic
-    lane = (keys, confirm, repeatable, rerouted)
-    return Step(lane, outgoing, send_together, topic, len(outgoing.content) + _OVERHEAD, repeatable)
+class _Call(NamedTuple):
+    """What messages have in common that are sent in one call."""
+
+    layout: Layout
+    keys: TopicKeys
+    confirm: Confirm | None
+    repeatable: bool
+    rerouted: bool
+    """Whether they were refused by a shard that was closed."""
+
+
+def _send_together(call: _Call, batch: list[Outgoing]) -> Flow[_Results]:
+    """Sends the messages of several callers to one shard."""
+    layout, keys, confirm, repeatable, rerouted = call
+    if not layout.former:
+        return (yield from _send_part(keys, batch, confirm, repeatable=repeatable))
+    before = yield from known_before(layout, batch, confirm, generated_too=rerouted)
+    new = [m for m in batch if m.id not in before]
+    sent = iter((yield from _send_part(keys, new, confirm, repeatable=repeatable)) if new else ())
+    return [_known(layout.topic, m, before[m.id]) if m.id in before else next(sent) for m in batch]
 
 
 def _known(topic: str, outgoing: Outgoing, missing: Missing | None) -> SendResult | LisaError:
@@ -91,7 +113,7 @@ def _known(topic: str, outgoing: Outgoing, missing: Missing | None) -> SendResul
 
 def _send_part(
     keys: TopicKeys, messages: Sequence[Outgoing], confirm: Confirm | None, *, repeatable: bool
-) -> Flow[list[SendResult | LisaError | None]]:
+) -> Flow[_Results]:
     """Sends to one shard. Result: for each message its own, None where the shard is closed."""
     try:
         dues, missing = yield from store(keys, messages, confirm, repeatable=repeatable)

@@ -159,7 +159,8 @@ class Gatherer:
             callers.gathered[topic] -= member.size
             if callers.gathered[topic] <= 0:
                 del callers.gathered[topic]
-            self._admit(callers, topic)
+            if callers.outside:
+                self._admit(callers, topic)
         if lane.leader is member:
             _hand_over(callers, lane)
 

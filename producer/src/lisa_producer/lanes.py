@@ -79,24 +79,25 @@ class Member:
 class Lane:
     """Callers whose calls may be shared. It is there while a call is under way, or callers wait for the next one."""
 
-    __slots__ = ("closed", "delay_s", "failure", "failures", "leader", "queue", "settings", "step", "under_way")
+    # Here, as a lane is made for each call that nobody shares.
+    under_way: Sequence[Member] = ()
+    leader: Member | None = None
+    failure: LisaError | None = None
+    """What the latest call failed with."""
+    failures = 0
+    delay_s = 0.0
+    """How long to wait before the next call."""
+    closed = False
 
     def __init__(self, step: Step, settings: ProducerSettings) -> None:
         self.step = step
         self.settings = settings
         self.queue: deque[Member] = deque()
-        self.under_way: list[Member] = []
-        self.leader: Member | None = None
-        self.failure: LisaError | None = None
-        """What the latest call failed with."""
-        self.failures = 0
-        self.delay_s = 0.0
-        """How long to wait before the next call."""
-        self.closed = False
 
     def take(self) -> list[Member]:
         """The callers of the next call, within the limits of a batch; none where nobody waits."""
-        batch = self.under_way = []
+        batch: list[Member] = []
+        self.under_way = batch
         left = self.settings.batch_bytes
         while self.queue and len(batch) < self.settings.batch_messages:
             member = self.queue[0]
@@ -110,7 +111,7 @@ class Lane:
 
     def settle(self, results: Sequence[Any]) -> list[Member]:
         """Takes the results of the call under way. Result: whose calls have ended; the others wait again, first."""
-        batch, self.under_way = self.under_way, []
+        batch, self.under_way = self.under_way, ()
         self.failure = next((result for result in results if isinstance(result, ServerError)), None)
         failed = [isinstance(result, LisaError) and self._is_to_repeat(result) for result in results]
         self.failures = self.failures + 1 if any(failed) else 0
