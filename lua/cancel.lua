@@ -11,8 +11,9 @@
 -- KEYS[8] garbage    zset    copy -> died at, ms
 -- KEYS[9] waiting    zset    message id -> due ms
 -- ARGV[1] now_ms     ms, empty for the server's clock
--- ARGV[2...] id per message
--- returns  per message "cancelled", "delivered" (a consumer has it now; nothing more will follow), "garbage" or "finished"
+-- ARGV[2] sent_ms    only the message that was sent then, ms; empty for whichever has the id
+-- ARGV[3...] id per message
+-- returns  per message "another" (the id is that of a message of another time; nothing changed), "cancelled", "delivered" (a consumer has it now; nothing more will follow), "garbage" or "finished"
 --            (too late, nothing changed), or "unknown"
 local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
@@ -26,9 +27,10 @@ local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 --@include forget
 --@include places
 local now = clock(ARGV[1])
+local sent_ms = ARGV[2]
 local ids = {}
-for i = 2, #ARGV do
-  ids[i - 1] = ARGV[i]
+for i = 3, #ARGV do
+  ids[i - 2] = ARGV[i]
 end
 local found, entries = find_ready(ids)
 
@@ -81,6 +83,9 @@ local function cancel_copies(id, record, places)
 end
 
 local function cancel(id)
+  if sent_ms ~= '' and is_another(redis.call('HGET', messages, id), sent_ms) then
+    return 'another'
+  end
   if redis.call('ZREM', waiting, id) == 1 then
     forget({ id })
     return 'cancelled'

@@ -13,8 +13,10 @@
 -- ARGV[1] now_ms     ms, empty for the server's clock
 -- ARGV[2] channel    where managers listen
 -- ARGV[3] topic      named in the wake
--- ARGV[4...] id, due per message; due is "+ms" from now or an absolute time in ms
--- returns  per message { outcome, due ms or 0 }; outcome "rescheduled", or why not: "ready", "delivered", "garbage",
+-- ARGV[4] sent_ms    only the message that was sent then, ms; empty for whichever has the id
+-- ARGV[5...] id, due per message; due is "+ms" from now or an absolute time in ms
+-- returns  per message { outcome, due ms or 0 }; outcome "rescheduled", or why not: "another" (the id is that of a message
+--            of another time), "ready", "delivered", "garbage",
 --            "finished", "unknown"
 local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
@@ -32,7 +34,7 @@ local now = clock(ARGV[1])
 local before = math.min(earliest(waiting) or math.huge, earliest(retry) or math.huge)
 local first
 local ids = {}
-for i = 4, #ARGV, 2 do
+for i = 5, #ARGV, 2 do
   ids[#ids + 1] = ARGV[i]
 end
 local found, entries = find_ready(ids)
@@ -48,6 +50,9 @@ end
 
 local function reschedule(id, due)
   local record = redis.call('HGET', messages, id)
+  if ARGV[4] ~= '' and is_another(record, ARGV[4]) then
+    return 'another'
+  end
   if not record or is_husk(record) then
     return is_finished(id, now) and 'finished' or 'unknown'
   end
@@ -74,7 +79,7 @@ local function reschedule(id, due)
 end
 
 local replies = {}
-for i = 4, #ARGV, 2 do
+for i = 5, #ARGV, 2 do
   local due = due_of(ARGV[i + 1], now)
   local outcome = reschedule(ARGV[i], due)
   if outcome == 'rescheduled' then

@@ -71,6 +71,12 @@ local function is_of(record, due, entry)
   return due_then == due and made_since(entry, sent)
 end
 
+-- Whether the id of a record is that of another message than the one that was sent at that time.
+local function is_another(record, sent_ms)
+  local alive = record and not is_husk(record)
+  return alive and (read_record(record) or {}).sent ~= tonumber(sent_ms)
+end
+
 -- The same record, sent now at the latest: where the clock was set back since, entries to come would seem older than it.
 local function sent_by(record, now)
   local limits = read_record(record)

@@ -17,6 +17,7 @@ from lisa_common.transport.address import read_url
 from lisa_common.transport.aio_cluster import AsyncCluster
 from lisa_common.transport.aio_node import AsyncNode
 from lisa_common.transport.aio_tasks import cancel_all
+from lisa_common.transport.lending import MAX_CONNECTIONS
 from lisa_common.transport.server import has_errors, read_reply
 from lisa_common.transport.tls import NO_TLS, Tls
 from lisa_common.transport.tries import Tries
@@ -32,10 +33,20 @@ class AsyncConnection:
     Promises what `Connection` promises.
     """
 
-    def __init__(self, url: str, *, name: str = "lisa", timeout_s: float = 10.0, tls: Tls = NO_TLS) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "lisa",
+        timeout_s: float = 10.0,
+        max_connections: int = MAX_CONNECTIONS,
+        tls: Tls = NO_TLS,
+    ) -> None:
         address = read_url(url, tls)
         kind = AsyncCluster if address.nodes else AsyncNode
-        self._server: AsyncCluster | AsyncNode = kind(address, name=name, timeout_s=timeout_s)
+        self._server: AsyncCluster | AsyncNode = kind(
+            address, name=name, timeout_s=timeout_s, max_connections=max_connections
+        )
 
     @classmethod
     def of(cls, settings: Settings, *, name: str, url: str | None = None, blocking_s: float = 0.0) -> Self:
@@ -44,6 +55,7 @@ class AsyncConnection:
             url or settings.redis_url.get_secret_value(),
             name=name,
             timeout_s=settings.timeout_s + blocking_s,
+            max_connections=settings.max_connections,
             tls=settings.tls,
         )
 

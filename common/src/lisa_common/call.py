@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from lisa_common.keys import TopicKeys
 from lisa_common.scripts import Arg, Script, load
 
-__all__ = ["Call", "Flow", "command", "key_of", "script", "units"]
+__all__ = ["Call", "Each", "Flow", "command", "key_of", "script", "units"]
 
 T = TypeVar("T")
 
@@ -34,6 +34,12 @@ class Call(NamedTuple, Generic[T]):
     repeatable: bool = True
     takes_errors: bool = False
     """Whether an error reply is a reply too, for `decode` to judge; else it is raised."""
+
+
+class Each(tuple[Call[Any], ...]):
+    """A pipeline for several callers: what a call ends with is its result, an error too, and concerns no other call."""
+
+    __slots__ = ()
 
 
 Flow = Generator[Call[Any] | Sequence[Call[Any]], Any, T]

@@ -13,6 +13,7 @@ from lisa_common.errors import LisaError
 from lisa_common.settings import Settings
 from lisa_common.transport.address import read_url
 from lisa_common.transport.cluster import Cluster
+from lisa_common.transport.lending import MAX_CONNECTIONS
 from lisa_common.transport.node import Node
 from lisa_common.transport.server import has_errors, read_reply
 from lisa_common.transport.tls import NO_TLS, Tls
@@ -26,14 +27,23 @@ T = TypeVar("T")
 class Connection:
     """Connections to one server, or to all nodes of a Cluster, safe to share among threads.
 
+    There are `max_connections` to each server at most; a call that finds none free waits for one, for `timeout_s`.
     Errors are those of `lisa_common.errors`. With patience, what the server has certainly not done, or what is as good
     done twice, is tried again for so many seconds, with growing delays; then the last error is raised.
     """
 
-    def __init__(self, url: str, *, name: str = "lisa", timeout_s: float = 10.0, tls: Tls = NO_TLS) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "lisa",
+        timeout_s: float = 10.0,
+        max_connections: int = MAX_CONNECTIONS,
+        tls: Tls = NO_TLS,
+    ) -> None:
         address = read_url(url, tls)
         kind = Cluster if address.nodes else Node
-        self._server: Cluster | Node = kind(address, name=name, timeout_s=timeout_s)
+        self._server: Cluster | Node = kind(address, name=name, timeout_s=timeout_s, max_connections=max_connections)
 
     @classmethod
     def of(cls, settings: Settings, *, name: str, url: str | None = None, blocking_s: float = 0.0) -> Self:
@@ -42,6 +52,7 @@ class Connection:
             url or settings.redis_url.get_secret_value(),
             name=name,
             timeout_s=settings.timeout_s + blocking_s,
+            max_connections=settings.max_connections,
             tls=settings.tls,
         )
 

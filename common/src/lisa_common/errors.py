@@ -8,6 +8,7 @@ LisaError
 ├── UnknownGroup          likewise a group
 └── ServerError
     ├── Unreachable       no connection; nothing was done
+    │   └── NoFreeConnection  all connections that the settings allow were in use for too long; nothing was done
     ├── OutcomeUnknown    the connection broke between request and reply: done or not
     ├── Refused           the server refuses for now (memory or disk full, loading, read only); nothing was done
     ├── AccessDenied      wrong password, an ACL that forbids the command, or no certificate that the server trusts
@@ -25,6 +26,7 @@ __all__ = [
     "InvalidInput",
     "InvalidSettings",
     "LisaError",
+    "NoFreeConnection",
     "NoGroup",
     "NotConfirmed",
     "OutcomeUnknown",
@@ -89,6 +91,10 @@ class ServerError(LisaError):
 
 class Unreachable(ServerError):
     """There is no connection to Redis; nothing was done."""
+
+
+class NoFreeConnection(Unreachable):
+    """All connections that the settings allow were in use for too long; nothing was done. It says nothing of Redis."""
 
 
 class OutcomeUnknown(ServerError):

@@ -18,6 +18,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from lisa_common.errors import InvalidSettings
+from lisa_common.transport.lending import MAX_CONNECTIONS
 from lisa_common.transport.tls import Tls
 from lisa_common.values import check_name
 
@@ -54,6 +55,13 @@ class Settings(BaseSettings):
         float,
         Field(ge=0.1, le=600, description="patience with one reply of the server, in seconds"),
     ] = 10.0
+
+    max_connections: Annotated[
+        int,
+        Field(
+            ge=4, le=10_000, description="most connections to each server; a call that finds none free waits for one"
+        ),
+    ] = MAX_CONNECTIONS
 
     @property
     def tls(self) -> Tls:

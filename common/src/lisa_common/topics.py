@@ -138,6 +138,16 @@ class Topics:
     clock: Callable[[], float] = time.monotonic
     _known: dict[str, _Known] = field(default_factory=dict)
 
+    def known(self, topic: str, *, declared: bool = False) -> Layout | None:
+        """What `resolve`, or `declare`, would say without asking anybody; None where they have to ask.
+
+        Raises InvalidInput for a name that cannot be one.
+        """
+        known = self._known.get(check_name("topic", topic))
+        if known is None or self.clock() >= known.until or (declared and not known.declared):
+            return None
+        return known.layout
+
     def resolve(self, topic: str) -> Flow[Layout]:
         """Shards and policy of a topic; raises InvalidInput for a name that cannot be one. Writes nothing."""
         known = self._known.get(check_name("topic", topic))

@@ -10,7 +10,9 @@ from lisa_common.call import Flow
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
 from lisa_common.topics import Topics
 from lisa_common.values import Duration
-from lisa_producer import core
+from lisa_producer import by_id, core
+from lisa_producer.aio_gathering import AsyncGatherer
+from lisa_producer.batch import open_batch
 from lisa_producer.message import (
     Confirm,
     Message,
@@ -40,6 +42,7 @@ class AsyncProducer:
         self._confirm = confirm
         self._topics = Topics(self._settings.prefix)
         self._connection = AsyncConnection.of(self._settings, name="lisa-producer", url=url)
+        self._calls = AsyncGatherer(self._connection, self._settings)
 
     async def send(
         self,
@@ -66,7 +69,9 @@ class AsyncProducer:
             priority=priority,
             headers=headers,
         )
-        return await self._run(core.send(self._topics, topic, message, self._settings, confirm or self._confirm))
+        return await self._calls.run(
+            topic, core.send(self._topics, topic, message, self._settings, confirm or self._confirm)
+        )
 
     async def send_many(
         self,
@@ -79,7 +84,7 @@ class AsyncProducer:
         """Sends messages in batches; see `Producer.send_many`. The messages may come asynchronously too."""
         report = SendReport()
         tell = on_result or report.results.append
-        batch = await self._run(core.open_batch(self._topics, topic, self._settings, confirm or self._confirm))
+        batch = await self._run(open_batch(self._topics, topic, self._settings, confirm or self._confirm))
 
         async def flush() -> None:
             for result in await self._run(batch.flush()):
@@ -98,20 +103,22 @@ class AsyncProducer:
 
     async def cancel(self, topic: str, id: str) -> CancelOutcome:
         """Cancels a message that was not delivered yet; see `CancelOutcome`."""
-        return await self._run(core.cancel(self._topics, topic, id))
+        return await self._calls.run(topic, by_id.cancel(self._topics, topic, id, self._settings.patience_s))
 
     async def reschedule(
         self, topic: str, id: str, *, delay: Duration | None = None, at: datetime | None = None
     ) -> RescheduleOutcome:
         """Gives a message that is waiting, or to be retried, another due time; others are left as they are."""
-        return await self._run(core.reschedule(self._topics, topic, id, due_argument(delay, at)))
+        due = due_argument(delay, at)
+        return await self._calls.run(topic, by_id.reschedule(self._topics, topic, id, due, self._settings.patience_s))
 
     async def find(self, topic: str, id: str) -> Found | None:
         """Where a message stands: state, due time, attempts; None when it is not known (any more)."""
-        return await self._run(core.find(self._topics, topic, id))
+        return await self._calls.run(topic, by_id.find(self._topics, topic, id))
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections. Calls that wait for their turn end with Unreachable."""
+        self._calls.close()
         await self._connection.close()
 
     async def _run(self, flow: Flow[T]) -> T:

@@ -10,7 +10,9 @@ from lisa_common.connection import Connection
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
 from lisa_common.topics import Topics
 from lisa_common.values import Duration
-from lisa_producer import core
+from lisa_producer import by_id, core
+from lisa_producer.batch import open_batch
+from lisa_producer.gathering import Gatherer
 from lisa_producer.message import (
     Confirm,
     Message,
@@ -50,6 +52,7 @@ class Producer:
         self._confirm = confirm
         self._topics = Topics(self._settings.prefix)
         self._connection = Connection.of(self._settings, name="lisa-producer", url=url)
+        self._calls = Gatherer(self._connection, self._settings)
 
     def send(
         self,
@@ -79,7 +82,7 @@ class Producer:
             priority=priority,
             headers=headers,
         )
-        return self._run(core.send(self._topics, topic, message, self._settings, confirm or self._confirm))
+        return self._calls.run(topic, core.send(self._topics, topic, message, self._settings, confirm or self._confirm))
 
     def send_many(
         self,
@@ -97,7 +100,7 @@ class Producer:
         """
         report = SendReport()
         tell = on_result or report.results.append
-        batch = self._run(core.open_batch(self._topics, topic, self._settings, confirm or self._confirm))
+        batch = self._run(open_batch(self._topics, topic, self._settings, confirm or self._confirm))
 
         def flush() -> None:
             for result in self._run(batch.flush()):
@@ -116,20 +119,22 @@ class Producer:
 
     def cancel(self, topic: str, id: str) -> CancelOutcome:
         """Cancels a message that was not delivered yet; see `CancelOutcome`."""
-        return self._run(core.cancel(self._topics, topic, id))
+        return self._calls.run(topic, by_id.cancel(self._topics, topic, id, self._settings.patience_s))
 
     def reschedule(
         self, topic: str, id: str, *, delay: Duration | None = None, at: datetime | None = None
     ) -> RescheduleOutcome:
         """Gives a message that is waiting, or to be retried, another due time; others are left as they are."""
-        return self._run(core.reschedule(self._topics, topic, id, due_argument(delay, at)))
+        due = due_argument(delay, at)
+        return self._calls.run(topic, by_id.reschedule(self._topics, topic, id, due, self._settings.patience_s))
 
     def find(self, topic: str, id: str) -> Found | None:
         """Where a message stands: state, due time, attempts; None when it is not known (any more)."""
-        return self._run(core.find(self._topics, topic, id))
+        return self._calls.run(topic, by_id.find(self._topics, topic, id))
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections. Calls that wait for their turn end with Unreachable."""
+        self._calls.close()
         self._connection.close()
 
     def _run(self, flow: Flow[T]) -> T:

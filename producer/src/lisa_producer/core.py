@@ -1,280 +1,124 @@
-"""What a producer does, without I/O: flows that `client` and `aio` drive."""
+"""Sending one message, without I/O: what `client` and `aio` drive, and may share among callers."""
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeVar
 
-from redis.exceptions import RedisError
-
-from lisa_common.call import Call, Flow, command
-from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, OutcomeUnknown, Refused, Resharded, Unreachable
+from lisa_common.call import Flow
+from lisa_common.errors import LisaError, NotConfirmed, Resharded
 from lisa_common.keys import TopicKeys
-from lisa_common.layout import Layout, by_shard, home
-from lisa_common.policy import Policy
-from lisa_common.protocol import producing
-from lisa_common.protocol.producing import CancelOutcome, Found, Outgoing, RescheduleOutcome
+from lisa_common.layout import Layout
+from lisa_common.protocol.producing import Outgoing, new_ids
 from lisa_common.topics import Topics
-from lisa_common.values import check_id, duration_ms
-from lisa_producer.message import Confirm, Message, SendOutcome, SendResult
+from lisa_producer.lanes import SharedFlow, Step
+from lisa_producer.message import Confirm, Message, SendResult
 from lisa_producer.settings import ProducerSettings
+from lisa_producer.storing import Missing, is_repeatable, known_before, layout_since, result_of, store
 
-__all__ = ["Batch", "cancel", "find", "open_batch", "reschedule", "send"]
+__all__ = ["resolving", "resolving_anew", "send"]
 
 T = TypeVar("T")
 
-_SAFE_TO_REPEAT_MS = 300_000
-"""A generated id is forgotten at ack. Repeating its send is safe only while it cannot have been acked: of a message due
-in so long, or in longer than this producer tries, if that is more."""
+_Results = list[SendResult | LisaError | None]
+"""For each message its own; None where its shard is closed."""
 
-
-_Batch = Sequence[tuple[int, Outgoing]]
-"""Messages with their positions."""
+_OVERHEAD = 200
+"""Bytes that a message takes beside its content while it waits for its call, and that its id takes at most."""
 
 
 def send(
     topics: Topics, topic: str, message: Message, settings: ProducerSettings, confirm: Confirm | None
-) -> Flow[SendResult]:
+) -> SharedFlow[SendResult]:
     """Sends one message; raises InvalidInput before anything is written."""
-    layout = yield from topics.resolve(topic)
-    outgoing = message.outgoing(layout.policy, producing.new_ids(1)[0])
-    [result] = yield from _send(topics, topic, [(0, outgoing)], settings, confirm)
-    if result.error:
-        raise result.error
-    return result
-
-
-def _send(
-    topics: Topics, topic: str, batch: _Batch, settings: ProducerSettings, confirm: Confirm | None
-) -> Flow[list[SendResult]]:
-    """Sends to each shard what belongs there. Result: one for each; what a shard fails with ends the whole."""
-    results: list[SendResult] = []
-    layout = yield from topics.declare(topic)
-    parts = _parts(layout, batch, settings.batch_messages)
+    layout = declared = topics.known(topic, declared=True)
+    if layout is None:
+        layout = topics.known(topic) or (yield resolving(topics, topic))
+    outgoing = message.outgoing(layout.policy, new_ids(1)[0])
+    if declared is None:
+        layout = yield _declaring(topics, topic)
     rerouted = False
-    while parts:
-        keys, part = parts.popleft()
-        try:
-            if layout.former:
-                known = yield from _known_before(layout, part, confirm, generated_too=rerouted)
-                results += [_result(at, m, 0) for at, m in part if m.id in known]
-                part = [(at, m) for at, m in part if m.id not in known]
-            sent = (yield from _send_part(keys, layout.policy, part, settings, confirm)) if part else []
-            if sent is None:
-                layout = yield from _layout_since(topics, layout)
-                # Of a send that is repeated, the first try may have come before the reshard.
-                rerouted = True
-                parts = _parts(layout, [*part, *(one for _, rest in parts for one in rest)], settings.batch_messages)
-            else:
-                results += sent
-        except LisaError as error:
-            left = [*part, *(one for _, rest in parts for one in rest)]
-            return results + [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in left]
-    return results
+    while True:
+        result: SendResult | None = yield _sending(layout, outgoing, settings, confirm, rerouted=rerouted)
+        if result is not None:
+            return result
+        layout = yield _resolving_since(topics, layout)
+        # Of a send that is repeated, the first try may have come before the reshard.
+        rerouted = True
 
 
-def _layout_since(topics: Topics, before: Layout) -> Flow[Layout]:
-    """The layout since a reshard, of which a closed shard has told."""
-    try:
-        layout = yield from topics.resolve_anew(before.topic)
-    except (Unreachable, Refused) as error:
-        # The send may have been tried before, and carried out.
-        raise OutcomeUnknown(f"{before.topic} was resharded, and the registry does not answer: {error}") from error
-    if layout is before:
-        raise Refused(
-            f"{before.topic} takes no new messages where they belong, and the registry does not say where else"
-        )
-    return layout
+def resolving(topics: Topics, topic: str) -> Step:
+    """Asks for the layout of a topic, as `Topics.resolve`."""
+    return Step(("resolve", topic), None, lambda items: _shared(topics.resolve(topic), items), topic)
 
 
-def _parts(layout: Layout, batch: _Batch, most: int) -> deque[tuple[TopicKeys, _Batch]]:
-    """What goes to each shard, cut into calls of so many messages: ids may well belong to one shard, all of them."""
-    if len(layout.shards) == 1 and len(batch) <= most:
-        return deque([(layout.shards[0], batch)])
-    of_each = by_shard(batch, lambda one: layout.home(one[1].id))
-    return deque((keys, some[at : at + most]) for keys, some in of_each.items() for at in range(0, len(some), most))
+def resolving_anew(topics: Topics, topic: str) -> Step:
+    """Asks for the layout of a topic, as `Topics.resolve_anew`."""
+    return Step(("resolve anew", topic), None, lambda items: _shared(topics.resolve_anew(topic), items), topic)
 
 
-def _known_before(layout: Layout, batch: _Batch, confirm: Confirm | None, *, generated_too: bool) -> Flow[set[str]]:
-    """Which of these ids the shards of before a reshard know. They take no new ones from then on."""
-    ids = [m.id for _, m in batch if generated_too or not m.generated]
-    found: set[str] = set()
-    for shards in layout.former.values():
-        for keys, some in by_shard(ids, partial(home, shards)).items():
-            asked = producing.close(keys, some)
-            known, missing = ((yield asked), None) if confirm is None else (yield (asked, _confirmation(confirm)))
-            there = [id for id, is_known in zip(some, known, strict=True) if is_known]
-            if there and missing:
-                raise NotConfirmed(keys.topic, there, *missing)
-            found.update(there)
-    return found
+def _resolving_since(topics: Topics, before: Layout) -> Step:
+    """Asks for the layout since a reshard."""
+    return Step(("resharded", before), None, lambda items: _shared(layout_since(topics, before), items), before.topic)
+
+
+def _declaring(topics: Topics, topic: str) -> Step:
+    """Declares a topic that was resolved."""
+    return Step(("declare", topic), None, lambda items: _shared(topics.declare(topic), items), topic)
+
+
+def _shared(flow: Flow[T], items: Sequence[object]) -> Flow[list[T]]:
+    """The same result for all."""
+    result = yield from flow
+    return [result] * len(items)
+
+
+def _sending(
+    layout: Layout, outgoing: Outgoing, settings: ProducerSettings, confirm: Confirm | None, *, rerouted: bool
+) -> Step:
+    """Sends a message. Result: what became of it, None where its shard is closed."""
+    keys = layout.home(outgoing.id)
+    # A message must not take from its neighbours what their own would have them be: tried again.
+    repeatable = is_repeatable((outgoing,), layout.policy, settings)
+    lane = (keys.of("messages"), confirm, repeatable, rerouted)
+    make = partial(_send_together, _Call(layout, keys, confirm, repeatable, rerouted))
+    return Step(lane, outgoing, make, layout.topic, len(outgoing.content) + _OVERHEAD, repeatable)
+
+
+class _Call(NamedTuple):
+    """What messages have in common that are sent in one call."""
+
+    layout: Layout
+    keys: TopicKeys
+    confirm: Confirm | None
+    repeatable: bool
+    rerouted: bool
+    """Whether they were refused by a shard that was closed."""
+
+
+def _send_together(call: _Call, batch: list[Outgoing]) -> Flow[_Results]:
+    """Sends the messages of several callers to one shard."""
+    layout, keys, confirm, repeatable, rerouted = call
+    if not layout.former:
+        return (yield from _send_part(keys, batch, confirm, repeatable=repeatable))
+    before = yield from known_before(layout, batch, confirm, generated_too=rerouted)
+    new = [m for m in batch if m.id not in before]
+    sent = iter((yield from _send_part(keys, new, confirm, repeatable=repeatable)) if new else ())
+    return [_known(layout.topic, m, before[m.id]) if m.id in before else next(sent) for m in batch]
+
+
+def _known(topic: str, outgoing: Outgoing, missing: Missing | None) -> SendResult | LisaError:
+    """What becomes of a message that a shard of before knows."""
+    return NotConfirmed(topic, [outgoing.id], *missing) if missing else result_of(0, outgoing, 0)
 
 
 def _send_part(
-    keys: TopicKeys, policy: Policy, batch: _Batch, settings: ProducerSettings, confirm: Confirm | None
-) -> Flow[list[SendResult] | None]:
-    """Sends to one shard. Result: one for each message, or None: the shard is closed."""
-    messages = [outgoing for _, outgoing in batch]
-    stored = producing.send(keys, messages, repeatable=_is_repeatable(messages, policy, settings))
-    missing: tuple[str, str] | None = None
+    keys: TopicKeys, messages: Sequence[Outgoing], confirm: Confirm | None, *, repeatable: bool
+) -> Flow[_Results]:
+    """Sends to one shard. Result: for each message its own, None where the shard is closed."""
     try:
-        if confirm is None:
-            dues: list[int] = yield stored
-        else:
-            # On one connection, as WAIT asks about what this connection wrote.
-            dues, missing = yield (stored, _confirmation(confirm))
+        dues, missing = yield from store(keys, messages, confirm, repeatable=repeatable)
     except Resharded:
-        return None
+        return [None] * len(messages)
     if missing:
-        raise NotConfirmed(keys.topic, [m.id for m in messages], *missing)
-    return [_result(position, outgoing, due_ms) for (position, outgoing), due_ms in zip(batch, dues, strict=True)]
-
-
-def _result(position: int, outgoing: Outgoing, due_ms: int) -> SendResult:
-    if due_ms:
-        return SendResult(position, outgoing.id, SendOutcome.SENT, due_ms)
-    # A generated id can only be known from an earlier try of this same send, whose reply was lost.
-    outcome = SendOutcome.SENT if outgoing.generated else SendOutcome.DUPLICATE
-    return SendResult(position, outgoing.id, outcome)
-
-
-def _is_repeatable(messages: Sequence[Outgoing], policy: Policy, settings: ProducerSettings) -> bool:
-    """Whether all of them are known to the server for as long as their send may be tried, or that does not matter."""
-    if settings.at_least_once:
-        return True
-    # The last try begins within the patience; it connects, and waits for its reply.
-    tried_ms = (settings.patience_s + 2 * settings.timeout_s) * 1000
-    remembers = policy.dedup_window_ms >= tried_ms
-    far_off_ms = max(_SAFE_TO_REPEAT_MS, tried_ms)
-    exposed = {m.due for m in messages if m.generated or not remembers}
-    return all(due.startswith("+") and int(due) >= far_off_ms for due in exposed)
-
-
-def _confirmation(confirm: Confirm) -> Call[tuple[str, str] | None]:
-    """Result: what was wanted and what was got, None when it was reached."""
-    timeout_ms = duration_ms("timeout", confirm.timeout)
-    wanted = f"{confirm.replicas} replicas" + (" and fsync" if confirm.fsync else "")
-
-    def decode(reply: Any) -> tuple[str, str] | None:
-        if isinstance(reply, RedisError):
-            return wanted, str(reply)
-        disks, replicas = reply if confirm.fsync else (0, reply)
-        if replicas >= confirm.replicas and disks >= confirm.fsync:
-            return None
-        return wanted, f"{replicas} replicas" + (f" and {disks} local fsync" if confirm.fsync else "")
-
-    name = ("WAITAOF", 1, confirm.replicas) if confirm.fsync else ("WAIT", confirm.replicas)
-    return command(*name, timeout_ms, decode=decode, takes_errors=True)
-
-
-class Batch:
-    """Gathers messages up to the settings' limits; bad ones become results at once, the others when flushed.
-
-    What is gathered is enough for a full call to each shard, where their ids spread it evenly.
-    """
-
-    def __init__(
-        self,
-        topics: Topics,
-        layout: Layout,
-        settings: ProducerSettings,
-        confirm: Confirm | None,
-    ) -> None:
-        self._topics = topics
-        self._layout = layout
-        self._settings = settings
-        self._confirm = confirm
-        self._position = 0
-        self._bytes = 0
-        self._outgoing: list[tuple[int, Outgoing]] = []
-        self._bad: list[SendResult] = []
-        self._ids: deque[str] = deque()
-        self.broken: LisaError | None = None
-        """The error that ends the whole send: the server is away, refuses, or did not confirm."""
-
-    def add(self, message: Message) -> bool:
-        """Takes a message; says whether it is time to flush."""
-        if not self._ids:
-            self._ids.extend(producing.new_ids(self._settings.batch_messages))
-        try:
-            outgoing = message.outgoing(self._layout.policy, self._ids.popleft())
-        except InvalidInput as error:
-            failed = SendResult(self._position, message.id, SendOutcome.FAILED, error=error)
-            self._bad.append(failed)
-        else:
-            self._outgoing.append((self._position, outgoing))
-            self._bytes += len(outgoing.content)
-        self._position += 1
-        gathered = len(self._outgoing) + len(self._bad)
-        most = self._settings.batch_messages * len(self._layout.shards)
-        return gathered >= most or self._bytes >= self._settings.batch_bytes
-
-    def flush(self) -> Flow[list[SendResult]]:
-        """Sends what was gathered. Result: one for each message, in order; sets `broken`."""
-        batch, results = self._outgoing, self._bad
-        self._outgoing, self._bad, self._bytes = [], [], 0
-        try:
-            self._layout = yield from self._topics.resolve(self._layout.topic)
-            if batch:
-                sent = yield from _send(self._topics, self._layout.topic, batch, self._settings, self._confirm)
-                self.broken = next((result.error for result in sent if result.error), None)
-                results += sent
-        except LisaError as error:
-            self.broken = error
-            results += [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in batch]
-        return sorted(results, key=lambda result: result.position)
-
-
-def open_batch(topics: Topics, topic: str, settings: ProducerSettings, confirm: Confirm | None) -> Flow[Batch]:
-    """An empty batch for a topic."""
-    layout = yield from topics.resolve(topic)
-    return Batch(topics, layout, settings, confirm)
-
-
-def cancel(topics: Topics, topic: str, id: str) -> Flow[CancelOutcome]:
-    """Cancels one message."""
-    check_id(id)
-
-    def ask(keys: TopicKeys) -> Flow[CancelOutcome | None]:
-        [outcome] = yield producing.cancel(keys, [id])
-        return None if outcome is CancelOutcome.UNKNOWN else outcome
-
-    return (yield from _where_it_is(topics, topic, id, ask)) or CancelOutcome.UNKNOWN
-
-
-def reschedule(topics: Topics, topic: str, id: str, due: str) -> Flow[RescheduleOutcome]:
-    """Gives one message another due time."""
-    check_id(id)
-
-    def ask(keys: TopicKeys) -> Flow[RescheduleOutcome | None]:
-        [(outcome, _)] = yield producing.reschedule(keys, [(id, due)])
-        return None if outcome is RescheduleOutcome.UNKNOWN else outcome
-
-    return (yield from _where_it_is(topics, topic, id, ask)) or RescheduleOutcome.UNKNOWN
-
-
-def find(topics: Topics, topic: str, id: str) -> Flow[Found | None]:
-    """Where one message stands."""
-    check_id(id)
-
-    def ask(keys: TopicKeys) -> Flow[Found | None]:
-        found: Found | None = yield producing.find(keys, id)
-        return found
-
-    return (yield from _where_it_is(topics, topic, id, ask))
-
-
-def _where_it_is(topics: Topics, topic: str, id: str, ask: Callable[[TopicKeys], Flow[T | None]]) -> Flow[T | None]:
-    """What the shard says that knows the message; None when none does."""
-    layout = yield from topics.resolve(topic)
-    asked: set[TopicKeys] = set()
-    for look_again in (True, False):
-        for keys in layout.homes(id):
-            if keys not in asked:
-                asked.add(keys)
-                if (answer := (yield from ask(keys))) is not None:
-                    return answer
-        if look_again:
-            # Another program may know by now of shards that this one does not.
-            layout = yield from topics.resolve_anew(topic)
-    return None
+        return [NotConfirmed(keys.topic, [m.id], *missing) for m in messages]
+    return [result_of(0, m, due_ms) for m, due_ms in zip(messages, dues, strict=True)]

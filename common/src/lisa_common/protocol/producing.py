@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from lisa_common.call import Call, script
+from lisa_common.errors import OutcomeUnknown
 from lisa_common.failure import Failure, read_failure
 from lisa_common.keys import TopicKeys, text_of, wake_channel
 from lisa_common.protocol.replies import numbers, rows
@@ -103,15 +104,27 @@ class CancelOutcome(StrEnum):
     """There is no such message, or none any more."""
 
 
-def cancel(keys: TopicKeys, ids: Sequence[str], *, now_ms: Arg = "") -> Call[list[CancelOutcome]]:
-    """Cancels messages. Result: one outcome for each."""
+def cancel(keys: TopicKeys, ids: Sequence[str], *, sent_ms: Arg = "", now_ms: Arg = "") -> Call[list[CancelOutcome]]:
+    """Cancels messages. Result: one outcome for each.
+
+    With `sent_ms` only what was sent then; raises OutcomeUnknown where an id is another message's. Not repeatable, as
+    it might be by then.
+    """
     return script(
         "cancel",
         keys,
         [(id,) for id in ids],
-        decode=lambda reply: [CancelOutcome(outcome.decode()) for outcome in rows(reply, len(ids))],
+        decode=lambda reply: [CancelOutcome(_outcome(outcome)) for outcome in rows(reply, len(ids))],
+        repeatable=False,
         now_ms=now_ms,
+        sent_ms=sent_ms,
     )
+
+
+def _outcome(reply: bytes) -> str:
+    if reply == b"another":
+        raise OutcomeUnknown("the id is another message's by now")
+    return reply.decode()
 
 
 class RescheduleOutcome(StrEnum):
@@ -126,15 +139,20 @@ class RescheduleOutcome(StrEnum):
 
 
 def reschedule(
-    keys: TopicKeys, dues: Sequence[tuple[str, str]], *, now_ms: Arg = ""
+    keys: TopicKeys, dues: Sequence[tuple[str, str]], *, sent_ms: Arg = "", now_ms: Arg = ""
 ) -> Call[list[tuple[RescheduleOutcome, int]]]:
-    """Gives messages, as pairs of id and due, new due times. Result: outcome and due time in ms for each."""
+    """Gives messages, as pairs of id and due, new due times. Result: outcome and due time in ms for each.
+
+    `sent_ms` and repeating: as with `cancel`.
+    """
     return script(
         "reschedule",
         keys,
         dues,
-        decode=lambda reply: [(RescheduleOutcome(outcome.decode()), due) for outcome, due in rows(reply, len(dues))],
+        decode=lambda reply: [(RescheduleOutcome(_outcome(outcome)), due) for outcome, due in rows(reply, len(dues))],
+        repeatable=False,
         now_ms=now_ms,
+        sent_ms=sent_ms,
         channel=wake_channel(keys.prefix),
         topic=keys.tag,
     )

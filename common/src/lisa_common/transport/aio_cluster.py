@@ -12,6 +12,7 @@ from lisa_common.transport.address import Address, NodeName
 from lisa_common.transport.aio_node import AsyncNode
 from lisa_common.transport.aio_tasks import cancel_all
 from lisa_common.transport.aio_watch import AsyncWatch, any_answers
+from lisa_common.transport.lending import MAX_CONNECTIONS
 from lisa_common.transport.rounds import STRAGGLE_S, Answer, Part, is_news, may_be_left, stray, unblock
 from lisa_common.transport.routes import SLOTS, Routes
 from lisa_common.transport.server import lisa_error
@@ -24,11 +25,14 @@ __all__ = ["AsyncCluster"]
 class AsyncCluster:
     """Connections to the nodes of a Cluster, for the tasks of one event loop. Promises what `Cluster` promises."""
 
-    def __init__(self, address: Address, *, name: str, timeout_s: float) -> None:
+    def __init__(
+        self, address: Address, *, name: str, timeout_s: float, max_connections: int = MAX_CONNECTIONS
+    ) -> None:
         self._address = address
+        self._max_connections = address.options.get("max_connections", max_connections)
         self._name = name
         self._timeout_s = timeout_s
-        self._routes = Routes(address.nodes)
+        self._routes = Routes(address.nodes, self._max_connections)
         self._nodes: dict[NodeName, AsyncNode] = {}
         self._watches: dict[NodeName, AsyncWatch] = {}
         self._node(address.nodes[0])  # which checks the options of the URL
@@ -134,7 +138,12 @@ class AsyncCluster:
 
     def _node(self, name: NodeName) -> AsyncNode:
         if name not in self._nodes:
-            self._nodes[name] = AsyncNode(self._address.of(name), name=self._name, timeout_s=self._timeout_s)
+            self._nodes[name] = AsyncNode(
+                self._address.of(name),
+                name=self._name,
+                timeout_s=self._timeout_s,
+                max_connections=self._max_connections,
+            )
         return self._nodes[name]
 
     def _watch(self, name: NodeName) -> AsyncWatch:

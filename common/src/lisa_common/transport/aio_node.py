@@ -16,11 +16,14 @@ from lisa_common.transport.address import Address
 from lisa_common.transport.aio_progress import ProgressTimeout, noting_arrivals
 from lisa_common.transport.aio_subscription import heard
 from lisa_common.transport.development import AsyncEmbeddedConnection
+from lisa_common.transport.lending import MAX_CONNECTIONS, AsyncIdleConnections
 from lisa_common.transport.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
 from lisa_common.transport.server import (
     LOADS,
     NO_RETRY,
+    UNBOUNDED,
     check_options,
+    check_replies,
     connection_options,
     forgotten,
     has_errors,
@@ -49,20 +52,27 @@ _CLASSES = {scheme: noting_arrivals(kind) for scheme, kind in _KINDS.items()}
 
 
 class AsyncNode:
-    """A pool of connections to one server, for the tasks of one event loop. Promises what `Node` promises."""
+    """Connections to one server, for the tasks of one event loop. Promises what `Node` promises.
 
-    def __init__(self, address: Address, *, name: str, timeout_s: float) -> None:
+    The subscription of `listen` has a connection beside them.
+    """
+
+    def __init__(
+        self, address: Address, *, name: str, timeout_s: float, max_connections: int = MAX_CONNECTIONS
+    ) -> None:
         self._address = address
+        options = connection_options(address, name=name, timeout_s=timeout_s)
+        self._idle = AsyncIdleConnections(options.pop("max_connections", max_connections))
         pool = redis.asyncio.ConnectionPool(
             connection_class=_CLASSES[address.scheme],
+            max_connections=UNBOUNDED,
             retry=Retry(NO_RETRY, 0),
-            **connection_options(address, name=name, timeout_s=timeout_s),
+            **options,
         )
         check_options(pool, address)
         self._client = redis.asyncio.Redis.from_pool(pool)
         self._suspect = True
         self._timeout_s = timeout_s
-        self._idle: list[Any] = []
 
     async def ask(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Makes calls in one round trip. Result: their replies. Loads scripts that the server does not have."""
@@ -159,19 +169,24 @@ class AsyncNode:
 
     async def _load(self, calls: Sequence[Call[Any]]) -> bool:
         """Loads the scripts of these calls; says whether we may."""
+        scripts = {call.script for call in calls if call.script}
+        loads: list[Call[Any]] = [command("SCRIPT", "LOAD", script.text) for script in scripts]
         try:
-            for script in {call.script for call in calls if call.script}:
-                await self._attempt(self._client.script_load(script.text))
+            check_replies(await self._attempt(self._exchange(loads)))
         except AccessDenied:
             return False
         return True
 
     async def _borrow(self) -> Any:
-        if not self._idle:
-            return await self._client.connection_pool.get_connection()  # type: ignore[no-untyped-call]
-        connection = self._idle.pop()
-        if await _is_spoilt(connection):
-            await connection.disconnect(nowait=True)
+        connection = await self._idle.pop(self._timeout_s)
+        try:
+            if connection is None:
+                return await self._client.connection_pool.get_connection()  # type: ignore[no-untyped-call]
+            if await _is_spoilt(connection):
+                await connection.disconnect(nowait=True)
+        except BaseException:
+            self._idle.append(connection)
+            raise
         return connection
 
     async def _give_up(self, connection: Any) -> None:
@@ -193,11 +208,7 @@ class AsyncNode:
     async def _leave(self) -> None:
         """Breaks all connections that are not in use: the next may lead elsewhere, after a fail-over."""
         self._suspect = True
-        await self._client.connection_pool.disconnect(inuse_connections=False)
-        taken, self._idle = self._idle, []
-        for connection in taken:
-            await connection.disconnect(nowait=True)
-        self._idle += taken
+        await self._idle.disconnect()
 
     async def close(self) -> None:
         """Closes all connections."""

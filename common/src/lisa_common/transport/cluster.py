@@ -2,14 +2,16 @@
 
 import select
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import redis.exceptions
 
 from lisa_common.call import Call
-from lisa_common.errors import LisaError
+from lisa_common.errors import LisaError, OutcomeUnknown
 from lisa_common.transport.address import Address, NodeName
+from lisa_common.transport.lending import MAX_CONNECTIONS
 from lisa_common.transport.node import Node
 from lisa_common.transport.rounds import STRAGGLE_S, Answer, Part, is_news, stray, unblock
 from lisa_common.transport.routes import Routes
@@ -20,11 +22,14 @@ __all__ = ["Cluster"]
 class Cluster:
     """Connections to the nodes of a Cluster, safe to share among threads. It is asked as `Node` is."""
 
-    def __init__(self, address: Address, *, name: str, timeout_s: float) -> None:
+    def __init__(
+        self, address: Address, *, name: str, timeout_s: float, max_connections: int = MAX_CONNECTIONS
+    ) -> None:
         self._address = address
+        self._max_connections = address.options.get("max_connections", max_connections)
         self._name = name
         self._timeout_s = timeout_s
-        self._routes = Routes(address.nodes)
+        self._routes = Routes(address.nodes, self._max_connections)
         self._nodes: dict[NodeName, Node] = {}
         self._node(address.nodes[0])  # which checks the options of the URL
 
@@ -44,26 +49,42 @@ class Cluster:
 
     def _exchange(self, parts: Sequence[Part]) -> list[Answer]:
         """Asks all nodes before it waits for any."""
-        under_way = [_UnderWay(self._node(part.node), part.calls) for part in parts]
-        for sent in under_way:
-            sent.receive()
+        under_way: list[_UnderWay] = []
+        try:
+            under_way.extend(_UnderWay(self._node(part.node), part.calls) for part in parts)
+            for sent in under_way:
+                sent.receive()
+        finally:
+            for sent in under_way:
+                sent.give_up()
         return [sent.answer or stray(part.node) for sent, part in zip(under_way, parts, strict=True)]
 
     def _race(self, parts: Sequence[Part]) -> list[Answer]:
-        runners = [_UnderWay(self._node(part.node), part.calls) for part in parts]
-        for runner in runners:
-            runner.receive_first()
-        _await(runners, self._timeout_s, until=is_news)
-        tellers = [_UnderWay(runner.node, unblock(runner.client)) for runner in runners if runner.answer is None]
-        _await([*runners, *tellers], STRAGGLE_S)
-        for either in (*runners, *tellers):
-            either.give_up()
+        runners: list[_UnderWay] = []
+        tellers: list[_UnderWay] = []
+        try:
+            runners.extend(_UnderWay(self._node(part.node), part.calls) for part in parts)
+            for runner in runners:
+                runner.receive_first()
+            _await(runners, self._timeout_s, until=is_news)
+            for node, clients in _still_waiting(runners).items():
+                tellers.append(_UnderWay(node, unblock(*clients)))
+            _await([*runners, *tellers], STRAGGLE_S)
+        finally:
+            for either in (*runners, *tellers):
+                either.give_up()
         return [runner.answer or stray(part.node) for runner, part in zip(runners, parts, strict=True)]
 
     def _node(self, name: NodeName) -> Node:
         known = self._nodes.get(name)
         return known or self._nodes.setdefault(
-            name, Node(self._address.of(name), name=self._name, timeout_s=self._timeout_s)
+            name,
+            Node(
+                self._address.of(name),
+                name=self._name,
+                timeout_s=self._timeout_s,
+                max_connections=self._max_connections,
+            ),
         )
 
     def close(self) -> None:
@@ -124,6 +145,19 @@ class _UnderWay:
         except LisaError as error:
             self.answer = error
             return None
+        except BaseException:
+            # The node has taken the connection back.
+            self.answer = OutcomeUnknown("the call was broken off")
+            raise
+
+
+def _still_waiting(runners: Sequence[_UnderWay]) -> dict[Node, list[int]]:
+    """The clients that wait though the race is over, by node: to tell them takes one connection to each."""
+    by_node: dict[Node, list[int]] = defaultdict(list)
+    for runner in runners:
+        if runner.answer is None:
+            by_node[runner.node].append(runner.client)
+    return by_node
 
 
 def _await(sent: Collection[_UnderWay], wait_s: float, until: Callable[[Answer], bool] = lambda _: False) -> None:

@@ -1,9 +1,7 @@
 """One server, for the blocking shell: connections to it, and calls over them. `aio_node` is the twin."""
 
 import os
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -11,15 +9,18 @@ import redis
 import redis.exceptions
 from redis.retry import Retry
 
-from lisa_common.call import Call
+from lisa_common.call import Call, command
 from lisa_common.errors import AccessDenied, OutcomeUnknown, Unreachable
 from lisa_common.transport.address import Address
 from lisa_common.transport.development import EmbeddedConnection
+from lisa_common.transport.lending import MAX_CONNECTIONS, IdleConnections
 from lisa_common.transport.sentinel import SentinelConnection, TlsSentinelConnection
 from lisa_common.transport.server import (
     LOADS,
     NO_RETRY,
+    UNBOUNDED,
     check_options,
+    check_replies,
     connection_options,
     forgotten,
     has_errors,
@@ -34,6 +35,8 @@ __all__ = ["Node"]
 
 T = TypeVar("T")
 
+_PING: Call[Any] = command("PING")
+
 _CLASSES = {
     "redis": redis.Connection,
     "rediss": TlsConnection,
@@ -45,26 +48,31 @@ _CLASSES = {
 
 
 class Node:
-    """A pool of connections to one server, safe to share among threads.
+    """At most `max_connections` to one server, safe to share among threads, which wait while all are in use.
 
     What the server answers is a reply, errors too. What concerns the connection is raised, as a LisaError.
     """
 
-    def __init__(self, address: Address, *, name: str, timeout_s: float) -> None:
+    def __init__(
+        self, address: Address, *, name: str, timeout_s: float, max_connections: int = MAX_CONNECTIONS
+    ) -> None:
         self._address = address
-        pool = redis.ConnectionPool(
+        self._timeout_s = timeout_s
+        options = connection_options(address, name=name, timeout_s=timeout_s)
+        self._max_connections = options.pop("max_connections", max_connections)
+        self._pool = redis.ConnectionPool(
             connection_class=_CLASSES[address.scheme],
+            max_connections=UNBOUNDED,
             retry=Retry(NO_RETRY, 0),
-            **connection_options(address, name=name, timeout_s=timeout_s),
+            **options,
         )
-        check_options(pool, address)
-        self._client = redis.Redis.from_pool(pool)
+        check_options(self._pool, address)
         # A connection that may be broken is tried with a PING first, so that a request which finds no server is known
         # not to have been carried out.
         self._suspect = True
         # Connections are kept here between calls, as what the pool does and counts each time takes a sixth of a send;
-        # by process, as a forked child must not speak on its parent's.
-        self._idle: dict[int, list[Any]] = defaultdict(list)
+        # by process, as a forked child must not speak on its parent's, nor wait for its threads.
+        self._idle_of: dict[int, IdleConnections] = {}
 
     def ask(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Makes calls in one round trip. Result: their replies. Loads scripts that the server does not have."""
@@ -88,18 +96,30 @@ class Node:
 
     def give_up(self, connection: Any) -> None:
         """Takes a connection back that is not received from to the end, and breaks it: replies may be on their way."""
-        connection.disconnect()
-        self._idle[os.getpid()].append(connection)
+        try:
+            connection.disconnect()
+        finally:
+            self._idle.append(connection)
+
+    @property
+    def _idle(self) -> IdleConnections:
+        pid = os.getpid()
+        return self._idle_of.get(pid) or self._idle_of.setdefault(pid, IdleConnections(self._max_connections))
 
     def _probe(self) -> None:
-        self._attempt(self._client.ping, unreachable_at=self._address)
+        self._attempt(self._ping, unreachable_at=self._address)
         self._suspect = False
 
     def _exchange(self, calls: Sequence[Call[Any]]) -> list[Any]:
         return self._receive(self._send(calls), len(calls))
 
+    def _ping(self) -> None:
+        [reply] = self._exchange([_PING])
+        if isinstance(reply, Exception):
+            raise reply
+
     def _send(self, calls: Sequence[Call[Any]]) -> Any:
-        connection = self._borrow(self._idle[os.getpid()])
+        connection = self._borrow()
         try:
             connection.send_packed_command(pack(calls))
         except BaseException:
@@ -113,7 +133,7 @@ class Node:
         except BaseException:
             self.give_up(connection)
             raise
-        self._idle[os.getpid()].append(connection)
+        self._idle.append(connection)
         return replies
 
     def _receive_first(self, connection: Any) -> Any:
@@ -141,19 +161,23 @@ class Node:
     def _load(self, calls: Sequence[Call[Any]]) -> bool:
         """Loads the scripts of these calls; says whether we may."""
         scripts = {call.script for call in calls if call.script}
+        loads: list[Call[Any]] = [command("SCRIPT", "LOAD", script.text) for script in scripts]
         try:
-            self._attempt(lambda: [self._client.script_load(script.text) for script in scripts])
+            check_replies(self._attempt(partial(self._exchange, loads)))
         except AccessDenied:
             return False
         return True
 
-    def _borrow(self, idle: list[Any]) -> Any:
+    def _borrow(self) -> Any:
+        connection = self._idle.pop(self._timeout_s)
         try:
-            connection = idle.pop()
-        except IndexError:
-            return self._client.connection_pool.get_connection()
-        if _is_spoilt(connection):
-            connection.disconnect()
+            if connection is None:
+                return self._pool.get_connection()
+            if _is_spoilt(connection):
+                connection.disconnect()
+        except BaseException:
+            self._idle.append(connection)
+            raise
         return connection
 
     def _attempt(self, ask: Callable[[], T], unreachable_at: Address | None = None) -> T:
@@ -168,19 +192,11 @@ class Node:
     def _leave(self) -> None:
         """Breaks all connections that are not in use: the next may lead elsewhere, after a fail-over."""
         self._suspect = True
-        self._client.connection_pool.disconnect(inuse_connections=False)
-        idle, taken = self._idle[os.getpid()], []
-        with suppress(IndexError):
-            # One by one, as other threads borrow meanwhile.
-            while True:
-                taken.append(idle.pop())
-        for connection in taken:
-            connection.disconnect()
-        idle.extend(taken)
+        self._idle.disconnect()
 
     def close(self) -> None:
         """Closes all connections."""
-        self._client.close()
+        self._pool.disconnect()
 
 
 def _is_spoilt(connection: Any) -> bool:

@@ -50,15 +50,18 @@ Answer = list[Any] | LisaError
 CLIENT_ID: Call[int] = command("CLIENT", "ID")
 
 
-def unblock(client: int) -> list[Call[Any]]:
-    """Ends the wait of another client, as if its time were up.
+def unblock(*clients: int) -> list[Call[Any]]:
+    """Ends the waits of other clients, as if their time were up.
 
     Behind a script, in one packet: a server that is paused, as it is during a fail-over by agreement, holds back
     whatever might write, and what comes behind it. To end a wait that began in a pause crashes servers older than
     redis#14164 and valkey#2117, of mid-2025, and does nothing at others: what such a client waits for is the end of the
     pause. A transaction would hold it back as well, but a server without memory refuses those.
     """
-    return [command("EVAL", "return 0", 0), command("CLIENT", "UNBLOCK", client, "TIMEOUT")]
+    return [
+        command("EVAL", "return 0", 0),
+        *(command("CLIENT", "UNBLOCK", client, "TIMEOUT") for client in clients),
+    ]
 
 
 def is_news(answer: Answer) -> bool:

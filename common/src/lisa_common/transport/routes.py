@@ -4,21 +4,31 @@
 """
 
 import random
-from collections import defaultdict
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 import redis.exceptions as redis_errors
 
 from lisa_common.call import Call, command, units
-from lisa_common.errors import LisaError, Refused, Unreachable
+from lisa_common.errors import LisaError, NoFreeConnection, Refused, Unreachable
 from lisa_common.transport.address import NodeName
-from lisa_common.transport.rounds import CLIENT_ID, Answer, Part, Round, first_error, last, merged
+from lisa_common.transport.lending import MAX_CONNECTIONS
+from lisa_common.transport.pipelines import Unit, blocked, fill, one_each, pipeline, place
+from lisa_common.transport.rounds import Answer, Part, Round, first_error, last, merged
 from lisa_common.transport.server import lisa_error, nobody, read_reply
-from lisa_common.transport.slots import guarded, owners, slot_of, slot_of_key, split_count, split_read, without_block
+from lisa_common.transport.slots import (
+    block_of,
+    owners,
+    slot_of,
+    slot_of_key,
+    split_count,
+    split_read,
+    with_block,
+    without_block,
+)
 
 __all__ = ["SLOTS", "Routes", "Routing"]
 
@@ -30,27 +40,23 @@ _REDIRECTIONS = 5
 _WITNESSES = 3
 """How many others are asked whether they answer, where one does not."""
 
+_TURN_MS = 100
+"""How long a read waits before it looks again at the slots for which it had no connection to wait with."""
+
 Routing = Generator[Round, Sequence[Answer], T]
 
-_ASKING: Call[bytes] = command("ASKING")
 SLOTS: Call[list[Any]] = command("CLUSTER", "SLOTS")
-
-
-@dataclass(slots=True)
-class _Unit:
-    """Calls that go together, by their positions; `slot` is None where none of them has a key."""
-
-    positions: range
-    slot: int | None
-    asking: NodeName | None = None
-    """Who has the keys of the slot already, while it moves."""
 
 
 class Routes:
     """Which node serves which slot, as far as is known, and who failed when last asked."""
 
-    def __init__(self, seeds: Sequence[NodeName]) -> None:
+    def __init__(self, seeds: Sequence[NodeName], max_connections: int = MAX_CONNECTIONS) -> None:
         self._seeds = seeds
+        # Calls that do not wait need connections, too, and so do those that end a wait.
+        self._max_waiting = max(1, max_connections * 3 // 4)
+        self._races: list[list[NodeName]] = []
+        """The nodes at which reads wait now, each as often as it has connections for it."""
         self._owners: dict[int, NodeName] = {}
         self._home = random.choice(seeds)
         self._stale = True
@@ -93,6 +99,11 @@ class Routes:
         others = sorted(self.known - self._silent - {node})
         return random.sample(others, min(len(others), _WITNESSES))
 
+    def _blame(self, node: NodeName, error: Exception) -> None:
+        """Takes note of an error in place of an answer, unless the node was not even asked."""
+        if not isinstance(error, NoFreeConnection):
+            self.failed(node)
+
     def ask(self, calls: Sequence[Call[Any]]) -> Routing[list[Any]]:
         """Asks each call of the node that serves its key. Result: replies, and LisaErrors for what has none.
 
@@ -104,7 +115,7 @@ class Routes:
                 return [(yield from self._read(reads))]
             if len(counts := split_count(calls[0])) > 1:
                 return [(yield from self._count(counts))]
-        replies = yield from self._make(calls, [_Unit(found, slot_of(calls[found[0]])) for found in units(calls)])
+        replies = yield from self._make(calls, [Unit(found, slot_of(calls[found[0]])) for found in units(calls)])
         if calls and all(isinstance(reply, LisaError) for reply in replies):
             raise replies[0]
         return replies
@@ -122,7 +133,7 @@ class Routes:
                 self._failed.discard(node)
                 self._owners = reply
                 return
-            self.failed(node)
+            self._blame(node, reply)
             failures["{}:{}".format(*node)] = reply
         if failures:
             self._stale = True
@@ -133,44 +144,45 @@ class Routes:
         answering = [node for node in known if node not in self._silent]
         return sorted(answering or known, key=self._failed.__contains__)
 
-    def _make(self, calls: Sequence[Call[Any]], open_: list[_Unit]) -> Routing[list[Any]]:
+    def _make(self, calls: Sequence[Call[Any]], open_: list[Unit]) -> Routing[list[Any]]:
         replies: list[Any] = [None] * len(calls)
         for _ in range(_REDIRECTIONS):
             by_node = self._by_node(open_, replies)
-            parts = [Part(node, _pipeline(calls, found)) for node, found in by_node.items()]
+            parts = [Part(node, pipeline(calls, found)) for node, found in by_node.items()]
             answers = (yield Round(parts)) if parts else ()
-            open_, lost = [], list[_Unit]()
+            open_, lost = [], list[Unit]()
             for (node, found), answer in zip(by_node.items(), answers, strict=True):
                 if isinstance(answer, LisaError):
-                    self.failed(node)
-                    _fill(replies, found, answer)
-                    lost += found if isinstance(answer, Unreachable) else ()
+                    self._blame(node, answer)
+                    fill(replies, found, answer)
+                    is_away = isinstance(answer, Unreachable) and not isinstance(answer, NoFreeConnection)
+                    lost += found if is_away else ()
                 else:
                     self._failed.discard(node)
-                    _place(replies, found, answer)
+                    place(replies, found, answer)
                     open_ += [unit for unit in found if self._is_redirected(unit, node, replies)]
             if lost:
                 open_ += yield from self._rescue(lost)
             if not open_:
                 return replies
-        _fill(replies, open_, _lost())
+        fill(replies, open_, _lost())
         return replies
 
-    def _by_node(self, open_: Sequence[_Unit], replies: list[Any]) -> dict[NodeName, list[_Unit]]:
+    def _by_node(self, open_: Sequence[Unit], replies: list[Any]) -> dict[NodeName, list[Unit]]:
         found = defaultdict(list)
         for unit in open_:
             node = self._node_of(unit)
             if node in self._silent:
-                _fill(replies, [unit], Unreachable("node {}:{} does not answer".format(*node)))
+                fill(replies, [unit], Unreachable("node {}:{} does not answer".format(*node)))
             elif node:
                 found[node].append(unit)
             else:
                 self._stale = True
                 refusal = Refused(f"Redis refuses for now: no node of the Cluster serves slot {unit.slot}")
-                _fill(replies, [unit], refusal)
+                fill(replies, [unit], refusal)
         return found
 
-    def _is_redirected(self, unit: _Unit, node: NodeName, replies: list[Any]) -> bool:
+    def _is_redirected(self, unit: Unit, node: NodeName, replies: list[Any]) -> bool:
         """Whether a unit is to be made elsewhere, as nothing of it was done here. Notes what its reply tells."""
         reply = replies[unit.positions[0]]
         if isinstance(reply, redis_errors.AskError):
@@ -189,7 +201,7 @@ class Routes:
             replies[unit.positions[0]] = lisa_error(reply)
         return False
 
-    def _rescue(self, lost: Sequence[_Unit]) -> Routing[list[_Unit]]:
+    def _rescue(self, lost: Sequence[Unit]) -> Routing[list[Unit]]:
         """Of units that were certainly not made, those that another node takes by now."""
         with suppress(LisaError):
             yield from self._learn()
@@ -198,73 +210,71 @@ class Routes:
             return [unit for unit in lost if self._node_of(unit) not in (None, *self._failed)]
         return []
 
-    def _node_of(self, unit: _Unit) -> NodeName | None:
+    def _node_of(self, unit: Unit) -> NodeName | None:
         return unit.asking or (self.home if unit.slot is None else self._owners.get(unit.slot))
 
     def _count(self, counts: Mapping[int, Call[Any]]) -> Routing[Any]:
         """The sum of counts in several slots, or the first error among them."""
-        replies = yield from self._make(list(counts.values()), _one_each(counts))
+        replies = yield from self._make(list(counts.values()), one_each(counts))
         return first_error(replies) or sum(replies)
 
     def _read(self, reads: Mapping[int, Call[Any]]) -> Routing[Any]:
         """Reads several slots, each by a call of its own, as a Cluster refuses a call that spans any two.
 
         First without waiting; if nothing has come, all that can be asked wait at once, until something comes for one of
-        them. No reply is left behind, as its entries would be pending until their leases run out.
+        them. Where there are more slots than connections to wait with, some wait, and all are looked at again every
+        100 ms. No reply is left behind, as its entries would be pending until their leases run out.
         """
         calls = list(reads.values())
         at_once = [without_block(call) for call in calls]
-        reading = _one_each(reads)
-        for _ in range(_REDIRECTIONS):
+        reading, left_ms, redirections = one_each(reads), block_of(calls[0]), 0
+        while redirections < _REDIRECTIONS:
             replies = yield from self._make(at_once, reading)
             # Of nodes that are away nothing comes: the others are waited for all the same.
-            waiting = [unit for unit in reading if replies[unit.positions[0]] is None]
-            if at_once == calls or not waiting or any(map(_is_answer, replies)):
+            idle = [unit for unit in reading if replies[unit.positions[0]] is None]
+            if left_ms is None or not idle or any(map(_is_answer, replies)):
                 return merged(replies)
-            if not (yield from self._wait(waiting, calls, replies)):
+            waiting = self._may_wait(idle)
+            if is_last := len(waiting) == len(idle) or left_ms <= _TURN_MS:
+                turn = calls
+            else:
+                turn = [with_block(call, _TURN_MS) for call in calls]
+                left_ms -= _TURN_MS
+                # The others wait next, so that no topic has the worse of it for good.
+                reading = [unit for unit in reading if unit not in waiting] + waiting
+            is_redirected = yield from self._race(waiting, turn, replies)
+            if not is_redirected and (is_last or any(map(_is_answer, replies))):
                 return merged(replies)
+            redirections += is_redirected
         raise _lost()
 
-    def _wait(self, waiting: Sequence[_Unit], calls: Sequence[Call[Any]], replies: list[Any]) -> Routing[bool]:
-        """Waits in several slots at once. Result: whether nothing has come as slots are elsewhere by now."""
-        parts = [Part(self._node_of(unit) or self.home, _blocked(unit, calls)) for unit in waiting]
-        answers = yield Round(parts, race=True)
+    def _may_wait(self, reading: Sequence[Unit]) -> list[Unit]:
+        """Of units that each need a connection of their own, those for which their nodes have one."""
+        taken = Counter(node for race in self._races for node in race)
+        waiting = []
+        for unit in reading:
+            node = self._node_of(unit) or self.home
+            taken[node] += 1
+            if taken[node] <= self._max_waiting:
+                waiting.append(unit)
+        return waiting or list(reading[:1])
+
+    def _race(self, waiting: Sequence[Unit], calls: Sequence[Call[Any]], replies: list[Any]) -> Routing[bool]:
+        """Has reads wait until one brings something. Result: whether nothing has come as slots are elsewhere by now."""
+        parts = [Part(self._node_of(unit) or self.home, blocked(unit, calls)) for unit in waiting]
+        nodes = [part.node for part in parts]
+        self._races.append(nodes)
+        try:
+            answers = yield Round(parts, race=True)
+        finally:
+            self._races.remove(nodes)
         redirected = []
         for unit, part, answer in zip(waiting, parts, answers, strict=True):
             replies[unit.positions[0]] = reply = last(answer)
             if isinstance(reply, LisaError):
-                self.failed(part.node)
+                self._blame(part.node, reply)
             redirected.append(self._is_redirected(unit, part.node, replies))
         return any(redirected) and not any(isinstance(reply, list) for reply in replies)
-
-
-def _one_each(slots: Iterable[int]) -> list[_Unit]:
-    """Units of one call for each slot."""
-    return [_Unit(range(at, at + 1), slot) for at, slot in enumerate(slots)]
-
-
-def _pipeline(calls: Sequence[Call[Any]], found: Iterable[_Unit]) -> list[Call[Any]]:
-    pipeline: list[Call[Any]] = []
-    for unit in found:
-        pipeline += (_ASKING,) if unit.asking else ()
-        pipeline += [guarded(calls[at]) for at in unit.positions]
-    return pipeline
-
-
-def _place(replies: list[Any], found: Iterable[_Unit], answer: Sequence[Any]) -> None:
-    """Puts the replies to a pipeline where they belong."""
-    coming = iter(answer)
-    for unit in found:
-        if unit.asking:
-            next(coming)
-        for at in unit.positions:
-            replies[at] = next(coming)
-
-
-def _fill(replies: list[Any], found: Iterable[_Unit], error: LisaError) -> None:
-    for unit in found:
-        for at in unit.positions:
-            replies[at] = error
 
 
 def _is_answer(reply: Any) -> bool:
@@ -274,7 +284,3 @@ def _is_answer(reply: Any) -> bool:
 
 def _lost() -> Refused:
     return Refused(f"Redis refuses for now: {_REDIRECTIONS} redirections led to no node that serves the slot")
-
-
-def _blocked(unit: _Unit, calls: Sequence[Call[Any]]) -> list[Call[Any]]:
-    return [CLIENT_ID, *_pipeline(calls, [unit])]

@@ -30,7 +30,9 @@ __all__ = [
     "LOADS",
     "NO_RETRY",
     "RECONNECT",
+    "UNBOUNDED",
     "check_options",
+    "check_replies",
     "connection_options",
     "first_line",
     "forgotten",
@@ -60,6 +62,9 @@ NO_RETRY = NoBackoff()
 
 _CHUNK = 262_144
 """Bytes of a request that are sent at once."""
+
+UNBOUNDED = 2**31
+"""The client's own limit of connections: it would raise where we wait."""
 
 _REFUSALS = (
     "OOM",
@@ -192,6 +197,13 @@ def has_errors(found: Sequence[Any]) -> bool:
         if isinstance(one, Exception):
             return True
     return False
+
+
+def check_replies(replies: Sequence[Any]) -> None:
+    """Raises the first error among replies, as a LisaError."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise lisa_error(reply) from reply
 
 
 def is_no_master(replies: Sequence[Any]) -> bool:

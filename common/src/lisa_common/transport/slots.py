@@ -13,7 +13,18 @@ from lisa_common.keys import absent_key
 from lisa_common.scripts import Arg
 from lisa_common.transport.address import NodeName
 
-__all__ = ["guarded", "members", "owners", "slot_of", "slot_of_key", "split_count", "split_read", "without_block"]
+__all__ = [
+    "block_of",
+    "guarded",
+    "members",
+    "owners",
+    "slot_of",
+    "slot_of_key",
+    "split_count",
+    "split_read",
+    "with_block",
+    "without_block",
+]
 
 
 @lru_cache(maxsize=100_000)
@@ -85,10 +96,26 @@ def guarded(call: Call[Any]) -> Call[Any]:
     return call._replace(args=(name, sha, count + 1, *rest[:count], absent_key(str(rest[0])), *rest[count:]))
 
 
+def block_of(read: Call[Any]) -> int | None:
+    """How long a read waits, in ms; None where it does not wait."""
+    at = _block_at(read)
+    return int(read.args[at + 1]) if at else None
+
+
+def with_block(read: Call[Any], block_ms: int) -> Call[Any]:
+    """The same read of one that waits, which waits for so long."""
+    words, at = read.args, _block_at(read)
+    return read._replace(args=(*words[: at + 1], block_ms, *words[at + 2 :]))
+
+
 def without_block(read: Call[Any]) -> Call[Any]:
     """The same read, which does not wait."""
+    words, at = read.args, _block_at(read)
+    return read._replace(args=(*words[:at], *words[at + 2 :])) if at else read
+
+
+def _block_at(read: Call[Any]) -> int:
+    """Where BLOCK stands in a read, 0 for nowhere."""
     words = read.args
-    if "BLOCK" not in words[4 : words.index("STREAMS", 4)]:
-        return read
-    at = words.index("BLOCK", 4)
-    return read._replace(args=(*words[:at], *words[at + 2 :]))
+    end = words.index("STREAMS", 4)
+    return words.index("BLOCK", 4) if "BLOCK" in words[4:end] else 0

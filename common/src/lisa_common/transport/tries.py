@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from lisa_common.call import Call, units
+from lisa_common.call import Call, Each, units
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_common.transport.server import RECONNECT
 
@@ -15,7 +15,7 @@ class Tries:
     """A pipeline that failed in parts, or as a whole: shells make what is `left` of it after `delay_s`, and so on.
 
     Made again is only what was certainly not carried out, or is as good done twice. What is done stays done. Raises
-    the error of what must not be made again, or for which the time is up.
+    the error of what must not be made again, or for which the time is up; of `Each` it becomes the result of its call.
     """
 
     def __init__(self, calls: Sequence[Call[Any]], results: list[Any], deadline: float) -> None:
@@ -23,6 +23,7 @@ class Tries:
         self.results = results
         self.delay_s = 0.0
         self._deadline = deadline
+        self._raises = not isinstance(calls, Each)
         self._positions: Sequence[int] = range(len(calls))
         self._failures = 0
         self._unknown: dict[int, OutcomeUnknown] = {}
@@ -39,7 +40,17 @@ class Tries:
         self.left, self._positions = [self.left[at] for at in again], [self._positions[at] for at in again]
 
     def _judge(self, unit: range, results: Sequence[Any], *, is_late: bool) -> bool:
-        """Whether a unit is to be made again; raises its error if it must not be."""
+        """Whether a unit is to be made again; if it must not be, its error is raised, or is its result."""
+        try:
+            return self._is_left(unit, results, is_late=is_late)
+        except LisaError as error:
+            if self._raises:
+                raise
+            for at in unit:
+                self.results[self._positions[at]] = error
+            return False
+
+    def _is_left(self, unit: range, results: Sequence[Any], *, is_late: bool) -> bool:
         error = next((results[at] for at in unit if isinstance(results[at], LisaError)), None)
         if error is None:
             return False

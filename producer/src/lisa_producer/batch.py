@@ -1,0 +1,143 @@
+"""Sending many messages, without I/O: flows that `client` and `aio` drive."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from lisa_common.call import Flow
+from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, Resharded
+from lisa_common.keys import TopicKeys
+from lisa_common.layout import Layout, by_shard
+from lisa_common.policy import Policy
+from lisa_common.protocol import producing
+from lisa_common.protocol.producing import Outgoing
+from lisa_common.topics import Topics
+from lisa_producer.message import Confirm, Message, SendOutcome, SendResult
+from lisa_producer.settings import ProducerSettings
+from lisa_producer.storing import Missing, is_repeatable, known_before, layout_since, result_of, store
+
+__all__ = ["Batch", "open_batch"]
+
+_Batch = Sequence[tuple[int, Outgoing]]
+"""Messages with their positions."""
+
+
+class Batch:
+    """Gathers messages up to the settings' limits; bad ones become results at once, the others when flushed.
+
+    What is gathered is enough for a full call to each shard, where their ids spread it evenly.
+    """
+
+    def __init__(
+        self,
+        topics: Topics,
+        layout: Layout,
+        settings: ProducerSettings,
+        confirm: Confirm | None,
+    ) -> None:
+        self._topics = topics
+        self._layout = layout
+        self._settings = settings
+        self._confirm = confirm
+        self._position = 0
+        self._bytes = 0
+        self._outgoing: list[tuple[int, Outgoing]] = []
+        self._bad: list[SendResult] = []
+        self._ids: deque[str] = deque()
+        self.broken: LisaError | None = None
+        """The error that ends the whole send: the server is away, refuses, or did not confirm."""
+
+    def add(self, message: Message) -> bool:
+        """Takes a message; says whether it is time to flush."""
+        if not self._ids:
+            self._ids.extend(producing.new_ids(self._settings.batch_messages))
+        try:
+            outgoing = message.outgoing(self._layout.policy, self._ids.popleft())
+        except InvalidInput as error:
+            failed = SendResult(self._position, message.id, SendOutcome.FAILED, error=error)
+            self._bad.append(failed)
+        else:
+            self._outgoing.append((self._position, outgoing))
+            self._bytes += len(outgoing.content)
+        self._position += 1
+        gathered = len(self._outgoing) + len(self._bad)
+        most = self._settings.batch_messages * len(self._layout.shards)
+        return gathered >= most or self._bytes >= self._settings.batch_bytes
+
+    def flush(self) -> Flow[list[SendResult]]:
+        """Sends what was gathered. Result: one for each message, in order; sets `broken`."""
+        batch, results = self._outgoing, self._bad
+        self._outgoing, self._bad, self._bytes = [], [], 0
+        try:
+            self._layout = yield from self._topics.resolve(self._layout.topic)
+            if batch:
+                sent = yield from _send(self._topics, self._layout.topic, batch, self._settings, self._confirm)
+                self.broken = next((result.error for result in sent if result.error), None)
+                results += sent
+        except LisaError as error:
+            self.broken = error
+            results += [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in batch]
+        return sorted(results, key=lambda result: result.position)
+
+
+def open_batch(topics: Topics, topic: str, settings: ProducerSettings, confirm: Confirm | None) -> Flow[Batch]:
+    """An empty batch for a topic."""
+    layout = yield from topics.resolve(topic)
+    return Batch(topics, layout, settings, confirm)
+
+
+def _send(
+    topics: Topics, topic: str, batch: _Batch, settings: ProducerSettings, confirm: Confirm | None
+) -> Flow[list[SendResult]]:
+    """Sends to each shard what belongs there. Result: one for each; what a shard fails with ends the whole."""
+    results: list[SendResult] = []
+    layout = yield from topics.declare(topic)
+    parts = _parts(layout, batch, settings.batch_messages)
+    rerouted = False
+    while parts:
+        keys, part = parts.popleft()
+        try:
+            if layout.former:
+                known = yield from known_before(layout, [m for _, m in part], confirm, generated_too=rerouted)
+                _check_confirmed(topic, known)
+                results += [result_of(at, m, 0) for at, m in part if m.id in known]
+                part = [(at, m) for at, m in part if m.id not in known]
+            sent = (yield from _send_to(keys, layout.policy, part, settings, confirm)) if part else []
+            if sent is None:
+                layout = yield from layout_since(topics, layout)
+                # Of a send that is repeated, the first try may have come before the reshard.
+                rerouted = True
+                parts = _parts(layout, [*part, *(one for _, rest in parts for one in rest)], settings.batch_messages)
+            else:
+                results += sent
+        except LisaError as error:
+            left = [*part, *(one for _, rest in parts for one in rest)]
+            return results + [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in left]
+    return results
+
+
+def _parts(layout: Layout, batch: _Batch, most: int) -> deque[tuple[TopicKeys, _Batch]]:
+    """What goes to each shard, cut into calls of so many messages: ids may well belong to one shard, all of them."""
+    if len(layout.shards) == 1 and len(batch) <= most:
+        return deque([(layout.shards[0], batch)])
+    of_each = by_shard(batch, lambda one: layout.home(one[1].id))
+    return deque((keys, some[at : at + most]) for keys, some in of_each.items() for at in range(0, len(some), most))
+
+
+def _check_confirmed(topic: str, known: dict[str, Missing | None]) -> None:
+    for missing in filter(None, known.values()):
+        raise NotConfirmed(topic, [id for id, of_id in known.items() if of_id], *missing)
+
+
+def _send_to(
+    keys: TopicKeys, policy: Policy, batch: _Batch, settings: ProducerSettings, confirm: Confirm | None
+) -> Flow[list[SendResult] | None]:
+    """Sends to one shard. Result: one for each message, or None: the shard is closed."""
+    messages = [outgoing for _, outgoing in batch]
+    repeatable = is_repeatable(messages, policy, settings)
+    try:
+        dues, missing = yield from store(keys, messages, confirm, repeatable=repeatable)
+    except Resharded:
+        return None
+    if missing:
+        raise NotConfirmed(keys.topic, [m.id for m in messages], *missing)
+    return [result_of(position, outgoing, due_ms) for (position, outgoing), due_ms in zip(batch, dues, strict=True)]
