@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from chaos.history import Fault
 from chaos.kinds import CRASH
-from chaos.stories import Delivery, Stories, Story, Topic
+from chaos.stories import NEVER, Delivery, Stories, Story, Topic
 from chaos.verdict import Verdict
 
 __all__ = ["LOSS_S", "Deliveries"]
@@ -123,10 +123,12 @@ class Deliveries:
         given = {each.message.max_retries for each in story.tries}
         policy = self._topics[story.topic].max_retries
         most = max(policy if retries is None else retries for retries in given) + 1
-        # Where a worker has died with it, it gets one more, alone: it may have died of a neighbour.
-        most += any(delivery.died for delivery in deliveries[:-1])
+        # Where its worker may have died with it, it gets one more, alone: the worker may have died of a neighbour. The
+        # first that anybody was given may not have been the first.
+        unseen = bool(deliveries) and deliveries[0].taken.attempt > 1
+        most += unseen or any(delivery.abandoned for delivery in deliveries[:-1])
         attempts = max((delivery.taken.attempt for delivery in deliveries), default=0)
-        spent = sum(not d.tried("release", "released", None) and not d.untouched for d in deliveries)
+        spent = sum(not d.tried("release", "released", None) and not d.untouched(NEVER) for d in deliveries)
         rolled_back = any(self.rolled_back(delivery.since, delivery.until) for delivery in deliveries)
         lives = story.lives(deliveries[-1].until) if deliveries else 1
         text = f"{story.name}: {spent} deliveries, attempt {attempts} in group {group}; {lives} x {most} are allowed"
@@ -188,7 +190,7 @@ class Deliveries:
         if attempt == 1 and max(1, len(same)) < lives:
             return "replayed by an operator"
         reason = "" if len(same) >= lives else self._of_former(story, former, before[-1], delivery)
-        if not reason and any(d.untouched and self._lapsed(story, d, delivery) for d in same):
+        if not reason and any(d.untouched(delivery.until) and self._lapsed(story, d, delivery) for d in same):
             reason = "its lease ran out before it began"
         if not reason and any(self.rolled_back(d.since, min([delivery.since, *self._ends(d)])) for d in before):
             reason = "Redis lost acknowledged writes"

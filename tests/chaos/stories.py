@@ -93,14 +93,14 @@ class Delivery:
         return entry_place(self.taken.entry)
 
     @property
-    def died(self) -> bool:
-        """Whether its worker died with it: its handler has begun, and never ended."""
-        return bool(self.begun) and not self.ended and all(settle.what == "extend" for settle in self.settles)
+    def abandoned(self) -> bool:
+        """Whether nobody has settled it, as far as is known: its worker has died with it, or its lease ran out."""
+        return all(settle.what == "extend" or settle.outcome in ("stale", "failed", None) for settle in self.settles)
 
-    @property
-    def untouched(self) -> bool:
-        """Whether its handler has not begun, and nobody has settled it."""
-        return not self.begun and all(settle.what == "extend" for settle in self.settles)
+    def untouched(self, until: float) -> bool:
+        """Whether by then its handler had not begun, and nobody had settled it."""
+        settled = any(settle.what != "extend" and settle.since < until for settle in self.settles)
+        return not settled and not any(at < until for at in self.begun)
 
     def tried(self, what: str, *outcomes: str | None) -> bool:
         """Whether it was settled so, with one of these outcomes."""

@@ -241,6 +241,8 @@ def too_often(run: Run) -> None:
     for attempt in (1, 2, 3, 4):
         place = run.read(3 * attempt, attempt=attempt, at_ms=EPOCH + 3_000 * attempt)
         run.handle(3 * attempt, place, "it broke")
+        if attempt < 4:
+            run.settle(3 * attempt + 1, "nack", place, "retry")
     run.ack(14, place)
 
 
@@ -456,11 +458,25 @@ def test_what_never_began_is_released(run: Run) -> None:
     assert verdict.explained == {"its lease ran out before it began": 3}
 
 
+def test_what_began_too_late_is_released(run: Run) -> None:
+    """The next delivery was read before its handler began."""
+    first = run.read(2)
+    second = run.read(9)
+    run.handle(9.5, first)
+    run.settle(9.6, "ack", first, "stale")
+    run.ack(10, second)
+    verdict = run.check()
+    assert verdict.violations == []
+    assert verdict.explained == {"its lease ran out before it began": 1}
+
+
 def test_only_a_death_gives_one_delivery_more(run: Run) -> None:
     """Not a handler that fails."""
     for attempt in (1, 2, 3, 4):
         place = run.read(3 * attempt, attempt=attempt, at_ms=EPOCH + 3_000 * attempt)
         run.handle(3 * attempt + 0.5, place, "it broke")
+        if attempt < 4:
+            run.settle(3 * attempt + 1, "nack", place, "retry")
     run.ack(14, place)
     assert run.check().broken == {7}
 
