@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import redis
 
 from chaos.arena import Arena, Player
-from chaos.faults import FAULTS, Kind, Steps, network, operator, processes, resharding, server
+from chaos.faults import FAULTS, Kind, Steps, groups, network, operator, processes, resharding, server
 from chaos.history import Fault, Problem, now
 from support.waiting import wait_until
 
@@ -18,7 +18,7 @@ _CALM_S = 10.5
 _AT_ONCE = 4
 _HEAL_S = 300.0
 _NOT_DONE = 2
-_REGISTERING = (network, operator, processes, resharding, server)
+_REGISTERING = (groups, network, operator, processes, resharding, server)
 """Importing them has registered their faults."""
 KINDS = {kind.name: kind for kind in FAULTS}
 

@@ -21,6 +21,7 @@ from chaos.history import (
     Settling,
     Taken,
     Told,
+    Visit,
 )
 from chaos.timeline import Timeline
 from lisa_common.delivery import entry_place
@@ -143,6 +144,7 @@ class Stories:
     damages: dict[str, float]
     """Topic -> until when it was damaged, last."""
     problems: list[Problem]
+    visits: list[Visit] = field(default_factory=list)
     reads: int = 0
 
 
@@ -160,6 +162,7 @@ class _Teller:
         self.outages: list[float] = []
         self.damages: dict[str, float] = {}
         self.problems: list[Problem] = []
+        self.visits: list[Visit] = []
         self.reads = 0
 
     def story(self, topic: str, id: str) -> Story:
@@ -204,6 +207,8 @@ class _Teller:
                 self.damages[event.topic] = event.at
             case Problem():
                 self.problems.append(event)
+            case Visit():
+                self.visits.append(event)
 
     def sent(self, event: Sent) -> None:
         tries = [Try(message, event.at, id=message.id) for message in event.messages]
@@ -284,5 +289,6 @@ def tell(history: Iterable[Event]) -> Stories:
         teller.outages,
         teller.damages,
         teller.problems,
+        teller.visits,
         teller.reads,
     )
