@@ -68,6 +68,7 @@ class _Judge:
         if not excused:
             self._once(story)
         self._bodies(story)
+        self._visits(story)
         self._cancels(story)
         self._dues(story)
         self._deliveries.judge(story, self._groups_of(story), excused=excused)
@@ -145,6 +146,17 @@ class _Judge:
             self._verdict.check(
                 10, delivery.taken.crc == crc, f"{story.name}: the body of {delivery.taken.entry} differs"
             )
+
+    def _visits(self, story: Story) -> None:
+        """Promise 2: a group that has joined is given what was sent since, as soon as any group is."""
+        if story.asks or any(each.message.ttl_ms is not None for each in story.tries):
+            return
+        sent = min(each.since for each in story.tries)
+        given = min((delivery.until for delivery in story.deliveries), default=NEVER)
+        for visit in self._stories.visits:
+            if visit.topic == story.topic and visit.since < sent and given < visit.at:
+                kept = story.id in visit.ids or self._deliveries.rolled_back(visit.since, visit.at)
+                self._verdict.check(2, kept, f"{story.name}: not for group {visit.group}, made before it was sent")
 
     def _cancels(self, story: Story) -> None:
         """Promise 8: nothing is read after a cancel that returned."""

@@ -34,6 +34,7 @@ __all__ = [
     "Settling",
     "Taken",
     "Told",
+    "Visit",
     "now",
     "read_history",
 ]
@@ -199,6 +200,17 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
+class Visit:
+    """A group was told at `since` that it has joined, read nothing, and had these messages before it by `at`."""
+
+    at: float
+    since: float
+    topic: str
+    group: str
+    ids: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """In the end the message is garbage of this group; none: no group had it."""
 
@@ -241,6 +253,7 @@ Event = (
     | Fault
     | Outage
     | Damage
+    | Visit
     | Left
     | Problem
     | Drained

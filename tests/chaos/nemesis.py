@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import redis
 
 from chaos.arena import Arena, Player
-from chaos.faults import FAULTS, Kind, Steps, foreign, network, operator, processes, resharding, server, spared
+from chaos.faults import FAULTS, Kind, Steps, foreign, groups, network, operator, processes, resharding, server, spared
 from chaos.history import Fault, Problem, now
 from chaos.topics import PARCELS, PILLS
 from support.waiting import wait_until
@@ -18,7 +18,7 @@ _CALM_S = 10.5
 _AT_ONCE = 4
 _HEAL_S = 300.0
 _NOT_DONE = 2
-_REGISTERING = (foreign, network, operator, processes, resharding, server, spared)
+_REGISTERING = (foreign, groups, network, operator, processes, resharding, server, spared)
 """Importing them has registered their faults."""
 KINDS = {kind.name: kind for kind in FAULTS}
 

@@ -24,6 +24,7 @@ from chaos.topics import FOREIGN, GROUPS, LOADED, POLICIES, PREFIX, RESHARDED, p
 from chaos.verdict import Verdict
 from lisa_common.connection import Connection
 from lisa_common.keys import topics_key
+from lisa_manager.operator.checking import check_groups
 from support.waiting import wait_until
 
 __all__ = ["Options", "Result", "run"]
@@ -207,6 +208,8 @@ def _audit(arena: Arena, observer: Observer) -> None:
     with Connection(arena.server.url, name="audit", timeout_s=5) as connection:
         for topic in POLICIES:
             observer.audit(connection, topic)
+            for finding in connection.run(check_groups(arena.layout(topic), mend=False)):
+                arena.recorder.write(Problem(now(), 2, f"{finding.topic} lacks a group: {finding.problem.group}"))
 
 
 def _strike_out(arena: Arena) -> None:

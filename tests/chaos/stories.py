@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from chaos.history import Fault, Problem, Sending, Taken
+from chaos.history import Fault, Problem, Sending, Taken, Visit
 from chaos.timeline import Timeline
 from lisa_common.delivery import entry_place
 
@@ -160,4 +160,5 @@ class Stories:
     """Topic -> until when it was damaged, last."""
     problems: list[Problem]
     answers: list[Answer]
+    visits: list[Visit] = field(default_factory=list)
     reads: int = 0

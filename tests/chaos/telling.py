@@ -19,6 +19,7 @@ from chaos.history import (
     Settling,
     Taken,
     Told,
+    Visit,
 )
 from chaos.stories import Answer, Ask, Delivery, Settle, Stories, Story, Try
 from chaos.timeline import Timeline
@@ -41,6 +42,7 @@ class _Teller:
         self.damages: dict[str, float] = {}
         self.problems: list[Problem] = []
         self.answers: list[Answer] = []
+        self.visits: list[Visit] = []
         self.reads = 0
 
     def story(self, topic: str, id: str) -> Story:
@@ -87,6 +89,8 @@ class _Teller:
                 self.damages[event.topic] = event.at
             case Problem():
                 self.problems.append(event)
+            case Visit():
+                self.visits.append(event)
 
     def sent(self, event: Sent) -> None:
         tries = [Try(message, event.at, id=message.id) for message in event.messages]
@@ -176,5 +180,6 @@ def tell(history: Iterable[Event]) -> Stories:
         teller.damages,
         teller.problems,
         teller.answers,
+        teller.visits,
         teller.reads,
     )

@@ -28,6 +28,7 @@ from chaos.history import (
     Settling,
     Taken,
     Told,
+    Visit,
     read_history,
 )
 from chaos.kinds import CRASH, STRANDED
@@ -530,6 +531,25 @@ def test_a_killed_server_may_give_entries_anew(run: Run) -> None:
     assert verdict.explained == {"Redis lost acknowledged writes": 1}
 
 
+@pytest.mark.parametrize(
+    ("visit", "lost"),
+    [
+        (Visit(9, 0, "orders", "guest", []), True),
+        (Visit(9, 0, "orders", "guest", ["m1"]), False),
+        (Visit(9, 3, "orders", "guest", []), False),
+        (Visit(4, 0, "orders", "guest", []), False),
+        (Visit(9, 0, "mail", "guest", []), False),
+    ],
+    ids=["not there", "there", "made later", "looked at earlier", "of another topic"],
+)
+def test_a_group_that_comes_later_is_given_what_is_sent_since(run: Run, visit: Visit, *, lost: bool) -> None:
+    """As soon as another group is given it."""
+    run.ack(6, run.read(5))
+    run.add(visit)
+    violations = run.check().violations
+    assert violations == ([(2, "orders/m1: not for group guest, made before it was sent")] if lost else [])
+
+
 def test_damage_excuses_what_was_sent_before(run: Run) -> None:
     """Of a topic that an operator damaged, and of it alone."""
     run.send(6, "m2")
@@ -621,6 +641,7 @@ def test_a_history_is_read_as_it_was_written(tmp_path: Path, run: Run) -> None:
     """Every event comes back, in order; a line that was cut off is none."""
     run.ack(3, run.read(2))
     run.add(Left(98, "orders", GROUP, "m1", "nack"), Outage(5), Damage(6, "orders"), Fault(7, 6, "x"))
+    run.add(Visit(8, 7, "orders", "guest", ["m1"]))
     for name in ("a", "b"):
         recorder = Recorder(tmp_path, name)
         for event in run.events[name == "a" :: 2]:

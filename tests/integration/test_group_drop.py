@@ -14,7 +14,7 @@ from lisa_manager.operator.checking import check
 from lisa_manager.operator.group_drop import drop_group
 from lisa_manager.resharding import reshard
 from support.queue import Queue
-from support.stepping import Stepped
+from support.stepping import Stepped, interleavings
 
 MESSAGES = 450
 
@@ -114,3 +114,36 @@ def test_shards_of_a_reshard_meanwhile_are_not_left_out(
     drop.finish()
     _, after = connection.run(reshard(prefix, "orders", 3))
     assert [_queue(connection, keys, 0).contents().groups.keys() for keys in after.served] == [{"other"}] * 4
+
+
+def _round_trips(stepped: Stepped) -> int:
+    return next(number for number in count(1) if not stepped.step())
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["finished", "killed"])
+def test_a_reshard_meanwhile_does_not_bring_the_group_back(
+    connection: Connection, declare: Callable[..., Policy], prefix: str, *, killed: bool
+) -> None:
+    """It has read that the group is there, and then that is dropped; the reshard may be killed, and done again."""
+
+    def begin(topic: str) -> tuple[Stepped, Stepped]:
+        layout = Layout(prefix, topic, declare(topic))
+        _queue(connection, layout.shards[0], 0).join("doomed", "other")
+        drop = Stepped(connection, drop_group(layout, "doomed", force=True))
+        return Stepped(connection, reshard(prefix, topic, 2)), drop
+
+    reshards, drops = (_round_trips(flow) for flow in begin("sample"))
+    for number, order in enumerate(interleavings(reshards, drops)):
+        topic = f"t{number}"
+        resharding, drop = begin(topic)
+        for is_reshard in order:
+            (resharding if is_reshard else drop).step()
+            if killed and drop.done:
+                break
+        drop.finish()
+        if not killed:
+            resharding.finish()
+        connection.run(reshard(prefix, topic, 3))
+        _, after = connection.run(reshard(prefix, topic, 3))
+        found = [set(_queue(connection, keys, 0).contents().groups) for keys in after.served]
+        assert found == [{"other"}] * len(after.served), order

@@ -139,6 +139,15 @@ class Model:
                 message.copies = {name: copy}
         return True
 
+    def drop(self, name: str) -> None:
+        """Its copies end. Without groups there is nothing in the stream that a group to come should get."""
+        for message in list(self.messages.values()):
+            if name in message.copies:
+                self.end(message, name)
+        del self.groups[name]
+        if not self.groups:
+            self.trimmed = len(self.stream)
+
     # Promotion
 
     def promote(self, limit: int) -> int:

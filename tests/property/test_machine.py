@@ -26,10 +26,12 @@ from lisa_common.delivery import Delivery
 from lisa_common.keys import TopicKeys, copy_of, split_copy
 from lisa_common.policy import Policy
 from lisa_common.record import is_husk, unpack_record
+from lisa_manager.operator.group_drop import drop_in_shard
 from property.model import Copy, Entry, Message, Model
 from property.places import facts, places, shown
 from support import keys_left
 from support.queue import EPOCH_MS, Contents, Queue, outgoing
+from support.stepping import Stepped
 
 EXAMPLES, STEPS = 200, 50
 TIMES = int(os.environ.get("LISA_TEST_LONG") or 1)
@@ -111,6 +113,22 @@ class Machine(RuleBasedStateMachine):
     def join(self, group: str) -> None:
         """A consumer comes up."""
         assert self.queue.join(group) == [self.model.join(group)]
+
+    @precondition(lambda self: self.model.groups)
+    @rule(choice=choices, trimmed=st.booleans())
+    def drop_group(self, choice: int, *, trimmed: bool) -> None:
+        """An operator drops a group, while a manager may trim after each step of it."""
+        group = self._group(choice)
+        self.ended |= {message.id for message in self.model.messages.values() if group in message.copies}
+        drop = Stepped(self.queue.connection, drop_in_shard(self.queue.keys, group, force=True))
+        while drop.step():
+            if trimmed:
+                self.queue.trim()
+        self.model.drop(group)
+        self.held = [held for held in self.held if held.group != group]
+        if trimmed:
+            self.queue.trim()
+            self.model.trim()
 
     @rule(
         id=ids,

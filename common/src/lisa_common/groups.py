@@ -8,7 +8,7 @@ from lisa_common.keys import TopicKeys
 from lisa_common.layout import Layout
 from lisa_common.protocol import consuming
 
-__all__ = ["join"]
+__all__ = ["join", "join_shards"]
 
 _Shards = Sequence[TopicKeys]
 
@@ -20,7 +20,7 @@ def join(layouts: Sequence[Layout], group: str) -> Flow[None]:
     under way: that makes its streams before it reads which groups there are, and here they are looked for after the
     group was made. So either the reshard finds the group, or the group finds the streams.
     """
-    yield from _join_shards([layout.served for layout in layouts], group)
+    yield from join_shards([layout.served for layout in layouts], group)
     first_ahead = [layout.shard(len(layout.policy.former) + 1, 0) for layout in layouts]
     found: list[bool] = yield [_exists(keys) for keys in first_ahead]
     for layout, is_resharded in zip(layouts, found, strict=True):
@@ -36,15 +36,15 @@ def _join_ahead(layout: Layout, group: str) -> Flow[None]:
             shards.append(layout.shard(number, len(shards)))
         if not shards:
             return
-        yield from _join_shards([shards], group)
+        yield from join_shards([shards], group)
 
 
 def _exists(keys: TopicKeys) -> Call[bool]:
     return command("EXISTS", keys.of("ready"), decode=bool)
 
 
-def _join_shards(topics: Sequence[_Shards], group: str) -> Flow[None]:
-    """Makes the group in the first shard of each topic, which decides who is first, then in the others.
+def join_shards(topics: Sequence[_Shards], group: str) -> Flow[None]:
+    """Makes the group in the first shard of each topic, which decides who is first, then in the others that are given.
 
     A group that is alone in the first shard is the topic's first. Nobody joins beside it before it is in all other
     shards: whoever made it may have died half-way.

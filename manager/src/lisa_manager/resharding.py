@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 
+from lisa_common import groups
 from lisa_common.call import Call, Flow, command
 from lisa_common.errors import InvalidInput, UnknownTopic
-from lisa_common.keys import TOPIC_KEYS, topics_key
+from lisa_common.keys import TOPIC_KEYS, TopicKeys, topics_key
 from lisa_common.layout import Layout
 from lisa_common.policy import Policy
 from lisa_common.protocol import consuming, producing
 from lisa_common.topics import amend
 from lisa_common.values import check_name
-from lisa_manager.operator.missing import complete_groups
+from lisa_manager.operator.group_drop import drop_in_shard
+from lisa_manager.operator.missing import group_names
 
 __all__ = ["CONTENTS", "close_former", "reshard", "take_up"]
 
@@ -50,6 +52,7 @@ def _taken_up(policy: Policy, dropped: Policy) -> Policy:
 
 
 def _change(prefix: str, topic: str, changed: Callable[[Layout], Policy]) -> Flow[tuple[Layout, Layout]]:
+    made: set[str] = set()
     while True:
         before, stored = yield from _read(prefix, topic)
         after = Layout(prefix, topic, changed(before))
@@ -58,13 +61,46 @@ def _change(prefix: str, topic: str, changed: Callable[[Layout], Policy]) -> Flo
         # Before it is read which groups there are: one that is made later looks for these streams.
         yield [consuming.open_stream(keys) for keys in after.ever if keys not in before.ever]
         # Each group is there before the first message.
-        yield from complete_groups(after)
+        made |= yield from _take_over_groups(before, after)
         if (yield amend(prefix, topic, stored, after.policy)):
             break
     yield [producing.close(keys, []) for keys in before.shards]
-    # Programs of an earlier release make groups without a look at the streams.
-    yield from complete_groups(after)
+    yield from _agree_on_groups(before, after, made)
     return before, after
+
+
+def _take_over_groups(before: Layout, after: Layout) -> Flow[set[str]]:
+    """Makes all groups in the new shards. Result: their names.
+
+    Those that only the new shards have are of a reshard that was killed, and were dropped since: they go.
+    """
+    new = _new_shards(before, after)
+    found = yield from group_names(new)
+    known = yield from group_names(before.served)
+    for name in sorted(found - known):
+        for keys in new:
+            yield from drop_in_shard(keys, name, force=False)
+    for name in sorted(known):
+        yield from groups.join_shards([new], name)
+    return known
+
+
+def _agree_on_groups(before: Layout, after: Layout, made: set[str]) -> Flow[None]:
+    """Makes good what was done to groups meanwhile by those who did not look at the new shards.
+
+    An operator may have dropped some, and programs of an earlier release made others.
+    """
+    new = _new_shards(before, after)
+    known = yield from group_names(before.served)
+    for name in sorted(made - known):
+        for keys in new:
+            yield from drop_in_shard(keys, name, force=True)
+    for name in sorted(known - made):
+        yield from groups.join_shards([new], name)
+
+
+def _new_shards(before: Layout, after: Layout) -> list[TopicKeys]:
+    return [keys for keys in after.served if keys not in before.served]
 
 
 def _read(prefix: str, topic: str) -> Flow[tuple[Layout, bytes]]:

@@ -24,12 +24,13 @@ _PURGED = 500
 @fault("reshard a topic", "layout", weight=40, about=RESHARDED)
 def reshard(arena: Arena, dice: random.Random) -> Steps:
     """To another number of shards."""
-    code = yield from operate(arena, "topic", "reshard", RESHARDED, "--shards", str(_another(arena, dice)))
+    code = yield from operate(arena, "topic", "reshard", RESHARDED, "--shards", str(another_number(arena, dice)))
     if code not in (0, _REFUSED):
         arena.recorder.write(Problem(now(), 14, f"a reshard ended with {code}"))
 
 
-def _another(arena: Arena, dice: random.Random) -> int:
+def another_number(arena: Arena, dice: random.Random) -> int:
+    """Shards that the topic does not have now."""
     current = arena.layout(RESHARDED, quick=True).policy.shards
     return dice.choice([shards for shards in _SHARDS if shards != current])
 
@@ -37,7 +38,7 @@ def _another(arena: Arena, dice: random.Random) -> int:
 @fault("kill a reshard", "layout", weight=15, about=RESHARDED)
 def break_off(arena: Arena, dice: random.Random) -> Steps:
     """Between two of its round trips, where a kill of the program itself would seldom hit."""
-    flow = resharding.reshard(PREFIX, RESHARDED, _another(arena, dice))
+    flow = resharding.reshard(PREFIX, RESHARDED, another_number(arena, dice))
     steps = _first_steps(flow, dice.randrange(1, _MOST_ROUND_TRIPS))
     with (
         Connection(arena.server.url, name="reshard", timeout_s=_TIMEOUT_S) as connection,

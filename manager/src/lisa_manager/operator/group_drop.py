@@ -14,7 +14,7 @@ from lisa_common.layout import Layout
 from lisa_common.protocol import managing
 from lisa_manager.operator.looking import PAGE, existing
 
-__all__ = ["drop_group"]
+__all__ = ["drop_group", "drop_in_shard"]
 
 _AT_ONCE = 200
 
@@ -29,7 +29,7 @@ def drop_group(layout: Layout, group: str, *, force: bool) -> Flow[int | None]:
     ended = 0
     while left := [keys for keys in layout.served if keys not in dropped]:
         for keys in left:
-            count = yield from _drop_in(keys, group, force=force)
+            count = yield from drop_in_shard(keys, group, force=force)
             if count is None:
                 return None
             ended += count
@@ -38,7 +38,8 @@ def drop_group(layout: Layout, group: str, *, force: bool) -> Flow[int | None]:
     return ended
 
 
-def _drop_in(keys: TopicKeys, group: str, *, force: bool) -> Flow[int | None]:
+def drop_in_shard(keys: TopicKeys, group: str, *, force: bool) -> Flow[int | None]:
+    """The same in one shard."""
     # Retries first: those that are promoted meanwhile are ended with the entries.
     ended = (yield from _end_failed(keys, group, gone=False)) if force else 0
     outcome = "more"

@@ -1,5 +1,7 @@
 """Groups that some shards of a topic lack."""
 
+from collections.abc import Sequence
+
 from lisa_common import groups
 from lisa_common.call import Flow
 from lisa_common.keys import TopicKeys
@@ -7,7 +9,13 @@ from lisa_common.layout import Layout
 from lisa_manager.operator.looking import GroupInfo
 from lisa_manager.operator.looking import groups as groups_of
 
-__all__ = ["complete_groups", "missing_groups"]
+__all__ = ["complete_groups", "group_names", "missing_groups"]
+
+
+def group_names(shards: Sequence[TopicKeys]) -> Flow[set[str]]:
+    """The groups that any of the shards has."""
+    known: list[list[GroupInfo]] = yield [groups_of(keys) for keys in shards]
+    return {group.name for of_shard in known for group in of_shard}
 
 
 def missing_groups(layout: Layout) -> Flow[dict[str, list[TopicKeys]]]:

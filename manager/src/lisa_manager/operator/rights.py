@@ -94,7 +94,7 @@ _ROLES = {
             "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
             "ready": "exists xack xadd xautoclaim xdel xgroup|create xgroup|delconsumer xgroup|destroy xgroup|setid"
             " xinfo|consumers xinfo|groups xinfo|stream xlen xpending xrange xrevrange xtrim",
-            "messages": "hdel hget hlen hscan hset",
+            "messages": "hdel hget hlen hscan hset hstrlen",
             "expiring": "zadd zrange zrem zscan zscore",
             "finished": "zadd zcount zrange zrem zremrangebyrank zscan zscore",
             "owed": "hdel hexists hget hmget hscan hset",

@@ -1,0 +1,126 @@
+"""Guests: groups that come and go while everything runs, and while the topic that they read is resharded.
+
+A guest reads nothing, so that all it is to get stays in the streams until it is looked at. Then an operator drops it.
+"""
+
+import contextlib
+import random
+from typing import Any
+
+import redis
+
+from chaos.arena import PREFIX, RESHARDED, Arena
+from chaos.faults import Steps, fault
+from chaos.faults.operator import operate
+from chaos.faults.resharding import another_number
+from chaos.history import Visit, now
+from lisa_common import groups
+from lisa_common.connection import Connection
+from lisa_common.errors import LisaError
+from lisa_common.keys import TopicKeys
+from lisa_common.layout import Layout
+from lisa_manager import resharding
+from lisa_manager.operator.group_drop import drop_group
+from lisa_manager.operator.groups import read_groups
+from support.stepping import Stepped
+
+_TIMEOUT_S = 5.0
+_BELIEVED_S = 8.0
+"""How long ago a guest may have read the registry; programs go by it for ten seconds."""
+_STAY_S = 6.0
+_RESHARD_TRIPS, _DROP_TRIPS = 10, 20
+_PAGE = 1_000
+
+
+@fault("a group comes and goes", "guest", weight=40, about=RESHARDED)
+def visit(arena: Arena, dice: random.Random) -> Steps:
+    """By a layout that may be that of before a reshard."""
+    guest, layout = _name(dice), arena.layout(RESHARDED)
+    yield dice.uniform(0, _BELIEVED_S)
+    with _connected(arena) as connection:
+        since = _join(connection, layout, guest)
+    yield from _stay(arena, dice, guest, since)
+
+
+@fault("a group comes amid a reshard", "guest", "layout", weight=25, about=RESHARDED)
+def visit_amid_a_reshard(arena: Arena, dice: random.Random) -> Steps:
+    """Between two of its round trips; sometimes it is killed there."""
+    guest, layout = _name(dice), arena.layout(RESHARDED)
+    flow = resharding.reshard(PREFIX, RESHARDED, another_number(arena, dice))
+    since = None
+    with _connected(arena) as connection, contextlib.suppress(LisaError):
+        reshard = Stepped(connection, flow)
+        for _ in range(dice.randrange(_RESHARD_TRIPS)):
+            reshard.step()
+        since = _join(connection, layout, guest)
+        if dice.random() > 0.3:
+            reshard.finish()
+    yield from _stay(arena, dice, guest, since)
+
+
+def _name(dice: random.Random) -> str:
+    return f"guest-{dice.randrange(10**9)}"
+
+
+def _connected(arena: Arena) -> Connection:
+    return Connection(arena.server.url, name="guest", timeout_s=_TIMEOUT_S)
+
+
+def _join(connection: Connection, layout: Layout, guest: str) -> float | None:
+    """When the guest was told that it has joined; None: nobody knows whether it has."""
+    try:
+        connection.run(groups.join([layout], guest))
+    except LisaError:
+        return None
+    return now()
+
+
+def _stay(arena: Arena, dice: random.Random, guest: str, since: float | None) -> Steps:
+    yield dice.uniform(1, _STAY_S)
+    while since is not None:
+        at = now()
+        try:
+            ids = {id for keys in arena.layout(RESHARDED).ever for id in _ready_for(arena.admin, keys, guest)}
+        except redis.RedisError:
+            yield 0.5
+        else:
+            arena.recorder.write(Visit(at, since, RESHARDED, guest, sorted(ids)))
+            since = None
+    yield from _drop(arena, dice, guest)
+
+
+def _ready_for(admin: Any, keys: TopicKeys, guest: str) -> set[str]:
+    """The messages that the group has not been given; it was given none."""
+    ready = keys.of("ready")
+    if not admin.exists(ready):
+        return set()
+    last = next(
+        (info["last-delivered-id"] for info in admin.xinfo_groups(ready) if info["name"] == guest.encode()), None
+    )
+    ids: set[str] = set()
+    while last:
+        page = admin.xrange(ready, f"({last.decode()}", "+", count=_PAGE)
+        ids |= {fields[b"id"].decode() for _, fields in page if b"id" in fields and b"g" not in fields}
+        last = page[-1][0] if len(page) == _PAGE else None
+    return ids
+
+
+def _drop(arena: Arena, dice: random.Random, guest: str) -> Steps:
+    """Some drops are killed first. Other faults keep it from being done, so that it is tried until it is."""
+    if dice.random() < 0.5:
+        with _connected(arena) as connection, contextlib.suppress(LisaError, redis.RedisError):
+            killed = Stepped(connection, drop_group(arena.layout(RESHARDED), guest, force=True))
+            for _ in range(dice.randrange(_DROP_TRIPS)):
+                killed.step()
+    while _is_known(arena, guest):
+        yield 0.5
+        yield from operate(arena, "group", "drop", RESHARDED, guest, "--force", "--yes")
+
+
+def _is_known(arena: Arena, guest: str) -> bool:
+    """Whether the group is there, or anything names it; so it seems while there is no answer."""
+    try:
+        with _connected(arena) as connection:
+            return any(found.group == guest for found in connection.run(read_groups(arena.layout(RESHARDED))))
+    except (LisaError, redis.RedisError):
+        return True
