@@ -6,12 +6,15 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lisa_common.aio import AsyncConnection
+from lisa_common.call import Call, command
+from lisa_common.errors import OutcomeUnknown, Unreachable
 from lisa_common.keys import TopicKeys, topics_key, wake_channel
-from lisa_common.protocol import producing
+from lisa_common.protocol import consuming, producing
 from lisa_common.protocol.producing import Outgoing
 from lisa_common.record import pack_content
 from lisa_consumer import Delivery
@@ -53,6 +56,11 @@ class _Arrivals:
         return max((found for topic in topics for found in self._lags.pop(topic, [])), default=(0.0, ""))
 
 
+def send(keys: TopicKeys, *messages: Outgoing) -> Call[list[int]]:
+    """Sends messages, again if it must be."""
+    return producing.send(keys, messages, repeatable=True)
+
+
 def in_turn(name: str, seconds: float) -> list[Outgoing]:
     """Messages that fall due one after the other, twenty in a second."""
     return [Outgoing(f"{name}-{n}", f"+{n * 50}", CONTENT) for n in range(int(seconds * 20))]
@@ -63,7 +71,7 @@ async def send_now_and_then(connection: AsyncConnection, topics: Sequence[TopicK
     for number in range(100_000):
         for keys in topics:
             id = f"{keys.topic}-now-{number}"
-            await connection.call(producing.send(keys, [Outgoing(id, "+200", CONTENT)], repeatable=True))
+            await connection.call(send(keys, Outgoing(id, "+200", CONTENT)))
             sent.add(id)
         await asyncio.sleep(0.5)
 
@@ -109,7 +117,7 @@ async def test_topics_of_other_nodes_are_served_while_one_hangs(
             for keys in (there[0], *others[::2]):
                 messages = in_turn(keys.topic, USUAL_S + HANG_S)
                 sent |= {message.id for message in messages}
-                await connection.call(producing.send(keys, messages, repeatable=True))
+                await connection.call(send(keys, *messages))
             sending = asyncio.create_task(send_now_and_then(connection, others[1::2], sent))
             await idle_async(USUAL_S)
             usual_s, _ = arrivals.largest_lag(names)
@@ -132,3 +140,50 @@ async def test_topics_of_other_nodes_are_served_while_one_hangs(
         assert commands.manager("check").code == 0
     finally:
         programs.close()
+
+
+async def test_calls_to_a_node_that_hangs(own_cluster: Callable[..., Cluster], connect: Callable[..., Any]) -> None:
+    """They are left soon, and then fail at once, while those of others have results. Reads wait for the others."""
+    cluster = own_cluster(cluster_require_full_coverage="no")
+    opened, other = connect(cluster.url, timeout_s=60), connect(cluster.url)
+    *here, there = spread(cluster, PREFIX)
+    joins = [consuming.join(keys, "g") for keys in (*here, there)]
+    assert await opened.execute(joins) == [True] * 3
+    await other.execute([command("EXISTS", keys.of("ready")) for keys in here])
+    node = cluster.master_of(there.of("ready"))
+    node.freeze()
+    async with asyncio.timeout(20):
+        *found, error = await opened.execute_each(joins)
+        assert (found, type(error)) == ([False] * 2, OutcomeUnknown)
+        *found, error = await opened.execute_each(joins)
+        assert (found, type(error)) == ([False] * 2, Unreachable)
+        for id, keys in zip("ab", here, strict=True):
+            reading = asyncio.create_task(
+                opened.call(consuming.read([*here, there], "g", "c", limit=9, block_ms=9_000))
+            )
+            await idle_async(0.3)
+            await other.call(send(keys, Outgoing(id, "+0", CONTENT)))
+            assert [entry.id for _, entries in await reading for entry in entries] == [id]
+        with pytest.raises(Unreachable):
+            await opened.call(consuming.read([*here, there], "g", "c", limit=9, block_ms=100))
+    node.thaw()
+    assert await opened.call(joins[-1], patience_s=20) is False
+
+
+async def test_a_read_that_waits_as_a_node_hangs(
+    own_cluster: Callable[..., Cluster], connect: Callable[..., Any]
+) -> None:
+    """What has come from others is not kept back."""
+    cluster = own_cluster(cluster_require_full_coverage="no")
+    opened, other = connect(cluster.url, timeout_s=60), connect(cluster.url)
+    *here, there = spread(cluster, PREFIX)
+    await opened.execute([consuming.join(keys, "g") for keys in (*here, there)])
+    await other.execute([command("EXISTS", keys.of("ready")) for keys in here])
+    reading = asyncio.create_task(opened.call(consuming.read([*here, there], "g", "c", limit=9, block_ms=30_000)))
+    await wait_until_async(lambda: cluster.count_waiting() == len(here) + 1)
+    node = cluster.master_of(there.of("ready"))
+    node.freeze()
+    await other.call(send(here[0], Outgoing("a", "+0", CONTENT)))
+    async with asyncio.timeout(10):
+        assert [entry.id for _, entries in await reading for entry in entries] == ["a"]
+    node.thaw()
