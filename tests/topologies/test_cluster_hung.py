@@ -3,14 +3,14 @@
 import asyncio
 import logging
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lisa_common.aio import AsyncConnection
+from lisa_common.aio import AsyncConnection, cancel_all
 from lisa_common.call import Call, command
 from lisa_common.errors import OutcomeUnknown, Unreachable
 from lisa_common.keys import TopicKeys, topics_key, wake_channel
@@ -38,22 +38,29 @@ MORE_S = 1.0
 """How much later than usual messages of the other nodes may be."""
 
 
-class _Arrivals:
-    """When messages arrived, and how late."""
+class _Messages:
+    """Messages, when they are due, and when they arrived, in seconds since the epoch."""
 
     def __init__(self) -> None:
-        self.times: Counter[str] = Counter()
-        self.tries: Counter[tuple[str, int]] = Counter()
-        self._lags: dict[str, list[tuple[float, str]]] = defaultdict(list)
+        self.due: dict[str, float] = {}
+        self.handled: Counter[tuple[str, int]] = Counter()
+        """How often each attempt of a message was handled."""
+        self._arrived: dict[str, float] = {}
 
     async def take(self, delivery: Delivery) -> None:
-        self.times[delivery.id] += 1
-        self.tries[delivery.id, delivery.attempt] += 1
-        self._lags[delivery.topic].append((time.time() - delivery.due_ms / 1000, delivery.id))
+        """Handles a message."""
+        self.handled[delivery.id, delivery.attempt] += 1
+        self._arrived.setdefault(delivery.id, time.time())
 
-    def largest_lag(self, topics: Sequence[str]) -> tuple[float, str]:
-        """Of the messages since the last time, in seconds; and whose it was."""
-        return max((found for topic in topics for found in self._lags.pop(topic, [])), default=(0.0, ""))
+    def arrived(self, name: str = "") -> set[str]:
+        """The messages of a topic that have arrived, or all."""
+        return {id for id in self._arrived if id.startswith(name)}
+
+    def largest_lag(self, names: Sequence[str], since: float) -> float:
+        """Of messages of these topics that were due since a moment; also of those that have not arrived yet."""
+        now = time.time()
+        due = {id: at for id, at in self.due.items() if since <= at <= now and id.startswith(tuple(names))}
+        return max(self._arrived.get(id, now) - at for id, at in due.items())
 
 
 def send(keys: TopicKeys, *messages: Outgoing) -> Call[list[int]]:
@@ -61,18 +68,22 @@ def send(keys: TopicKeys, *messages: Outgoing) -> Call[list[int]]:
     return producing.send(keys, messages, repeatable=True)
 
 
-def in_turn(name: str, seconds: float) -> list[Outgoing]:
-    """Messages that fall due one after the other, twenty in a second."""
-    return [Outgoing(f"{name}-{n}", f"+{n * 50}", CONTENT) for n in range(int(seconds * 20))]
+async def send_each(connection: AsyncConnection, keys: TopicKeys, messages: _Messages, seconds: float) -> None:
+    """Sends messages that fall due one after the other, twenty in a second."""
+    delays_ms = {f"{keys.topic}-{n}": n * 50 for n in range(int(seconds * 20))}
+    began = time.time()
+    await connection.call(send(keys, *(Outgoing(id, f"+{delay}", CONTENT) for id, delay in delays_ms.items())))
+    messages.due |= {id: began + delay / 1000 for id, delay in delays_ms.items()}
 
 
-async def send_now_and_then(connection: AsyncConnection, topics: Sequence[TopicKeys], sent: set[str]) -> None:
+async def send_now_and_then(connection: AsyncConnection, topics: Sequence[TopicKeys], messages: _Messages) -> None:
     """Sends to quiet topics, of which a manager has to hear, until cancelled."""
     for number in range(100_000):
         for keys in topics:
             id = f"{keys.topic}-now-{number}"
+            due = time.time() + 0.2
             await connection.call(send(keys, Outgoing(id, "+200", CONTENT)))
-            sent.add(id)
+            messages.due[id] = due
         await asyncio.sleep(0.5)
 
 
@@ -103,39 +114,37 @@ async def test_topics_of_other_nodes_are_served_while_one_hangs(
         assert commands.manager("topic", "set", keys.topic, "--visibility", "5s").code == 0
     masters = ",".join(f"127.0.0.1:{node.port}" for node in cluster.masters())
     programs = Programs(f"redis+cluster://{masters}", PREFIX, tmp_path)
-    arrivals, sent = _Arrivals(), set[str]()
+    messages = _Messages()
     worker = new_worker(cluster.url, PREFIX, block_s=2, concurrency=64)
-    worker.on(*(keys.topic for keys in topics))(arrivals.take)
+    worker.on(*(keys.topic for keys in topics))(messages.take)
     try:
         manager = await asyncio.to_thread(programs.manager)
         node = await wait_until_async(lambda: choose(cluster))
         assert node
         there = [keys for keys in topics if cluster.master_of(keys.of("ready")) is node]
         others = [keys for keys in topics if keys not in there]
-        names = [keys.topic for keys in others]
+        names = [f"{keys.topic}-" for keys in others]
         async with AsyncConnection(cluster.url) as connection, working(worker):
+            began = time.time()
             for keys in (there[0], *others[::2]):
-                messages = in_turn(keys.topic, USUAL_S + HANG_S)
-                sent |= {message.id for message in messages}
-                await connection.call(send(keys, *messages))
-            sending = asyncio.create_task(send_now_and_then(connection, others[1::2], sent))
+                await send_each(connection, keys, messages, USUAL_S + HANG_S)
+            sending = asyncio.create_task(send_now_and_then(connection, others[1::2], messages))
             await idle_async(USUAL_S)
-            usual_s, _ = arrivals.largest_lag(names)
+            frozen, usual_s = time.time(), messages.largest_lag(names, began)
             node.freeze()
             await idle_async(HANG_S)
-            lag_s, whose = arrivals.largest_lag(names)
-            before_its_end = sum(arrivals.times[id] for id in sent if id.startswith(there[0].topic))
+            lag_s, meanwhile = messages.largest_lag(names, frozen), messages.arrived(f"{there[0].topic}-")
             node.thaw()
-            sending.cancel()
-            logger.info("lag before %.3f s; while a node hung %.3f s (%s)", usual_s, lag_s, whose)
-            await wait_until_async(lambda: arrivals.times.keys() >= sent, 60, what="all that was sent")
-        assert lag_s < usual_s + MORE_S, whose
-        elsewhere = {id for id in sent if not id.startswith(there[0].topic)}
-        assert {id: arrivals.times[id] for id in elsewhere} == dict.fromkeys(elsewhere, 1)
+            await cancel_all(sending)
+            await wait_until_async(lambda: messages.arrived() >= messages.due.keys(), 60, what="all that was sent")
+        logger.info("lag before %.3f s; while a node hung %.3f s", usual_s, lag_s)
+        assert lag_s < usual_s + MORE_S
+        elsewhere = {(id, 1): 1 for id in messages.due if id.startswith(tuple(names))}
+        assert {handled: messages.handled[handled] for handled in elsewhere} == elsewhere
         if replicas:
-            assert before_its_end > (len(in_turn("", USUAL_S + HANG_S)) * 3) // 4
+            assert len(meanwhile) > (USUAL_S + HANG_S) * 20 * 3 / 4
         else:
-            assert set(arrivals.tries.values()) == {1}
+            assert set(messages.handled.values()) == {1}
         assert manager.code is None
         assert commands.manager("check").code == 0
     finally:
