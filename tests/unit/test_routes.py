@@ -8,9 +8,9 @@ import redis.exceptions
 from lisa_common.call import Call, command, key_of, script
 from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_common.keys import TopicKeys
-from lisa_common.protocol import consuming, managing
+from lisa_common.protocol import consuming, managing, producing
 from lisa_common.transport.address import NodeName
-from lisa_common.transport.rounds import Answer, Round
+from lisa_common.transport.rounds import Answer, Round, may_be_left
 from lisa_common.transport.routes import Routes
 from lisa_common.transport.slots import slot_of
 
@@ -226,6 +226,53 @@ def test_who_failed_is_asked_last() -> None:
         assert next_ not in {first, C}
 
 
+# Nodes that hang
+
+
+def test_a_silent_node_is_asked_nothing() -> None:
+    """Nothing of its calls is done, and others have results, until it answers a probe, or another has its slots."""
+    talk = Dialogue(A)
+    talk.learned(A, B, FOO, BAR)
+    talk.tell([1], [2])
+    talk.routes.fell_silent(B)
+    assert talk.learned(A, B, FOO, BAR) == [(A, [BAR.args])]
+    talk.tell([2])
+    assert (type(talk.replies[0]), talk.replies[1]) == (Unreachable, 2)
+    with pytest.raises(Unreachable, match="node b:2 does not answer"):
+        talk.ask(FOO)
+    talk.routes.failed(B)
+    assert talk.learned(A, C, FOO) == [(C, [FOO.args])]
+    talk.tell([1])
+    talk.routes.answers(B)
+    talk.routes.failed(C)
+    assert talk.learned(A, B, FOO) == [(B, [FOO.args])]
+
+
+def test_a_silent_node_is_not_asked_for_the_slots() -> None:
+    """However often they are asked for; unless there is nobody else."""
+    for _ in range(20):
+        talk = Dialogue(A, B)
+        talk.routes.fell_silent(A)
+        assert talk.routes.home == B
+        assert talk.ask(FOO) == [(B, [("CLUSTER", "SLOTS")])]
+        talk.routes.fell_silent(B)
+        assert talk.ask(FOO)
+
+
+@pytest.mark.parametrize(
+    ("call", "left"),
+    [
+        (FOO, True),
+        (consuming.read([TopicKeys("l", "foo")], "g", "c", limit=1, block_ms=None), True),
+        (producing.send(TopicKeys("l", "foo"), [], repeatable=True), True),
+        (producing.send(TopicKeys("l", "foo"), [], repeatable=False), False),
+    ],
+)
+def test_what_is_left_at_a_silent_node(call: Call[Any], *, left: bool) -> None:
+    """All but sends that must not be made again: their callers have to know."""
+    assert may_be_left([FOO, call]) is left
+
+
 # Reads
 
 TOPICS = [TopicKeys("l", "foo"), TopicKeys("l", "b")]
@@ -273,6 +320,32 @@ def test_a_read_that_waits() -> None:
         assert talk.tell([NIL], [NIL]) == RACE
         assert talk.tell(*answers) == []
         assert talk.replies == [found]
+
+
+def test_a_read_waits_for_those_who_can_be_asked() -> None:
+    """That a node is away is told in the end, if nothing has come from the others."""
+    for answer, silent in ((OutcomeUnknown("broke"), False), (None, True)):
+        talk = Dialogue(A)
+        talk.learned(A, B, FOO)
+        talk.tell([1])
+        if silent:
+            talk.routes.fell_silent(B)
+            assert talk.learned(A, B, read(9)) == NOW[1:]
+            assert talk.tell([NIL]) == RACE[1:]
+        else:
+            assert talk.ask(read(9)) == NOW
+            assert talk.tell(answer, [NIL]) == RACE[1:]
+        with pytest.raises(Unreachable if silent else OutcomeUnknown):
+            talk.tell([1, NIL])
+
+
+def test_a_topic_without_its_group_is_told_though_a_node_is_away() -> None:
+    """As that can be mended."""
+    talk = Dialogue(A)
+    talk.learned(A, B, read(9))
+    missing = redis.exceptions.ResponseError("NOGROUP x")
+    talk.tell(OutcomeUnknown("broke"), [missing])
+    assert talk.replies == [missing]
 
 
 @pytest.mark.parametrize("answer", [OutcomeUnknown("broke"), [2, redis.exceptions.ResponseError("NOGROUP x")]])

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Any
 
 from lisa_common.call import Call
@@ -133,8 +133,7 @@ class AsyncCluster:
         return [first, *await node.receive(connection, part.calls[1:])]
 
     async def _unblock(self, part: Part, client: "asyncio.Future[int]") -> None:
-        with suppress(LisaError):
-            await self._node(part.node).ask(unblock(await client))
+        await self._ask(Part(part.node, unblock(await client)))
 
     def _node(self, name: NodeName) -> AsyncNode:
         if name not in self._nodes:

@@ -37,9 +37,8 @@ class AsyncWatch:
         self._probe = probe
         self._others_answer = others_answer
         self._under_way = 0
-        self._ended = 0
-        self._seen = 0
-        """How many calls had ended at the last look."""
+        self._quiet_since = 0.0
+        """When a call ended, or the first one began, or a PING was answered; by the event loop's clock."""
         self._leaving: set[asyncio.Timeout] = set()
         """Scopes of the calls that are left once the node is silent."""
         self._timer: asyncio.TimerHandle | None = None
@@ -47,10 +46,12 @@ class AsyncWatch:
 
     async def over(self, asking: Awaitable[T], *, may_be_left: bool) -> T:
         """Makes a call. Raises OutcomeUnknown when it is left as the node is silent."""
+        clock = asyncio.get_running_loop().time
+        if not self._under_way:
+            self._quiet_since = clock()
         self._under_way += 1
         if self._timer is None:
-            self._seen = self._ended
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+            self._look_later()
         scope = asyncio.timeout(None)
         try:
             async with scope:
@@ -64,7 +65,7 @@ class AsyncWatch:
         finally:
             self._leaving.discard(scope)
             self._under_way -= 1
-            self._ended += 1
+            self._quiet_since = clock()
 
     async def ping(self) -> bool:
         """Whether the node answers a PING, whatever it says."""
@@ -72,16 +73,21 @@ class AsyncWatch:
             await self._probe.ask([PING])
         except LisaError:
             return False
+        self._quiet_since = asyncio.get_running_loop().time()
         return True
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_at(max(self._quiet_since, loop.time() - LOOK_S / 2) + LOOK_S, self._look)
 
     def _look(self) -> None:
         self._timer = None
         if not self._under_way:
             return
-        if self._seen == self._ended and (self._check is None or self._check.done()):
+        is_quiet = asyncio.get_running_loop().time() - self._quiet_since >= LOOK_S
+        if is_quiet and (self._check is None or self._check.done()):
             self._check = asyncio.create_task(self._probe_it())
-        self._seen = self._ended
-        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        self._look_later()
 
     async def _probe_it(self) -> None:
         ping = asyncio.create_task(self.ping())

@@ -3,7 +3,7 @@
 import select
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import redis.exceptions
@@ -13,8 +13,10 @@ from lisa_common.errors import LisaError, OutcomeUnknown
 from lisa_common.transport.address import Address, NodeName
 from lisa_common.transport.lending import MAX_CONNECTIONS
 from lisa_common.transport.node import Node
-from lisa_common.transport.rounds import STRAGGLE_S, Answer, Part, is_news, stray, unblock
+from lisa_common.transport.probes import Probes
+from lisa_common.transport.rounds import STRAGGLE_S, Answer, Part, is_news, may_be_left, stray, unblock
 from lisa_common.transport.routes import Routes
+from lisa_common.transport.silence import LOOK_S, PATIENCE_S
 
 __all__ = ["Cluster"]
 
@@ -31,6 +33,7 @@ class Cluster:
         self._timeout_s = timeout_s
         self._routes = Routes(address.nodes, self._max_connections)
         self._nodes: dict[NodeName, Node] = {}
+        self._probes = Probes(self._routes, self._connect)
         self._node(address.nodes[0])  # which checks the options of the URL
 
     def ask(self, calls: Sequence[Call[Any]]) -> list[Any]:
@@ -38,6 +41,8 @@ class Cluster:
 
         Raises a LisaError where no node has answered.
         """
+        if self._routes.silent:
+            self._probes.go_on()
         routing = self._routes.ask(calls)
         try:
             step = next(routing)
@@ -49,77 +54,114 @@ class Cluster:
 
     def _exchange(self, parts: Sequence[Part]) -> list[Answer]:
         """Asks all nodes before it waits for any."""
+        if len(parts) == 1:
+            return [self._ask(parts[0])]
         under_way: list[_UnderWay] = []
         try:
-            under_way.extend(_UnderWay(self._node(part.node), part.calls) for part in parts)
-            for sent in under_way:
-                sent.receive()
+            under_way.extend(map(self._send, parts))
+            self._await(under_way, self._timeout_s)
         finally:
             for sent in under_way:
                 sent.give_up()
-        return [sent.answer or stray(part.node) for sent, part in zip(under_way, parts, strict=True)]
+        return [sent.answer or stray(sent.name) for sent in under_way]
+
+    def _ask(self, part: Part) -> Answer:
+        began = time.monotonic()
+        try:
+            return self._node(part.node).ask(part.calls)
+        except LisaError as error:
+            self._suspect(part.node, began)
+            return error
+
+    def _suspect(self, name: NodeName, began: float) -> None:
+        """Looks whether a node is silent that has taken its time to fail."""
+        if time.monotonic() - began >= PATIENCE_S:
+            self._probes.is_silent(name)
 
     def _race(self, parts: Sequence[Part]) -> list[Answer]:
         runners: list[_UnderWay] = []
         tellers: list[_UnderWay] = []
         try:
-            runners.extend(_UnderWay(self._node(part.node), part.calls) for part in parts)
-            for runner in runners:
-                runner.receive_first()
-            _await(runners, self._timeout_s, until=is_news)
-            for node, clients in _still_waiting(runners).items():
-                tellers.append(_UnderWay(node, unblock(*clients)))
-            _await([*runners, *tellers], STRAGGLE_S)
+            runners.extend(self._send(part, race=True) for part in parts)
+            # Until the first has ended nobody is waited for in vain.
+            _await(runners, self._timeout_s, until=lambda _: True)
+            self._await(runners, self._timeout_s, until=is_news)
+            tellers.extend(map(self._send, _unblocking(runners)))
+            self._await([*runners, *tellers], STRAGGLE_S)
         finally:
             for either in (*runners, *tellers):
                 either.give_up()
-        return [runner.answer or stray(part.node) for runner, part in zip(runners, parts, strict=True)]
+        return [runner.answer or stray(runner.name) for runner in runners]
+
+    def _send(self, part: Part, *, race: bool = False) -> "_UnderWay":
+        began = time.monotonic()
+        sent = _UnderWay(self._node(part.node), part, race=race)
+        if sent.answer is not None:
+            self._suspect(part.node, began)
+        return sent
+
+    def _await(
+        self, sent: Collection["_UnderWay"], wait_s: float, until: Callable[[Answer], bool] = lambda _: False
+    ) -> None:
+        """Receives answers as `_await` does, but leaves those of nodes that are silent while others have answered."""
+        deadline = time.monotonic() + wait_s
+        while (left := deadline - time.monotonic()) > 0:
+            _await(sent, min(left, LOOK_S), until)
+            answers = [one.answer for one in sent if one.answer is not None]
+            if len(answers) == len(sent) or any(map(until, answers)):
+                return
+            for one in [one for one in sent if answers and one.answer is None and one.may_be_left]:
+                if self._probes.is_silent(one.name):
+                    one.give_up()
 
     def _node(self, name: NodeName) -> Node:
         known = self._nodes.get(name)
-        return known or self._nodes.setdefault(
-            name,
-            Node(
-                self._address.of(name),
-                name=self._name,
-                timeout_s=self._timeout_s,
-                max_connections=self._max_connections,
-            ),
-        )
+        return known or self._nodes.setdefault(name, self._connect(name, self._timeout_s))
+
+    def _connect(self, name: NodeName, timeout_s: float) -> Node:
+        return Node(self._address.of(name), name=self._name, timeout_s=timeout_s, max_connections=self._max_connections)
 
     def close(self) -> None:
         """Closes all connections."""
+        self._probes.close()
         for node in self._nodes.values():
             node.close()
 
 
 class _UnderWay:
-    """Calls that were sent to a node, until there is an answer to them."""
+    """Calls that were sent to a node, until there is an answer to them.
 
-    def __init__(self, node: Node, calls: Sequence[Call[Any]]) -> None:
-        self.node = node
+    Of a part of a race all replies but the last, for which it waits, are received first.
+    """
+
+    def __init__(self, node: Node, part: Part, *, race: bool) -> None:
+        self.name = part.node
         self.answer: Answer | None = None
-        self._calls = calls
+        self.may_be_left = may_be_left(part.calls)
+        self._node = node
+        self._calls = part.calls
+        self._race = race
         self._first: list[Any] = []
-        self._connection = self._tried(lambda: node.send(calls))
+        self._connection = self._tried(lambda: node.send(part.calls))
 
     def receive(self) -> None:
-        """Waits for all replies that are still to come."""
-        if self.answer is None:
-            replies = self._tried(lambda: self.node.receive(self._connection, self._calls))
+        """Waits for the replies that are to come next."""
+        if self._race and len(self._calls) > 1:
+            self._receive_first()
+        elif self.answer is None:
+            replies = self._tried(lambda: self._node.receive(self._connection, self._calls))
             if replies is not None:
                 self.answer = [*self._first, *replies]
 
-    def receive_first(self) -> None:
-        """Waits for all replies but the last, which is another matter in a race."""
+    def _receive_first(self) -> None:
         while len(self._calls) > 1 and self.answer is None:
-            self._first.append(self._tried(lambda: self.node.receive_first(self._connection)))
+            self._first.append(self._tried(lambda: self._node.receive_first(self._connection)))
             self._calls = self._calls[1:]
 
     @property
     def client(self) -> int:
         """The id of a runner's client, 0 if it is not known: there is none of that id."""
-        return self._first[0] if isinstance(self._first[0], int) else 0
+        return next((first for first in self._first[:1] if isinstance(first, int)), 0)
 
     @property
     def is_ready(self) -> bool:
@@ -137,7 +179,8 @@ class _UnderWay:
     def give_up(self) -> None:
         """Ends what has no answer yet."""
         if self.answer is None:
-            self.node.give_up(self._connection)
+            self._node.give_up(self._connection)
+            self.answer = stray(self.name)
 
     def _tried(self, ask: Callable[[], Any]) -> Any:
         try:
@@ -151,13 +194,14 @@ class _UnderWay:
             raise
 
 
-def _still_waiting(runners: Sequence[_UnderWay]) -> dict[Node, list[int]]:
-    """The clients that wait though the race is over, by node: to tell them takes one connection to each."""
-    by_node: dict[Node, list[int]] = defaultdict(list)
+def _unblocking(runners: Sequence[_UnderWay]) -> Iterator[Part]:
+    """Ends the waits of those that still wait though the race is over, over one connection to each node."""
+    clients: dict[NodeName, list[int]] = defaultdict(list)
     for runner in runners:
-        if runner.answer is None:
-            by_node[runner.node].append(runner.client)
-    return by_node
+        if runner.answer is None and runner.client:
+            clients[runner.name].append(runner.client)
+    for name, waiting in clients.items():
+        yield Part(name, unblock(*waiting))
 
 
 def _await(sent: Collection[_UnderWay], wait_s: float, until: Callable[[Answer], bool] = lambda _: False) -> None:

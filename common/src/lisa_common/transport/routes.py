@@ -94,6 +94,15 @@ class Routes:
         """Takes note that a node that was silent has answered a probe."""
         self._silent.discard(node)
 
+    def is_silent(self, node: NodeName) -> bool:
+        """Whether a node hangs."""
+        return node in self._silent
+
+    @property
+    def silent(self) -> tuple[NodeName, ...]:
+        """The nodes that hang."""
+        return tuple(self._silent)
+
     def others_than(self, node: NodeName) -> list[NodeName]:
         """Some nodes that may tell whether it is this one alone that does not answer."""
         others = sorted(self.known - self._silent - {node})

@@ -6,8 +6,8 @@ from lisa_common.call import Call, command
 
 __all__ = ["LOOK_S", "PATIENCE_S", "PING", "PROBE_S", "REPEAT_S"]
 
-LOOK_S = 0.3
-"""How often it is looked whether any of the calls at a node was answered."""
+LOOK_S = 0.2
+"""How long no call at a node may end while some wait, until it is asked a PING."""
 
 PATIENCE_S = 0.4
 """How long a node may take to answer a PING on a connection of its own while another node answers."""

@@ -1,1 +1,4 @@
-"""The jobs of the manager, one file each. The promoter has a loop of its own; the daemon schedules the others."""
+"""The jobs of the manager, one file each. The promoter has a loop of its own; the daemon schedules the others.
+
+`lanes` and `rounds` are what they share.
+"""
