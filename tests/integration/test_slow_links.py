@@ -1,5 +1,6 @@
 """Large messages over slow links: they take their time, and cost no attempt."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from lisa_common.connection import Connection
 from lisa_common.errors import OutcomeUnknown
 from lisa_common.keys import TopicKeys, topics_key
 from lisa_common.policy import Policy
-from lisa_consumer import AckOutcome, Delivery, Worker
+from lisa_consumer import AckOutcome, AsyncConsumer, ConsumerSettings, Delivery, Worker
 from lisa_consumer.core import Core
 from lisa_producer import AsyncProducer, Message, ProducerSettings, State
 from support import Server, wait_until_async
@@ -148,3 +149,21 @@ async def test_what_cannot_be_fetched_is_given_back_at_once(
             await unlucky.read()
         given_back = await other.read()
     assert [(delivery.id, delivery.attempt) for delivery in given_back] == [(id, 1) for id in more]
+
+
+async def test_a_read_that_is_cancelled_is_given_back(
+    *, prefix: str, server: Server, slow: Proxy, sender: AsyncProducer
+) -> None:
+    """By the next read: no attempt is spent on what nobody was given."""
+    ids = await _send(sender, 5, 1_000_000)
+    settings = ConsumerSettings(redis_url=slow.url, prefix=prefix)
+    async with AsyncConsumer("orders", "billing", settings=settings) as consumer:
+        with server.client() as client:
+            reading = asyncio.create_task(consumer.read())
+            await wait_until_async(lambda: "cmdstat_hget" in client.info("commandstats"))
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+        slow.bytes_per_s = 0
+        deliveries = await consumer.read()
+    assert [(delivery.id, delivery.attempt) for delivery in deliveries] == [(id, 1) for id in ids]

@@ -1,5 +1,7 @@
 """How much a worker takes in hand."""
 
+from math import inf
+
 import pytest
 
 from lisa_consumer.core import MAX_BATCH
@@ -63,3 +65,14 @@ def test_a_hand_that_shrinks_has_no_room() -> None:
     hand.held = 65
     hand.note(1.0)
     assert (hand.room, hand.is_worth_a_read) == (-63, False)
+
+
+def test_how_long_what_is_held_takes() -> None:
+    """By the mean of the latest, as many at once as may run; unknown while nothing has been handled."""
+    hand = Hand(2, 64)
+    hand.held = 3
+    assert hand.expected_s == inf
+    hand.note(0.5)
+    assert hand.expected_s == 1.0
+    hand.held = 0
+    assert hand.expected_s == 0.0

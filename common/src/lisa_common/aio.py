@@ -75,6 +75,9 @@ class AsyncConnection:
         except StopIteration as stop:
             result: T = stop.value
             return result
+        finally:
+            # One that was broken off is to know at once.
+            flow.close()
 
     async def call(self, call: Call[T], *, patience_s: float = 0.0) -> T:
         """Makes one call."""

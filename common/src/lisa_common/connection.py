@@ -72,6 +72,9 @@ class Connection:
         except StopIteration as stop:
             result: T = stop.value
             return result
+        finally:
+            # One that was broken off is to know at once.
+            flow.close()
 
     def call(self, call: Call[T], *, patience_s: float = 0.0) -> T:
         """Makes one call."""

@@ -53,7 +53,7 @@ class Settings(BaseSettings):
     ] = "info"
     timeout_s: Annotated[
         float,
-        Field(ge=0.1, le=600, description="patience with one reply of the server, in seconds"),
+        Field(ge=0.1, le=600, description="patience with a silent server, in seconds"),
     ] = 10.0
 
     max_connections: Annotated[

@@ -124,11 +124,14 @@ class Core:
         block_ms = duration_ms("block", block, low_ms=1)
         lease_ms = None if visibility is None else duration_ms("visibility", visibility, low_ms=1)
         while True:
-            yield from self._fetcher.give_back()
+            if self._fetcher.owes:
+                yield from self._fetcher.give_back()
             reading = yield from self._resolve(topics)
             left_ms = None if deadline is None else int((deadline - self._clock()) * 1000)
             wait_ms = None if left_ms is None or left_ms <= 0 else min(left_ms, block_ms)
-            each = max(1, min(limit, self._most(topics)) // reading.widest)
+            # One limit is for all topics: large messages of one must not hold up another's small ones.
+            most = max(map(self.most_at_once, topics))
+            each = max(1, min(limit, most) // reading.widest)
             # The server may hand them out at any time from now on.
             leased_at = self._clock()
             try:
@@ -145,10 +148,6 @@ class Core:
     def most_at_once(self, topic: str) -> int:
         """How many messages of a topic one read should bring: few of those that are large."""
         return self._fetcher.most(topic) or MAX_BATCH
-
-    def _most(self, topics: Sequence[str]) -> int:
-        # One read has one limit for all of its topics: large messages of one must not hold up another's small ones.
-        return max(map(self.most_at_once, topics))
 
     def _resolve(self, topics: Sequence[str]) -> Flow[Reading]:
         layouts = yield from self._topics.resolve_each(topics)

@@ -72,7 +72,7 @@ class RecordFetcher:
         Result: what was fetched, without what was lost meanwhile, and since when its leases surely last. What cannot be
         fetched is given back. Raises LisaError where nothing was fetched.
         """
-        renew_after = min(layouts[keys.topic].policy.visibility_ms for keys, _ in batches) / 1000 / _RENEWALS
+        renew_after = min([layouts[keys.topic].policy.visibility_ms for keys, _ in batches]) / 1000 / _RENEWALS
         fetched: list[Fetched] = []
         pending = batches
         while pending:
@@ -101,6 +101,11 @@ class RecordFetcher:
     def _note_unfetched(self, batches: Sequence[Batch]) -> None:
         until = self._clock() + _UNFETCHED_S
         self._unfetched += (_Unfetched(until, batch) for batch in batches)
+
+    @property
+    def owes(self) -> bool:
+        """Whether anything is to be given back."""
+        return bool(self._unfetched)
 
     def give_back(self) -> Flow[None]:
         """Gives back what could not be fetched, without spending an attempt; later, where the server is away."""
@@ -155,18 +160,21 @@ class RecordFetcher:
         return expected <= self._at_once
 
     def _learn(self, fetched: Sequence[Fetched], took_s: float, goal_s: float, *, is_full: bool) -> None:
-        total = 0
+        most_bytes = 0.0
         for keys, _, records, _ in fetched:
-            sizes = [len(record) for record in records if record]
-            total += sum(sizes)
-            known = self._largest.get(keys.topic, 0.0)
-            self._largest[keys.topic] = max(known * _FADING, *sizes, 1) if sizes else max(known * _FADING, 1)
-        if took_s > goal_s:
-            # A small one was slow for another reason than its size.
-            if total > _LEAST_BYTES:
-                self._at_once = max(_LEAST_BYTES, min(self._at_once, int(total * goal_s / took_s)))
-        elif is_full or total > self._at_once / 2:
+            largest = max(map(len, filter(None, records)), default=1)
+            most_bytes += largest * len(records)
+            self._largest[keys.topic] = max(largest, self._largest.get(keys.topic, 0) * _FADING)
+        if most_bytes > self._at_once / 2 or is_full:
+            self._adapt(sum(len(record) for one in fetched for record in one.records if record), took_s, goal_s)
+
+    def _adapt(self, total: int, took_s: float, goal_s: float) -> None:
+        """Sets how much is asked for at once, after a round trip that brought about as much as it was before."""
+        if took_s <= goal_s:
             self._at_once = min(_MOST_BYTES, self._at_once * 2)
+        elif total > _LEAST_BYTES:
+            # A small one was slow for another reason than its size.
+            self._at_once = max(_LEAST_BYTES, min(self._at_once, int(total * goal_s / took_s)))
 
     def _renew(
         self, layouts: Mapping[str, Layout], fetched: Sequence[Fetched], pending: Sequence[Batch], leased_at: float

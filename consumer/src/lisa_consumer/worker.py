@@ -58,8 +58,9 @@ class Worker:
     `Reject` say more. Handlers are coroutines, or plain functions, which run in threads. `concurrency` bounds what
     runs at once; each topic always has a slot. Leases of what is in hand are renewed, however long a handler runs.
 
-    On SIGTERM or SIGINT the worker reads no more, gives back what has not begun without spending an attempt, lets
-    running handlers end for `settings.drain_s` seconds, and settles. It survives the absence of the server.
+    On SIGTERM or SIGINT the worker reads no more, handles what it holds if that is quick, gives back the rest without
+    spending an attempt, lets running handlers end for `settings.drain_s` seconds, and settles. It survives the absence
+    of the server.
     """
 
     def __init__(

@@ -127,7 +127,7 @@ class AsyncNode:
     async def _send(self, calls: Sequence[Call[Any]]) -> Any:
         connection = await self._borrow()
         try:
-            await _write(connection, pack(calls))
+            await connection.send_packed_command(pack(calls))
         except BaseException:
             await self._give_up(connection)
             raise
@@ -223,16 +223,6 @@ async def _is_spoilt(connection: Any) -> bool:
         return bool(await can_read())
     except (redis.exceptions.RedisError, OSError):
         return True
-
-
-async def _write(connection: Any, chunks: Sequence[bytes | memoryview]) -> None:
-    await connection.send_packed_command(chunks[:1])
-    for at in range(1, len(chunks)):
-        # The client would connect anew, and the server take the rest of a request for commands.
-        if not connection.is_connected:
-            raise redis.exceptions.ConnectionError("closed while a request was being sent")
-        # Nor may the client put a PING of its own between two chunks.
-        await connection.send_packed_command(chunks[at : at + 1], check_health=False)
 
 
 async def _reply(connection: Any) -> Any:

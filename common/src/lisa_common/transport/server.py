@@ -60,9 +60,6 @@ RECONNECT = _Reconnect(base=0.02, cap=1.0)
 NO_RETRY = NoBackoff()
 """The client itself must not repeat a command: it cannot know which are safe to repeat."""
 
-_CHUNK = 262_144
-"""Bytes of a request that are sent at once."""
-
 UNBOUNDED = 2**31
 """The client's own limit of connections: it would raise where we wait."""
 
@@ -211,17 +208,13 @@ def is_no_master(replies: Sequence[Any]) -> bool:
     return any(isinstance(reply, redis_errors.ReadOnlyError) for reply in replies)
 
 
-def pack(calls: Sequence[Call[Any]]) -> list[bytes | memoryview]:
-    """Calls as they go over the wire, in chunks, as a timeout is one of each: a large request may take its time.
+def pack(calls: Sequence[Call[Any]]) -> list[bytes]:
+    """Calls as they go over the wire.
 
     Shells send them on a connection of the pool themselves: the client's own commands, with their retries, metrics and
     callbacks, and its way of packing, would take a third of the time of a send.
     """
-    packed = b"".join([hiredis.pack_command(call.args) for call in calls])  # type: ignore[arg-type] # declared for one item
-    if len(packed) <= _CHUNK:
-        return [packed]
-    view = memoryview(packed)
-    return [view[at : at + _CHUNK] for at in range(0, len(packed), _CHUNK)]
+    return [b"".join([hiredis.pack_command(call.args) for call in calls])]  # type: ignore[arg-type] # declared for one item
 
 
 LOADS = 3
