@@ -9,12 +9,14 @@ from collections.abc import Awaitable, Callable
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from lisa_common.aio import AsyncConnection, cancel_all
+from lisa_common.errors import LisaError
 from lisa_common.transport.server import RECONNECT
 from lisa_manager.board import Board
 from lisa_manager.complaints import Complaints
 from lisa_manager.jobs.adopter import Adopter
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.drainer import Drainer
+from lisa_manager.jobs.loader import Loader
 from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.jobs.reclaimer import Reclaimer
 from lisa_manager.jobs.sweeper import Sweeper
@@ -27,6 +29,9 @@ __all__ = ["Manager", "serve"]
 logger = logging.getLogger(__name__)
 
 _GAUGES_S = 60
+
+_SCRIPTS_S = 1.0
+"""Users who may not load scripts wait for so long after a flush; a look costs the server a few microseconds."""
 
 _CALM_S = 10.0
 """A loop that has run for so long is no more in trouble than one that just began."""
@@ -65,6 +70,7 @@ class Manager:
             discover=self._discover,
         )
         self._drainer = Drainer(self._connection, self._board, self._discoverer)
+        self._loader = Loader(self._connection)
         self._complaints = Complaints(logger)
         self._stopping = asyncio.Event()
         self._turns: set[asyncio.Task[None]] = set()
@@ -113,6 +119,10 @@ class Manager:
     async def _check_server(self) -> None:
         for finding in (await examine(self._connection)).findings:
             logger.warning("%s", finding)
+        try:
+            await self._loader.turn()
+        except LisaError as error:
+            self._complaints.about("scripts", error)
         await self._discover()
         logger.info("manager serves %d topics", len(self._board.topics))
 
@@ -125,6 +135,7 @@ class Manager:
             ("sweep", housekeeping_s, self._sweeper.turn),
             ("discover", self._settings.discover_s, self._discover),
             ("drain", self._settings.discover_s, self._drainer.turn),
+            ("scripts", _SCRIPTS_S, self._loader.turn),
             ("gauges", _GAUGES_S, self._gauges),
         ]
         for name, seconds, turn in jobs:
