@@ -67,4 +67,4 @@ clean: ## remove what was made here
 
 .tools/bin/uv:
 	$(PYTHON) -m venv .tools
-	.tools/bin/pip install --quiet 'uv>=0.13'
+	.tools/bin/pip install --quiet 'uv>=0.13,<0.14'

@@ -49,7 +49,6 @@ STRANGE = (
     b"$-1\r\n",
     b"*0\r\n",
     b"*1\r\n$1\r\nx\r\n",
-    b"*2\r\n:1\r\n",
     b"*1\r\n*2\r\n:-7\r\n$1\r\nx\r\n",
 )
 

@@ -404,5 +404,7 @@ def test_users_are_told_as_asked(commands: Commands) -> None:
     assert "+select" not in commands.manager("acl", "reader", "--redis-url", "redis://h/0").out
     assert " +asking +cluster|slots " in commands.manager("acl", "reader", "--redis-url", "redis+cluster://h").out
     assert "+cluster" not in commands.manager("acl", "reader", "--redis-url", "redis://h").out
+    for name in ("a b", "a\nACL SETUSER b", "", "\x1b"):
+        assert commands.manager("acl", "reader", "--user", name).code == 2, name
     for words in (["--user", "jo"], ["--topic", "a b"], ["--topic", "*a"], ["cook"]):
         assert commands.manager("acl", *words).code == 2, words

@@ -16,6 +16,7 @@ from support.commands import Commands
 from support.processes import Programs
 
 SECRET = "s3cret"  # noqa: S105 - it is what we look for
+WARNING = "warning: others can read the secret in --redis-url; set LISA_REDIS_URL instead"
 
 GOOD = [
     f"redis://:{SECRET}@localhost:1",
@@ -68,8 +69,28 @@ def test_commands_fail_without_passwords(url: str, prefix: str) -> None:
     for words in (["doctor"], ["doctor", "--json"], ["status", "--json", "--redis-url", url]):
         ran = Commands(url, prefix).manager(*words)
         assert (ran.code, ran.out) == (2, "")
-        assert len(ran.err.splitlines()) == 1
+        *warnings, _ = ran.err.splitlines()
+        assert set(warnings) <= {WARNING}
         assert SECRET not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "warned"),
+    [
+        ("--redis-url", f"redis://jo:{SECRET}@localhost:1", True),
+        ("--redis-url", f"redis+sentinel://localhost:1/x?sentinel_password={SECRET}", True),
+        ("--redis-url", "redis://jo@localhost:1", False),
+        ("--redis-url", "redis://localhost:1/0?db=1", False),
+        ("--tls-key", f"-----BEGIN PRIVATE KEY-----{SECRET}", True),
+        ("--tls-key", "/etc/key.pem", False),
+    ],
+)
+def test_secrets_of_a_command_line_are_warned_of(flag: str, value: str, *, warned: bool) -> None:
+    """Whoever lists processes can read them there; without showing them once more."""
+    ran = Commands("redis://localhost:1", "lisa").manager("doctor", flag, value)
+    name = flag.removeprefix("--").replace("-", "_").upper()
+    said = f"warning: others can read the secret in {flag}; set LISA_{name} instead"
+    assert (said in ran.err.splitlines(), SECRET in ran.err) == (warned, False)
 
 
 def test_settings_are_shown_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

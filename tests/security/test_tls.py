@@ -1,6 +1,7 @@
 """TLS: who is trusted and who is not, on real servers with an authority of our own."""
 
 import shutil
+import ssl
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,12 @@ from cryptography.hazmat.primitives.serialization import (
 from lisa_common.call import command
 from lisa_common.connection import Connection
 from lisa_common.errors import AccessDenied, InvalidInput, ServerError, Unreachable, Untrusted
-from lisa_common.transport.tls import NO_TLS, Tls
+from lisa_common.transport.tls import NO_TLS, AsyncTlsConnection, Tls, TlsConnection
 from lisa_producer import Producer, ProducerSettings
 from support import wait_until
 from support.commands import Commands
 from support.processes import Programs
-from support.tls import Certificates, Ping
+from support.tls import Certificates, Ping, self_signed, serving_tls
 
 DENIED = (AccessDenied, Unreachable)
 """Whether the reason of a server that hangs up arrives, is a matter of luck."""
@@ -181,3 +182,27 @@ def test_a_command_says_why_it_does_not_connect(tls_url: str, foreign: Certifica
 def test_errors_of_tls_are_errors_of_the_server() -> None:
     """Whoever handles what a server may do to him handles this too."""
     assert issubclass(Untrusted, ServerError)
+
+
+async def test_a_name_that_nobody_verified_is_refused(tmp_path: Path, ping: Ping) -> None:
+    """A certificate without alternative names is for no host, whatever its subject is called."""
+    ca, cert = self_signed(tmp_path, "localhost")
+    with serving_tls(cert) as port, pytest.raises(Untrusted, match="not valid for 'localhost'"):
+        await ping(f"rediss://localhost:{port}", Tls(ca=str(ca)), patience_s=0)
+
+
+async def test_old_tls_is_not_trusted(certificates: Certificates, ping: Ping) -> None:
+    """A server that speaks TLS 1.0 or 1.1 alone is told as that: it is not we who are not trusted."""
+    cert, tls = certificates.server.both, Tls(ca=str(certificates.ca))
+    said = pytest.raises(Untrusted, match=r"speaks no TLS that is safe; from 1\.2 on")
+    with serving_tls(cert, newest=ssl.TLSVersion.TLSv1_1) as port, said:
+        await ping(f"rediss://localhost:{port}", tls, patience_s=0)
+
+
+async def test_nothing_is_sent_without_tls(redis_url: str, ping: Ping, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should the client make its connections in another way one day, no password goes over one that is not TLS."""
+    monkeypatch.delattr(TlsConnection, "_connect")
+    monkeypatch.delattr(AsyncTlsConnection, "_connection_arguments")
+    secret = redis_url.replace("redis://", "rediss://:secret@")
+    with pytest.raises(Untrusted, match="not over TLS"):
+        await ping(secret, NO_TLS, patience_s=0)

@@ -1,14 +1,24 @@
 """Certificates of an authority of our own, and servers that speak TLS."""
 
+import socketserver
+import ssl
 import subprocess
+import threading
+import warnings
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from lisa_common.aio import AsyncConnection
 from lisa_common.call import command
@@ -18,7 +28,9 @@ from support.engines import binary
 from support.server import Server, free_port
 from support.twins import InThread
 
-__all__ = ["Certificates", "Identity", "Ping", "tls_binary", "tls_config", "tls_server"]
+__all__ = ["Certificates", "Identity", "Ping", "self_signed", "serving_tls", "tls_binary", "tls_config", "tls_server"]
+
+_DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +65,45 @@ def _identity(authority: trustme.CA, name: str, directory: Path) -> Identity:
     issued.private_key_pem.write_to_path(str(files.key))
     issued.private_key_and_cert_chain_pem.write_to_path(str(files.both))
     return files
+
+
+def self_signed(directory: Path, name: str) -> tuple[Path, Path]:
+    """Make a certificate that has its name in the subject alone; return it, and it with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    cert = (
+        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number(), now, now + _DAY)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+        .public_bytes(Encoding.PEM)
+    )
+    ca, both = directory / "own.crt", directory / "own.pem"
+    ca.write_bytes(cert)
+    both.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + cert)
+    return ca, both
+
+
+@contextmanager
+def serving_tls(cert: Path, newest: ssl.TLSVersion = ssl.TLSVersion.MAXIMUM_SUPPORTED) -> Iterator[int]:
+    """Shake hands with clients, and no more; gives the port."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of versions that are old
+        context.minimum_version, context.maximum_version = ssl.TLSVersion.MINIMUM_SUPPORTED, newest
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.load_cert_chain(cert)
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError), context.wrap_socket(self.request, server_side=True) as secure:
+                secure.recv(1)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
 
 
 def tls_binary() -> Path:

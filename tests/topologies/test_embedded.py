@@ -138,6 +138,34 @@ def test_a_server_whose_keeper_was_killed_is_replaced(place: Place) -> None:
     assert (place.server() != server, place.count(), len(place.keepers())) == (True, 2, 1)
 
 
+def test_a_server_does_not_outlive_all_who_could_end_it(place: Place) -> None:
+    """Also where they are killed all at once."""
+    user = place.user()
+    user.wait_for("here")
+    server, [keeper] = place.server(), place.keepers()
+    os.kill(keeper, signal.SIGKILL)
+    user.kill()
+    wait_until(lambda: not _is_alive(server), 10, what="the server's end")
+
+
+def _is_alive(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def test_what_it_writes_is_its_owners_alone(place: Place) -> None:
+    """The directory, and each file in it, whatever the umask of the program."""
+    before = os.umask(0o022)
+    try:
+        place.user().wait_for("here")
+    finally:
+        os.umask(before)
+    paths = [place.directory, *place.directory.rglob("*")]
+    assert len(paths) > 5
+    assert [(path.name, oct(path.stat().st_mode)) for path in paths if path.stat().st_mode & 0o077] == []
+
+
 def test_the_programs_share_it(place: Place, tmp_path: Path) -> None:
     """A manager and a worker, started with nothing but the URL."""
     programs = Programs(place.url, "lisa", tmp_path)

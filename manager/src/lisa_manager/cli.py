@@ -3,7 +3,7 @@
 from lisa_common.cli import new_program, sub_commands
 from lisa_manager.commands import garbage, groups, messages, topics
 from lisa_manager.commands.check import check_
-from lisa_manager.commands.daemon import doctor, run
+from lisa_manager.commands.daemon import doctor, load_scripts, run
 from lisa_manager.commands.rights import acl
 from lisa_manager.commands.status import status
 
@@ -32,6 +32,7 @@ _group.command()(groups.drop)
 
 program.command("check")(check_)
 program.command()(doctor)
+program.command()(load_scripts)
 program.command()(acl)
 
 

@@ -9,12 +9,14 @@ from collections.abc import Awaitable, Callable
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from lisa_common.aio import AsyncConnection, cancel_all
+from lisa_common.errors import LisaError
 from lisa_common.transport.server import RECONNECT
 from lisa_manager.board import Board
 from lisa_manager.complaints import Complaints
 from lisa_manager.jobs.adopter import Adopter
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.drainer import Drainer
+from lisa_manager.jobs.loader import Loader
 from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.jobs.reclaimer import Reclaimer
 from lisa_manager.jobs.sweeper import Sweeper
@@ -30,6 +32,9 @@ _GAUGES_S = 60
 
 _TURNS = 1_000
 """Turns of a job at once, where one does not wait for a node at which an earlier one is at work: one for each node."""
+
+_SCRIPTS_S = 1.0
+"""Users who may not load scripts wait for so long after a flush; a look costs the server a few microseconds."""
 
 _CALM_S = 10.0
 """A loop that has run for so long is no more in trouble than one that just began."""
@@ -68,6 +73,7 @@ class Manager:
             discover=self._discover,
         )
         self._drainer = Drainer(self._connection, self._board, self._discoverer)
+        self._loader = Loader(self._connection)
         self._complaints = Complaints(logger)
         self._stopping = asyncio.Event()
         self._turns: set[asyncio.Task[None]] = set()
@@ -116,6 +122,10 @@ class Manager:
     async def _check_server(self) -> None:
         for finding in (await examine(self._connection)).findings:
             logger.warning("%s", finding)
+        try:
+            await self._loader.turn()
+        except LisaError as error:
+            self._complaints.about("scripts", error)
         await self._discover()
         logger.info("manager serves %d topics", len(self._board.topics))
 
@@ -128,6 +138,7 @@ class Manager:
             ("sweep", housekeeping_s, _TURNS, self._sweeper.turn),
             ("discover", self._settings.discover_s, 1, self._discover),
             ("drain", self._settings.discover_s, 1, self._drainer.turn),
+            ("scripts", _SCRIPTS_S, 1, self._loader.turn),
             ("gauges", _GAUGES_S, 1, self._gauges),
         ]
         for name, seconds, turns, turn in jobs:

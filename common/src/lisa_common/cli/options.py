@@ -2,7 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
@@ -10,6 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
+from lisa_common.cli.output import say
 from lisa_common.settings import Settings
 
 __all__ = ["JsonFlag", "YesFlag", "bounds_of", "flag_of", "with_settings"]
@@ -32,6 +34,7 @@ def with_settings(settings: type[Settings], *, shared_only: bool = False) -> Cal
         @functools.wraps(command)
         def run(**given: Any) -> None:
             flags = {option.name: given.pop(option.name) for option in options}
+            _warn_of_secrets(flags)
             command(settings=settings.load(**flags), **given)
 
         # What typer reads: the signature, and the annotations by name.
@@ -41,6 +44,18 @@ def with_settings(settings: type[Settings], *, shared_only: bool = False) -> Cal
         return run
 
     return decorate
+
+
+_IN_URL = re.compile(r"://[^/]*:[^/@]+@|password=")
+_PRIVATE = "PRIVATE KEY-----"
+
+
+def _warn_of_secrets(flags: Mapping[str, Any]) -> None:
+    """What stands in a command line is seen by whoever may list processes, and kept by shells."""
+    seen = ["redis_url"] if _IN_URL.search(flags.get("redis_url") or "") else []
+    seen += [name for name in ("tls_key", "tls_cert") if _PRIVATE in (flags.get(name) or "")]
+    for name in seen:
+        say(f"warning: others can read the secret in --{flag_of(name)}; set LISA_{name.upper()} instead", error=True)
 
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:

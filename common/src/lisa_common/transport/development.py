@@ -56,7 +56,7 @@ class AsyncEmbeddedConnection(redis.asyncio.UnixDomainSocketConnection):
 def _use(directory: Path) -> None:
     try:
         with _here:
-            directory.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(0o700, parents=True, exist_ok=True)
             if directory not in _used:
                 # A keeper that ends holds it alone until its server has ended.
                 _used[directory] = lock(directory / USERS, shared=True)
@@ -84,7 +84,7 @@ def _start_keeper(directory: Path) -> None:
         # Its keeper was killed.
         with redis.Redis(unix_socket_path=str(directory / SOCKET), retry=Retry(NoBackoff(), 0)) as left:
             left.shutdown()
-    with (directory / _LOG).open("ab") as log:
+    with os.fdopen(os.open(directory / _LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
         # In a session of its own: Ctrl-C must not end it before those who use it.
         keeper = subprocess.Popen(  # noqa: S603 - ourselves
             [sys.executable, "-m", "lisa_common.transport.embedded", str(directory)],

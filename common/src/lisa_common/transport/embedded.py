@@ -3,9 +3,11 @@
 `python -m lisa_common.transport.embedded DIRECTORY` is the keeper of `embedded://DIRECTORY`; see `development`.
 """
 
+import os
 import random
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from lisa_common.transport.development import KEEPER, SOCKET, USERS, lock
 
 __all__ = ["embedded_server"]
 
+_PID = "valkey.pid"
 _CONFIG = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction"}
 
 
@@ -46,16 +49,35 @@ def _free_port() -> int:
 
 def _keep(directory: Path) -> None:
     """Runs the server of a directory until nobody uses it any more, or it ends by itself."""
+    # What the server writes, messages among it, is its owner's alone.
+    os.umask(0o077)
     # Both locks are held until this process ends, and dropped in this order.
     lock(directory / KEEPER)
-    path = directory / SOCKET
-    with ValkeyServer(port=0, data_dir=directory, persist=True, unix_socket_path=path, config=_CONFIG):
+    path, pid_file = directory / SOCKET, directory / _PID
+    pid_file.unlink(missing_ok=True)
+    config = {**_CONFIG, "pidfile": str(pid_file)}
+    with (
+        _watched(pid_file),
+        ValkeyServer(port=0, data_dir=directory, persist=True, unix_socket_path=path, config=config),
+    ):
         signal.signal(signal.SIGTERM, _end)
         signal.signal(signal.SIGCHLD, _end)
         try:
             lock(directory / USERS)
         finally:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+@contextmanager
+def _watched(pid_file: Path) -> Iterator[None]:
+    """Has the server end should this process be killed, which could not end it any more: a pipe is closed then."""
+    words = ["/bin/sh", "-c", 'read -r _; kill -TERM "$(cat "$0")"', str(pid_file)]
+    watch = subprocess.Popen(words, stdin=subprocess.PIPE)  # noqa: S603 - words of ours
+    try:
+        yield
+    finally:
+        watch.kill()
+        watch.wait()
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

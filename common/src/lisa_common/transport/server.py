@@ -83,6 +83,7 @@ _NO_SCRIPT = (
     "Redis refuses for now: it has not got a script, and does not take or keep it; the URL must lead to one server, "
     "and where users may not load scripts, `lisa-manager load-scripts` must"
 )
+_OLD_TLS = ("TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL")
 _DENIED = (
     redis_errors.AuthenticationError,
     redis_errors.AuthenticationWrongNumberOfArgsError,
@@ -183,6 +184,8 @@ def _tls_error(error: Exception) -> LisaError | None:
         cause = cause.__cause__ or cause.__context__
     if isinstance(cause, ssl.SSLCertVerificationError):
         return Untrusted(f"Redis is not trusted: {cause.verify_message}")
+    if cause is not None and cause.reason in _OLD_TLS:
+        return Untrusted(f"Redis speaks no TLS that is safe; from 1.2 on it is: {first_line(error)}")
     if cause is not None and "ALERT" in (cause.reason or ""):
         return AccessDenied(f"Redis does not trust us: {first_line(error)}")
     return None

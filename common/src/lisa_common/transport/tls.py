@@ -11,7 +11,7 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from lisa_common.errors import InvalidInput
+from lisa_common.errors import InvalidInput, Untrusted
 
 __all__ = ["NO_TLS", "AsyncTlsConnection", "Tls", "TlsConnection"]
 
@@ -41,6 +41,8 @@ class Tls:
         if self.key and not self.cert:
             raise InvalidInput("tls_key", _HIDDEN, "only together with tls_cert a key is")
         context = self._trusting()
+        # Names stand among the alternative names of a certificate; what else it calls itself nobody has verified.
+        context.hostname_checks_common_name = False
         if self.cert:
             self._identify(context, self.cert)
         return context
@@ -97,12 +99,25 @@ def _why(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
+def _not_tls() -> redis.ConnectionError:
+    """One of the client's errors, as it expects; its cause is ours, which lisa_error finds."""
+    error = redis.ConnectionError("the connection is not over TLS")
+    error.__cause__ = Untrusted("the connection that the Redis client made is not over TLS; nothing was sent")
+    return error
+
+
 class TlsConnection(redis.Connection):
     """A blocking connection over TLS; it reads the files anew, so that renewed certificates need no restart."""
 
     def __init__(self, *, tls: Tls, **options: Any) -> None:
         self._tls = tls
-        super().__init__(**options)  # type: ignore[no-untyped-call]
+        super().__init__(**options, redis_connect_func=type(self).greet_over_tls)  # type: ignore[no-untyped-call]
+
+    def greet_over_tls(self) -> None:
+        """Goes on, with the password, on TLS alone: that the client calls `_connect` is no promise of its own."""
+        if not isinstance(getattr(self, "_sock", None), ssl.SSLSocket):
+            raise _not_tls()
+        self.on_connect()  # type: ignore[no-untyped-call]
 
     def _connect(self) -> socket.socket:
         context = self._tls.context()
@@ -115,7 +130,14 @@ class AsyncTlsConnection(redis.asyncio.Connection):
 
     def __init__(self, *, tls: Tls, **options: Any) -> None:
         self._tls = tls
-        super().__init__(**options)
+        super().__init__(**options, redis_connect_func=type(self).greet_over_tls)
+
+    async def greet_over_tls(self) -> None:
+        """As that of its twin."""
+        writer = getattr(self, "_writer", None)
+        if writer is None or writer.get_extra_info("ssl_object") is None:
+            raise _not_tls()
+        await self.on_connect()
 
     def _connection_arguments(self) -> Mapping[str, Any]:
         return {**super()._connection_arguments(), "ssl": self._tls.context()}

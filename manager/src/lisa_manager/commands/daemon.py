@@ -7,11 +7,13 @@ import typer
 from lisa_common.aio import AsyncConnection
 from lisa_common.cli import EXIT_WRONG, JsonFlag, print_json, say, shown, with_settings
 from lisa_common.logs import configure_logging
+from lisa_common.scripts import SCRIPT_NAMES
 from lisa_manager.commands.shared import operator
+from lisa_manager.jobs import loader
 from lisa_manager.server_checks import Health, examine
 from lisa_manager.settings import ManagerSettings
 
-__all__ = ["doctor", "run"]
+__all__ = ["doctor", "load_scripts", "run"]
 
 
 @with_settings(ManagerSettings)
@@ -36,6 +38,18 @@ def doctor(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
             say(shown(line))
     if health.findings:
         raise typer.Exit(EXIT_WRONG)
+
+
+@operator
+def load_scripts(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
+    """Loads all scripts, at each node: for users who may not (acl --preloaded). A running manager does so, too."""
+    nodes = asyncio.run(_load(settings))
+    print_json({"scripts": len(SCRIPT_NAMES), "nodes": nodes}) if json else say(f"loaded {len(SCRIPT_NAMES)} scripts")
+
+
+async def _load(settings: ManagerSettings) -> int:
+    async with AsyncConnection.of(settings, name="lisa-operator") as connection:
+        return await loader.load_scripts(connection)
 
 
 async def _examine(settings: ManagerSettings) -> Health:

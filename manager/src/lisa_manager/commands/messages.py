@@ -2,6 +2,7 @@
 
 import base64
 import json as json_module
+import math
 from functools import partial
 from typing import Annotated, Any
 
@@ -113,9 +114,15 @@ def _body(body: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(body).decode()}
     try:
-        return {"json": json_module.loads(text)}
+        return {"json": json_module.loads(text, parse_constant=lambda _: None, parse_float=_finite)}
     except (ValueError, RecursionError):
         return {"text": text}
+
+
+def _finite(text: str) -> float | None:
+    """What JSON may hold: infinities, which Python would read and write, it may not."""
+    number = float(text)
+    return number if math.isfinite(number) else None
 
 
 def _document(found: Found) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import typer
 from lisa_common.cli import JsonFlag, print_json, say
 from lisa_common.errors import InvalidInput
 from lisa_common.transport.address import read_url
+from lisa_common.values import check_name
 from lisa_manager.commands.shared import operator
 from lisa_manager.operator.rights import ANY_TOPIC, RoleName, rules
 from lisa_manager.settings import ManagerSettings
@@ -30,6 +31,10 @@ def acl(
         str | None, typer.Option("--user", metavar="NAME", help="The user's name; else the prefix and the role.")
     ] = None,
     before_7_2: Annotated[bool, typer.Option("--before-7-2", help="For a Redis that is older than 7.2.")] = False,
+    preloaded: Annotated[
+        bool,
+        typer.Option("--preloaded", help="Only managers load scripts; other roles run no others."),
+    ] = False,
     json: JsonFlag = False,
     settings: ManagerSettings,
 ) -> None:
@@ -39,13 +44,21 @@ def acl(
     """
     if user is not None and role is None:
         raise InvalidInput("user", user, "together with a ROLE a name is")
+    if user is not None:
+        check_name("user", user)
     address = read_url(settings.redis_url.get_secret_value(), settings.tls)
     select, cluster = bool(address.options.get("db")), bool(address.nodes)
     users = {}
     for one in [role] if role else RoleName:
         # Managers serve all topics there are.
         topics = topic if topic and one is not RoleName.MANAGER else [ANY_TOPIC]
-        found = rules(one, settings.prefix, topics, before_7_2=before_7_2, select=select, cluster=cluster)
+        found = rules(
+            *(one, settings.prefix, topics),
+            before_7_2=before_7_2,
+            select=select,
+            cluster=cluster,
+            preloaded=preloaded,
+        )
         users[user or f"{settings.prefix}-{one}"] = found
     if json:
         print_json([{"user": name, "rules": found} for name, found in users.items()])

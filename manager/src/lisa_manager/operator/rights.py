@@ -1,7 +1,8 @@
 """Rights: what each role's work is made of, as the rules of an ACL user who may do that and nothing else.
 
 The server checks each command that a script calls, with its keys, as it checks one that is sent. So a role may load and
-run any script: what bites are the commands below, each on the keys on which that role's own scripts use it.
+run any script: what bites are the commands below, each on the keys on which that role's own scripts use it. But a
+script may also keep the server busy for ever. Where scripts are `preloaded` by managers, other roles run no others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -84,7 +85,7 @@ _ROLES = {
         },
     ),
     RoleName.MANAGER: _Role(
-        keyless=f"{_CONNECTED} {_SCRIPTING} info",
+        keyless=f"{_CONNECTED} {_SCRIPTING} script|exists info",
         in_cluster="asking cluster|info cluster|slots",
         channel="publish subscribe",
         registry="evalsha hdel hget hgetall hset hsetnx",
@@ -126,14 +127,20 @@ def rules(
     before_7_2: bool = False,
     select: bool = False,
     cluster: bool = False,
+    preloaded: bool = False,
 ) -> list[str]:
     """The rules of a user of that role, for `ACL SETUSER`; applied to a user that is there they leave its passwords.
 
     A topic may end in `*`, for all that begin so. With `before_7_2`, the server knows no commands that came then.
-    `select` is for a URL with the number of a database, `cluster` for one of a Cluster.
+    `select` is for a URL with the number of a database, `cluster` for one of a Cluster. With `preloaded`, only
+    managers may load scripts: the others run what is there, and nothing of their own. Raises InvalidInput.
     """
+    if preloaded and cluster:
+        # To end a wait safely, consumers of a Cluster send a script.
+        raise InvalidInput("preloaded", preloaded, "without a Cluster, where consumers need EVAL, it is")
     keys = [TopicKeys(prefix, *place) for topic in topics for place in _places(_check_pattern(topic))]
     left_out = _LATER.split() if before_7_2 else []
+    left_out += ["script|load"] if preloaded and role is not RoleName.MANAGER else []
     found = _ROLES[role]
     keyless = [command for command in found.keyless.split() if command not in left_out]
     keyless += ["select"] * select + found.in_cluster.split() * cluster

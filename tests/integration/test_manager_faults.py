@@ -1,0 +1,70 @@
+"""A fault in one job, or one topic, is told once, and ends neither the manager nor the other jobs."""
+
+import logging
+from typing import Any
+
+import pytest
+import redis
+
+from lisa_common.keys import TopicKeys, topics_key
+from lisa_manager.jobs.promoter import Promoter
+from lisa_manager.jobs.trimmer import Trimmer
+from lisa_producer import AsyncProducer, ProducerSettings
+from support import wait_until_async
+from support.commands import Commands
+from support.running import managed
+
+
+async def test_a_fault_is_told_once_and_ends_nothing(
+    *, redis_url: str, client: redis.Redis, prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """In a job, in each of its turns; and in a loop, which begins again."""
+    caplog.set_level(logging.ERROR)
+    ready, turns = TopicKeys(prefix, "orders").of("ready"), []
+
+    async def fail(*_: Any) -> None:
+        turns.append(1)
+        raise ZeroDivisionError("of the trimmer")
+
+    round_, rounds = Promoter._round, []
+
+    async def fail_twice(promoter: Promoter) -> None:
+        rounds.append(1)
+        if len(rounds) <= 2:
+            raise ZeroDivisionError("of the promoter")
+        await round_(promoter)
+
+    monkeypatch.setattr(Trimmer, "turn", fail)
+    monkeypatch.setattr(Promoter, "_round", fail_twice)
+    settings = ProducerSettings(redis_url=redis_url, prefix=prefix)
+    async with AsyncProducer(settings=settings) as producer, managed(redis_url, prefix):
+        await producer.send("orders", b"x", delay=0.05)
+        await wait_until_async(lambda: client.exists(ready) and len(turns) > 5)
+    told = [record.getMessage() for record in caplog.records if record.exc_info]
+    assert sorted(told) == ["promote: ZeroDivisionError: of the promoter", "trim: ZeroDivisionError: of the trimmer"]
+
+
+def test_numbers_that_json_has_not(redis_url: str, client: redis.Redis, prefix: str) -> None:
+    """`show --json` is JSON, also of a body that is not quite."""
+    commands = Commands(redis_url, prefix)
+    body = b'{"a": NaN, "b": [Infinity, -Infinity, 1e999, 1.5], "c": 1}'
+    for id, sent in (("odd", body), ("long", b"[" + b"9" * 5_000 + b"]"), ("deep", b"[" * 900 + b"NaN" + b"]" * 900)):
+        assert commands.producer("send", "orders", "-", "--id", id, "--delay", "60", stdin=sent.decode()).code == 0
+        ran = commands.manager("show", "orders", id, "--json")
+        assert (ran.code, "NaN" in ran.out, "Infinity" in ran.out) == (0, False, False)
+    document = commands.manager("show", "orders", "odd", "--json").document
+    assert document["body"] == {"json": {"a": None, "b": [None, None, None, 1.5], "c": 1}}
+    assert client.hkeys(topics_key(prefix)) == [b"orders"]
+
+
+def test_twenty_thousand_entries_of_one_id(redis_url: str, client: redis.Redis, prefix: str) -> None:
+    """A check looks at them, and mends what can be mended."""
+    keys, commands = TopicKeys(prefix, "orders"), Commands(redis_url, prefix)
+    assert commands.producer("send", "orders", "x", "--id", "m", "--delay", "60").code == 0
+    script = "for i = 1, 20000 do redis.call('XADD', KEYS[1], '*', 'id', 'm', 'due', 7, 'n', 1) end"
+    client.eval(script, 1, keys.of("ready"))
+    client.hset(keys.of("failures"), "g/m", "1 1-0 - " + "9" * 5_000 + " 5 nack no")
+    assert commands.manager("show", "orders", "m").code == 0
+    assert commands.manager("check", "orders").code == 1
+    assert commands.manager("check", "orders", "--repair").code == 0
+    assert (client.xlen(keys.of("ready")), client.zcard(keys.of("waiting"))) == (0, 1)
