@@ -216,20 +216,21 @@ class Routes:
             if found or left_ms is None:
                 return found
             waiting = self._may_wait(reading)
-            if is_last := len(waiting) == len(reading) or left_ms <= _TURN_MS:
-                turn = calls
-            else:
-                turn = [with_block(call, _TURN_MS) for call in calls]
-                left_ms -= _TURN_MS
-                # The others wait next, so that no topic has the worse of it for good.
-                reading = reading[len(waiting) :] + waiting
+            is_last = len(waiting) == len(reading) or left_ms <= _TURN_MS
+            turn_ms = left_ms if is_last else _TURN_MS
+            left_ms -= turn_ms
+            # The others wait next, so that no topic has the worse of it for good.
+            later = {unit.positions.start for unit in waiting}
+            reading.sort(key=lambda unit: unit.positions.start in later)
+            turn = [with_block(call, turn_ms) for call in calls]
             replies, is_redirected = yield from self._race(waiting, turn)
-            if any(isinstance(reply, list) for reply in replies) or (is_last and not is_redirected):
-                return merged(replies)
-            if is_redirected:
+            if is_redirected and not any(isinstance(reply, list) for reply in replies):
                 redirections += 1
-            else:
-                merged(replies)
+                left_ms += turn_ms
+                continue
+            found = merged(replies)
+            if is_last or found is not None:
+                return found
         raise _lost()
 
     def _may_wait(self, reading: Sequence[_Unit]) -> list[_Unit]:
