@@ -59,6 +59,8 @@ def _busy(load: float, cores: int) -> list[str]:
 def _lisa(ratios: Ratios) -> Iterable[tuple[str, ...]]:
     for what, name, yardstick in (
         ("schedule: `send_many`", "bulk: send_many", "bulk: yardstick"),
+        ("schedule: `send` from 2,000 tasks", "concurrent: 2,000 tasks", "concurrent: yardstick"),
+        ("schedule: `send` from 200 threads", "concurrent: 200 threads", "concurrent: yardstick"),
         ("drain: plain consumer", "drain: plain consumer", "drain: yardstick"),
         ("drain: `Worker`, a coroutine that does nothing", "drain: worker", "drain: yardstick"),
         ("the same steps as bare scripts: schedule", "bulk: bare script", "bulk: yardstick"),

@@ -106,6 +106,20 @@ TARGETS = (
     ),
     Target("schedule one by one, over a bare EVALSHA", ">=", 0.9, "x", _ratio("single: send", "single: bare EVALSHA")),
     Target(
+        "schedule from 2,000 tasks, over the yardstick",
+        ">=",
+        0.5,
+        "x",
+        _ratio("concurrent: 2,000 tasks", "concurrent: yardstick"),
+    ),
+    Target(
+        "schedule from 200 threads, over the yardstick",
+        ">=",
+        0.2,
+        "x",
+        _ratio("concurrent: 200 threads", "concurrent: yardstick"),
+    ),
+    Target(
         "drain, plain consumer, over the yardstick",
         ">=",
         0.9,

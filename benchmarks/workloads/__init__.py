@@ -3,13 +3,26 @@
 from collections.abc import Callable
 
 from benchmarks.bench import Bench
-from benchmarks.workloads import draining, durability, growth, idle, lag, nodes, peers, roundtrip, scaling, sending
+from benchmarks.workloads import (
+    concurrent,
+    draining,
+    durability,
+    growth,
+    idle,
+    lag,
+    nodes,
+    peers,
+    roundtrip,
+    scaling,
+    sending,
+)
 
 __all__ = ["WORKLOADS"]
 
 WORKLOADS: dict[str, Callable[[Bench], None]] = {
     "bulk": sending.bulk,
     "single": sending.single,
+    "concurrent": concurrent.concurrent,
     "memory": sending.memory,
     "drain": draining.drain,
     "roundtrip": roundtrip.roundtrip,

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from threading import Thread
 from typing import Any
 
@@ -11,9 +11,19 @@ import pytest
 from lisa_common.errors import AccessDenied, InvalidInput, NotConfirmed, OutcomeUnknown, Refused, Unreachable
 from lisa_common.keys import topics_key
 from lisa_common.policy import Policy
-from lisa_producer import Confirm, Message, PartialSend, SendOutcome
+from lisa_producer import (
+    AsyncProducer,
+    CancelOutcome,
+    Confirm,
+    Message,
+    PartialSend,
+    ProducerSettings,
+    RescheduleOutcome,
+    SendOutcome,
+)
 from support import Server, wait_until_async
 from support.proxy import Proxy
+from support.waiting import idle_async
 
 Producers = Callable[..., Any]
 OwnServer = Callable[..., Server]
@@ -161,6 +171,67 @@ async def test_a_send_is_not_tried_for_longer_than_its_id_is_known(
         proxy.lose_reply_to(b"EVALSHA")
         with pytest.raises(OutcomeUnknown):
             await producer.send("orders", b"second", **options)
+
+
+async def test_a_cancel_whose_reply_is_lost_leaves_a_later_message_alone(
+    producers: Producers, own_server: OwnServer, prefix: str
+) -> None:
+    """The first try has cancelled; the id is another message's when the server can be reached again."""
+    server = own_server()
+    async with Proxy(server.port) as proxy, _direct(server, prefix) as direct:
+        producer = producers(proxy.url)
+        await producer.send("orders", b"old", id="one", delay=60)
+        assert await producer.cancel("orders", "none") is CancelOutcome.UNKNOWN  # the server has the script
+        cancelling = await _cut_off(proxy, producer.cancel("orders", "one"))
+        assert (await direct.send("orders", b"new", id="one", delay=60)).outcome is SendOutcome.SENT
+        proxy.lead_to(server.port)
+        with pytest.raises(OutcomeUnknown):
+            await cancelling
+        found = await direct.find("orders", "one")
+        assert found
+        assert found.record
+        assert found.record.body == b"new"
+
+
+async def test_a_reschedule_whose_reply_is_lost_leaves_a_later_message_alone(
+    producers: Producers, own_server: OwnServer, prefix: str
+) -> None:
+    """As a cancel does; of the message that was there all the time it is made good."""
+    server = own_server()
+    async with Proxy(server.port) as proxy, _direct(server, prefix) as direct:
+        producer = producers(proxy.url)
+        for id in ("one", "two"):
+            await producer.send("orders", b"old", id=id, delay=60)
+        assert await producer.reschedule("orders", "none", delay=90) is RescheduleOutcome.UNKNOWN
+        # What was sent in the millisecond of the first try cannot be told from what was sent after it.
+        await idle_async(0.05)
+        moving = await _cut_off(proxy, producer.reschedule("orders", "two", delay=90))
+        proxy.lead_to(server.port)
+        assert await moving is RescheduleOutcome.RESCHEDULED
+
+        moving = await _cut_off(proxy, producer.reschedule("orders", "one", delay=90))
+        assert await direct.cancel("orders", "one") is CancelOutcome.CANCELLED
+        new = await direct.send("orders", b"new", id="one", delay=60)
+        proxy.lead_to(server.port)
+        with pytest.raises(OutcomeUnknown):
+            await moving
+        found = await direct.find("orders", "one")
+        assert found
+        assert found.due_ms == new.due_ms
+
+
+def _direct(server: Server, prefix: str) -> AsyncProducer:
+    return AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix))
+
+
+async def _cut_off(proxy: Proxy, call: Awaitable[Any]) -> "asyncio.Future[Any]":
+    """A call that is made, and whose reply is lost; the server cannot be reached from then on."""
+    lost = proxy.lost
+    proxy.lose_reply_to(b"EVALSHA")
+    proxy.lead_to(1)
+    calling = asyncio.ensure_future(call)
+    await wait_until_async(lambda: proxy.lost > lost, what="a reply to be lost")
+    return calling
 
 
 async def test_a_batch_with_a_lost_reply_says_so_for_each_message(producers: Producers, own_server: OwnServer) -> None:

@@ -29,6 +29,7 @@ def ratios() -> Ratios:
     return Ratios(
         [
             _part("bulk", {"yardstick": 100, "send_many": 180, "bare script": 300}),
+            _part("concurrent", {"yardstick": 100, "2,000 tasks": 60, "200 threads": 30}),
             _part("drain", {"yardstick": 100, "plain consumer": 90, "worker": 60, "bare scripts": 200}),
             _part("memory", {"waiting message": 380}),
             _part("peers", peers, {"rabbitmq": "not run: it needs root"}),

@@ -40,8 +40,8 @@ def ask(call: Call[Any], node: NodeName) -> Exception:
 class Dialogue:
     """Routes, what they ask, and what they are told."""
 
-    def __init__(self, *seeds: NodeName) -> None:
-        self.routes = Routes(seeds)
+    def __init__(self, *seeds: NodeName, max_connections: int = 64) -> None:
+        self.routes = Routes(seeds, max_connections)
         self._routing: Any = None
         self.replies: list[Any] = []
 
@@ -346,6 +346,54 @@ def test_a_topic_without_its_group_is_told_though_a_node_is_away() -> None:
     missing = redis.exceptions.ResponseError("NOGROUP x")
     talk.tell(OutcomeUnknown("broke"), [missing])
     assert talk.replies == [missing]
+
+
+def test_a_read_of_more_slots_than_connections() -> None:
+    """Some wait, for a turn, and others in the next; all are looked at before each, until the time is up."""
+    shards = [TopicKeys("l", "t", str(shard)) for shard in range(5)]
+    call = consuming.read(shards, "g", "c", limit=5, block_ms=250)
+    names = {shard.of("ready"): n for n, shard in enumerate(shards)}
+
+    def shown(asked: list[Any]) -> list[tuple[Any, list[int]]]:
+        """How long, and for which shards."""
+        return [
+            (words[7] if "BLOCK" in words else None, sorted(names[word] for word in words if word in names))
+            for _, calls in asked[:-1] or asked
+            for words in calls
+            if words[0] == "XREADGROUP"
+        ]
+
+    def flat(turn: list[tuple[Any, list[int]]]) -> list[int]:
+        return sorted(shard for _, some in turn for shard in some)
+
+    talk = Dialogue(A, max_connections=4)
+    looked = talk.learned(A, A, call)
+    seen: list[int] = []
+    for block_ms in (100, 100, 50):
+        assert len(looked[0][1]) == 5
+        turn = shown(talk.tell([NIL] * 5))
+        assert {wait for wait, _ in turn} == {block_ms}
+        assert len(turn) == 3
+        seen += flat(turn)
+        looked = talk.tell(*([1, NIL] for _ in turn))
+    assert looked == []
+    assert talk.replies == [NIL]
+    assert set(seen) == set(range(5))
+    assert talk.routes._races == []
+
+
+def test_all_that_is_met_in_a_turn_ends_the_read() -> None:
+    """News, and errors, of those that wait for it and of those that are looked at."""
+    shards = [TopicKeys("l", "t", str(shard)) for shard in range(5)]
+    call = consuming.read(shards, "g", "c", limit=5, block_ms=250)
+    denied = redis.exceptions.NoPermissionError("no")
+    for answer in (["foo"], denied):
+        talk = Dialogue(A, max_connections=4)
+        talk.learned(A, A, call)
+        talk.tell([NIL] * 5)
+        assert talk.tell([1, NIL], [2, answer], [3, NIL]) == []
+        assert talk.replies == [answer]
+        assert talk.routes._races == []
 
 
 @pytest.mark.parametrize("answer", [OutcomeUnknown("broke"), [2, redis.exceptions.ResponseError("NOGROUP x")]])

@@ -59,9 +59,10 @@ class AsyncConnection:
             tls=settings.tls,
         )
 
-    async def run(self, flow: Flow[T], *, patience_s: float = 0.0) -> T:
-        """Drives a flow to its result."""
-        deadline = time.monotonic() + patience_s
+    async def run(self, flow: Flow[T], *, patience_s: float = 0.0, deadline: float | None = None) -> T:
+        """Drives a flow to its result. Patience ends after so many seconds, or at a time of the monotonic clock."""
+        if deadline is None:
+            deadline = time.monotonic() + patience_s
         try:
             step = next(flow)
             while True:

@@ -56,9 +56,10 @@ class Connection:
             tls=settings.tls,
         )
 
-    def run(self, flow: Flow[T], *, patience_s: float = 0.0) -> T:
-        """Drives a flow to its result."""
-        deadline = time.monotonic() + patience_s
+    def run(self, flow: Flow[T], *, patience_s: float = 0.0, deadline: float | None = None) -> T:
+        """Drives a flow to its result. Patience ends after so many seconds, or at a time of the monotonic clock."""
+        if deadline is None:
+            deadline = time.monotonic() + patience_s
         try:
             step = next(flow)
             while True:

@@ -38,7 +38,7 @@ class AsyncGatherer:
         self._connection = connection
         self._settings = settings
         self._most_bytes = GATHERED_BATCHES * settings.batch_bytes
-        self._lanes: dict[Hashable, Lane] = {}
+        self._lanes: dict[Hashable, Lane | Step] = {}
         self._gathered: dict[str, int] = defaultdict(int)
         """Bytes, by topic."""
         self._outside: dict[str, deque[asyncio.Future[None]]] = {}
@@ -67,33 +67,37 @@ class AsyncGatherer:
             return end
 
     async def _ask(self, step: Step, deadline: float) -> Any:
-        lane = self._lanes.get(step.lane)
-        if lane is not None:
-            return await self._join(lane, step, deadline)
-        lane = self._lanes[step.lane] = Lane(step, self._settings)
+        there = self._lanes.setdefault(step.lane, step)
+        if there is not step:
+            return await self._join(there, step, deadline)
+        failure: LisaError | None = None
         try:
-            flow = step.make([step.item])
-            [result] = await self._connection.run(flow, patience_s=max(0.0, deadline - time.monotonic()))
+            [result] = await self._connection.run(step.make([step.item]), deadline=deadline)
             if isinstance(result, LisaError):
                 raise result
         except LisaError as error:
-            lane.failure = error
+            failure = error
             raise
         finally:
-            self._go_on(lane)
+            self._end_alone(step, failure)
         return result
 
-    def _go_on(self, lane: Lane) -> None:
-        """Has a task carry what was gathered behind a lone call."""
-        if all(member.is_gone() for member in lane.queue):
-            del self._lanes[lane.step.lane]
+    def _end_alone(self, step: Step, failure: LisaError | None) -> None:
+        """Has a task carry what was gathered behind a call that nobody shared."""
+        lane = self._lanes[step.lane]
+        # At the end of an event loop all are cancelled, and no new task is to begin.
+        if isinstance(lane, Step) or all(member.is_gone() for member in lane.queue):
+            del self._lanes[step.lane]
             return
+        lane.failure = failure
         carrier = asyncio.create_task(self._carry(lane))
         self._carriers.add(carrier)
         carrier.add_done_callback(self._carriers.discard)
 
-    async def _join(self, lane: Lane, step: Step, deadline: float) -> Any:
-        member = _Waiting(step, deadline, asyncio.get_running_loop().create_future())
+    async def _join(self, lane: Lane | Step, step: Step, deadline: float) -> Any:
+        if isinstance(lane, Step):
+            lane = self._lanes[step.lane] = Lane(lane, self._settings)
+        member = _Waiting(lane, step, deadline, asyncio.get_running_loop().create_future())
         lane.queue.append(member)
         self._gathered[step.topic] += step.size
         try:
@@ -166,7 +170,8 @@ class AsyncGatherer:
     def close(self) -> None:
         """Ends the calls of all that are not under way yet."""
         for lane in self._lanes.values():
-            _tell(lane.close())
+            if isinstance(lane, Lane):
+                _tell(lane.close())
 
 
 def _tell(ended: list[Member]) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from lisa_common.call import Flow
 from lisa_common.errors import LisaError, NotConfirmed, Resharded
@@ -21,6 +21,9 @@ T = TypeVar("T")
 
 _Results = list[SendResult | LisaError | None]
 """For each message its own; None where its shard is closed."""
+
+_Lane = tuple[int, Confirm | None, bool, bool]
+"""A shard, and the promises that messages have in common: whether they are repeatable, and were refused elsewhere."""
 
 _OVERHEAD = 200
 """Bytes that a message takes beside its content while it waits for its call, and that its id takes at most."""
@@ -79,30 +82,21 @@ def _sending(
     keys = layout.home(outgoing.id)
     # A message must not take from its neighbours what their own would have them be: tried again.
     repeatable = is_repeatable((outgoing,), layout.policy, settings)
-    lane = (keys.of("messages"), confirm, repeatable, rerouted)
-    make = partial(_send_together, _Call(layout, keys, confirm, repeatable, rerouted))
+    # By identity, which costs less than their hash: while there is a lane, there are its keys.
+    lane = (id(keys), confirm, repeatable, rerouted)
+    if layout.former:
+        make = partial(_send_unknown, layout, keys, lane)
+    else:
+        make = partial(_send_part, keys, confirm, repeatable)
     return Step(lane, outgoing, make, layout.topic, len(outgoing.content) + _OVERHEAD, repeatable)
 
 
-class _Call(NamedTuple):
-    """What messages have in common that are sent in one call."""
-
-    layout: Layout
-    keys: TopicKeys
-    confirm: Confirm | None
-    repeatable: bool
-    rerouted: bool
-    """Whether they were refused by a shard that was closed."""
-
-
-def _send_together(call: _Call, batch: list[Outgoing]) -> Flow[_Results]:
-    """Sends the messages of several callers to one shard."""
-    layout, keys, confirm, repeatable, rerouted = call
-    if not layout.former:
-        return (yield from _send_part(keys, batch, confirm, repeatable=repeatable))
+def _send_unknown(layout: Layout, keys: TopicKeys, lane: _Lane, batch: Sequence[Outgoing]) -> Flow[_Results]:
+    """As `_send_part`, but for what the shards of before a reshard know."""
+    _, confirm, repeatable, rerouted = lane
     before = yield from known_before(layout, batch, confirm, generated_too=rerouted)
     new = [m for m in batch if m.id not in before]
-    sent = iter((yield from _send_part(keys, new, confirm, repeatable=repeatable)) if new else ())
+    sent = iter((yield from _send_part(keys, confirm, repeatable, new)) if new else ())
     return [_known(layout.topic, m, before[m.id]) if m.id in before else next(sent) for m in batch]
 
 
@@ -112,7 +106,10 @@ def _known(topic: str, outgoing: Outgoing, missing: Missing | None) -> SendResul
 
 
 def _send_part(
-    keys: TopicKeys, messages: Sequence[Outgoing], confirm: Confirm | None, *, repeatable: bool
+    keys: TopicKeys,
+    confirm: Confirm | None,
+    repeatable: bool,  # noqa: FBT001 - bound, by `_sending`
+    messages: Sequence[Outgoing],
 ) -> Flow[_Results]:
     """Sends to one shard. Result: for each message its own, None where the shard is closed."""
     try:

@@ -24,7 +24,7 @@ class _Callers:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.lanes: dict[Hashable, Lane] = {}
+        self.lanes: dict[Hashable, Lane | Step] = {}
         self.gathered: dict[str, int] = defaultdict(int)
         """Bytes, by topic."""
         self.outside: dict[str, deque[threading.Lock]] = {}
@@ -69,43 +69,46 @@ class Gatherer:
             return end
 
     def _ask(self, callers: _Callers, step: Step, deadline: float) -> Any:
-        own = Lane(step, self._settings)
+        member: Member | None = None
+        failure: LisaError | None = None
         try:
             with callers.lock:
-                lane = callers.lanes.get(step.lane)
-                if lane is None:
-                    callers.lanes[step.lane] = own
-                else:
-                    member = _join(callers, lane, step, deadline)
-            if lane is None:
-                return self._go_alone(own, deadline)
-        finally:
-            if callers.lanes.get(step.lane) is own:
-                _hand_over(callers, own)
-        return self._follow(callers, lane, member)
-
-    def _go_alone(self, lane: Lane, deadline: float) -> Any:
-        try:
-            flow = lane.step.make([lane.step.item])
-            [result] = self._connection.run(flow, patience_s=max(0.0, deadline - time.monotonic()))
+                there = callers.lanes.setdefault(step.lane, step)
+                if there is not step:
+                    member = self._join(callers, there, step, deadline)
+            if member:
+                result = self._follow(callers, member)
+            else:
+                [result] = self._connection.run(step.make([step.item]), deadline=deadline)
             if isinstance(result, LisaError):
                 raise result
         except LisaError as error:
-            lane.failure = error
+            failure = error
             raise
+        finally:
+            # Also of a thread that was interrupted, as others may wait for it.
+            if member:
+                self._withdraw(callers, member)
+            else:
+                _end_alone(callers, step, failure)
         return result
 
-    def _follow(self, callers: _Callers, lane: Lane, member: Member) -> Any:
-        try:
-            member.waiter.acquire()
-            while not member.done:
-                self._lead(callers, lane)
-                if not member.done:
-                    time.sleep(lane.delay_s)
-        finally:
-            self._withdraw(callers, lane, member)
-        if isinstance(member.outcome, LisaError):
-            raise member.outcome
+    def _join(self, callers: _Callers, lane: Lane | Step, step: Step, deadline: float) -> Member:
+        if isinstance(lane, Step):
+            lane = callers.lanes[step.lane] = Lane(lane, self._settings)
+        member = Member(lane, step, deadline, threading.Lock())
+        member.waiter.acquire()
+        callers.gathered[step.topic] += step.size
+        lane.queue.append(member)
+        return member
+
+    def _follow(self, callers: _Callers, member: Member) -> Any:
+        """Waits to be told, or to lead."""
+        member.waiter.acquire()
+        while not member.done:
+            self._lead(callers, member.lane)
+            if not member.done:
+                time.sleep(member.lane.delay_s)
         return member.outcome
 
     def _lead(self, callers: _Callers, lane: Lane) -> None:
@@ -123,6 +126,22 @@ class Gatherer:
             return self._connection.run(step.make(items))
         except LisaError as error:
             return [error] * len(items)
+
+    def _withdraw(self, callers: _Callers, member: Member) -> None:
+        """Ends the part of a caller, and where it led, that of those for whom its call was."""
+        lane = member.lane
+        with callers.lock:
+            member.gone = True
+            topic = lane.step.topic
+            callers.gathered[topic] -= member.size
+            if callers.gathered[topic] <= 0:
+                del callers.gathered[topic]
+            if callers.outside:
+                self._admit(callers, topic)
+            if lane.leader is member:
+                if lane.under_way:
+                    _tell(lane.break_off())
+                _hand_over(callers, lane)
 
     def _is_full(self, callers: _Callers, topic: str) -> bool:
         return callers.gathered.get(topic, 0) >= self._most_bytes
@@ -149,21 +168,6 @@ class Gatherer:
             (outside.appendleft if was_first else outside.append)(waiter)
             return waiter
 
-    def _withdraw(self, callers: _Callers, lane: Lane, member: Member) -> None:
-        """Ends the part of a caller, and where it led, that of those for whom its call was."""
-        with callers.lock:
-            member.gone = True
-            if lane.leader is member and lane.under_way:
-                _tell(lane.break_off())
-            topic = lane.step.topic
-            callers.gathered[topic] -= member.size
-            if callers.gathered[topic] <= 0:
-                del callers.gathered[topic]
-            if callers.outside:
-                self._admit(callers, topic)
-        if lane.leader is member:
-            _hand_over(callers, lane)
-
     def _admit(self, callers: _Callers, topic: str) -> None:
         """Lets the first come in that waits outside, if there is room."""
         outside = callers.outside.get(topic)
@@ -177,27 +181,30 @@ class Gatherer:
         if callers := self._callers_of.get(os.getpid()):
             with callers.lock:
                 for lane in callers.lanes.values():
-                    _tell(lane.close())
+                    if isinstance(lane, Lane):
+                        _tell(lane.close())
 
 
-def _join(callers: _Callers, lane: Lane, step: Step, deadline: float) -> Member:
-    member = Member(step, deadline, threading.Lock())
-    member.waiter.acquire()
-    callers.gathered[step.topic] += step.size
-    lane.queue.append(member)
-    return member
+def _end_alone(callers: _Callers, step: Step, failure: LisaError | None) -> None:
+    """Lets those lead who waited behind a call that nobody shared."""
+    with callers.lock:
+        lane = callers.lanes.get(step.lane)
+        if lane is step:
+            del callers.lanes[step.lane]
+        elif isinstance(lane, Lane) and lane.step is step and lane.leader is None:
+            lane.failure = failure
+            _hand_over(callers, lane)
 
 
 def _hand_over(callers: _Callers, lane: Lane) -> None:
     """Lets the first that waits lead, if anybody does."""
-    with callers.lock:
-        while lane.queue and lane.queue[0].gone:
-            lane.queue.popleft()
-        if lane.queue:
-            lane.leader = lane.queue[0]
-            lane.leader.waiter.release()
-        else:
-            del callers.lanes[lane.step.lane]
+    while lane.queue and lane.queue[0].gone:
+        lane.queue.popleft()
+    if lane.queue:
+        lane.leader = lane.queue[0]
+        lane.leader.waiter.release()
+    else:
+        del callers.lanes[lane.step.lane]
 
 
 def _tell(ended: list[Member]) -> None:

@@ -48,9 +48,10 @@ SharedFlow = Generator[Step, Any, T]
 class Member:
     """A caller that waits in a lane, or for its call."""
 
-    __slots__ = ("deadline", "done", "gone", "item", "outcome", "size", "unknown", "waiter")
+    __slots__ = ("deadline", "done", "gone", "item", "lane", "outcome", "size", "unknown", "waiter")
 
-    def __init__(self, step: Step, deadline: float, waiter: Any) -> None:
+    def __init__(self, lane: "Lane", step: Step, deadline: float, waiter: Any) -> None:
+        self.lane = lane
         self.item = step.item
         self.size = step.size
         self.deadline = deadline
@@ -77,9 +78,8 @@ class Member:
 
 
 class Lane:
-    """Callers whose calls may be shared. It is there while a call is under way, or callers wait for the next one."""
+    """Callers whose calls may be shared. It is there while they wait; for a call that nobody shares, its step is."""
 
-    # Here, as a lane is made for each call that nobody shares.
     under_way: Sequence[Member] = ()
     leader: Member | None = None
     failure: LisaError | None = None

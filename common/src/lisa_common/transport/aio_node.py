@@ -178,7 +178,8 @@ class AsyncNode:
         return True
 
     async def _borrow(self) -> Any:
-        connection = await self._idle.pop(self._timeout_s)
+        idle = self._idle
+        connection = idle.pop() if idle.has_free else await idle.wait(self._timeout_s)
         try:
             if connection is None:
                 return await self._client.connection_pool.get_connection()  # type: ignore[no-untyped-call]

@@ -12,7 +12,7 @@ from typing import Any
 
 from lisa_common.errors import NoFreeConnection
 
-__all__ = ["MAX_CONNECTIONS", "AsyncIdleConnections", "IdleConnections", "refuse_connection"]
+__all__ = ["MAX_CONNECTIONS", "AsyncIdleConnections", "IdleConnectionsByProcess", "refuse_connection"]
 
 MAX_CONNECTIONS = 64
 """Connections to each server, unless settings say otherwise."""
@@ -32,6 +32,17 @@ class _Waiter:
         self.served.acquire()
 
 
+class IdleConnectionsByProcess(dict[int, "IdleConnections"]):
+    """Those of each process, as a forked child must not use its parent's connections, nor wait for its threads."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def __missing__(self, pid: int) -> "IdleConnections":
+        return self.setdefault(pid, IdleConnections(self._limit))
+
+
 class IdleConnections:
     """For the threads of one process."""
 
@@ -45,8 +56,10 @@ class IdleConnections:
         """Lends a connection; raises NoFreeConnection where none is given back for so many seconds."""
         if not self._waiters:
             # Without the lock: these are atomic, and every call comes by here.
-            with suppress(IndexError):
+            try:
                 return self._idle.pop()
+            except IndexError:
+                pass
         waiter = _Waiter()
         try:
             with self._lock:
@@ -108,10 +121,17 @@ class AsyncIdleConnections:
         self._idle: list[Any] = [None] * limit
         self._waiters: deque[asyncio.Future[Any]] = deque()
 
-    async def pop(self, timeout_s: float) -> Any:
+    @property
+    def has_free(self) -> bool:
+        """Whether `pop` may be called."""
+        return bool(self._idle) and not self._waiters
+
+    def pop(self) -> Any:
+        """Lends a connection at once."""
+        return self._idle.pop()
+
+    async def wait(self, timeout_s: float) -> Any:
         """Lends a connection; raises NoFreeConnection where none is given back for so many seconds."""
-        if self._idle and not self._waiters:
-            return self._idle.pop()
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._serve()
@@ -134,7 +154,8 @@ class AsyncIdleConnections:
             self._idle.insert(0, None)
         else:
             self._idle.append(connection)
-        self._serve()
+        if self._waiters:
+            self._serve()
 
     def _serve(self) -> None:
         while self._waiters and self._idle:

@@ -13,7 +13,7 @@ from lisa_common.call import Call, command
 from lisa_common.errors import AccessDenied, OutcomeUnknown, Unreachable
 from lisa_common.transport.address import Address
 from lisa_common.transport.development import EmbeddedConnection
-from lisa_common.transport.lending import MAX_CONNECTIONS, IdleConnections
+from lisa_common.transport.lending import MAX_CONNECTIONS, IdleConnectionsByProcess
 from lisa_common.transport.sentinel import SentinelConnection, TlsSentinelConnection
 from lisa_common.transport.server import (
     LOADS,
@@ -59,7 +59,7 @@ class Node:
         self._address = address
         self._timeout_s = timeout_s
         options = connection_options(address, name=name, timeout_s=timeout_s)
-        self._max_connections = options.pop("max_connections", max_connections)
+        limit = options.pop("max_connections", max_connections)
         self._pool = redis.ConnectionPool(
             connection_class=_CLASSES[address.scheme],
             max_connections=UNBOUNDED,
@@ -70,9 +70,8 @@ class Node:
         # A connection that may be broken is tried with a PING first, so that a request which finds no server is known
         # not to have been carried out.
         self._suspect = True
-        # Connections are kept here between calls, as what the pool does and counts each time takes a sixth of a send;
-        # by process, as a forked child must not speak on its parent's, nor wait for its threads.
-        self._idle_of: dict[int, IdleConnections] = {}
+        # Connections are kept here between calls, as what the pool does and counts each time takes a sixth of a send.
+        self._idle = IdleConnectionsByProcess(limit)
 
     def ask(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Makes calls in one round trip. Result: their replies. Loads scripts that the server does not have."""
@@ -99,12 +98,7 @@ class Node:
         try:
             connection.disconnect()
         finally:
-            self._idle.append(connection)
-
-    @property
-    def _idle(self) -> IdleConnections:
-        pid = os.getpid()
-        return self._idle_of.get(pid) or self._idle_of.setdefault(pid, IdleConnections(self._max_connections))
+            self._idle[os.getpid()].append(connection)
 
     def _probe(self) -> None:
         self._attempt(self._ping, unreachable_at=self._address)
@@ -133,7 +127,7 @@ class Node:
         except BaseException:
             self.give_up(connection)
             raise
-        self._idle.append(connection)
+        self._idle[os.getpid()].append(connection)
         return replies
 
     def _receive_first(self, connection: Any) -> Any:
@@ -169,14 +163,14 @@ class Node:
         return True
 
     def _borrow(self) -> Any:
-        connection = self._idle.pop(self._timeout_s)
+        connection = self._idle[os.getpid()].pop(self._timeout_s)
         try:
             if connection is None:
                 return self._pool.get_connection()
             if _is_spoilt(connection):
                 connection.disconnect()
         except BaseException:
-            self._idle.append(connection)
+            self._idle[os.getpid()].append(connection)
             raise
         return connection
 
@@ -192,7 +186,7 @@ class Node:
     def _leave(self) -> None:
         """Breaks all connections that are not in use: the next may lead elsewhere, after a fail-over."""
         self._suspect = True
-        self._idle.disconnect()
+        self._idle[os.getpid()].disconnect()
 
     def close(self) -> None:
         """Closes all connections."""

@@ -244,17 +244,18 @@ class Routes:
             if left_ms is None or not idle or any(map(_is_answer, replies)):
                 return merged(replies)
             waiting = self._may_wait(idle)
-            if is_last := len(waiting) == len(idle) or left_ms <= _TURN_MS:
-                turn = calls
-            else:
-                turn = [with_block(call, _TURN_MS) for call in calls]
-                left_ms -= _TURN_MS
-                # The others wait next, so that no topic has the worse of it for good.
-                reading = [unit for unit in reading if unit not in waiting] + waiting
-            is_redirected = yield from self._race(waiting, turn, replies)
-            if not is_redirected and (is_last or any(map(_is_answer, replies))):
+            is_last = len(waiting) == len(idle) or left_ms <= _TURN_MS
+            turn_ms = left_ms if is_last else _TURN_MS
+            # The others wait next, so that no topic has the worse of it for good.
+            later = {unit.positions.start for unit in waiting}
+            reading.sort(key=lambda unit: unit.positions.start in later)
+            turn = [with_block(call, turn_ms) for call in calls]
+            if (yield from self._race(waiting, turn, replies)):
+                redirections += 1
+                continue
+            left_ms -= turn_ms
+            if is_last or any(map(_is_answer, replies)):
                 return merged(replies)
-            redirections += is_redirected
         raise _lost()
 
     def _may_wait(self, reading: Sequence[Unit]) -> list[Unit]:

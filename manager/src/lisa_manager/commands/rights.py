@@ -1,5 +1,6 @@
 """`lisa-manager acl`."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -48,18 +49,18 @@ def acl(
         check_name("user", user)
     address = read_url(settings.redis_url.get_secret_value(), settings.tls)
     select, cluster = bool(address.options.get("db")), bool(address.nodes)
-    users = {}
-    for one in [role] if role else RoleName:
+    of_server = {"before_7_2": before_7_2, "select": select, "cluster": cluster, "preloaded": preloaded}
+    users = {
         # Managers serve all topics there are.
-        topics = topic if topic and one is not RoleName.MANAGER else [ANY_TOPIC]
-        found = rules(
-            *(one, settings.prefix, topics),
-            before_7_2=before_7_2,
-            select=select,
-            cluster=cluster,
-            preloaded=preloaded,
+        user or f"{settings.prefix}-{one}": rules(
+            one, settings.prefix, topic if topic and one is not RoleName.MANAGER else [ANY_TOPIC], **of_server
         )
-        users[user or f"{settings.prefix}-{one}"] = found
+        for one in ([role] if role else RoleName)
+    }
+    _print_users(users, json=json)
+
+
+def _print_users(users: Mapping[str, Sequence[str]], *, json: bool) -> None:
     if json:
         print_json([{"user": name, "rules": found} for name, found in users.items()])
         return

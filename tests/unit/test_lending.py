@@ -1,0 +1,55 @@
+"""Connections that are lent: no more than there may be, in the order of asking, and none is lost."""
+
+import asyncio
+from threading import Thread
+
+import pytest
+
+from lisa_common.errors import NoFreeConnection, OutcomeUnknown, Unreachable
+from lisa_common.transport.lending import AsyncIdleConnections, IdleConnections
+from lisa_common.transport.server import lisa_error
+from support import wait_until
+
+
+def test_who_finds_none_waits_and_is_refused_in_the_end() -> None:
+    """It is Unreachable, as nothing was done, and says how many there are and how long it waited."""
+    idle = IdleConnections(2)
+    assert [idle.pop(1), idle.pop(1)] == [None, None]
+    with pytest.raises(Unreachable, match=r"no connection of 2 was free within 0\.05 s") as caught:
+        idle.pop(0.05)
+    assert isinstance(caught.value, NoFreeConnection)
+    assert not isinstance(lisa_error(caught.value), OutcomeUnknown)
+    idle.append("one")
+    assert idle.pop(1) == "one"
+
+
+def test_threads_are_served_in_their_order() -> None:
+    """What was given back last is lent first, and nobody overtakes those who wait."""
+    idle, served = IdleConnections(1), []
+    idle.pop(1)
+    threads = []
+    for n in range(5):
+        threads.append(Thread(target=lambda n=n: served.append((n, idle.pop(10)))))
+        threads[-1].start()
+        wait_until(lambda: len(idle._waiters) == len(threads))
+    for n in range(5):
+        idle.append(f"c{n}")
+        wait_until(lambda n=n: len(served) == n + 1)
+    assert served == [(n, f"c{n}") for n in range(5)]
+
+
+async def test_tasks_are_served_in_their_order() -> None:
+    """One that was cancelled, or refused, is passed over; a connection that it had been lent is not lost."""
+    idle = AsyncIdleConnections(1)
+    assert idle.has_free
+    idle.pop()
+    with pytest.raises(NoFreeConnection):
+        await idle.wait(0.01)
+    waiters = [asyncio.create_task(idle.wait(10)) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiters[0].cancel()
+    await asyncio.sleep(0)
+    idle.append("one")
+    waiters[1].cancel()
+    assert await waiters[2] == "one"
+    assert not idle.has_free
