@@ -5,7 +5,7 @@ is why every read sets them to the test's time. That works for times in the serv
 ids are of the server's clock, too: what is sent in its future is taken for younger than its own entries.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,7 +168,7 @@ class Queue:
         """Reads as a consumer does."""
         return self.judge(group, self.take(group, consumer, limit=limit))
 
-    def pass_over(self, group: str, entries: Iterable[Entry]) -> int:
+    def pass_over(self, group: str, entries: Sequence[Entry]) -> int:
         """Passes over entries. Result: how many messages had expired."""
         expired: int = self._do(consuming.pass_over(self.keys, group, entries, self.policy, now_ms=self.now_ms))
         return expired

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from lisa_common.call import Call, command, script
+from lisa_common.call import Call, command, in_parts, script
 from lisa_common.delivery import Entry, entry_of
 from lisa_common.errors import OF_THE_SERVER, InvalidInput
 from lisa_common.keys import TopicKeys, wake_channel
@@ -117,26 +117,34 @@ class AckOutcome(StrEnum):
 
 
 def ack(
-    keys: TopicKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = ""
+    keys: TopicKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = "", judge: bool = False
 ) -> Call[list[AckOutcome]]:
-    """Acks deliveries. Result: one outcome for each."""
+    """Acks deliveries. Result: one outcome for each.
 
-    def decode(exceptions: list[Any]) -> list[AckOutcome]:
-        outcomes = [AckOutcome.ACKED] * len(entries)
+    `judge` goes on with what an ack has left: all of it seems to be pending then.
+    """
+
+    def decode(reply: list[Any]) -> tuple[int, list[AckOutcome]]:
+        done, exceptions = reply
+        outcomes = [AckOutcome.ACKED] * done
         for position, outcome in zip(*[iter(exceptions)] * 2, strict=True):
             outcomes[position] = AckOutcome(outcome.decode())
-        return outcomes
+        return done, outcomes
 
-    return script(
+    call: Call[list[AckOutcome]] = script(
         "ack",
         keys,
         [(e.entry, e.id or "", e.due_ms) for e in entries],
-        decode=decode,
         repeatable=False,
         now_ms=now_ms,
         group=group,
         window_ms=policy.dedup_window_ms,
+        judge=int(judge),
     )
+    parts = in_parts(
+        call, len(entries), lambda done: ack(keys, group, entries[done:], policy, now_ms=now_ms, judge=True)
+    )
+    return parts._replace(decode=lambda reply: parts.decode(decode(reply)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +186,7 @@ def nack(
         )
         for n in nacks
     ]
-    return script(
+    call = script(
         "nack",
         keys,
         rows,
@@ -191,11 +199,13 @@ def nack(
         policy=policy.as_json,
         seed=new_seed(),
     )
+    return in_parts(call, len(rows), lambda done: nack(keys, group, nacks[done:], policy, now_ms=now_ms))
 
 
-def release(keys: TopicKeys, group: str, entries: Iterable[Entry], *, now_ms: Arg = "") -> Call[int]:
+def release(keys: TopicKeys, group: str, entries: Sequence[Entry], *, now_ms: Arg = "") -> Call[int]:
     """Gives deliveries back that have not begun, without spending an attempt. Result: how many."""
-    return script("release", keys, _rows(entries), now_ms=now_ms, group=group)
+    call: Call[int] = script("release", keys, _rows(entries), now_ms=now_ms, group=group)
+    return in_parts(call, len(entries), lambda done: release(keys, group, entries[done:], now_ms=now_ms))
 
 
 def extend(
@@ -232,12 +242,12 @@ def extend(
     )
 
 
-def pass_over(keys: TopicKeys, group: str, entries: Iterable[Entry], policy: Policy, *, now_ms: Arg = "") -> Call[int]:
+def pass_over(keys: TopicKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = "") -> Call[int]:
     """Acks entries that must not be delivered, and settles what expired. Result: how many had expired.
 
     An entry of another group, or none of ours, is named without its id: there is nothing to settle.
     """
-    return script(
+    call: Call[int] = script(
         "pass",
         keys,
         _rows(entries),
@@ -246,6 +256,7 @@ def pass_over(keys: TopicKeys, group: str, entries: Iterable[Entry], policy: Pol
         policy=policy.as_json,
         seed=new_seed(),
     )
+    return in_parts(call, len(entries), lambda done: pass_over(keys, group, entries[done:], policy, now_ms=now_ms))
 
 
 def new_seed() -> int:

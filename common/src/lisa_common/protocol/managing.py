@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lisa_common.call import Call, script
+from lisa_common.call import Call, in_parts, script
 from lisa_common.keys import TopicKeys, wake_channel
 from lisa_common.policy import Policy
 from lisa_common.protocol.consuming import new_seed
@@ -132,18 +132,20 @@ def sweep(keys: TopicKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> C
 
 def replay(keys: TopicKeys, copies: Sequence[str], *, now_ms: Arg = "") -> Call[list[str]]:
     """Makes dead letters ready again. Result: for each "replayed", "unknown", "no group" or "unreadable"."""
-    return script(
+    call = script(
         "replay",
         keys,
         [(copy,) for copy in copies],
         decode=lambda reply: [outcome.decode() for outcome in reply],
         now_ms=now_ms,
     )
+    return in_parts(call, len(copies), lambda done: replay(keys, copies[done:], now_ms=now_ms))
 
 
 def purge(keys: TopicKeys, copies: Sequence[str]) -> Call[int]:
     """Deletes dead letters for good. Result: how many were there."""
-    return script("purge", keys, [(copy,) for copy in copies])
+    call: Call[int] = script("purge", keys, [(copy,) for copy in copies])
+    return in_parts(call, len(copies), lambda done: purge(keys, copies[done:]))
 
 
 def leave(keys: TopicKeys, group: str, ids: Sequence[str]) -> Call[int]:

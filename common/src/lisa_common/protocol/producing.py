@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from lisa_common.call import Call, script
+from lisa_common.call import Call, in_parts, script
 from lisa_common.failure import Failure, read_failure
 from lisa_common.keys import TopicKeys, wake_channel
 from lisa_common.record import Record, UnreadableRecord, is_husk, unpack_record
@@ -94,13 +94,14 @@ class CancelOutcome(StrEnum):
 
 def cancel(keys: TopicKeys, ids: Sequence[str], *, now_ms: Arg = "") -> Call[list[CancelOutcome]]:
     """Cancels messages. Result: one outcome for each."""
-    return script(
+    call = script(
         "cancel",
         keys,
         [(id,) for id in ids],
         decode=lambda reply: [CancelOutcome(outcome.decode()) for outcome in reply],
         now_ms=now_ms,
     )
+    return in_parts(call, len(ids), lambda done: cancel(keys, ids[done:], now_ms=now_ms))
 
 
 class RescheduleOutcome(StrEnum):
@@ -118,7 +119,7 @@ def reschedule(
     keys: TopicKeys, dues: Sequence[tuple[str, str]], *, now_ms: Arg = ""
 ) -> Call[list[tuple[RescheduleOutcome, int]]]:
     """Gives messages, as pairs of id and due, new due times. Result: outcome and due time in ms for each."""
-    return script(
+    call = script(
         "reschedule",
         keys,
         dues,
@@ -127,6 +128,7 @@ def reschedule(
         channel=wake_channel(keys.prefix),
         topic=keys.tag,
     )
+    return in_parts(call, len(dues), lambda done: reschedule(keys, dues[done:], now_ms=now_ms))
 
 
 class State(StrEnum):
@@ -188,7 +190,7 @@ _NEAREST = (State.DELIVERED, State.READY, State.RETRY, State.GARBAGE)
 def find(keys: TopicKeys, id: str, *, now_ms: Arg = "") -> Call[Found | None]:
     """Where a message stands, None when it is not known.
 
-    A ready message more than 5,000 entries deep in a backlog cannot be told from a delivered one: it is "ready".
+    A ready message more than 2,000 entries deep in a backlog cannot be told from a delivered one: it is "ready".
     """
     return script("find", keys, decode=lambda reply: _found(id, reply), now_ms=now_ms, id=id)
 
