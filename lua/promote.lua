@@ -16,6 +16,7 @@ local waiting, retry, ready, owed, failures, messages = KEYS[1], KEYS[2], KEYS[3
 --@include groups
 --@include failure
 --@include wake
+--@include budget
 local now = clock(ARGV[1])
 local limit = tonumber(ARGV[2])
 
@@ -59,16 +60,23 @@ local function first_failure(id, due)
 end
 
 local due_retries, next_retry = take_due(retry)
+local put_back = 0
 for i = 1, #due_retries, 2 do
   local group, id = split_copy(due_retries[i])
   local due = math.ceil(tonumber(due_retries[i + 1]))
-  local failure = read_failure(redis.call('HGET', failures, due_retries[i])) or first_failure(id, due)
-  failure.next = redis.call(
-    'XADD', ready, '*', 'id', id, 'due', failure.due, 'n', failure.attempts + 1, 'g', group, 'at', due
-  )
-  redis.call('HSET', failures, due_retries[i], write_failure(failure))
+  local failure = read_failure(redis.call('HGET', failures, due_retries[i]))
+  if failure or afford(work_on(id, 1, 1)) then
+    failure = failure or first_failure(id, due)
+    failure.next = redis.call(
+      'XADD', ready, '*', 'id', id, 'due', failure.due, 'n', failure.attempts + 1, 'g', group, 'at', due
+    )
+    redis.call('HSET', failures, due_retries[i], write_failure(failure))
+  else
+    redis.call('ZADD', retry, due_retries[i + 1], due_retries[i])
+    put_back = put_back + 1
+  end
 end
 
 local next_due = math.min(next_message or math.huge, next_retry or math.huge)
-local full = (#due_messages == 2 * limit or #due_retries == 2 * limit) and 1 or 0
-return { now, (#due_messages + #due_retries) / 2, next_due < math.huge and math.ceil(next_due) or -1, full }
+local full = (#due_messages == 2 * limit or #due_retries == 2 * limit or put_back > 0) and 1 or 0
+return { now, (#due_messages + #due_retries) / 2 - put_back, next_due < math.huge and math.ceil(next_due) or -1, full }

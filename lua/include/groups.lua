@@ -1,4 +1,4 @@
--- Groups of the ready stream: a list of { name, pending, last } (last = last delivered entry id).
+-- Groups of the ready stream: a list of { name, consumers, pending, last } (last = last delivered entry id).
 local function list_groups(ready)
   local groups = {}
   if redis.call('EXISTS', ready) == 0 then
@@ -9,7 +9,9 @@ local function list_groups(ready)
     for i = 1, #info, 2 do
       group[info[i]] = info[i + 1]
     end
-    groups[#groups + 1] = { name = group['name'], pending = group['pending'], last = group['last-delivered-id'] }
+    groups[#groups + 1] = {
+      name = group['name'], consumers = group['consumers'], pending = group['pending'], last = group['last-delivered-id'],
+    }
   end
   return groups
 end

@@ -92,15 +92,17 @@ class Trimmed:
     entries_left: int
     pending: Mapping[str, int]
     """Deliveries that are not settled yet, by group."""
+    more: bool = False
+    """Whether more could be removed now."""
 
 
 def trim(keys: TopicKeys, *, spent_ms: int) -> Call[Trimmed]:
     """Removes what every group has acked, and consumers that were away for longer than `spent_ms`."""
 
     def decode(reply: list[Any]) -> Trimmed:
-        removed, consumers, left, pending = reply
+        removed, consumers, left, pending, more = reply
         groups = {name.decode(): count for name, count in zip(pending[::2], pending[1::2], strict=True)}
-        return Trimmed(removed, consumers, left, groups)
+        return Trimmed(removed, consumers, left, groups, bool(more))
 
     return script("trim", keys, decode=decode, spent_ms=spent_ms)
 
@@ -118,7 +120,7 @@ class Swept:
 
 
 def sweep(keys: TopicKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> Call[Swept]:
-    """Expires messages, forgets finished ids, ages out garbage."""
+    """Expires messages, forgets finished ids, ages out garbage: at most `limit` of each, and five times as many ids."""
     return script(
         "sweep",
         keys,

@@ -1,6 +1,7 @@
 """One call for each of many topics, in few round trips: what promoter, trimmer and sweeper share."""
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
 from lisa_common.aio import AsyncConnection
@@ -10,9 +11,12 @@ from lisa_manager.board import Agenda, Board, Watched
 from lisa_manager.complaints import Complaints
 from lisa_manager.settings import ManagerSettings
 
-__all__ = ["Rounds"]
+__all__ = ["Rounds", "Topic"]
 
 T = TypeVar("T")
+
+Topic = tuple[str, Watched]
+"""A topic, or a shard, by its name."""
 
 _ROUND = 200
 """Most topics in one round trip."""
@@ -45,6 +49,18 @@ class Rounds:
         due = self._board.due(self._agenda)
         for at in range(0, len(due), _ROUND):
             yield due[at : at + _ROUND]
+
+    async def go_on(self, busy: Sequence[Topic], step: Callable[[list[Topic]], Awaitable[list[Topic]]]) -> None:
+        """Takes steps for topics that have more to do; a step returns those that still have.
+
+        The topics take turns, a step each, so that none waits for all of another's. Each step is a round trip of its
+        own, so that other clients come in between. After half the time between two turns of the job the rest is
+        left to the next, so that the server has as much time for others.
+        """
+        until = self._board.clock() + self._settings.housekeeping_s / 2
+        left = deque(busy)
+        while left and self._board.clock() < until:
+            left.extend(await step([left.popleft()]))
 
     async def ask(
         self, topics: list[tuple[str, Watched]], call: Callable[[Watched], Call[T]], subject: str = "{}"
