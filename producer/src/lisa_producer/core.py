@@ -1,7 +1,7 @@
 """What a producer does, without I/O: flows that `client` and `aio` drive."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -50,7 +50,7 @@ def _send(
     """Sends to each shard what belongs there. Result: one for each; what a shard fails with ends the whole."""
     results: list[SendResult] = []
     layout = yield from topics.declare(topic)
-    parts = _parts(layout, batch, settings.batch_messages)
+    parts = _parts(layout, batch, settings)
     rerouted = False
     while parts:
         keys, part = parts.popleft()
@@ -64,7 +64,7 @@ def _send(
                 layout = yield from _layout_since(topics, layout)
                 # Of a send that is repeated, the first try may have come before the reshard.
                 rerouted = True
-                parts = _parts(layout, [*part, *(one for _, rest in parts for one in rest)], settings.batch_messages)
+                parts = _parts(layout, [*part, *(one for _, rest in parts for one in rest)], settings)
             else:
                 results += sent
         except LisaError as error:
@@ -87,12 +87,24 @@ def _layout_since(topics: Topics, before: Layout) -> Flow[Layout]:
     return layout
 
 
-def _parts(layout: Layout, batch: _Batch, most: int) -> deque[tuple[TopicKeys, _Batch]]:
-    """What goes to each shard, cut into calls of so many messages: ids may well belong to one shard, all of them."""
-    if len(layout.shards) == 1 and len(batch) <= most:
-        return deque([(layout.shards[0], batch)])
+def _parts(layout: Layout, batch: _Batch, settings: ProducerSettings) -> deque[tuple[TopicKeys, _Batch]]:
+    """What goes to each shard, cut into calls within the settings' limits: ids may belong to one shard, all of them."""
+    if len(layout.shards) == 1:
+        return deque((layout.shards[0], part) for part in _cut(batch, settings))
     of_each = by_shard(batch, lambda one: layout.home(one[1].id))
-    return deque((keys, some[at : at + most]) for keys, some in of_each.items() for at in range(0, len(some), most))
+    return deque((keys, part) for keys, some in of_each.items() for part in _cut(some, settings))
+
+
+def _cut(batch: _Batch, settings: ProducerSettings) -> Iterator[_Batch]:
+    """Cuts a batch so that no call keeps the server for long; a message beyond the limit of bytes goes alone."""
+    begin = size = 0
+    for at, (_, message) in enumerate(batch):
+        size += len(message.content)
+        if at > begin and (size > settings.batch_bytes or at - begin == settings.batch_messages):
+            yield batch[begin:at]
+            begin, size = at, len(message.content)
+    if begin < len(batch):
+        yield batch[begin:]
 
 
 def _known_before(layout: Layout, batch: _Batch, confirm: Confirm | None, *, generated_too: bool) -> Flow[set[str]]:
