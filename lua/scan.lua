@@ -7,18 +7,18 @@
 -- returns  { next cursor, flat { id, the record up to its time to live } }; the cursor is "0" after the last
 local messages = KEYS[1]
 --@include budget
-local HEAD = 20
-local cursor, limit, heads, count = ARGV[1], tonumber(ARGV[2]), {}, 1
+local HEAD, MOST = 20, WORK / 4
+local cursor, limit, heads, count, bytes = ARGV[1], tonumber(ARGV[2]), {}, 1, 0
 repeat
-  local page = redis.call('HSCAN', messages, cursor, 'COUNT', count)
-  local bytes = PER_COMMAND
+  local page, before = redis.call('HSCAN', messages, cursor, 'COUNT', count), bytes
   for i = 1, #page[2], 2 do
     bytes = bytes + #page[2][i + 1]
     heads[#heads + 1] = page[2][i]
     heads[#heads + 1] = string.sub(page[2][i + 1], 1, HEAD)
   end
   cursor = page[1]
-  -- Twice as many the next time, but no more than the budget takes if they are as large as these.
-  count = math.max(1, math.min(2 * count, math.floor(count * WORK / 2 / bytes), limit - #heads / 2))
-until cursor == '0' or #heads >= 2 * limit or not afford(2 * bytes)
+  -- Twice as many the next time, but no more than there is room for if they are as large as these.
+  local room = math.floor(count * (MOST - bytes) / math.max(1, bytes - before))
+  count = math.max(1, math.min(2 * count, room, limit - #heads / 2))
+until cursor == '0' or #heads >= 2 * limit or bytes >= MOST
 return { cursor, heads }

@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from lisa_common.connection import Connection
 from lisa_common.keys import TopicKeys
 from support import Server
-from support.blocking import Blocks, Life
+from support.blocking import Blocks, Life, Timed
 from support.plain import plain_client
 from support.queue import Queue
 
@@ -23,8 +22,8 @@ _LIMIT_MS = 100
 def test_longest_block(own_server: Callable[..., Server], messages: int, body_bytes: int, groups: int) -> None:
     """All that may happen to messages and all that operators may look at (promise 12)."""
     server = own_server(save="")
-    with plain_client(server.url) as client, Connection(server.url) as connection:
-        blocks = Blocks(client)
+    with plain_client(server.url) as client, Timed(server) as connection:
+        blocks = Blocks(client, connection)
         names = [f"group{number}" for number in range(groups)]
         with blocks.watching():
             Life(blocks, Queue(connection, TopicKeys("lisa", "orders")), names, messages, b"x" * body_bytes).live()
