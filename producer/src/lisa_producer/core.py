@@ -208,6 +208,7 @@ class Batch:
         """Takes a message; says whether it is time to flush."""
         if not self._ids:
             self._ids.extend(producing.new_ids(self._settings.batch_messages))
+        size = 0
         try:
             outgoing = message.outgoing(self._layout.policy, self._ids.popleft())
         except InvalidInput as error:
@@ -215,11 +216,13 @@ class Batch:
             self._bad.append(failed)
         else:
             self._outgoing.append((self._position, outgoing))
-            self._bytes += len(outgoing.content)
+            size = len(outgoing.content)
+            self._bytes += size
         self._position += 1
         gathered = len(self._outgoing) + len(self._bad)
         most = self._settings.batch_messages * len(self._layout.shards)
-        return gathered >= most or self._bytes >= self._settings.batch_bytes
+        # The next is likely to be as large as this one, and should not have to wait for a call of its own.
+        return gathered >= most or self._bytes + size > self._settings.batch_bytes
 
     def flush(self) -> Flow[list[SendResult]]:
         """Sends what was gathered. Result: one for each message, in order; sets `broken`."""
