@@ -3,7 +3,19 @@
 from collections.abc import Callable
 
 from benchmarks.bench import Bench
-from benchmarks.workloads import draining, durability, growth, idle, lag, nodes, peers, roundtrip, scaling, sending
+from benchmarks.workloads import (
+    blocking,
+    draining,
+    durability,
+    growth,
+    idle,
+    lag,
+    nodes,
+    peers,
+    roundtrip,
+    scaling,
+    sending,
+)
 
 __all__ = ["WORKLOADS"]
 
@@ -17,6 +29,7 @@ WORKLOADS: dict[str, Callable[[Bench], None]] = {
     "workers": scaling.workers,
     "idle": idle.idle,
     "nodes": nodes.nodes,
+    "blocking": blocking.blocking,
     "growth": growth.growth,
     "lag": lag.lag,
     "peers": peers.peers,

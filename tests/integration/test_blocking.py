@@ -22,7 +22,7 @@ _LIMIT_MS = 100
 def test_longest_block(own_server: Callable[..., Server], messages: int, body_bytes: int, groups: int) -> None:
     """All that may happen to messages and all that operators may look at (promise 12)."""
     server = own_server(save="")
-    with plain_client(server.url) as client, Timed(server) as connection:
+    with plain_client(server.url) as client, Timed(server.url, server.pid) as connection:
         blocks = Blocks(client, connection)
         names = [f"group{number}" for number in range(groups)]
         with blocks.watching():

@@ -36,10 +36,9 @@ async def test_a_long_sweep_does_not_keep_others(connection: AsyncConnection, cl
     large, small = (_keys(prefix, topic).of("finished") for topic in ("large", "small"))
     client.eval(_FINISH, 1, large, 50_000)
     client.eval(_FINISH, 1, small, 1_500)
-    board = Board(prefix, fallback_s=1)
-    board.update([Layout(prefix, "large"), Layout(prefix, "small")])
     moments = itertools.count()
-    board.clock = lambda: float(next(moments))
+    board = Board(prefix, fallback_s=1, clock=lambda: float(next(moments)))
+    board.update([Layout(prefix, "large"), Layout(prefix, "small")])
     await Sweeper(connection, board, ManagerSettings(prefix=prefix, housekeeping_s=30)).turn()
     assert client.zcard(small) == 0
     assert 0 < client.zcard(large) < 50_000

@@ -22,15 +22,14 @@ from lisa_common.protocol import consuming, managing, paging, producing
 from lisa_common.protocol.consuming import Nack
 from lisa_common.protocol.paging import END, START
 from lisa_common.protocol.producing import State
+from lisa_manager.operator import topics
 from lisa_manager.operator.checking import check
 from lisa_manager.operator.garbage import Pages, Wanted
 from lisa_manager.operator.groups import disband, end_copies, read_groups
 from lisa_manager.operator.status import read_status
-from lisa_manager.operator.topics import drop_topic
 from support.queue import Queue, outgoing
-from support.server import Server
 
-__all__ = ["Blocks", "Life", "Timed", "drop", "look"]
+__all__ = ["Blocks", "Life", "Timed", "drop_group", "drop_topic", "look"]
 
 _POLICY = Policy(backoff_jitter=0, backoff_base_ms=1, visibility_ms=1_000, dedup_window_ms=1_000, max_retries=100)
 _AT_ONCE = 200
@@ -41,10 +40,10 @@ _CALL_BYTES = 4 * 1024 * 1024
 class Timed(Connection):
     """A connection that knows the most of the server's processor time that one round trip took."""
 
-    def __init__(self, server: Server) -> None:
-        super().__init__(server.url, timeout_s=60)
+    def __init__(self, url: str, pid: int) -> None:
+        super().__init__(url, timeout_s=60)
         # As the C library's clock_getcpuclockid makes it, which Python does not have.
-        self._clock = (~server.pid << 3) | 2
+        self._clock = (~pid << 3) | 2
         self.longest_ms = 0.0
 
     def _busy_ms(self) -> float:
@@ -133,7 +132,10 @@ class Life:
         self._make_ready()
         self._put([f"later{number}" for number in range(self.messages)])
         look(self.blocks, self.queue, [*self.ids[:3], "later1"])
-        drop(self.blocks, self.queue, self.groups[:2])
+        for group in self.groups[:2]:
+            self._take(group)
+            drop_group(self.blocks, self.queue, group)
+        drop_topic(self.blocks, self.queue)
 
     def _each(self, name: str, call: Callable[[Sequence[Any]], Call[Any]], items: Sequence[Any]) -> None:
         """A step that makes a call for as many items at once as operators do."""
@@ -304,12 +306,14 @@ def look(blocks: Blocks, queue: Queue, ids: Sequence[str]) -> None:
             page = connection.call(paging.page(keys, State.WAITING, page.rest, END))
 
 
-def drop(blocks: Blocks, queue: Queue, groups: Sequence[str]) -> None:
-    """`group drop --force` of these groups, which have deliveries pending, and `topic drop --force`."""
-    for group in groups:
-        queue.take(group)
-        with blocks.step("group drop"):
-            _, top = queue.connection.call(disband(queue.keys, group, force=True))
-            queue.connection.run(end_copies(queue.keys, group, top))
+def drop_group(blocks: Blocks, queue: Queue, group: str) -> None:
+    """`group drop --force`."""
+    with blocks.step("group drop"):
+        _, top = queue.connection.call(disband(queue.keys, group, force=True))
+        queue.connection.run(end_copies(queue.keys, group, top))
+
+
+def drop_topic(blocks: Blocks, queue: Queue) -> None:
+    """`topic drop --force`."""
     with blocks.step("topic drop"):
-        queue.connection.run(drop_topic(queue.keys.prefix, queue.keys.topic, force=True))
+        queue.connection.run(topics.drop_topic(queue.keys.prefix, queue.keys.topic, force=True))
