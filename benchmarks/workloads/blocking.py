@@ -52,7 +52,7 @@ def _report(bench: Bench, case: str, blocks: Blocks) -> None:
 
 
 def _long_stream(host: Host, blocks: Blocks, queue: Queue, messages: int) -> None:
-    """A backlog of which nothing is delivered, then all; a group is dropped, the stream is trimmed, the topic dropped."""
+    """A backlog of which nothing is delivered, then all; then a group, the entries and the topic go."""
     host.client.hset(topics_key(_KEYS.prefix), _KEYS.topic, "{}")
     queue.join("first", "second")
     first = outgoing("0")

@@ -13,7 +13,8 @@ LisaError
     ├── AccessDenied      wrong password, an ACL that forbids the command, or no certificate that the server trusts
     ├── Untrusted         the server's certificate is not one that we trust, or is for another host; nothing was done
     ├── NoGroup           the consumer group, or its stream, is not there
-    └── Resharded         new messages of the topic go to other shards since; nothing was done
+    ├── Resharded         new messages of the topic go to other shards since; nothing was done
+    └── TooManyGroups     the topic has as many groups as its policy allows; nothing was done
 """
 
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ __all__ = [
     "Refused",
     "Resharded",
     "ServerError",
+    "TooManyGroups",
     "UnknownGroup",
     "UnknownTopic",
     "Unreachable",
@@ -111,6 +113,10 @@ class NoGroup(ServerError):
 
 class Resharded(ServerError):
     """New messages of the topic go to other shards since its policy was read; nothing was done."""
+
+
+class TooManyGroups(ServerError):
+    """The topic has as many groups as its policy allows; the group was not made."""
 
 
 OF_THE_SERVER = (Unreachable, OutcomeUnknown, Refused, AccessDenied, Untrusted)

@@ -120,10 +120,15 @@ class Core:
         if self._reading and layouts == self._reading.layouts:
             return self._reading
         shards = [keys for layout in layouts.values() for keys in layout.served]
-        joining = [keys for keys in shards if keys.tag not in self._joined]
+        joining = {
+            keys.tag: consuming.join(keys, self.group, most=layout.policy.max_groups)
+            for layout in layouts.values()
+            for keys in layout.served
+            if keys.tag not in self._joined
+        }
         if joining:
-            yield [consuming.join(keys, self.group) for keys in joining]
-            self._joined.update(keys.tag for keys in joining)
+            yield list(joining.values())
+            self._joined.update(joining)
         self._reading = Reading(layouts, shards, max(len(layout.served) for layout in layouts.values()))
         return self._reading
 

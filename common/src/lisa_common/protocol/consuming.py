@@ -34,9 +34,12 @@ MAX_ERROR_CHARACTERS = 2_000
 _REASON_NACK, _REASON_REJECTED = "nack", "rejected"
 
 
-def join(keys: TopicKeys, group: str) -> Call[bool]:
-    """Makes the group if need be. Result: whether it was made."""
-    return script("join", keys, decode=bool, group=group)
+def join(keys: TopicKeys, group: str, *, most: int = 0) -> Call[bool]:
+    """Makes the group if need be. Result: whether it was made.
+
+    Raises TooManyGroups where there are `most` others, 0 for any number.
+    """
+    return script("join", keys, decode=bool, group=group, most=most)
 
 
 def read(
