@@ -119,6 +119,7 @@ class Host:
     def __init__(self, server: Server, directory: Path) -> None:
         self.url = server.url
         self.port = server.port
+        self.pid = server.pid
         self.directory = directory
         self.stamps = directory / "stamps"
         self.stamps.mkdir()

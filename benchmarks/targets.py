@@ -60,6 +60,13 @@ def _median(name: str) -> Callable[[Ratios], float]:
     return lambda ratios: ratios.median(name)
 
 
+def _longest_block(ratios: Ratios) -> float:
+    """Of all cases."""
+    return max(
+        ratios.median(f"blocking: longest block, {case}") for case in ("1 MiB bodies", "100 groups", "1M messages")
+    )
+
+
 def _grown(quantity: str, over: str | None = None) -> Callable[[Ratios], float]:
     """A quantity with the most waiting over the same with the least; each over its yardstick first, if it has one."""
 
@@ -168,6 +175,8 @@ TARGETS = (
         "%",
         _median("idle: 10,000 topics: manager, share of a core"),
     ),
+    Target("longest block of the server", "<=", 20, "ms", _longest_block),
+    Target("sweep: tombstones ended by one manager", ">=", 50_000, "1/s", _median("blocking: sweep: tombstones")),
     Target("growth to 5 million: schedule", ">=", 0.85, "x", _grown("send_many", "yardstick")),
     Target("growth to 5 million: lag p99", "<=", 1.5, "x", _grown("lag p99")),
     Target("growth to 5 million: idle CPU", "<=", 1.25, "x", _grown("idle CPU of programs")),

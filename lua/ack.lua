@@ -1,5 +1,6 @@
 -- Acks deliveries of one group. Fenced by the delivery: one whose entry is no longer pending is judged by what has
--- happened to its copy since.
+-- happened to its copy since. That takes its record, so of many large ones only some are judged at once. The others are
+-- pending on nobody until they are asked for again, to be judged then.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record
@@ -12,8 +13,10 @@
 -- ARGV[1] now_ms     ms, empty for the server's clock
 -- ARGV[2] group      whose deliveries these are
 -- ARGV[3] window_ms  dedup window of ids that callers chose
--- ARGV[4...] entry, id, due per delivery
--- returns  flat { position from 0, outcome } of those not plainly acked; outcome "late" or "stale"
+-- ARGV[4] judge      "1" to judge each delivery even if all of them are pending
+-- ARGV[5...] entry, id, due per delivery
+-- returns  { deliveries done, from the first on, flat { position from 0, outcome } of those of them not plainly acked };
+--            outcome "late" or "stale"
 local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local failures, retry, garbage = KEYS[6], KEYS[7], KEYS[8]
 --@include clock
@@ -23,13 +26,16 @@ local failures, retry, garbage = KEYS[6], KEYS[7], KEYS[8]
 --@include failure
 --@include owes
 --@include forget
+--@include budget
 local group = ARGV[2]
 
 local entries, ids = {}, {}
-for i = 4, #ARGV, 3 do
+for i = 5, #ARGV, 3 do
   entries[#entries + 1] = ARGV[i]
   ids[#ids + 1] = ARGV[i + 1]
 end
+
+local groups
 
 -- Takes back the retry of a delivery that was given up, unless a newer delivery has begun. Says whether it could.
 local function withdraw(copy, failure)
@@ -39,7 +45,8 @@ local function withdraw(copy, failure)
   if failure.next == '-' then
     return false
   end
-  for _, other in ipairs(list_groups(ready)) do
+  groups = groups or list_groups(ready)
+  for _, other in ipairs(groups) do
     if other.name == group and entry_after(failure.next, other.last) then
       redis.call('XDEL', ready, failure.next)
       return true
@@ -50,7 +57,7 @@ end
 
 local function judge(i)
   local record = redis.call('HGET', messages, ids[i])
-  if not record or not is_of(record, tonumber(ARGV[3 * i + 3]), entries[i]) or not owes(group, ids[i]) then
+  if not record or not is_of(record, tonumber(ARGV[3 * i + 4]), entries[i]) or not owes(group, ids[i]) then
     return 'stale'
   end
   local copy = copy_of(group, ids[i])
@@ -67,11 +74,25 @@ local function judge(i)
   return 'stale'
 end
 
+-- What was pending must be so again until it is judged: else, if nobody asked again, its message would be nowhere. Of what
+-- was not pending, a reclaim would find out that nothing is to be done.
+local function postpone(from)
+  for i = from, #entries do
+    redis.pcall('XCLAIM', ready, group, '~acks', 0, entries[i], 'FORCE', 'JUSTID')
+  end
+end
+
 -- XACK tells how many were pending, not which: only when some were not is each looked at.
-local done, exceptions = ids, {}
-if redis.call('XACK', ready, group, unpack(entries)) < #entries then
+local COMMANDS = 8
+local done, exceptions, count = ids, {}, #ids
+if redis.call('XACK', ready, group, unpack(entries)) < #entries or ARGV[4] == '1' then
   done = {}
   for i = 1, #ids do
+    if not afford(work_on(ids[i], COMMANDS, 1)) then
+      postpone(i)
+      count = i - 1
+      break
+    end
     local outcome = judge(i)
     if outcome ~= 'stale' then
       done[#done + 1] = ids[i]
@@ -84,4 +105,4 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries then
 end
 local window = tonumber(ARGV[3])
 end_copies(group, done, window > 0 and any_chosen(done) and clock(ARGV[1]) + window or nil)
-return exceptions
+return { count, exceptions }

@@ -13,8 +13,9 @@
 -- ARGV[1] now_ms     ms, empty for the server's clock
 -- ARGV[2] sent_ms    only the message that was sent then, ms; empty for whichever has the id
 -- ARGV[3...] id per message
--- returns  per message "another" (the id is that of a message of another time; nothing changed), "cancelled", "delivered" (a consumer has it now; nothing more will follow), "garbage" or "finished"
---            (too late, nothing changed), or "unknown"
+-- returns  { messages done, from the first on, per message "cancelled", "delivered" (a consumer has it now; nothing more
+--            will follow), "garbage" or "finished" (too late, nothing changed), "another" (the id is that of a message
+--            of another time; nothing changed), or "unknown" }
 local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 --@include clock
@@ -26,13 +27,24 @@ local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 --@include owes
 --@include forget
 --@include places
+--@include budget
 local now = clock(ARGV[1])
 local sent_ms = ARGV[2]
-local ids = {}
+local COMMANDS = 8
+local ids, records, wanted = {}, {}, {}
 for i = 3, #ARGV do
-  ids[i - 2] = ARGV[i]
+  local id = ARGV[i]
+  local waits = redis.call('ZSCORE', waiting, id)
+  if not afford(waits and work_on(id, COMMANDS, FREED) or work_on(id, commands_on_places(), 1)) then
+    break
+  end
+  local record = not waits and redis.call('HGET', messages, id)
+  if record and not is_husk(record) then
+    records[id], wanted[id] = record, read_wanted(record)
+  end
+  ids[#ids + 1] = id
 end
-local found, entries = find_ready(ids)
+local entries = find_entries(wanted)
 
 -- What a group that is gone had failed, too: it would pass for a copy of the next message of this id.
 local function forget_gone(id, places)
@@ -90,13 +102,15 @@ local function cancel(id)
     forget({ id })
     return 'cancelled'
   end
-  local record = redis.call('HGET', messages, id)
+  local record = records[id] or redis.call('HGET', messages, id)
   if not record then
     return is_finished(id, now) and 'finished' or 'unknown'
   elseif is_husk(record) then
     return 'cancelled'
   end
-  local places = places_of(id, found[id].due, entries[id])
+  -- An id may be named twice.
+  records[id] = nil
+  local places = places_of(id, wanted[id].due, entries[id])
   local dead = #places > 0
   for _, place in ipairs(places) do
     dead = dead and place.state == 'garbage'
@@ -108,4 +122,4 @@ local replies = {}
 for i, id in ipairs(ids) do
   replies[i] = cancel(id)
 end
-return replies
+return { #replies, replies }

@@ -30,9 +30,9 @@ elseif redis.call('ZSCORE', waiting, id) then
 elseif is_husk(record) then
   return { record, 0, 0, {} }
 end
-local found, entries = find_ready({ id })
+local wanted = read_wanted(record)
 local replies = {}
-for i, place in ipairs(places_of(id, found[id].due, entries[id])) do
+for i, place in ipairs(places_of(id, wanted.due, find_entries({ [id] = wanted })[id])) do
   replies[i] = { place.group, place.state, place.at or 0, place.failure and write_failure(place.failure) or false }
 end
 return { record, 0, 0, replies }

@@ -3,9 +3,11 @@
 --
 -- KEYS[1] ready      stream
 -- ARGV[1] group      to make; empty to make the stream alone
--- ARGV[2...] known per group that the caller knows of: beside one alone that is none of these, the group is not made;
+-- ARGV[2] most       groups that there may be then; 0 for any number
+-- ARGV[3...] known per group that the caller knows of: beside one alone that is none of these, the group is not made;
 --            without any of these it is made whatever there is
--- returns  1 if it was made, 0 if it was there, or the name of the group that is there alone
+-- returns  1 if it was made, 0 if it was there, or the name of the group that is there alone; the error TOOMANYGROUPS
+--            where there are as many as there may be
 local ready = KEYS[1]
 --@include groups
 local groups = list_groups(ready)
@@ -21,12 +23,12 @@ local function open()
 end
 
 local function is_unknown(name)
-  for i = 2, #ARGV do
+  for i = 3, #ARGV do
     if name == ARGV[i] then
       return false
     end
   end
-  return #ARGV > 1
+  return #ARGV > 2
 end
 
 if ARGV[1] == '' then
@@ -39,6 +41,10 @@ for _, group in ipairs(groups) do
 end
 if #groups == 1 and is_unknown(groups[1].name) then
   return groups[1].name
+end
+local most = tonumber(ARGV[2])
+if most > 0 and #groups >= most then
+  return redis.error_reply('TOOMANYGROUPS the topic has ' .. #groups .. ' groups; max_groups of its policy is ' .. most)
 end
 redis.call('XGROUP', 'CREATE', ready, ARGV[1], #groups == 0 and '0' or '$', 'MKSTREAM')
 return 1

@@ -17,7 +17,8 @@
 -- ARGV[6] seed       of the jitter of delays
 -- ARGV[7...] entry, id, attempt, due, delay_ms, reason, error per delivery; delay_ms is empty for the policy's backoff;
 --            reason "rejected" goes to garbage at once
--- returns  per delivery { outcome, due ms or 0 }; outcome "retry", "garbage", "dropped", "gone" or "stale"
+-- returns  { deliveries done, from the first on, per delivery { outcome, due ms or 0 } }; outcome "retry", "garbage",
+--            "dropped", "gone" or "stale"
 local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local failures, retry, garbage = KEYS[6], KEYS[7], KEYS[8]
 --@include clock
@@ -28,12 +29,17 @@ local failures, retry, garbage = KEYS[6], KEYS[7], KEYS[8]
 --@include forget
 --@include policy
 --@include wake
+--@include budget
 local now, group = clock(ARGV[1]), ARGV[2]
 local policy = read_policy(ARGV[5], ARGV[6])
 --@include fail
+local COMMANDS = 8
 local before, first = earliest(retry), nil
 local replies = {}
 for i = 7, #ARGV, 7 do
+  if not afford(work_on(ARGV[i + 1], COMMANDS, 1)) then
+    break
+  end
   local outcome, due = 'stale', nil
   if redis.call('XACK', ready, group, ARGV[i]) == 1 then
     outcome, due = fail(group, {
@@ -47,4 +53,4 @@ for i = 7, #ARGV, 7 do
   replies[#replies + 1] = { outcome, due or 0 }
 end
 wake_if_earlier(first, before, ARGV[3], ARGV[4])
-return replies
+return { #replies, replies }

@@ -13,7 +13,7 @@
 -- ARGV[4] end_score  of the point to end at, which is not
 -- ARGV[5] end_member likewise
 -- ARGV[6] limit      at most so many
--- ARGV[7] max_bytes  the records that close a page, the last one of them included
+-- ARGV[7] max_bytes  of all records of a page; the first is part of it however large it is
 -- returns  { 1 if the end was reached, flat { member, score, record, failure } }; a record or failure may be missing
 local messages, waiting, retry, garbage, failures = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 --@include failure
@@ -54,16 +54,16 @@ for i = 1, #found, 2 do
   if at > end_score or (at == end_score and not comes_before(name, end_member)) then
     return { 1, page }
   end
-  if bytes >= max_bytes then
-    return { 0, page }
-  end
   local id, failure = name, false
   if ARGV[1] ~= 'waiting' then
     id = select(2, split_copy(name))
     failure = redis.call('HGET', failures, name)
   end
+  bytes = bytes + redis.call('HSTRLEN', messages, id)
+  if #page > 0 and bytes > max_bytes then
+    return { 0, page }
+  end
   local record = redis.call('HGET', messages, id)
-  bytes = bytes + (record and #record or 0)
   page[#page + 1] = name
   page[#page + 1] = found[i + 1]
   page[#page + 1] = record

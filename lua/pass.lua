@@ -14,7 +14,7 @@
 -- ARGV[3] policy     JSON, the policy of the topic
 -- ARGV[4] seed       of the jitter of delays
 -- ARGV[5...] entry, id, attempt, due per entry; id is empty where there is nothing but an entry to pass over
--- returns  how many of them had expired
+-- returns  { entries done, from the first on, how many of them had expired }
 local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local failures, retry, garbage = KEYS[6], KEYS[7], KEYS[8]
 --@include clock
@@ -24,12 +24,17 @@ local failures, retry, garbage = KEYS[6], KEYS[7], KEYS[8]
 --@include owes
 --@include forget
 --@include policy
+--@include budget
 local now, group = clock(ARGV[1]), ARGV[2]
 local policy = read_policy(ARGV[3], ARGV[4])
 --@include fail
-local expired = 0
+local COMMANDS = 10
+local done, expired = 0, 0
 for i = 5, #ARGV, 4 do
   local entry, id, attempt, due = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
+  if not afford(work_on(id, COMMANDS, 1)) then
+    break
+  end
   local record = id ~= '' and owes(group, id) and redis.call('HGET', messages, id)
   record = record and is_of(record, due, entry) and record
   local limits = record and read_record(record)
@@ -45,5 +50,6 @@ for i = 5, #ARGV, 4 do
       expired = expired + 1
     end
   end
+  done = done + 1
 end
-return expired
+return { done, expired }

@@ -16,6 +16,7 @@ local waiting, retry, ready, owed, failures, messages = KEYS[1], KEYS[2], KEYS[3
 --@include groups
 --@include failure
 --@include wake
+--@include budget
 local now = clock(ARGV[1])
 local limit = tonumber(ARGV[2])
 
@@ -78,20 +79,27 @@ local function first_failure(id, due)
 end
 
 local due_retries, next_retry = take_due(retry)
+local returned = 0
 for i = 1, #due_retries, 2 do
   local group, id = split_copy(due_retries[i])
   local due = math.ceil(tonumber(due_retries[i + 1]))
-  local failure = read_failure(redis.call('HGET', failures, due_retries[i])) or first_failure(id, due)
-  local entry = redis.pcall(
-    'XADD', ready, '*', 'id', id, 'due', failure.due, 'n', failure.attempts + 1, 'g', group, 'at', due
-  )
-  if type(entry) == 'table' then
-    return put_back(retry, due_retries, i, entry)
+  local failure = read_failure(redis.call('HGET', failures, due_retries[i]))
+  if failure or afford(work_on(id, 1, 1)) then
+    failure = failure or first_failure(id, due)
+    local entry = redis.pcall(
+      'XADD', ready, '*', 'id', id, 'due', failure.due, 'n', failure.attempts + 1, 'g', group, 'at', due
+    )
+    if type(entry) == 'table' then
+      return put_back(retry, due_retries, i, entry)
+    end
+    failure.next = entry
+    redis.call('HSET', failures, due_retries[i], write_failure(failure))
+  else
+    redis.call('ZADD', retry, due_retries[i + 1], due_retries[i])
+    returned = returned + 1
   end
-  failure.next = entry
-  redis.call('HSET', failures, due_retries[i], write_failure(failure))
 end
 
 local next_due = math.min(next_message or math.huge, next_retry or math.huge)
-local full = (#due_messages == 2 * limit or #due_retries == 2 * limit) and 1 or 0
-return { now, (#due_messages + #due_retries) / 2, next_due < math.huge and math.ceil(next_due) or -1, full }
+local full = (#due_messages == 2 * limit or #due_retries == 2 * limit or returned > 0) and 1 or 0
+return { now, (#due_messages + #due_retries) / 2 - returned, next_due < math.huge and math.ceil(next_due) or -1, full }

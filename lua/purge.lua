@@ -8,7 +8,7 @@
 -- KEYS[6] failures   hash    copy -> failure
 -- KEYS[7] garbage    zset    copy -> died at, ms
 -- ARGV[1...] copy per dead letter
--- returns  how many were there
+-- returns  { dead letters done, from the first on, how many were there }
 local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local failures, garbage = KEYS[6], KEYS[7]
 --@include record
@@ -16,11 +16,9 @@ local failures, garbage = KEYS[6], KEYS[7]
 --@include failure
 --@include owes
 --@include forget
-local purged = {}
-for i = 1, #ARGV do
-  if redis.call('ZREM', garbage, ARGV[i]) == 1 then
-    purged[#purged + 1] = ARGV[i]
-  end
-end
-end_dead(purged, list_groups(ready))
-return #purged
+--@include budget
+--@include dead
+local done, there = end_dead({ unpack(ARGV, 1) }, list_groups(ready), function(copy)
+  return redis.call('ZREM', garbage, copy) == 1
+end)
+return { done, there }

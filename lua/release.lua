@@ -7,13 +7,18 @@
 -- ARGV[1] now_ms     ms, empty for the server's clock
 -- ARGV[2] group      whose deliveries these are
 -- ARGV[3...] entry, id, attempt, due per delivery
--- returns  how many were given back
+-- returns  { deliveries done, from the first on, how many were given back }
 local ready, messages, failures = KEYS[1], KEYS[2], KEYS[3]
 --@include clock
 --@include failure
+--@include budget
 local now, group = clock(ARGV[1]), ARGV[2]
-local released = 0
+local COMMANDS = 5
+local done, released = 0, 0
 for i = 3, #ARGV, 4 do
+  if not afford(COMMANDS * PER_COMMAND) then
+    break
+  end
   local entry, id, attempt, due = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
   if redis.call('XACK', ready, group, entry) == 1 and redis.call('HEXISTS', messages, id) == 1 then
     local copy = copy_of(group, id)
@@ -23,5 +28,6 @@ for i = 3, #ARGV, 4 do
     redis.call('HSET', failures, copy, write_failure(failure))
     released = released + 1
   end
+  done = done + 1
 end
-return released
+return { done, released }

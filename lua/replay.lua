@@ -8,21 +8,24 @@
 -- KEYS[5] garbage    zset    copy -> died at, ms
 -- ARGV[1] now_ms     ms, empty for the server's clock
 -- ARGV[2...] copy per dead letter
--- returns  per dead letter "replayed", "unknown", or why nothing was changed: "no group", its group does not exist any
---            more, or "unreadable", its record is damaged or of a later release
+-- returns  { dead letters done, from the first on, per dead letter "replayed", "unknown", or why nothing was changed:
+--            "no group", its group does not exist any more, or "unreadable", its record is damaged or of a later release }
 local ready, messages, owed, failures, garbage = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 --@include clock
 --@include record
 --@include groups
 --@include failure
+--@include budget
 local now = clock(ARGV[1])
 local known = {}
-for _, group in ipairs(list_groups(ready)) do
+local groups = list_groups(ready)
+for _, group in ipairs(groups) do
   known[group.name] = true
 end
 
+local owing = owing_to(groups)
+
 local function replay_to_all(id, due)
-  local owing = owing_groups(ready)
   if owing then
     redis.call('HSET', owed, id, owing)
   end
@@ -67,8 +70,13 @@ local function replay(copy)
   return 'replayed'
 end
 
+-- The record is read, and written without its time to live.
+local COMMANDS, TIMES = 8, 2
 local replies = {}
 for i = 2, #ARGV do
+  if not afford(work_on(select(2, split_copy(ARGV[i])), COMMANDS, TIMES)) then
+    break
+  end
   replies[i - 1] = replay(ARGV[i])
 end
-return replies
+return { #replies, replies }

@@ -15,9 +15,8 @@
 -- ARGV[3] topic      named in the wake
 -- ARGV[4] sent_ms    only the message that was sent then, ms; empty for whichever has the id
 -- ARGV[5...] id, due per message; due is "+ms" from now or an absolute time in ms
--- returns  per message { outcome, due ms or 0 }; outcome "rescheduled", or why not: "another" (the id is that of a message
---            of another time), "ready", "delivered", "garbage",
---            "finished", "unknown"
+-- returns  { messages done, from the first on, per message { outcome, due ms or 0 } }; outcome "rescheduled", or why not:
+--            "another" (the id is that of a message of another time), "ready", "delivered", "garbage", "finished", "unknown"
 local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 --@include clock
@@ -30,14 +29,27 @@ local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 --@include places
 --@include due
 --@include wake
+--@include budget
 local now = clock(ARGV[1])
 local before = math.min(earliest(waiting) or math.huge, earliest(retry) or math.huge)
 local first
-local ids = {}
+-- The record of a message that waits is read, and written anew.
+local COMMANDS, TIMES = 8, 2
+local ids, dues, records, wanted = {}, {}, {}, {}
 for i = 5, #ARGV, 2 do
-  ids[#ids + 1] = ARGV[i]
+  local id = ARGV[i]
+  local waits = redis.call('ZSCORE', waiting, id)
+  if not afford(waits and work_on(id, COMMANDS, TIMES) or work_on(id, commands_on_places(), 1)) then
+    break
+  end
+  local record = redis.call('HGET', messages, id)
+  if record and not is_husk(record) then
+    records[id] = record
+    wanted[id] = not waits and read_wanted(record) or nil
+  end
+  ids[#ids + 1], dues[#dues + 1] = id, due_of(ARGV[i + 1], now)
 end
-local found, entries = find_ready(ids)
+local entries = find_entries(wanted)
 
 local function reschedule_waiting(id, record, due)
   local limits = read_record(record) or { priority = 0 }
@@ -49,11 +61,11 @@ local function reschedule_waiting(id, record, due)
 end
 
 local function reschedule(id, due)
-  local record = redis.call('HGET', messages, id)
+  local record = records[id]
   if ARGV[4] ~= '' and is_another(record, ARGV[4]) then
     return 'another'
   end
-  if not record or is_husk(record) then
+  if not record then
     return is_finished(id, now) and 'finished' or 'unknown'
   end
   if redis.call('ZSCORE', waiting, id) then
@@ -61,7 +73,7 @@ local function reschedule(id, due)
     return 'rescheduled'
   end
   local limits = read_record(record) or { priority = 0 }
-  local places = places_of(id, found[id].due, entries[id])
+  local places = places_of(id, wanted[id].due, entries[id])
   local retries, other = {}, nil
   for _, place in ipairs(places) do
     if place.state == 'retry' then
@@ -79,13 +91,13 @@ local function reschedule(id, due)
 end
 
 local replies = {}
-for i = 5, #ARGV, 2 do
-  local due = due_of(ARGV[i + 1], now)
-  local outcome = reschedule(ARGV[i], due)
+for i, id in ipairs(ids) do
+  local due = dues[i]
+  local outcome = reschedule(id, due)
   if outcome == 'rescheduled' then
     first = math.min(first or due, due)
   end
   replies[#replies + 1] = { outcome, outcome == 'rescheduled' and due or 0 }
 end
 wake_if_earlier(first, before, ARGV[2], ARGV[3])
-return replies
+return { #replies, replies }

@@ -1,13 +1,24 @@
--- Pages through records without their bodies; changes nothing.
+-- Pages through records without their bodies; changes nothing. The server reads them whole, so a page takes a few at a time,
+-- and ends early where they are large.
 --
 -- KEYS[1] messages   hash    message id -> record
 -- ARGV[1] cursor     to go on from, "0" to begin
 -- ARGV[2] limit      about so many
 -- returns  { next cursor, flat { id, the record up to its time to live } }; the cursor is "0" after the last
 local messages = KEYS[1]
-local HEAD = 20
-local page = redis.call('HSCAN', messages, ARGV[1], 'COUNT', ARGV[2])
-for i = 2, #page[2], 2 do
-  page[2][i] = string.sub(page[2][i], 1, HEAD)
-end
-return page
+--@include budget
+local HEAD, MOST = 20, WORK / 4
+local cursor, limit, heads, count, bytes = ARGV[1], tonumber(ARGV[2]), {}, 1, 0
+repeat
+  local page, before = redis.call('HSCAN', messages, cursor, 'COUNT', count), bytes
+  for i = 1, #page[2], 2 do
+    bytes = bytes + #page[2][i + 1]
+    heads[#heads + 1] = page[2][i]
+    heads[#heads + 1] = string.sub(page[2][i + 1], 1, HEAD)
+  end
+  cursor = page[1]
+  -- Twice as many the next time, but no more than there is room for if they are as large as these.
+  local room = math.floor(count * (MOST - bytes) / math.max(1, bytes - before))
+  count = math.max(1, math.min(2 * count, room, limit - #heads / 2))
+until cursor == '0' or #heads >= 2 * limit or bytes >= MOST
+return { cursor, heads }

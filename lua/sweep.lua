@@ -1,5 +1,5 @@
 -- Housekeeping by time: expires what outlived its time to live before it was delivered, forgets finished ids, ages out
--- garbage. Bounded; to be repeated while a batch was full.
+-- garbage. Its work is bounded; to be repeated while there is more.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record
@@ -13,8 +13,8 @@
 -- ARGV[1] now_ms     ms, empty for the server's clock
 -- ARGV[2] policy     JSON, the policy of the topic
 -- ARGV[3] seed       of the jitter of delays
--- ARGV[4] limit      at most so many of each kind
--- returns  { expired, ids forgotten, garbage aged out, 1 if a batch was full, ms until there is more to do or -1 }
+-- ARGV[4] limit      at most so many of each kind, and five times as many finished ids
+-- returns  { expired, ids forgotten, garbage aged out, 1 if there may be more now, ms until there is more to do or -1 }
 local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 --@include clock
@@ -24,12 +24,16 @@ local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 --@include failure
 --@include owes
 --@include forget
+--@include budget
+--@include dead
 --@include places
 --@include policy
 --@include wake
 local now, policy, limit = clock(ARGV[1]), read_policy(ARGV[2], ARGV[3]), tonumber(ARGV[4])
 --@include fail
 local full = false
+-- With what is written of a dead letter, or of a message that is dropped.
+local COMMANDS = 12
 
 local function expire_place(id, due, place)
   local failure = place.failure or { attempts = 0, entry = '0-0', error = '' }
@@ -70,9 +74,14 @@ local function expire_places(id, due, places)
 end
 
 local function expire_due()
+  allow(1 / 3)
   local ids = redis.call('ZRANGE', expiring, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
-  local begun, expired = {}, 0
+  local begun, done, expired = {}, 0, 0
   for _, id in ipairs(ids) do
+    if not afford(work_on(id, COMMANDS + commands_on_places(), 1)) then
+      break
+    end
+    done = done + 1
     local limits = read_record(redis.call('HGET', messages, id) or '')
     if not limits or not limits.expires then
       redis.call('ZREM', expiring, id)
@@ -90,16 +99,18 @@ local function expire_due()
   for id, limits in pairs(begun) do
     expired = expired + expire_places(id, limits.due, places_of(id, limits.due, entries[id]))
   end
-  full = full or #ids == limit
+  full = full or #ids == limit or done < #ids
   return expired
 end
 
 local function forget_finished()
-  local over = math.min(limit, redis.call('ZCOUNT', finished, '-inf', now))
+  -- A range is removed in one command, a thousand ids in some 2 ms.
+  local most = 5 * limit
+  local over = math.min(most, redis.call('ZCOUNT', finished, '-inf', now))
   if over > 0 then
     redis.call('ZREMRANGEBYRANK', finished, 0, over - 1)
   end
-  full = full or over == limit
+  full = full or over == most
   return over
 end
 
@@ -111,10 +122,12 @@ local function age_out_garbage()
     return 0
   end
   local copies = redis.call('ZRANGE', garbage, 0, over - 1)
-  redis.call('ZREMRANGEBYRANK', garbage, 0, over - 1)
-  end_dead(copies, list_groups(ready))
-  full = full or over == limit
-  return over
+  allow(1 / 3)
+  local done = end_dead(copies, all_groups(), function(copy)
+    return redis.call('ZREM', garbage, copy) == 1
+  end)
+  full = full or over == limit or done < over
+  return done
 end
 
 local expired, forgotten, aged_out = expire_due(), forget_finished(), age_out_garbage()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from benchmarks.bench import Bench
 from benchmarks.workloads import (
+    blocking,
     concurrent,
     draining,
     durability,
@@ -30,6 +31,7 @@ WORKLOADS: dict[str, Callable[[Bench], None]] = {
     "workers": scaling.workers,
     "idle": idle.idle,
     "nodes": nodes.nodes,
+    "blocking": blocking.blocking,
     "growth": growth.growth,
     "lag": lag.lag,
     "peers": peers.peers,

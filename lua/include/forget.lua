@@ -54,15 +54,10 @@ local function end_each(group, ids)
   local owing = redis.call('HMGET', owed, unpack(ids))
   local done, kept, settled = {}, {}, {}
   for i, id in ipairs(ids) do
-    local rest = {}
-    for _, name in ipairs(names_in(owing[i] or '')) do
-      if name ~= group then
-        rest[#rest + 1] = name
-      end
-    end
-    if #rest > 0 then
+    local rest = owing[i] and names_without(owing[i], group) or ''
+    if rest ~= '' then
       kept[#kept + 1] = id
-      kept[#kept + 1] = table.concat(rest, ',')
+      kept[#kept + 1] = rest
     else
       done[#done + 1] = id
       settled[#settled + 1] = id
@@ -98,21 +93,4 @@ local function is_current(group, id)
   local failure = read_failure(redis.call('HGET', failures, copy_of(group, id)))
   local record = failure and failure.entry ~= '0-0' and redis.call('HGET', messages, id)
   return not record or is_of(record, failure.due, failure.entry)
-end
-
--- Ends dead letters. What `groups` have, those that exist, a cancel would have found: to look at the records of all would
--- take long where they are large.
-local function end_dead(copies, groups)
-  local alive = {}
-  for _, group in ipairs(groups) do
-    alive[group.name] = true
-  end
-  for _, copy in ipairs(copies) do
-    local group, id = split_copy(copy)
-    if alive[group] or is_current(group, id) then
-      end_copies(group, { id })
-    else
-      redis.call('HDEL', failures, copy)
-    end
-  end
 end

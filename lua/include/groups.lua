@@ -1,4 +1,4 @@
--- Groups of the ready stream: a list of { name, pending, last } (last = last delivered entry id).
+-- Groups of the ready stream: a list of { name, consumers, pending, last } (last = last delivered entry id).
 local function list_groups(ready)
   local groups = {}
   if redis.call('EXISTS', ready) == 0 then
@@ -9,15 +9,16 @@ local function list_groups(ready)
     for i = 1, #info, 2 do
       group[info[i]] = info[i + 1]
     end
-    groups[#groups + 1] = { name = group['name'], pending = group['pending'], last = group['last-delivered-id'] }
+    groups[#groups + 1] = {
+      name = group['name'], consumers = group['consumers'], pending = group['pending'], last = group['last-delivered-id'],
+    }
   end
   return groups
 end
 
--- The value of `owed` for a message that becomes ready now: the names of all groups, or nil where at most one group
+-- The value of `owed` for a message that becomes ready for these groups: the names of all, or nil where at most one group
 -- exists and nothing needs to be counted.
-local function owing_groups(ready)
-  local groups = list_groups(ready)
+local function owing_to(groups)
   if #groups < 2 then
     return nil
   end
@@ -28,10 +29,24 @@ local function owing_groups(ready)
   return table.concat(names, ',')
 end
 
+local function owing_groups(ready)
+  return owing_to(list_groups(ready))
+end
+
 local function names_in(owing)
   local names = {}
   for name in string.gmatch(owing, '[^,]+') do
     names[#names + 1] = name
   end
   return names
+end
+
+-- A value of `owed` without one of its names. There may be many names, and a batch has a value for each message.
+local function names_without(owing, group)
+  local names = ',' .. owing .. ','
+  local from, to = string.find(names, ',' .. group .. ',', 1, true)
+  if not from then
+    return owing
+  end
+  return string.sub(string.sub(names, 1, from) .. string.sub(names, to + 1), 2, -2)
 end

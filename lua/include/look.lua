@@ -1,7 +1,7 @@
 -- All that is known of one message, from every key. Needs the locals of all keys of a topic.
 
 -- A search for entries that came since a snapshot is bounded.
-local DEPTH = 5000
+local DEPTH = 2000
 
 local function look_at_entries(id, since, hints, add)
   for _, hint in ipairs(hints) do

@@ -1,7 +1,7 @@
 -- Where messages stand. Needs the locals: ready, messages, waiting, owed, failures, retry, garbage.
 
--- A search of the stream is bounded: what lies deeper in a backlog is "unknown".
-local PAGE, DEPTH = 500, 5000
+-- A search of the stream is bounded, as a thousand entries take some 2 ms: what lies deeper in a backlog is "unknown".
+local PAGE, DEPTH = 250, 2000
 
 -- Finds the entries that made messages ready for all groups. `wanted` maps ids to what their records say; the result maps
 -- ids to entries. No entry is older than its message or its due time, so the search begins there. Where two fit, the first
@@ -15,11 +15,15 @@ local function find_entries(wanted)
   while missing > 0 and seen < DEPTH do
     local page = redis.call('XRANGE', ready, start, '+', 'COUNT', PAGE)
     for _, entry in ipairs(page) do
-      local fields = fields_of(entry[2])
-      local id = fields['id'] or ''
-      local message = not fields['g'] and wanted[id]
-      if message and message.due == tonumber(fields['due']) and made_since(entry[1], message.sent) then
-        found[id], missing = entry[1], missing - (found[id] and 0 or 1)
+      -- The id comes first in entries of ours: few have to be looked at as a whole.
+      local values = entry[2]
+      if values[1] ~= 'id' or wanted[values[2]] then
+        local fields = fields_of(values)
+        local id = fields['id'] or ''
+        local message = not fields['g'] and wanted[id]
+        if message and message.due == tonumber(fields['due']) and made_since(entry[1], message.sent) then
+          found[id], missing = entry[1], missing - (found[id] and 0 or 1)
+        end
       end
     end
     if #page < PAGE then
@@ -30,16 +34,21 @@ local function find_entries(wanted)
   return found
 end
 
--- What the records say, and the entries, of those of the messages that do not wait, in one search for all.
-local function find_ready(ids)
-  local wanted = {}
-  for _, id in ipairs(ids) do
-    local record = not redis.call('ZSCORE', waiting, id) and redis.call('HGET', messages, id)
-    if record and not is_husk(record) then
-      wanted[id] = read_record(record) or { sent = 0, due = 0 }
-    end
-  end
-  return wanted, find_entries(wanted)
+-- What the record says of a message that may be ready.
+local function read_wanted(record)
+  return read_record(record) or { sent = 0, due = 0 }
+end
+
+-- The groups do not change while a script looks at places, and with many of them a list takes long.
+local known_groups
+local function all_groups()
+  known_groups = known_groups or list_groups(ready)
+  return known_groups
+end
+
+-- The work of looking at a message's places, and of changing them, in commands.
+local function commands_on_places()
+  return 12 + 7 * #all_groups()
 end
 
 -- The time of a score; what is beyond all times of ours is told as 2^53, as integers of replies have an end.
@@ -65,9 +74,9 @@ local function places_of(id, due, base)
     add('', 'garbage', nil, died, failure)
     return places
   end
-  local groups, unknown = list_groups(ready), {}
+  local groups, owing, unknown = all_groups(), redis.call('HGET', owed, id), {}
   for _, group in ipairs(groups) do
-    if owes(group.name, id) then
+    if is_named(group.name, owing) then
       local copy = copy_of(group.name, id)
       local failure = read_failure(redis.call('HGET', failures, copy))
       local retry_at, died_at = redis.call('ZSCORE', retry, copy), redis.call('ZSCORE', garbage, copy)
@@ -86,7 +95,7 @@ local function places_of(id, due, base)
     end
   end
   -- A message not in `owed` has one copy: where that is known, groups made later have none.
-  if #places == 0 or redis.call('HEXISTS', owed, id) == 1 then
+  if #places == 0 or owing then
     for _, place in ipairs(unknown) do
       add(place.group, 'unknown', nil, nil, place.failure)
     end

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from lisa_common.aio import AsyncConnection
-from lisa_common.errors import InvalidInput, Unreachable
+from lisa_common.errors import InvalidInput, TooManyGroups, Unreachable
 from lisa_common.keys import TopicKeys
 from lisa_consumer import AckOutcome, NackOutcome
 from lisa_producer import AsyncProducer, Message, ProducerSettings, State
@@ -377,3 +377,14 @@ async def test_a_restart_is_not_noticed(consumers: Consumers, own_server: Callab
     await asyncio.to_thread(server.start)
     assert await acking == [AckOutcome.ACKED]
     assert await consumer.read() == []
+
+
+async def test_a_topic_has_no_more_groups_than_its_policy_allows(
+    consumers: Consumers, declare: Callable[..., Any]
+) -> None:
+    """A consumer of another group is refused, and told of the limit; those of groups that are there go on."""
+    declare(max_groups=1)
+    await consumers().read()
+    with pytest.raises(TooManyGroups, match="max_groups"):
+        await consumers(group="audit").read()
+    assert await consumers().read() == []

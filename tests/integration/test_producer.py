@@ -1,5 +1,6 @@
 """Producers of both kinds: what they write, what they say of it, and what they refuse."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -204,16 +205,33 @@ async def test_messages_are_taken_a_batch_at_a_time(producers: Producers, client
 
 
 async def test_bytes_close_a_batch_too(producers: Producers, client: redis.Redis, prefix: str) -> None:
-    """A batch of large bodies is sent before it has its number of messages."""
+    """A batch of large bodies is sent before it has its number of messages, or more bytes than it may."""
     waiting = []
 
     def messages() -> Iterator[Message]:
         for _ in range(4):
             waiting.append(client.zcard(f"{prefix}:{{orders}}:waiting"))
-            yield Message(body=b"x" * 600, delay=60)
+            yield Message(body=b"x" * 400, delay=60)
 
     await producers(batch_bytes=1_024).send_many("orders", messages())
     assert waiting == [0, 0, 2, 2]
+
+
+async def test_no_call_exceeds_the_bytes_of_a_batch(producers: Producers, client: redis.Redis, prefix: str) -> None:
+    """A message that a call has no room for goes with the next one, and one that is too large for any goes alone."""
+    sizes = (100, 1_000, 300, 300, 300, 5_000)
+    with client.monitor() as monitor:
+        await producers(batch_bytes=1_024).send_many("orders", [Message(body=b"x" * size, delay=60) for size in sizes])
+        client.publish(prefix, "end")
+        seen = list(itertools.takewhile(lambda command: "PUBLISH" not in command, _commands(monitor)))
+    calls = [command for command in seen if command.startswith("EVALSHA") and f"{prefix}:{{orders}}:closed" in command]
+    assert [command.count(" +60000 ") for command in calls] == [1, 1, 3, 1]
+
+
+def _commands(monitor: Any) -> Iterator[str]:
+    for seen in monitor.listen():
+        if seen["client_type"] != "lua":
+            yield seen["command"]
 
 
 async def test_messages_may_come_asynchronously(sender: AsyncProducer) -> None:

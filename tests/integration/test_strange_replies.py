@@ -17,6 +17,7 @@ from lisa_common.errors import LisaError, Refused, UnreadableReply
 from lisa_common.keys import TopicKeys
 from lisa_common.policy import DEFAULT_POLICY
 from lisa_common.protocol import consuming, managing, producing
+from lisa_common.protocol.fetching import fetch
 from lisa_common.protocol.producing import Outgoing
 from support.twins import InThread
 
@@ -26,7 +27,7 @@ CALLS = (
     consuming.join(KEYS, "g"),
     consuming.read([KEYS], "g", "c", limit=1, block_ms=None),
     consuming.held(KEYS, "g", "c", limit=1),
-    consuming.fetch(KEYS, ["m"]),
+    fetch(KEYS, ["m"]),
     consuming.server_time(),
     consuming.ack(KEYS, "g", [ENTRY], DEFAULT_POLICY),
     consuming.nack(KEYS, "g", [consuming.Nack(ENTRY)], DEFAULT_POLICY),

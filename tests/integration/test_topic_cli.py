@@ -40,7 +40,7 @@ def test_every_field_can_be_set(commands: Commands) -> None:
         *("--visibility", "1m", "--max-retries", "0", "--backoff", "fixed", "--backoff-base", "250ms"),
         *("--backoff-cap", "1h30m", "--backoff-jitter", "0.5", "--ttl", "2h", "--on-expire", "drop"),
         *("--dedup-window", "0", "--garbage-retention", "30d", "--garbage-max-messages", "7"),
-        *("--max-body-bytes", "10", "--priority", "9", "--shards", "2"),
+        *("--max-body-bytes", "10", "--priority", "9", "--shards", "2", "--max-groups", "5"),
     ]
     fields = sorted(Policy.model_fields.keys() - {"former", "drained"})
     assert len(words) == 2 * len(fields)

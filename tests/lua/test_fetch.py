@@ -3,7 +3,7 @@
 import pytest
 
 from lisa_common.call import command
-from lisa_common.protocol import consuming
+from lisa_common.protocol.fetching import fetch_within
 from support.queue import Queue, outgoing
 
 
@@ -15,7 +15,7 @@ def size(queue: Queue) -> int:
 
 
 def _fetch(queue: Queue, most_bytes: int, least: int) -> list[int | None]:
-    call = consuming.fetch_within(queue.keys, ["a", "gone", "b", "c"], most_bytes=most_bytes, least=least)
+    call = fetch_within(queue.keys, ["a", "gone", "b", "c"], most_bytes=most_bytes, least=least)
     return [record and len(record) for record in queue.connection.call(call)]
 
 
@@ -37,4 +37,4 @@ def test_brings_the_least_whatever_its_size(queue: Queue, size: int) -> None:
 def test_another_type_in_the_key(queue: Queue) -> None:
     """What is wrong with the topic is told, and not raised."""
     queue.connection.call(command("SET", queue.keys.of("messages"), "no hash"))
-    assert "WRONGTYPE" in str(queue.connection.call(consuming.fetch_within(queue.keys, ["a"], most_bytes=1, least=1)))
+    assert "WRONGTYPE" in str(queue.connection.call(fetch_within(queue.keys, ["a"], most_bytes=1, least=1)))

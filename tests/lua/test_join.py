@@ -1,7 +1,10 @@
 """join: groups are made."""
 
+import pytest
 import redis
 
+from lisa_common.errors import TooManyGroups
+from lisa_common.protocol import consuming
 from support.queue import EPOCH_MS, Queue
 
 
@@ -55,3 +58,13 @@ def test_an_entry_of_an_earlier_message_is_passed_over(queue: Queue, client: red
     queue.send("a", due=str(EPOCH_MS), body=b"new")
     queue.join("first")
     assert [delivery.body for delivery in queue.read("first")] == [b"new"]
+
+
+def test_no_more_groups_than_there_may_be(queue: Queue) -> None:
+    """One that is there already may be joined all the same, whatever the limit is by now."""
+    queue.join("a", "b")
+    with pytest.raises(TooManyGroups, match="the topic has 2 groups; max_groups of its policy is 2"):
+        queue.connection.call(consuming.join(queue.keys, "c", most=2))
+    assert queue.contents().groups.keys() == {"a", "b"}
+    assert queue.connection.call(consuming.join(queue.keys, "b", most=1)) is False
+    assert queue.connection.call(consuming.join(queue.keys, "c", most=3)) is True

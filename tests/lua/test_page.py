@@ -66,12 +66,14 @@ def test_dead_letter_without_record_or_failure(queue: Queue) -> None:
 
 
 def test_large_records_close_a_page(queue: Queue) -> None:
-    """A page ends with the record that fills it, and the next goes on from there."""
+    """A page ends before the record that it has no room for, and the next begins with it. The first always fits."""
     queue.send_all([outgoing(id, due="+1000", body=b"x" * 1000) for id in "abcde"])
-    page = queue.connection.call(paging.page(queue.keys, State.WAITING, START, END, max_bytes=1500))
+    page = queue.connection.call(paging.page(queue.keys, State.WAITING, START, END, max_bytes=2500))
     assert [message.id for message in page.messages] == ["a", "b"]
     assert page.rest
     assert [message.id for message in _read(queue, State.WAITING, page.rest)] == ["c", "d", "e"]
+    alone = queue.connection.call(paging.page(queue.keys, State.WAITING, START, END, max_bytes=10))
+    assert [message.id for message in alone.messages] == ["a"]
 
 
 @pytest.mark.parametrize("gone", ["b", "c"])

@@ -16,3 +16,17 @@ def test_every_record_is_met_without_its_body(queue: Queue) -> None:
     assert len(found) == 1_000
     assert {len(head) for head in found.values()} == {20}
     assert pages > 3
+
+
+def test_large_records_make_small_pages(queue: Queue) -> None:
+    """The server reads records whole: a page takes a few of them, and all are met."""
+    for number in range(40):
+        queue.send(f"{number}", body=b"x" * 1024 * 1024)
+    found: set[bytes] = set()
+    cursor, pages = b"0", 0
+    while pages == 0 or cursor != b"0":
+        cursor, flat = queue.connection.call(script("scan", queue.keys, cursor=cursor, limit=100))
+        found.update(flat[::2])
+        pages += 1
+    assert len(found) == 40
+    assert pages >= 3

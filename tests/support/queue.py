@@ -5,7 +5,7 @@ is why every read sets them to the test's time. That works for times in the serv
 ids are of the server's clock, too: what is sent in its future is taken for younger than its own entries.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from lisa_common.keys import TopicKeys
 from lisa_common.policy import Policy
 from lisa_common.protocol import consuming, managing, producing
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
+from lisa_common.protocol.fetching import fetch
 from lisa_common.protocol.managing import Promoted, Reclaimed, Swept, Trimmed
 from lisa_common.protocol.producing import CancelOutcome, Found, Outgoing, RescheduleOutcome
 from lisa_common.reading import sort_entries
@@ -155,7 +156,7 @@ class Queue:
         """The second half of a read: the messages of entries; those that must not be delivered are settled."""
         if not entries:
             return []
-        records = self.connection.call(consuming.fetch(self.keys, [entry.id or "" for entry in entries]))
+        records = self.connection.call(fetch(self.keys, [entry.id or "" for entry in entries]))
         assert not isinstance(records, str)
         found = sort_entries(self.keys, group, entries, records, self.now_ms)
         if found.pass_over:
@@ -168,7 +169,7 @@ class Queue:
         """Reads as a consumer does."""
         return self.judge(group, self.take(group, consumer, limit=limit))
 
-    def pass_over(self, group: str, entries: Iterable[Entry]) -> int:
+    def pass_over(self, group: str, entries: Sequence[Entry]) -> int:
         """Passes over entries. Result: how many messages had expired."""
         expired: int = self._do(consuming.pass_over(self.keys, group, entries, self.policy, now_ms=self.now_ms))
         return expired

@@ -97,7 +97,7 @@ def test_wrong_url(url: str, kind: type[Connection]) -> None:
 def test_a_lost_script_is_told_from_other_errors() -> None:
     """After a flush the scripts are called again, and plain commands with them; nothing else is."""
     keys = TopicKeys("lisa", "orders")
-    join: Call[Any] = script("join", keys, group="g")
+    join: Call[Any] = script("join", keys, group="g", most=0)
     wait: Call[Any] = command("WAIT", 0, 0)
     lost = redis.exceptions.NoScriptError("NOSCRIPT")
     assert forgotten([join, join, wait], [1, lost, 0]) == [1, 2]
@@ -161,7 +161,7 @@ async def test_flows_async(redis_url: str, prefix: str) -> None:
 def join_calls(prefix: str) -> list[Call[Any]]:
     """A pipeline of scripts and a command."""
     keys = TopicKeys(prefix, "orders")
-    return [script("join", keys, group="g"), command("PING"), script("trim", keys, spent_ms=1)]
+    return [script("join", keys, group="g", most=0), command("PING"), script("trim", keys, spent_ms=1)]
 
 
 async def test_scripts_are_loaded_after_a_flush(own_server: Callable[..., Server], prefix: str) -> None:

@@ -22,6 +22,7 @@ def test_defaults() -> None:
         "dedup_window_ms": 300_000,
         "garbage_retention_ms": 604_800_000,
         "garbage_max_messages": 100_000,
+        "max_groups": 100,
         "max_body_bytes": 1_048_576,
         "priority": 0,
         "shards": 1,
@@ -41,7 +42,11 @@ def test_stored_form_holds_what_was_set() -> None:
 
 def test_scripts_get_every_field() -> None:
     """The JSON for scripts names all fields that have a value, and are about messages."""
-    assert json.loads(DEFAULT_POLICY.as_json).keys() == Policy.model_fields.keys() - {"ttl_ms", *LAYOUT_FIELDS}
+    assert json.loads(DEFAULT_POLICY.as_json).keys() == Policy.model_fields.keys() - {
+        "ttl_ms",
+        "max_groups",
+        *LAYOUT_FIELDS,
+    }
 
 
 @pytest.mark.parametrize(
@@ -63,6 +68,7 @@ def test_scripts_get_every_field() -> None:
         ("on_expire", "keep"),
         ("dedup_window_ms", -1),
         ("garbage_max_messages", -1),
+        ("max_groups", 0),
         ("max_body_bytes", 0),
         ("priority", 256),
         ("visibility", 30),

@@ -77,7 +77,7 @@ class Dialogue:
         (command("CLIENT", "ID"), None),
         (command("ASKING"), None),
         (command("EVALSHA", "sha", 0, "x"), None),
-        (script("join", TopicKeys("lisa", "orders"), group="g"), "lisa:{orders}:ready"),
+        (script("join", TopicKeys("lisa", "orders"), group="g", most=0), "lisa:{orders}:ready"),
         (command("XINFO", "GROUPS", "k"), "k"),
         (command("HGET", "k", "f"), "k"),
         (consuming.read([TopicKeys("l", "t")], "STREAMS", "BLOCK", limit=1, block_ms=None), "l:{t}:ready"),

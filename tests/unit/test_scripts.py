@@ -188,10 +188,10 @@ def test_bind_goes_by_the_header() -> None:
     assert bound[0] == 7
     assert bound[1] == "lisa:{orders}:ready"
     assert bound[8:] == ("g/a", "g/b")
-    assert load("join").bind(keys, group="g") == (1, "lisa:{orders}:ready", "g")
+    assert load("join").bind(keys, group="g", most=0) == (1, "lisa:{orders}:ready", "g", 0)
     with pytest.raises(TypeError, match="join takes"):
         load("join").bind(keys)
     with pytest.raises(TypeError, match="join takes"):
-        load("join").bind(keys, group="g", more=1)
+        load("join").bind(keys, group="g", most=0, more=1)
     with pytest.raises(TypeError, match="takes no rows"):
         load("trim").bind(keys, [("x",)], spent_ms=1)

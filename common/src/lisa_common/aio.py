@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from lisa_common.call import Call, Flow
+from lisa_common.call import Call, Flow, complete, unfinished
 from lisa_common.errors import LisaError
 from lisa_common.keys import TopicKeys
 from lisa_common.settings import Settings
@@ -86,6 +86,12 @@ class AsyncConnection:
         return result
 
     async def _patiently(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
+        results = await self._tried(calls, deadline)
+        while parts := unfinished(results):
+            complete(results, parts, await self._tried([results[at].rest for at in parts], deadline))
+        return results
+
+    async def _tried(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
         results = await self._try(calls)
         if not has_errors(results):
             return results

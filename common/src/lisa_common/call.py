@@ -12,7 +12,19 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from lisa_common.keys import TopicKeys
 from lisa_common.scripts import Arg, Script, load
 
-__all__ = ["Call", "Each", "Flow", "command", "key_of", "script", "units"]
+__all__ = [
+    "Call",
+    "Each",
+    "Flow",
+    "Unfinished",
+    "command",
+    "complete",
+    "in_parts",
+    "key_of",
+    "script",
+    "unfinished",
+    "units",
+]
 
 T = TypeVar("T")
 
@@ -69,6 +81,44 @@ def script(
     found = load(name)
     bound = found.bind(keys, rows, **args)
     return Call(("EVALSHA", found.sha, *bound), decode, found, repeatable)
+
+
+class Unfinished(NamedTuple):
+    """The result of a batch of which a script has done only a part, as its work is bounded."""
+
+    done: Any
+    rest: Call[Any]
+    """The call for what is left; its result is added to `done`."""
+
+
+def in_parts(batch: Call[T], size: int, rest: Callable[[int], Call[T]]) -> Call[T]:
+    """A call of a script over so many rows that says how many of them it has done, and what came of these.
+
+    `rest` gives the call for the rows from a position on. Shells make it, and add the results up.
+    """
+
+    def decode(reply: Any) -> Any:
+        done, results = reply
+        if not min(1, size) <= done <= size:
+            raise ValueError(f"a script says that it has done {done} of {size} rows")
+        decoded: Any = batch.decode(results)
+        if isinstance(decoded, list) and len(decoded) != done:
+            raise ValueError(f"a script tells of {len(decoded)} rows, and says that it has done {done}")
+        return decoded if done == size else Unfinished(decoded, rest(done))
+
+    return batch._replace(decode=decode)
+
+
+def unfinished(results: Sequence[Any]) -> list[int]:
+    """Positions of the results that are a part."""
+    return [at for at, result in enumerate(results) if type(result) is Unfinished]
+
+
+def complete(results: list[Any], positions: Sequence[int], more: Sequence[Any]) -> None:
+    """Adds what came of the rest to the results at these positions."""
+    for at, result in zip(positions, more, strict=True):
+        done = results[at].done
+        results[at] = Unfinished(done + result.done, result.rest) if type(result) is Unfinished else done + result
 
 
 _KEYLESS = frozenset(

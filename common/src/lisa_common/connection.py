@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from lisa_common.call import Call, Flow
+from lisa_common.call import Call, Flow, complete, unfinished
 from lisa_common.errors import LisaError
 from lisa_common.settings import Settings
 from lisa_common.transport.address import read_url
@@ -83,6 +83,12 @@ class Connection:
         return result
 
     def _patiently(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
+        results = self._tried(calls, deadline)
+        while parts := unfinished(results):
+            complete(results, parts, self._tried([results[at].rest for at in parts], deadline))
+        return results
+
+    def _tried(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
         results = self._try(calls)
         if not has_errors(results):
             return results

@@ -15,7 +15,8 @@ LisaError
     ├── Untrusted         the server's certificate is not one that we trust, or is for another host; nothing was done
     ├── NoGroup           the consumer group, or its stream, is not there
     ├── UnreadableReply   the reply is none that the call can have; it was carried out, or not
-    └── Resharded         new messages of the topic go to other shards since; nothing was done
+    ├── Resharded         new messages of the topic go to other shards since; nothing was done
+    └── TooManyGroups     the topic has as many groups as its policy allows; nothing was done
 """
 
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ __all__ = [
     "Refused",
     "Resharded",
     "ServerError",
+    "TooManyGroups",
     "UnknownGroup",
     "UnknownTopic",
     "Unreachable",
@@ -123,6 +125,10 @@ class Resharded(ServerError):
 
 class UnreadableReply(ServerError):
     """The reply is none that the call can have: damaged data, or no Redis; the call was carried out, or not."""
+
+
+class TooManyGroups(ServerError):
+    """The topic has as many groups as its policy allows; the group was not made."""
 
 
 OF_THE_SERVER = (Unreachable, OutcomeUnknown, Refused, AccessDenied, Untrusted)

@@ -1,7 +1,8 @@
 """Making groups, as flows: in all shards of a topic, beside others that do so at the same time, or a reshard."""
 
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, repeat
+from typing import NamedTuple
 
 from lisa_common.call import Call, Flow, command
 from lisa_common.keys import TopicKeys
@@ -19,8 +20,11 @@ def join(layouts: Sequence[Layout], group: str) -> Flow[None]:
     A group that is the first of its topic is the first in each shard. The group misses nothing of a reshard that is
     under way: that makes its streams before it reads which groups there are, and here they are looked for after the
     group was made. So either the reshard finds the group, or the group finds the streams.
+
+    Raises TooManyGroups where a topic has as many others as its policy allows.
     """
-    yield from join_shards([layout.served for layout in layouts], group)
+    most = [layout.policy.max_groups for layout in layouts]
+    yield from join_shards([layout.served for layout in layouts], group, most=most)
     first_ahead = [layout.shard(len(layout.policy.former) + 1, 0) for layout in layouts]
     found: list[bool] = yield [_exists(keys) for keys in first_ahead]
     for layout, is_resharded in zip(layouts, found, strict=True):
@@ -43,20 +47,30 @@ def _exists(keys: TopicKeys) -> Call[bool]:
     return command("EXISTS", keys.of("ready"), decode=bool)
 
 
-def join_shards(topics: Sequence[_Shards], group: str) -> Flow[None]:
+class _Waiting(NamedTuple):
+    """A topic that a group has still to join."""
+
+    shards: _Shards
+    most: int
+    first: str = ""
+    """The group that is alone in the first shard, as far as is known."""
+
+
+def join_shards(topics: Sequence[_Shards], group: str, *, most: Sequence[int] = ()) -> Flow[None]:
     """Makes the group in the first shard of each topic, which decides who is first, then in the others that are given.
 
     A group that is alone in the first shard is the topic's first. Nobody joins beside it before it is in all other
-    shards: whoever made it may have died half-way.
+    shards: whoever made it may have died half-way. With `most`, the first shard of each topic takes no more groups.
     """
-    waiting: list[tuple[_Shards, str]] = [(shards, "") for shards in topics]
+    waiting = [_Waiting(*each) for each in zip(topics, most or repeat(0), strict=False)]
     while waiting:
         # Where there are no others, there is nothing to agree on.
         alone: list[str | None] = yield [
-            consuming.join_beside(shards[0], group, [known] if len(shards) > 1 else []) for shards, known in waiting
+            consuming.join_beside(each.shards[0], group, [each.first] if len(each.shards) > 1 else [], most=each.most)
+            for each in waiting
         ]
-        waiting = [(shards, name) for (shards, _), name in zip(waiting, alone, strict=True) if name]
-        helping = [consuming.join(keys, name) for shards, name in waiting for keys in shards[1:]]
+        waiting = [each._replace(first=name) for each, name in zip(waiting, alone, strict=True) if name]
+        helping = [consuming.join(keys, each.first) for each in waiting for keys in each.shards[1:]]
         if helping:
             yield helping
     others = [consuming.join(keys, group) for shards in topics for keys in shards[1:]]

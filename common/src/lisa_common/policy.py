@@ -66,6 +66,9 @@ class Policy(BaseModel):
     max_body_bytes: Annotated[int, Field(ge=1, le=512 * 1024 * 1024 - 1024, description="largest body, in bytes")] = (
         1_048_576
     )
+    max_groups: Annotated[
+        int, Field(ge=1, le=10_000, description="most groups; each adds to the work on a message")
+    ] = 100
     priority: Annotated[
         int,
         Field(
@@ -97,7 +100,7 @@ class Policy(BaseModel):
     @cached_property
     def as_json(self) -> str:
         """The fields by which scripts treat messages."""
-        return self.model_dump_json(exclude_none=True, exclude=set(LAYOUT_FIELDS))
+        return self.model_dump_json(exclude_none=True, exclude={*LAYOUT_FIELDS, "max_groups"})
 
     @classmethod
     def load(cls, stored: bytes | str) -> "Policy":

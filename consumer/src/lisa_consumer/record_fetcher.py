@@ -10,6 +10,7 @@ from lisa_common.errors import LisaError
 from lisa_common.keys import TopicKeys
 from lisa_common.layout import Layout
 from lisa_common.protocol import consuming
+from lisa_common.protocol.fetching import fetch, fetch_within
 
 __all__ = ["Fetched", "RecordFetcher"]
 
@@ -130,9 +131,7 @@ class RecordFetcher:
         for number, (keys, entries) in enumerate(batches):
             ids = [entry.id or "" for entry in entries]
             calls += (
-                consuming.fetch(keys, ids)
-                if fits
-                else consuming.fetch_within(keys, ids, most_bytes=share, least=0 if number else 1),
+                fetch(keys, ids) if fits else fetch_within(keys, ids, most_bytes=share, least=0 if number else 1),
                 # Shards may be on several servers, each with a clock of its own: it is asked right after the records.
                 consuming.server_time(),
             )

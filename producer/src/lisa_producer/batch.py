@@ -1,7 +1,7 @@
 """Sending many messages, without I/O: flows that `client` and `aio` drive."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from lisa_common.call import Flow
 from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, Resharded
@@ -50,6 +50,7 @@ class Batch:
         """Takes a message; says whether it is time to flush."""
         if not self._ids:
             self._ids.extend(producing.new_ids(self._settings.batch_messages))
+        size = 0
         try:
             outgoing = message.outgoing(self._layout.policy, self._ids.popleft())
         except InvalidInput as error:
@@ -57,11 +58,13 @@ class Batch:
             self._bad.append(failed)
         else:
             self._outgoing.append((self._position, outgoing))
-            self._bytes += len(outgoing.content)
+            size = len(outgoing.content)
+            self._bytes += size
         self._position += 1
         gathered = len(self._outgoing) + len(self._bad)
         most = self._settings.batch_messages * len(self._layout.shards)
-        return gathered >= most or self._bytes >= self._settings.batch_bytes
+        # The next is likely to be as large as this one, and should not have to wait for a call of its own.
+        return gathered >= most or self._bytes + size > self._settings.batch_bytes
 
     def flush(self) -> Flow[list[SendResult]]:
         """Sends what was gathered. Result: one for each message, in order; sets `broken`."""
@@ -91,7 +94,7 @@ def _send(
     """Sends to each shard what belongs there. Result: one for each; what a shard fails with ends the whole."""
     results: list[SendResult] = []
     layout = yield from topics.declare(topic)
-    parts = _parts(layout, batch, settings.batch_messages)
+    parts = _parts(layout, batch, settings)
     rerouted = False
     while parts:
         keys, part = parts.popleft()
@@ -106,7 +109,7 @@ def _send(
                 layout = yield from layout_since(topics, layout)
                 # Of a send that is repeated, the first try may have come before the reshard.
                 rerouted = True
-                parts = _parts(layout, [*part, *(one for _, rest in parts for one in rest)], settings.batch_messages)
+                parts = _parts(layout, [*part, *(one for _, rest in parts for one in rest)], settings)
             else:
                 results += sent
         except LisaError as error:
@@ -115,12 +118,24 @@ def _send(
     return results
 
 
-def _parts(layout: Layout, batch: _Batch, most: int) -> deque[tuple[TopicKeys, _Batch]]:
-    """What goes to each shard, cut into calls of so many messages: ids may well belong to one shard, all of them."""
-    if len(layout.shards) == 1 and len(batch) <= most:
-        return deque([(layout.shards[0], batch)])
+def _parts(layout: Layout, batch: _Batch, settings: ProducerSettings) -> deque[tuple[TopicKeys, _Batch]]:
+    """What goes to each shard, cut into calls within the settings' limits: ids may belong to one shard, all of them."""
+    if len(layout.shards) == 1:
+        return deque((layout.shards[0], part) for part in _cut(batch, settings))
     of_each = by_shard(batch, lambda one: layout.home(one[1].id))
-    return deque((keys, some[at : at + most]) for keys, some in of_each.items() for at in range(0, len(some), most))
+    return deque((keys, part) for keys, some in of_each.items() for part in _cut(some, settings))
+
+
+def _cut(batch: _Batch, settings: ProducerSettings) -> Iterator[_Batch]:
+    """Cuts a batch so that no call keeps the server for long; a message beyond the limit of bytes goes alone."""
+    begin = size = 0
+    for at, (_, message) in enumerate(batch):
+        size += len(message.content)
+        if at > begin and (size > settings.batch_bytes or at - begin == settings.batch_messages):
+            yield batch[begin:at]
+            begin, size = at, len(message.content)
+    if begin < len(batch):
+        yield batch[begin:]
 
 
 def _check_confirmed(topic: str, known: dict[str, Missing | None]) -> None:

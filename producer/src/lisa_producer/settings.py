@@ -17,7 +17,7 @@ class ProducerSettings(Settings):
     batch_messages: Annotated[int, Field(ge=1, le=1_000, description="most messages in one script call")] = 500
     batch_bytes: Annotated[
         int,
-        Field(ge=1_024, le=256 * 1024 * 1024, description="bytes of messages that close a batch"),
+        Field(ge=1_024, le=4 * 1024 * 1024, description="most bytes of messages in one script call"),
     ] = 4 * 1024 * 1024
     patience_s: Annotated[
         float,

@@ -1,20 +1,18 @@
-"""Calls of the consumer: join, read, held, fetch, ack, nack, release, extend, pass."""
+"""Calls of the consumer: join, read, held, ack, nack, release, extend, pass."""
 
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from typing import Any
 
-from lisa_common.call import Call, command, script
+from lisa_common.call import Call, command, in_parts, script
 from lisa_common.delivery import Entry, entry_of
-from lisa_common.errors import OF_THE_SERVER, InvalidInput
+from lisa_common.errors import InvalidInput
 from lisa_common.keys import TopicKeys, wake_channel
 from lisa_common.policy import Policy
-from lisa_common.protocol.replies import byte_values, number, numbers, pairs, rows
+from lisa_common.protocol.replies import number, numbers, pairs, rows
 from lisa_common.scripts import Arg
-from lisa_common.transport.server import lisa_error
 
 __all__ = [
     "AckOutcome",
@@ -22,8 +20,6 @@ __all__ = [
     "NackOutcome",
     "ack",
     "extend",
-    "fetch",
-    "fetch_within",
     "held",
     "join",
     "join_beside",
@@ -39,26 +35,29 @@ MAX_ERROR_CHARACTERS = 2_000
 _REASON_NACK, _REASON_REJECTED = "nack", "rejected"
 
 
-def join(keys: TopicKeys, group: str) -> Call[bool]:
-    """Makes the group if need be, in one shard; `lisa_common.groups` does so in all. Result: whether it was made."""
-    return script("join", keys, decode=bool, group=group)
+def join(keys: TopicKeys, group: str, *, most: int = 0) -> Call[bool]:
+    """Makes the group if need be, in one shard; `lisa_common.groups` does so in all. Result: whether it was made.
+
+    Raises TooManyGroups where there are `most` others, 0 for any number.
+    """
+    return script("join", keys, decode=bool, group=group, most=most)
 
 
-def join_beside(keys: TopicKeys, group: str, known: Sequence[str]) -> Call[str | None]:
+def join_beside(keys: TopicKeys, group: str, known: Sequence[str], *, most: int = 0) -> Call[str | None]:
     """Makes the group if need be, unless one that is not known is there alone. Result: the name of that one.
 
-    With nothing known the group is made in any case.
+    With nothing known the group is made in any case. Raises TooManyGroups as `join` does.
     """
 
     def decode(reply: int | bytes) -> str | None:
         return reply.decode() if isinstance(reply, bytes) else None
 
-    return script("join", keys, [(name,) for name in known], decode=decode, group=group)
+    return script("join", keys, [(name,) for name in known], decode=decode, group=group, most=most)
 
 
 def open_stream(keys: TopicKeys) -> Call[bool]:
     """Makes the stream of a shard, without groups, if need be. Result: whether it was made."""
-    return script("join", keys, decode=bool, group="")
+    return script("join", keys, decode=bool, group="", most=0)
 
 
 def read(
@@ -104,28 +103,6 @@ def held(
     )
 
 
-def fetch(keys: TopicKeys, ids: Sequence[str]) -> Call[list[bytes | None] | str]:
-    """The records of messages, None for each that has none; or, as text, what is wrong with all of this topic's."""
-    decode = partial(_records, least=len(ids), most=len(ids))
-    return command("HMGET", keys.of("messages"), *ids, decode=decode, takes_errors=True)
-
-
-def fetch_within(keys: TopicKeys, ids: Sequence[str], *, most_bytes: int, least: int) -> Call[list[bytes | None] | str]:
-    """The same of the first messages only: of `least`, and of more while all are not larger than `most_bytes`."""
-    decode = partial(_records, least=least, most=len(ids))
-    call = script("fetch", keys, [(id,) for id in ids], decode=decode, most_bytes=most_bytes, least=least)
-    return call._replace(takes_errors=True)
-
-
-def _records(reply: Any, *, least: int, most: int) -> list[bytes | None] | str:
-    if not isinstance(reply, Exception):
-        return byte_values(reply, min(max(least, len(rows(reply))), most))
-    error = lisa_error(reply)
-    if isinstance(error, OF_THE_SERVER):
-        raise error
-    return str(error)
-
-
 def server_time() -> Call[int]:
     """The server's time in ms."""
     return command("TIME", decode=_time_ms)
@@ -147,26 +124,34 @@ class AckOutcome(StrEnum):
 
 
 def ack(
-    keys: TopicKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = ""
+    keys: TopicKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = "", judge: bool = False
 ) -> Call[list[AckOutcome]]:
-    """Acks deliveries. Result: one outcome for each."""
+    """Acks deliveries. Result: one outcome for each.
 
-    def decode(exceptions: list[Any]) -> list[AckOutcome]:
-        outcomes = [AckOutcome.ACKED] * len(entries)
+    `judge` goes on with what an ack has left: all of it seems to be pending then.
+    """
+
+    def decode(reply: Any) -> tuple[int, list[AckOutcome]]:
+        done, exceptions = rows(reply, 2)
+        outcomes = [AckOutcome.ACKED] * number(done)
         for position, outcome in pairs(exceptions):
             outcomes[position] = AckOutcome(outcome.decode())
-        return outcomes
+        return done, outcomes
 
-    return script(
+    call: Call[list[AckOutcome]] = script(
         "ack",
         keys,
         [(e.entry, e.id or "", e.due_ms) for e in entries],
-        decode=decode,
         repeatable=False,
         now_ms=now_ms,
         group=group,
         window_ms=policy.dedup_window_ms,
+        judge=int(judge),
     )
+    parts = in_parts(
+        call, len(entries), lambda done: ack(keys, group, entries[done:], policy, now_ms=now_ms, judge=True)
+    )
+    return parts._replace(decode=lambda reply: parts.decode(decode(reply)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +193,11 @@ def nack(
         )
         for n in nacks
     ]
-    return script(
+    call = script(
         "nack",
         keys,
         given,
-        decode=lambda reply: [(NackOutcome(o.decode()), number(due) or None) for o, due in rows(reply, len(nacks))],
+        decode=lambda reply: [(NackOutcome(o.decode()), number(due) or None) for o, due in rows(reply)],
         repeatable=False,
         now_ms=now_ms,
         group=group,
@@ -221,11 +206,13 @@ def nack(
         policy=policy.as_json,
         seed=new_seed(),
     )
+    return in_parts(call, len(given), lambda done: nack(keys, group, nacks[done:], policy, now_ms=now_ms))
 
 
-def release(keys: TopicKeys, group: str, entries: Iterable[Entry], *, now_ms: Arg = "") -> Call[int]:
+def release(keys: TopicKeys, group: str, entries: Sequence[Entry], *, now_ms: Arg = "") -> Call[int]:
     """Gives deliveries back that have not begun, without spending an attempt. Result: how many."""
-    return script("release", keys, _rows(entries), decode=number, now_ms=now_ms, group=group)
+    call: Call[int] = script("release", keys, _rows(entries), decode=number, now_ms=now_ms, group=group)
+    return in_parts(call, len(entries), lambda done: release(keys, group, entries[done:], now_ms=now_ms))
 
 
 def extend(
@@ -262,12 +249,12 @@ def extend(
     )
 
 
-def pass_over(keys: TopicKeys, group: str, entries: Iterable[Entry], policy: Policy, *, now_ms: Arg = "") -> Call[int]:
+def pass_over(keys: TopicKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = "") -> Call[int]:
     """Acks entries that must not be delivered, and settles what expired. Result: how many had expired.
 
     An entry of another group, or none of ours, is named without its id: there is nothing to settle.
     """
-    return script(
+    call: Call[int] = script(
         "pass",
         keys,
         _rows(entries),
@@ -277,6 +264,7 @@ def pass_over(keys: TopicKeys, group: str, entries: Iterable[Entry], policy: Pol
         policy=policy.as_json,
         seed=new_seed(),
     )
+    return in_parts(call, len(entries), lambda done: pass_over(keys, group, entries[done:], policy, now_ms=now_ms))
 
 
 def new_seed() -> int:

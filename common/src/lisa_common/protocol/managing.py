@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lisa_common.call import Call, script
+from lisa_common.call import Call, in_parts, script
 from lisa_common.keys import TopicKeys, bytes_of, text_of, wake_channel
 from lisa_common.policy import Policy
 from lisa_common.protocol.consuming import new_seed
@@ -104,15 +104,18 @@ class Trimmed:
     entries_left: int
     pending: Mapping[str, int]
     """Deliveries that are not settled yet, by group; names as `text_of` has them."""
+    more: bool = False
+    """Whether more could be removed now."""
 
 
 def trim(keys: TopicKeys, *, spent_ms: int) -> Call[Trimmed]:
     """Removes what every group has acked, and consumers that were away for longer than `spent_ms`."""
 
     def decode(reply: Any) -> Trimmed:
-        *counts, pending = rows(reply, 4)
+        *counts, pending, more = rows(reply, 5)
         removed, consumers, left = numbers(counts, 3)
-        return Trimmed(removed, consumers, left, {text_of(name): number(count) for name, count in pairs(pending)})
+        by_group = {text_of(name): number(count) for name, count in pairs(pending)}
+        return Trimmed(removed, consumers, left, by_group, bool(more))
 
     return script("trim", keys, decode=decode, spent_ms=spent_ms)
 
@@ -130,7 +133,7 @@ class Swept:
 
 
 def sweep(keys: TopicKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> Call[Swept]:
-    """Expires messages, forgets finished ids, ages out garbage."""
+    """Expires messages, forgets finished ids, ages out garbage: at most `limit` of each, and five times as many ids."""
 
     def decode(reply: Any) -> Swept:
         expired, forgotten, aged_out, full, next_in = numbers(reply, 5)
@@ -149,18 +152,20 @@ def sweep(keys: TopicKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> C
 
 def replay(keys: TopicKeys, copies: Sequence[str], *, now_ms: Arg = "") -> Call[list[str]]:
     """Makes dead letters ready again. Result: for each "replayed", "unknown", "no group" or "unreadable"."""
-    return script(
+    call = script(
         "replay",
         keys,
         [(bytes_of(copy),) for copy in copies],
-        decode=lambda reply: [outcome.decode() for outcome in rows(reply, len(copies))],
+        decode=lambda reply: [outcome.decode() for outcome in rows(reply)],
         now_ms=now_ms,
     )
+    return in_parts(call, len(copies), lambda done: replay(keys, copies[done:], now_ms=now_ms))
 
 
 def purge(keys: TopicKeys, copies: Sequence[str]) -> Call[int]:
     """Deletes dead letters for good. Result: how many were there."""
-    return script("purge", keys, [(bytes_of(copy),) for copy in copies], decode=number)
+    call: Call[int] = script("purge", keys, [(bytes_of(copy),) for copy in copies], decode=number)
+    return in_parts(call, len(copies), lambda done: purge(keys, copies[done:]))
 
 
 def leave(keys: TopicKeys, group: str, ids: Sequence[str], *, gone: bool = True) -> Call[tuple[int, int]]:

@@ -61,7 +61,7 @@ class Page:
 
 
 def page(
-    keys: TopicKeys, state: State, start: Point, end: Point, *, limit: int = 1_000, max_bytes: int = 8 * 1024 * 1024
+    keys: TopicKeys, state: State, start: Point, end: Point, *, limit: int = 1_000, max_bytes: int = 2 * 1024 * 1024
 ) -> Call[Page]:
     """The messages from one point, which is part of the page, up to another, which is not."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from lisa_common.call import Call, script
+from lisa_common.call import Call, in_parts, script
 from lisa_common.errors import OutcomeUnknown
 from lisa_common.failure import Failure, read_failure
 from lisa_common.keys import TopicKeys, text_of, wake_channel
@@ -110,15 +110,16 @@ def cancel(keys: TopicKeys, ids: Sequence[str], *, sent_ms: Arg = "", now_ms: Ar
     With `sent_ms` only what was sent then; raises OutcomeUnknown where an id is another message's. Not repeatable, as
     it might be by then.
     """
-    return script(
+    call = script(
         "cancel",
         keys,
         [(id,) for id in ids],
-        decode=lambda reply: [CancelOutcome(_outcome(outcome)) for outcome in rows(reply, len(ids))],
+        decode=lambda reply: [CancelOutcome(_outcome(outcome)) for outcome in rows(reply)],
         repeatable=False,
         now_ms=now_ms,
         sent_ms=sent_ms,
     )
+    return in_parts(call, len(ids), lambda done: cancel(keys, ids[done:], sent_ms=sent_ms, now_ms=now_ms))
 
 
 def _outcome(reply: bytes) -> str:
@@ -145,17 +146,18 @@ def reschedule(
 
     `sent_ms` and repeating: as with `cancel`.
     """
-    return script(
+    call = script(
         "reschedule",
         keys,
         dues,
-        decode=lambda reply: [(RescheduleOutcome(_outcome(outcome)), due) for outcome, due in rows(reply, len(dues))],
+        decode=lambda reply: [(RescheduleOutcome(_outcome(outcome)), due) for outcome, due in rows(reply)],
         repeatable=False,
         now_ms=now_ms,
         sent_ms=sent_ms,
         channel=wake_channel(keys.prefix),
         topic=keys.tag,
     )
+    return in_parts(call, len(dues), lambda done: reschedule(keys, dues[done:], sent_ms=sent_ms, now_ms=now_ms))
 
 
 class State(StrEnum):
@@ -217,7 +219,7 @@ _NEAREST = (State.DELIVERED, State.READY, State.RETRY, State.GARBAGE)
 def find(keys: TopicKeys, id: str, *, now_ms: Arg = "") -> Call[Found | None]:
     """Where a message stands, None when it is not known.
 
-    A ready message more than 5,000 entries deep in a backlog cannot be told from a delivered one: it is "ready".
+    A ready message more than 2,000 entries deep in a backlog cannot be told from a delivered one: it is "ready".
     """
     return script("find", keys, decode=lambda reply: _found(id, reply), now_ms=now_ms, id=id)
 

@@ -19,6 +19,7 @@ from lisa_common.errors import (
     Refused,
     Resharded,
     ServerError,
+    TooManyGroups,
     Unreachable,
     UnreadableReply,
     Untrusted,
@@ -75,7 +76,7 @@ _REFUSALS = (
     "CLUSTERDOWN",
     "TRYAGAIN",
 )
-_OF_TOPICS = {"NOGROUP": NoGroup, "UNBLOCKED": NoGroup, "RESHARDED": Resharded}
+_OF_TOPICS = {"NOGROUP": NoGroup, "UNBLOCKED": NoGroup, "RESHARDED": Resharded, "TOOMANYGROUPS": TooManyGroups}
 # The client reconnects by itself before a command; when that fails the command was not sent.
 _CONNECTING = re.compile(r"(Error|Timeout)\b.* connecting to ")
 _BROKEN = "the connection to Redis broke before the reply"

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lisa_common.call import Call
+from lisa_common.call import Flow
 from lisa_common.cli import (
     EXIT_WRONG,
     Column,
@@ -186,7 +186,7 @@ class _Work:
     connection: Connection
     layout: Layout
     what: str
-    verb: Callable[[TopicKeys, Sequence[DeadLetter]], Call[list[str]]]
+    verb: Callable[[TopicKeys, Sequence[DeadLetter]], Flow[list[str]]]
     outcomes: Counter[str] = field(default_factory=Counter)
 
     def count(self, before_ms: int | None = None) -> int:
@@ -220,7 +220,7 @@ class _Work:
 
     def _do(self, keys: TopicKeys, letters: Sequence[DeadLetter]) -> None:
         for some in garbage.batches(letters):
-            outcomes = self.connection.call(self.verb(keys, some))
+            outcomes = self.connection.run(self.verb(keys, some))
             self.outcomes.update(outcomes)
 
 

@@ -45,14 +45,13 @@ def acl(
     """
     if user is not None and role is None:
         raise InvalidInput("user", user, "together with a ROLE a name is")
-    if user is not None:
-        check_name("user", user)
+    name = user and check_name("user", user)
     address = read_url(settings.redis_url.get_secret_value(), settings.tls)
     select, cluster = bool(address.options.get("db")), bool(address.nodes)
     of_server = {"before_7_2": before_7_2, "select": select, "cluster": cluster, "preloaded": preloaded}
     users = {
         # Managers serve all topics there are.
-        user or f"{settings.prefix}-{one}": rules(
+        name or f"{settings.prefix}-{one}": rules(
             one, settings.prefix, topic if topic and one is not RoleName.MANAGER else [ANY_TOPIC], **of_server
         )
         for one in ([role] if role else RoleName)

@@ -1,6 +1,7 @@
 """One call for each of many topics, in few round trips: what promoter, trimmer and sweeper share."""
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -57,6 +58,18 @@ class Rounds:
             await self.lanes.serve(node, work)
         except LisaError as error:
             self._complaints.about(_subject_of(node), error)
+
+    async def go_on(self, busy: Topics, step: Callable[[Topics], Awaitable[Topics]]) -> None:
+        """Takes steps for topics that have more to do; a step returns those that still have.
+
+        The topics take turns, a step each, so that none waits for all of another's. Each step is a round trip of its
+        own, so that other clients come in between. After half the time between two turns of the job the rest is
+        left to the next, so that the server has as much time for others.
+        """
+        until = self._board.clock() + self._settings.housekeeping_s / 2
+        left = deque(busy)
+        while left and self._board.clock() < until:
+            left.extend(await step([left.popleft()]))
 
     async def ask(
         self, topics: list[tuple[str, Watched]], call: Callable[[Watched], Call[T]], subject: str = "{}"

@@ -41,14 +41,15 @@ class Sweeper:
         found = await self._rounds.glance(topics, _count_dated, "sweep of {}")
         self._rest([name for name, _, dated in found if not dated])
         if due := [(name, watched) for name, watched, dated in found if dated]:
-            await self._sweep(due)
+            await self._rounds.go_on(await self._sweep(due), self._sweep)
 
     def _rest(self, names: list[str]) -> None:
         moment = self._board.clock() + self._settings.quiet_housekeeping_s
         for name in names:
             self._board.sweeps.put(name, moment)
 
-    async def _sweep(self, topics: Topics) -> None:
+    async def _sweep(self, topics: Topics) -> Topics:
+        """One step for each topic. Result: those that have more to do."""
         limit = self._settings.housekeeping_batch
         answered = await self._rounds.ask(
             topics, lambda topic: managing.sweep(topic.keys, topic.policy, limit=limit), "sweep of {}"
@@ -57,6 +58,7 @@ class Sweeper:
         for name, _, result in answered:
             self._board.sweeps.put(name, now + self._rest_s(result))
             self._count(name, result)
+        return [(name, watched) for name, watched, result in answered if result.more]
 
     def _rest_s(self, result: Swept) -> float:
         if result.more:

@@ -38,9 +38,10 @@ class Trimmer:
             else:
                 self._board.trims.put(name, now + self._quiet_s(watched))
         if due:
-            await self._trim(due)
+            await self._rounds.go_on(await self._trim(due), self._trim)
 
-    async def _trim(self, topics: Topics) -> None:
+    async def _trim(self, topics: Topics) -> Topics:
+        """One step for each topic. Result: those that have more to do."""
         spent_ms = int(self._settings.spent_consumer_s * 1000)
         answered = await self._rounds.ask(
             topics, lambda topic: managing.trim(topic.keys, spent_ms=spent_ms), "trim of {}"
@@ -56,6 +57,7 @@ class Trimmer:
             self._board.trims.put(name, now + (self._settings.housekeeping_s if busy else self._quiet_s(watched)))
             if result.consumers:
                 logger.info("removed %d spent consumers of %s", result.consumers, name)
+        return [(name, watched) for name, watched, result in answered if result.more]
 
     def _quiet_s(self, watched: Watched) -> float:
         # Deliveries of which nobody knows yet are seen before, or when, their leases run out.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from lisa_common.call import Call, Flow
 from lisa_common.delivery import Entry
 from lisa_common.keys import TopicKeys
-from lisa_manager.operator.looking import PAGE, GroupInfo, chunks, entries, entries_back
+from lisa_manager.operator.looking import PAGE, GroupInfo, chunks, entries
 
 __all__ = ["Backlog", "read_backlogs"]
 
@@ -37,6 +37,7 @@ class Backlog:
     ready: int = 0
     oldest: Entry | None = None
     _cursor: str = ""
+    _last: str = "+"
     _forward: bool = True
 
     def begin(self) -> bool:
@@ -47,13 +48,17 @@ class Backlog:
             self.ready = lag
             return False
         self._forward = self.length <= _SMALL
-        self._cursor = f"({self.group.last}" if self._forward and self.group else self.group.last if self.group else "-"
+        delivered = self.group.last if self.group else "0-0"
+        self._cursor, self._last = (f"({delivered}", "+") if self._forward else ("-", delivered)
         self.ready = 0 if self._forward else self.length
         return True
 
     def page(self) -> Call[list[Entry]]:
-        """The next page to count: of what was not delivered, or in a long stream of what was, which is trimmed."""
-        return entries(self.keys, self._cursor) if self._forward else entries_back(self.keys, self._cursor)
+        """The next page to count: of what was not delivered, or in a long stream of what was, which is trimmed.
+
+        Never backwards: a server that is asked for what lies before all entries goes back through the whole stream.
+        """
+        return entries(self.keys, self._cursor, self._last)
 
     def count(self, page: Sequence[Entry]) -> bool:
         """Counts a page; says whether there may be another."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from lisa_common.call import Call, Flow, command
 from lisa_common.failure import Failure, read_failure
@@ -151,19 +150,16 @@ def _search(keys: TopicKeys, ids: set[str]) -> Flow[list[DeadLetter]]:
     return found
 
 
-def replay(keys: TopicKeys, letters: Sequence[DeadLetter]) -> Call[list[str]]:
+def replay(keys: TopicKeys, letters: Sequence[DeadLetter]) -> Flow[list[str]]:
     """Makes dead letters ready again. Result: for each "replayed", "unknown", "unreadable" or "no group"."""
-    return managing.replay(keys, [letter.copy for letter in letters])
+    outcomes: list[str] = yield managing.replay(keys, [letter.copy for letter in letters])
+    return outcomes
 
 
-def purge(keys: TopicKeys, letters: Sequence[DeadLetter]) -> Call[list[str]]:
+def purge(keys: TopicKeys, letters: Sequence[DeadLetter]) -> Flow[list[str]]:
     """Deletes dead letters for good. Result: "purged" as often as there was one, "unknown" for the rest."""
-    call = managing.purge(keys, [letter.copy for letter in letters])
-
-    def decode(purged: Any) -> list[str]:
-        return ["purged"] * purged + ["unknown"] * (len(letters) - purged)
-
-    return Call(call.args, decode, call.script, call.repeatable)
+    purged: int = yield managing.purge(keys, [letter.copy for letter in letters])
+    return ["purged"] * purged + ["unknown"] * (len(letters) - purged)
 
 
 def batches(letters: Sequence[DeadLetter]) -> Iterator[Sequence[DeadLetter]]:

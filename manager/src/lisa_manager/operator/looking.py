@@ -18,7 +18,6 @@ __all__ = [
     "GroupInfo",
     "chunks",
     "entries",
-    "entries_back",
     "existing",
     "existing_as_stored",
     "groups",
@@ -78,11 +77,6 @@ def _group(info: list[Any]) -> GroupInfo:
 def entries(keys: TopicKeys, first: str = "-", last: str = "+", *, count: int = PAGE) -> Call[list[Entry]]:
     """Entries of the ready stream, oldest first."""
     return command("XRANGE", keys.of("ready"), first, last, "COUNT", count, decode=_entries)
-
-
-def entries_back(keys: TopicKeys, last: str, *, count: int = PAGE) -> Call[list[Entry]]:
-    """Entries of the ready stream up to one, latest first."""
-    return command("XREVRANGE", keys.of("ready"), last, "-", "COUNT", count, decode=_entries)
 
 
 def _entries(reply: list[Any]) -> list[Entry]:

@@ -57,7 +57,7 @@ _ROLES = {
         on={
             "waiting": "zadd zcount zrange zrem zscore",
             "ready": "exists xadd xdel xinfo|groups xpending xrange",
-            "messages": "hdel hexists hget hset hsetnx",
+            "messages": "hdel hexists hget hset hsetnx hstrlen",
             "expiring": "exists zadd zrem",
             "finished": "zscore",
             "owed": "hdel hexists hget hset",
@@ -74,7 +74,7 @@ _ROLES = {
         registry="hmget",
         on={
             "ready": "exists xack xadd xclaim xdel xgroup|create xinfo|groups xpending xrange xreadgroup xrevrange",
-            "messages": "hdel hexists hget hmget",
+            "messages": "hdel hexists hget hmget hstrlen",
             "expiring": "zrem",
             "finished": "zadd",
             "owed": "hdel hget hmget hset",
@@ -101,7 +101,7 @@ _ROLES = {
             "owed": "hdel hexists hget hmget hscan hset",
             "retry": "zadd zcard zrange zrem zremrangebyrank zscan zscore",
             "failures": "hdel hget hmget hscan hset",
-            "garbage": "zadd zcard zcount zmscore zrange zrem zremrangebyrank zscan zscore",
+            "garbage": "zadd zcard zcount zmscore zrange zrem zscan zscore",
             "closed": "exists set",
         },
     ),
@@ -110,7 +110,7 @@ _ROLES = {
         registry="hmget",
         on={
             "waiting": "zcount zrange",
-            "messages": "hget",
+            "messages": "hget hstrlen",
             "retry": "zcount zrange",
             "failures": "hget",
             "garbage": "zcount zrange",

@@ -10,6 +10,7 @@ from lisa_common.errors import LisaError, NoGroup, OutcomeUnknown
 from lisa_common.keys import TopicKeys
 from lisa_common.policy import Policy
 from lisa_common.protocol import consuming
+from lisa_common.protocol.fetching import fetch_within
 from lisa_common.reading import sort_entries
 from lisa_common.topics import Topics
 
@@ -113,7 +114,7 @@ class Holding:
         if not held:
             return None, []
         ids = [entry.id or "" for entry in held]
-        fetch = consuming.fetch_within(self.keys, ids, most_bytes=_BYTES, least=1)
+        fetch = fetch_within(self.keys, ids, most_bytes=_BYTES, least=1)
         records, now_ms = yield [fetch, consuming.server_time()]
         if isinstance(records, str):
             raise LisaError(f"{len(held)} messages of {self.keys.tag} cannot be fetched: {records}")
