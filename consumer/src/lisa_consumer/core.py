@@ -149,6 +149,10 @@ class Core:
         """How many messages of a topic one read should bring: few of those that are large."""
         return self._fetcher.most(topic) or MAX_BATCH
 
+    def knows_size(self, topic: str) -> bool:
+        """Whether messages of a topic have been fetched."""
+        return self._fetcher.most(topic) is not None
+
     def _resolve(self, topics: Sequence[str]) -> Flow[Reading]:
         layouts = yield from self._topics.resolve_each(topics)
         if self._reading and layouts == self._reading.layouts:

@@ -24,6 +24,9 @@ _ASIDE_S = 10.0
 _NARROW = 4
 """A topic that has so many times less room than another is read by itself."""
 
+_FIRST = 8
+"""How many messages are read at once while the size of none is known: the first must not wait for many large ones."""
+
 _BUSY_POLL_S = 0.05
 """How long a topic that was full is waited for at the server while the others are, or one that was left alone."""
 
@@ -151,6 +154,8 @@ class Fetcher:
 
     async def _read_topics(self, topics: list[str], limit: int, *, wait: float | None) -> int:
         """Reads topics and takes what they bring; one that cannot be read is set aside, so that the others are."""
+        if not any(map(self._core.knows_size, topics)):
+            limit = min(limit, _FIRST)
         flow = self._core.take(topics, limit=limit, wait=wait, block=self._settings.block_s)
         try:
             taken = await self._connection.run(flow)

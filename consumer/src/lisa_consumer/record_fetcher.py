@@ -76,27 +76,25 @@ class RecordFetcher:
         renew_after = min([layouts[keys.topic].policy.visibility_ms for keys, _ in batches]) / 1000 / _RENEWALS
         fetched: list[Fetched] = []
         pending = batches
-        while pending:
+        try:
+            while pending:
+                if self._clock() - leased_at > renew_after:
+                    fetched, pending, leased_at = yield from self._renew(layouts, fetched, pending, leased_at)
+                if pending:
+                    came, pending = yield from self._fetch_some(pending, goal_s=min(_GOAL_S, renew_after / 2))
+                    fetched += came
             if self._clock() - leased_at > renew_after:
-                fetched, pending, leased_at = yield from self._renew(layouts, fetched, pending, leased_at)
-            if not pending:
-                return fetched, leased_at
-            try:
-                came, pending = yield from self._fetch_some(pending, goal_s=min(_GOAL_S, renew_after / 2))
-            except GeneratorExit:
-                # The read was cancelled: nobody gets what it has brought.
-                self._note_unfetched([*((one.keys, one.entries) for one in fetched), *pending])
+                fetched, _, leased_at = yield from self._renew(layouts, fetched, (), leased_at)
+        except GeneratorExit:
+            # The read was cancelled: nobody gets what it has brought.
+            self._note_unfetched([*((one.keys, one.entries) for one in fetched), *pending])
+            raise
+        except LisaError as error:
+            self._note_unfetched(pending)
+            yield from self.give_back()
+            if not fetched:
                 raise
-            except LisaError as error:
-                self._note_unfetched(pending)
-                yield from self.give_back()
-                if not fetched:
-                    raise
-                logger.warning("%d messages were not fetched: %s", sum(len(entries) for _, entries in pending), error)
-                break
-            fetched += came
-        if self._clock() - leased_at > renew_after:
-            fetched, _, leased_at = yield from self._renew(layouts, fetched, (), leased_at)
+            logger.warning("%d messages were not fetched: %s", sum(len(entries) for _, entries in pending), error)
         return fetched, leased_at
 
     def _note_unfetched(self, batches: Sequence[Batch]) -> None:
@@ -111,13 +109,13 @@ class RecordFetcher:
     def give_back(self) -> Flow[None]:
         """Gives back what could not be fetched, without spending an attempt; later, where the server is away."""
         unfetched, self._unfetched = self._unfetched, []
-        if not unfetched:
-            return
         try:
             yield [consuming.release(keys, self._group, self._ours(entries)) for _, (keys, entries) in unfetched]
+            unfetched = []
         except LisaError as error:
             logger.debug("what was not fetched is given back later: %s", error)
-            self._unfetched += (one for one in unfetched if one.until > self._clock())
+        finally:
+            self._unfetched += [one for one in unfetched if one.until > self._clock()]
 
     def _ours(self, entries: Sequence[Entry]) -> list[Entry]:
         # What is not for this group would become a delivery; without its id it is only passed over.
