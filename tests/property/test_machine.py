@@ -37,7 +37,7 @@ EXAMPLES, STEPS = 200, 50
 TIMES = int(os.environ.get("LISA_TEST_LONG") or 1)
 
 IDS = ("a", "b", "order-3", "sub/4", "made-5~")
-GROUPS = ("alpha", "beta")
+GROUPS = ("alpha", "beta", "gamma")
 CONSUMERS = ("c1", "c2")
 
 # Steps of time are multiples of 10 ms and the visibility timeout is not: no lease ends in the very ms of a step, where
@@ -45,7 +45,10 @@ CONSUMERS = ("c1", "c2")
 VISIBILITY_MS = 995
 delays = st.sampled_from((0, 0, 0, 1, 10, 200, 1_000))
 steps = st.sampled_from((10, 200, 1_000, 5_000, 30_000))
-bodies = st.binary(max_size=20)
+# Most are small; some are so large that a script which reads whole records has something to read.
+bodies = st.one_of(
+    st.binary(max_size=20), st.binary(max_size=20), st.sampled_from((300, 5_000, 70_000)).map(lambda size: b"x" * size)
+)
 ids = st.sampled_from(IDS)
 groups = st.sampled_from(GROUPS)
 choices = st.integers(0, 1_000)
@@ -81,7 +84,7 @@ class Machine(RuleBasedStateMachine):
     @initialize(
         on_expire=st.sampled_from(("garbage", "drop")),
         max_retries=st.sampled_from((0, 1, 2)),
-        first=st.sampled_from(([], ["alpha"], ["alpha", "beta"])),
+        first=st.sampled_from(([], ["alpha"], ["alpha", "beta"], list(GROUPS))),
     )
     def declare(self, on_expire: str, max_retries: int, first: list[str]) -> None:
         """A policy with short times."""
@@ -388,6 +391,21 @@ class Machine(RuleBasedStateMachine):
     def trim(self) -> None:
         """A manager trims."""
         assert self.queue.trim().entries == self.model.trim()
+
+    @rule(choice=choices, between=st.sampled_from(("nothing", "send", "purge")))
+    def cancel_again(self, choice: int, between: str) -> None:
+        """Whoever cancels did not hear the answer, and cancels again."""
+        id = self._id(choice)
+        self.cancel(choice)
+        self.check()
+        if between == "send":
+            self.send(id=id, delay_ms=10, absolute=False, body=b"", ttl_ms=None, max_retries=None, priority=0)
+        elif between == "purge" and any(self.model.copies("garbage")):
+            self.purge(choice)
+        outcomes = self.queue.cancel(id)
+        assert outcomes == [self.model.cancel(id)]
+        if outcomes[0] in ("cancelled", "delivered"):
+            self.ended.add(id)
 
     # After each step
 
