@@ -27,8 +27,8 @@ def rows(reply: Any, count: int | None = None) -> list[Any]:
 def numbers(reply: Any, count: int) -> list[int]:
     """So many whole numbers."""
     values = rows(reply, count)
-    for value in values:
-        number(value)
+    if not set(map(type, values)) <= {int}:
+        raise TypeError("whole numbers were expected")
     return values
 
 

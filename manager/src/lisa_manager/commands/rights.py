@@ -1,6 +1,5 @@
 """`lisa-manager acl`."""
 
-from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -32,10 +31,7 @@ def acl(
         str | None, typer.Option("--user", metavar="NAME", help="The user's name; else the prefix and the role.")
     ] = None,
     before_7_2: Annotated[bool, typer.Option("--before-7-2", help="For a Redis that is older than 7.2.")] = False,
-    preloaded: Annotated[
-        bool,
-        typer.Option("--preloaded", help="Only managers load scripts; other roles run no others."),
-    ] = False,
+    preloaded: Annotated[bool, typer.Option("--preloaded", help="Only managers load scripts, for all others.")] = False,
     json: JsonFlag = False,
     settings: ManagerSettings,
 ) -> None:
@@ -45,23 +41,21 @@ def acl(
     """
     if user is not None and role is None:
         raise InvalidInput("user", user, "together with a ROLE a name is")
-    name = user and check_name("user", user)
-    address = read_url(settings.redis_url.get_secret_value(), settings.tls)
-    select, cluster = bool(address.options.get("db")), bool(address.nodes)
-    of_server = {"before_7_2": before_7_2, "select": select, "cluster": cluster, "preloaded": preloaded}
-    users = {
+    shared = _options(settings) | {"before_7_2": before_7_2, "preloaded": preloaded}
+    users = {}
+    for one in [role] if role else RoleName:
         # Managers serve all topics there are.
-        name or f"{settings.prefix}-{one}": rules(
-            one, settings.prefix, topic if topic and one is not RoleName.MANAGER else [ANY_TOPIC], **of_server
-        )
-        for one in ([role] if role else RoleName)
-    }
-    _print_users(users, json=json)
-
-
-def _print_users(users: Mapping[str, Sequence[str]], *, json: bool) -> None:
+        topics = topic if topic and one is not RoleName.MANAGER else [ANY_TOPIC]
+        name = f"{settings.prefix}-{one}" if user is None else check_name("user", user)
+        users[name] = rules(one, settings.prefix, topics, **shared)
     if json:
         print_json([{"user": name, "rules": found} for name, found in users.items()])
         return
     for name, found in users.items():
         say(f"ACL SETUSER {name} {' '.join(found)}")
+
+
+def _options(settings: ManagerSettings) -> dict[str, bool]:
+    """What the URL asks for."""
+    address = read_url(settings.redis_url.get_secret_value(), settings.tls)
+    return {"select": bool(address.options.get("db")), "cluster": bool(address.nodes)}

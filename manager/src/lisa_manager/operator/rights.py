@@ -139,8 +139,8 @@ def rules(
         # To end a wait safely, consumers of a Cluster send a script.
         raise InvalidInput("preloaded", preloaded, "without a Cluster, where consumers need EVAL, it is")
     keys = [TopicKeys(prefix, *place) for topic in topics for place in _places(_check_pattern(topic))]
+    left_out = _LATER.split() * before_7_2 + ["script|load"] * (preloaded and role is not RoleName.MANAGER)
     found = _ROLES[role]
-    left_out = {*(_LATER.split() if before_7_2 else ()), *(["script|load"] * (preloaded and role != RoleName.MANAGER))}
     keyless = [command for command in found.keyless.split() if command not in left_out]
     keyless += ["select"] * select + found.in_cluster.split() * cluster
     together = [*dict.fromkeys(name for names in found.on for name in names.split()), *[ABSENT] * cluster]
