@@ -59,7 +59,11 @@ class Discoverer:
         for name in sorted(gone):
             logger.info("topic %s: gone", name)
         for name, (at_ms, layout) in dropped.items():
-            await self._retire(layout, at_ms, marks[name])
+            try:
+                await self._retire(layout, at_ms, marks[name])
+            except OF_THE_SERVER as error:
+                # Its node of a Cluster may be away: that is not to keep back what is new.
+                self._complaints.about(f"topic {name}", error)
 
     async def adopt(self, name: str, policy: Policy = DEFAULT_POLICY) -> bool:
         """Declares a topic that somebody sends to although the registry does not have it; says whether it did."""
