@@ -3,6 +3,7 @@
 import pytest
 
 from lisa_common.call import command
+from lisa_common.errors import OutcomeUnknown
 from lisa_common.policy import Policy
 from lisa_common.record import is_husk
 from support.queue import EPOCH_MS, STEADY, Queue, outgoing
@@ -14,6 +15,18 @@ def test_waiting(queue: Queue) -> None:
     assert queue.cancel("a") == ["cancelled"]
     assert queue.contents().left == []
     assert queue.send("a")
+
+
+@pytest.mark.parametrize("due", ["+5", "+0"])
+def test_of_another_time(queue: Queue, due: str) -> None:
+    """A message of another time than the one that is meant is left alone; where there is none, all is as ever."""
+    queue.send("a", due=due)
+    with pytest.raises(OutcomeUnknown):
+        queue.cancel("a", sent_ms=EPOCH_MS - 1)
+    assert queue.contents().records.keys() == {"a"}
+    assert queue.cancel("a", sent_ms=EPOCH_MS) == ["cancelled"]
+    assert queue.cancel("a", sent_ms=EPOCH_MS) == ["unknown"]
+    assert queue.contents().left == []
 
 
 @pytest.mark.parametrize("groups", [(), ("g",), ("g", "h")])

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 
+import pytest
+
+from lisa_common.errors import OutcomeUnknown
 from lisa_common.record import unpack_record
 from support.queue import EPOCH_MS, STEADY, Queue, outgoing
 
@@ -17,6 +20,16 @@ def test_waiting(queue: Queue) -> None:
     record = unpack_record(contents.records["a"])
     assert (record.due_ms, record.sent_ms, record.ttl_ms) == (EPOCH_MS + 1_010, EPOCH_MS, 100)
     assert (record.body, record.headers, record.max_retries) == (b"body", {"k": "v"}, 3)
+
+
+def test_of_another_time(queue: Queue) -> None:
+    """A message of another time than the one that is meant is left alone."""
+    queue.send("a", due="+5")
+    with pytest.raises(OutcomeUnknown):
+        queue.reschedule(("a", "+50"), sent_ms=EPOCH_MS - 1)
+    assert queue.contents().waiting == {"a": EPOCH_MS + 5}
+    assert queue.reschedule(("a", "+50"), sent_ms=EPOCH_MS) == [("rescheduled", EPOCH_MS + 50)]
+    assert queue.reschedule(("b", "+50"), sent_ms=EPOCH_MS) == [("unknown", 0)]
 
 
 def test_not_early_not_late(queue: Queue) -> None:

@@ -185,13 +185,6 @@ def _reshard(server: Server, commands: Commands, admin: Connection) -> None:
         connection.run(Topics(PREFIX).resolve(OURS))
 
 
-def _lengthen(queue: Queue, admin: Connection) -> None:
-    """A backlog that is counted from its end: the server does not know how long it is since an entry was deleted."""
-    ready = queue.keys.of("ready")
-    entries = admin.execute([command("XADD", ready, "*", "id", "x", "due", 1, "n", 1) for _ in range(10_001)])
-    admin.call(command("XDEL", ready, entries[5_000]))
-
-
 def _operate(server: Server, queue: Queue, commands: Commands, admin: Connection) -> None:
     """All that operators type."""
     of = queue.keys.of
@@ -228,7 +221,6 @@ def _operate(server: Server, queue: Queue, commands: Commands, admin: Connection
     assert commands.manager("check", "--repair").code in (0, 1)
     assert "lost before its time" in queue.contents().waiting
     _reshard(server, commands, admin)
-    _lengthen(queue, admin)
     assert commands.manager("status").code == 0
     assert commands.manager("group", "drop", OURS, "mail", "--force", "--yes").code == 0
     assert commands.manager("group", "drop", OURS, "billing", "--force", "--yes").code == 0

@@ -120,15 +120,15 @@ class Queue:
         dues: list[int] = self._do(producing.send(self.keys, messages, repeatable=False, now_ms=self.now_ms))
         return dues
 
-    def cancel(self, *ids: str) -> list[CancelOutcome]:
-        """Cancels messages."""
-        outcomes: list[CancelOutcome] = self._do(producing.cancel(self.keys, ids, now_ms=self.now_ms))
+    def cancel(self, *ids: str, sent_ms: int | str = "") -> list[CancelOutcome]:
+        """Cancels messages, with `sent_ms` only those of that time."""
+        outcomes: list[CancelOutcome] = self._do(producing.cancel(self.keys, ids, sent_ms=sent_ms, now_ms=self.now_ms))
         return outcomes
 
-    def reschedule(self, *dues: tuple[str, str]) -> list[tuple[RescheduleOutcome, int]]:
-        """Gives messages, as pairs of id and due, new due times."""
+    def reschedule(self, *dues: tuple[str, str], sent_ms: int | str = "") -> list[tuple[RescheduleOutcome, int]]:
+        """Gives messages, as pairs of id and due, new due times, with `sent_ms` only to those of that time."""
         outcomes: list[tuple[RescheduleOutcome, int]] = self._do(
-            producing.reschedule(self.keys, dues, now_ms=self.now_ms)
+            producing.reschedule(self.keys, dues, sent_ms=sent_ms, now_ms=self.now_ms)
         )
         return outcomes
 

@@ -6,7 +6,7 @@ import pytest
 import redis.exceptions
 
 from lisa_common.call import Call, command, key_of, script
-from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Refused, Unreachable
+from lisa_common.errors import AccessDenied, LisaError, NoFreeConnection, OutcomeUnknown, Refused, Unreachable
 from lisa_common.keys import TopicKeys
 from lisa_common.protocol import consuming, managing, producing
 from lisa_common.transport.address import NodeName
@@ -178,6 +178,16 @@ def test_calls_that_were_not_made_go_to_who_took_over() -> None:
     talk.tell(Unreachable("away"), [2])
     talk.tell([owned(A, C)])
     assert (type(talk.replies[0]), talk.replies[1]) == (Unreachable, 2)
+
+
+def test_a_node_without_a_free_connection_is_not_taken_for_dead() -> None:
+    """It was not even asked: nobody asks who took over, and nobody else is held up."""
+    talk = Dialogue(A)
+    talk.learned(A, B, FOO, BAR)
+    error = NoFreeConnection("busy")
+    assert talk.tell(["foo"], error) == []
+    assert error in talk.replies
+    assert [node for node, _ in talk.ask(FOO, BAR)] == [B, A]
 
 
 def test_redirections_end() -> None:

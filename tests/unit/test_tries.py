@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lisa_common.call import Call, command, units
+from lisa_common.call import Call, Each, command, units
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, ServerError, Unreachable
 from lisa_common.transport.tries import Tries
 
@@ -88,3 +88,15 @@ def test_patience_has_no_end_of_its_own() -> None:
         assert 0 <= tries.delay_s <= 1
     tries.take([5])
     assert (tries.left, tries.results) == ([], [5])
+
+
+def test_of_calls_of_several_callers_each_has_its_own_error() -> None:
+    """What must not be made again, or is too late, is a result: it ends no other call."""
+    calls = Each([SEND, READ, READ])
+    tries = Tries(calls, [OutcomeUnknown("broke"), Refused("full"), ServerError("bad")], math.inf)
+    assert tries.left == [READ]
+    assert [type(result) for result in tries.results] == [OutcomeUnknown, Refused, ServerError]
+    tries.take([3])
+    assert (tries.left, tries.results[1]) == ([], 3)
+    late = Tries(calls, [1, Refused("full"), 2], time.monotonic())
+    assert (late.left, type(late.results[1])) == ([], Refused)

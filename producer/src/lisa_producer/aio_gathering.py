@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import defaultdict, deque
-from collections.abc import Hashable
+from collections.abc import Coroutine, Hashable
 from typing import Any, TypeVar
 
 from lisa_common.aio import AsyncConnection
@@ -45,19 +45,31 @@ class AsyncGatherer:
         """Who waits until there is room, by topic."""
         self._carriers: set[asyncio.Task[None]] = set()
 
-    async def run(self, topic: str, flow: SharedFlow[T]) -> T:
+    def run(self, topic: str, flow: SharedFlow[T]) -> Coroutine[Any, Any, T]:
         """Drives a flow to its result, with the producer's patience. Waits while too much of its topic is gathered."""
         deadline = time.monotonic() + self._settings.patience_s
         if self._gathered and self._is_full(check_name("topic", topic)):
-            return await self._run_later(topic, flow, deadline)
-        return await self._drive(flow, deadline)
+            return self._run_later(topic, flow, deadline)
+        return self._drive(flow, deadline)
 
     async def _drive(self, flow: SharedFlow[T], deadline: float) -> T:
+        # Few coroutines in each other: with thousands of callers each level costs time in every one.
         try:
             step: Any = next(flow)
             while True:
                 try:
-                    result = await self._ask(step, deadline)
+                    there: Any = self._lanes.setdefault(step.lane, step)
+                    if there is step:
+                        result = await self._go_alone(step, deadline)
+                    else:
+                        member = self._join(there, step, deadline)
+                        try:
+                            await member.waiter
+                        finally:
+                            self._leave(step)
+                        result = member.outcome
+                    if isinstance(result, LisaError):
+                        raise result
                 except LisaError as error:
                     step = flow.throw(error)
                 else:
@@ -66,15 +78,12 @@ class AsyncGatherer:
             end: T = stop.value
             return end
 
-    async def _ask(self, step: Step, deadline: float) -> Any:
-        there = self._lanes.setdefault(step.lane, step)
-        if there is not step:
-            return await self._join(there, step, deadline)
+    async def _go_alone(self, step: Step, deadline: float) -> Any:
         failure: LisaError | None = None
         try:
             [result] = await self._connection.run(step.make([step.item]), deadline=deadline)
             if isinstance(result, LisaError):
-                raise result
+                failure = result
         except LisaError as error:
             failure = error
             raise
@@ -94,19 +103,13 @@ class AsyncGatherer:
         self._carriers.add(carrier)
         carrier.add_done_callback(self._carriers.discard)
 
-    async def _join(self, lane: Lane | Step, step: Step, deadline: float) -> Any:
+    def _join(self, lane: Lane | Step, step: Step, deadline: float) -> Member:
         if isinstance(lane, Step):
             lane = self._lanes[step.lane] = Lane(lane, self._settings)
         member = _Waiting(lane, step, deadline, asyncio.get_running_loop().create_future())
         lane.queue.append(member)
         self._gathered[step.topic] += step.size
-        try:
-            await member.waiter
-        finally:
-            self._leave(step)
-        if isinstance(member.outcome, LisaError):
-            raise member.outcome
-        return member.outcome
+        return member
 
     async def _carry(self, lane: Lane) -> None:
         try:

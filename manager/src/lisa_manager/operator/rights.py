@@ -94,7 +94,7 @@ _ROLES = {
         on={
             "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
             "ready": "exists xack xadd xautoclaim xdel xgroup|create xgroup|delconsumer xgroup|destroy xgroup|setid"
-            " xinfo|consumers xinfo|groups xinfo|stream xlen xpending xrange xrevrange xtrim",
+            " xinfo|consumers xinfo|groups xinfo|stream xlen xpending xrange xtrim",
             "messages": "hdel hget hlen hscan hset hstrlen",
             "expiring": "zadd zrange zrem zscan zscore",
             "finished": "zadd zcount zrange zrem zremrangebyrank zscan zscore",
