@@ -15,6 +15,7 @@ local waiting, retry, ready, owed, failures, messages = KEYS[1], KEYS[2], KEYS[3
 --@include record
 --@include groups
 --@include failure
+--@include again
 --@include wake
 local now = clock(ARGV[1])
 local limit = tonumber(ARGV[2])
@@ -63,10 +64,7 @@ for i = 1, #due_retries, 2 do
   local group, id = split_copy(due_retries[i])
   local due = math.ceil(tonumber(due_retries[i + 1]))
   local failure = read_failure(redis.call('HGET', failures, due_retries[i])) or first_failure(id, due)
-  failure.next = redis.call(
-    'XADD', ready, '*', 'id', id, 'due', failure.due, 'n', failure.attempts + 1, 'g', group, 'at', due
-  )
-  redis.call('HSET', failures, due_retries[i], write_failure(failure))
+  make_ready_again(group, id, failure, due)
 end
 
 local next_due = math.min(next_message or math.huge, next_retry or math.huge)

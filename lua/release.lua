@@ -11,6 +11,7 @@
 local ready, messages, failures = KEYS[1], KEYS[2], KEYS[3]
 --@include clock
 --@include failure
+--@include again
 local now, group = clock(ARGV[1]), ARGV[2]
 local released = 0
 for i = 3, #ARGV, 4 do
@@ -19,8 +20,7 @@ for i = 3, #ARGV, 4 do
     local copy = copy_of(group, id)
     local failure = read_failure(redis.call('HGET', failures, copy)) or { reason = 'released', error = '' }
     failure.attempts, failure.entry, failure.due, failure.at = attempt - 1, entry, due, now
-    failure.next = redis.call('XADD', ready, '*', 'id', id, 'due', due, 'n', attempt, 'g', group, 'at', now)
-    redis.call('HSET', failures, copy, write_failure(failure))
+    make_ready_again(group, id, failure, now)
     released = released + 1
   end
 end

@@ -17,7 +17,7 @@ from lisa_common.keys import TopicKeys
 from lisa_common.layout import Layout
 from lisa_common.policy import Policy
 from lisa_common.protocol import consuming
-from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
+from lisa_common.protocol.consuming import AckOutcome, Begun, Nack, NackOutcome
 from lisa_common.reading import sort_entries
 from lisa_common.topics import Topics
 from lisa_common.values import MAX_NAME_LENGTH, Duration, check_int, check_name, duration_ms
@@ -27,6 +27,11 @@ __all__ = ["Core", "Reading", "consumer_name", "topic_names"]
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+def _halves(pairs: list[Any]) -> tuple[list[Any], list[Any]]:
+    return pairs[::2], pairs[1::2]
+
 
 MAX_BATCH = 1_000
 """Most deliveries in one script call."""
@@ -78,6 +83,8 @@ class Core:
         self._reading: Reading | None = None
         self._keys = _Keys(prefix)
         self._clock = clock
+        self.find_waiting: Callable[[list[list[Entry]], list[str]], list[list[Entry]]] | None = None
+        """Finds the entries that have to wait before they begin, in batches of these topics; None: there are none."""
 
     def read(
         self,
@@ -92,8 +99,7 @@ class Core:
 
         Of a topic with more shards than that it may be one of each shard.
 
-        The server is asked to wait for no more than `block` at once. With `visibility` the leases are that long, which
-        must not exceed the topic's visibility timeout.
+        The server is asked to wait for no more than `block` at once. With `visibility` the leases are that long.
         """
         check_int("limit", limit, 1, MAX_BATCH)
         deadline = None if wait is None else self._clock() + duration_ms("wait", wait) / 1000
@@ -136,16 +142,20 @@ class Core:
         """Deliveries of what was read, and whether any of it was passed over."""
         if not batches:
             return [], False
+        batches, marks = self._mark_waiting(batches)
         # Shards may be on several servers, each with a clock of its own, which is asked right after the records.
-        fetched = yield [
-            call
-            for keys, entries in batches
-            for call in (consuming.fetch(keys, [e.id or "" for e in entries]), consuming.server_time())
-        ]
+        fetched = (
+            yield [
+                call
+                for keys, entries in batches
+                for call in (consuming.fetch(keys, [e.id or "" for e in entries]), consuming.server_time())
+            ]
+            + marks
+        )
         deliveries: list[Delivery] = []
         calls: list[Call[Any]] = []
         passed_over = False
-        for (keys, entries), records, now_ms in zip(batches, fetched[::2], fetched[1::2], strict=True):
+        for (keys, entries), records, now_ms in zip(batches, *_halves(fetched[: 2 * len(batches)]), strict=True):
             policy = layouts[keys.topic].policy
             if isinstance(records, str):
                 logger.error("%d messages of %s cannot be fetched: %s", len(entries), keys.tag, records)
@@ -167,6 +177,28 @@ class Core:
                 # What was read is ours all the same.
                 logger.warning("entries that were to be passed over come again: %s", error)
         return deliveries, passed_over
+
+    def _mark_waiting(
+        self, batches: list[tuple[TopicKeys, list[Entry]]]
+    ) -> tuple[list[tuple[TopicKeys, list[Entry]]], list[Call[Any]]]:
+        """The batches, where entries that have to wait are not begun, and the calls that tell the server so."""
+        if self.find_waiting is None:
+            return batches, []
+        marked, marks = [], []
+        found = self.find_waiting([entries for _, entries in batches], [keys.topic for keys, _ in batches])
+        for (keys, entries), waiting in zip(batches, found, strict=True):
+            if waiting:
+                names = [entry.entry for entry in waiting]
+                marks.append(consuming.mark(keys, self.group, self.name, names, Begun.NOT))
+                late = set(names)
+                entries = [e._replace(begun=False) if e.entry in late else e for e in entries]  # noqa: PLW2901
+            marked.append((keys, entries))
+        return marked, marks
+
+    def mark(self, deliveries: Sequence[Delivery], begun: Begun) -> Flow[None]:
+        """Tells the server whether deliveries have begun, which renews their leases."""
+        for keys, batch in self._by_shard(deliveries):
+            yield consuming.mark(keys, self.group, self.name, [d.entry.entry for _, d in batch], begun)
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
         """Acks deliveries. Result: one outcome for each."""

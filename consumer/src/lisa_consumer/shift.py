@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from collections import defaultdict, deque
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -17,6 +16,7 @@ from lisa_consumer.core import Core
 from lisa_consumer.hand import Hand
 from lisa_consumer.handler import Route, verdict
 from lisa_consumer.leases import Leases
+from lisa_consumer.queues import Queues
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.settler import Settler
 from lisa_consumer.slots import Slots
@@ -58,14 +58,13 @@ class Shift:
         self._connection = connection
         self._core = core
         self._routes = routes
-        self._slots = Slots(settings.concurrency, {topic: route.concurrency for topic, route in routes.items()})
+        slots = Slots(settings.concurrency, {topic: route.concurrency for topic, route in routes.items()})
         self._threads = threads
         self._settings = settings
         self._leases = Leases(renewing, core)
         self._settler = Settler(connection, core, self._settled)
         self._hands = {topic: Hand(route.concurrency, settings.prefetch) for topic, route in routes.items()}
-        self._queues: dict[str, deque[Delivery]] = defaultdict(deque)
-        """What has not begun, of each topic that has any."""
+        self._queues = Queues(renewing, core, slots, stopping, self._begin)
         self._running: set[asyncio.Task[None]] = set()
         self._stopping = stopping
         self._room = asyncio.Event()
@@ -76,10 +75,11 @@ class Shift:
         """Reads and handles until told to stop, then drains. Cancelled, it cancels its handlers, settles what ended."""
         keeper = asyncio.create_task(self._leases.run(list(self._routes)))
         settler = asyncio.create_task(self._settler.run())
+        marker = asyncio.create_task(self._queues.run())
         reader = asyncio.create_task(self._read())
         waiter = asyncio.create_task(self._stopping.wait())
         try:
-            done, _ = await asyncio.wait((keeper, settler, reader, waiter), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((keeper, settler, marker, reader, waiter), return_when=asyncio.FIRST_COMPLETED)
             self._stopping.set()
             self._room.set()
             for task in done:
@@ -90,7 +90,7 @@ class Shift:
             await self._drain()
         finally:
             self._stopping.set()
-            await cancel_all(reader, waiter)
+            await cancel_all(reader, waiter, marker)
             await self._cancel_handlers()
             self._settler.close()
             # Without a server there is nobody to tell: what was handled comes again when its lease has run out.
@@ -207,27 +207,14 @@ class Shift:
     def _take(self, deliveries: list[Delivery]) -> None:
         self._leases.hold(deliveries)
         for delivery in deliveries:
-            self._queues[delivery.topic].append(delivery)
             self._hands[delivery.topic].held += 1
-        self._start()
+        self._queues.add(deliveries)
 
     # Handling
 
-    def _start(self) -> None:
-        """Starts what may run: of each topic in turn, while there are slots."""
-        waiting = [] if self._stopping.is_set() else list(self._queues)
-        while waiting:
-            waiting = [topic for topic in waiting if self._start_one(topic) and topic in self._queues]
-
-    def _start_one(self, topic: str) -> bool:
-        if not self._slots.take(topic):
-            return False
-        queue = self._queues[topic]
-        delivery = queue.popleft()
-        if not queue:
-            del self._queues[topic]
-        self._running.add(asyncio.create_task(self._handle(self._routes[topic], delivery), name=HANDLER))
-        return True
+    def _begin(self, delivery: Delivery) -> None:
+        handling = self._handle(self._routes[delivery.topic], delivery)
+        self._running.add(asyncio.create_task(handling, name=HANDLER))
 
     async def _handle(self, route: Route, delivery: Delivery) -> None:
         try:
@@ -243,8 +230,7 @@ class Shift:
         finally:
             if task := asyncio.current_task():
                 self._running.discard(task)
-            self._slots.give_back(delivery.topic)
-            self._start()
+            self._queues.end(delivery)
 
     async def _verdict(self, route: Route, delivery: Delivery) -> Nack | None:
         try:
@@ -272,7 +258,7 @@ class Shift:
             await asyncio.wait(self._running, timeout=self._settings.drain_s)
 
     async def _cancel_handlers(self) -> None:
-        self._queues.clear()
+        self._queues.take_back()
         for task in self._running:
             task.cancel()
         if self._running:
@@ -280,8 +266,7 @@ class Shift:
             await asyncio.wait(self._running, timeout=_CANCEL_S)
 
     async def _give_back_unbegun(self) -> None:
-        deliveries = [delivery for queue in self._queues.values() for delivery in queue]
-        self._queues.clear()
+        deliveries = self._queues.take_back()
         if not deliveries:
             return
         try:

@@ -1,14 +1,14 @@
-"""Calls of the consumer: join, read, held, fetch, ack, nack, release, extend, pass."""
+"""Calls of the consumer: join, read, held, fetch, mark, ack, nack, release, extend, pass."""
 
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 from lisa_common.call import Call, command, script
 from lisa_common.delivery import Entry, entry_of
-from lisa_common.errors import OF_THE_SERVER, InvalidInput
+from lisa_common.errors import OF_THE_SERVER
 from lisa_common.keys import TopicKeys, wake_channel
 from lisa_common.policy import Policy
 from lisa_common.scripts import Arg
@@ -16,6 +16,7 @@ from lisa_common.transport.server import lisa_error
 
 __all__ = [
     "AckOutcome",
+    "Begun",
     "Nack",
     "NackOutcome",
     "ack",
@@ -23,6 +24,7 @@ __all__ = [
     "fetch",
     "held",
     "join",
+    "mark",
     "nack",
     "pass_over",
     "read",
@@ -104,6 +106,31 @@ def server_time() -> Call[int]:
 
 def _time_ms(reply: list[Any]) -> int:
     return int(reply[0]) * 1000 + int(reply[1]) // 1000
+
+
+class Begun(IntEnum):
+    """Whether a delivery has begun, as the server's counter of its deliveries says; see `lua/include/lease.lua`."""
+
+    NOT = 0
+    """If its lease runs out, no attempt is spent."""
+    YES = 1
+    """What a read leaves, so that a consumer which marks nothing need not."""
+    BESIDE = 2
+    """It was to run alone, and others run beside it: if its lease runs out, that may be their doing."""
+
+
+def mark(keys: TopicKeys, group: str, consumer: str, entries: Sequence[str], begun: Begun) -> Call[bool]:
+    """Marks deliveries of this consumer, and renews their leases to the visibility timeout. Result: whether it could.
+
+    Leaves alone what is no longer pending.
+    """
+    return command(
+        *("XCLAIM", keys.of("ready"), group, consumer, 0),
+        *entries,
+        *("RETRYCOUNT", int(begun), "JUSTID"),
+        decode=lambda reply: not isinstance(reply, Exception),
+        takes_errors=True,
+    )
 
 
 class AckOutcome(StrEnum):
@@ -208,18 +235,9 @@ def extend(
     lease_ms: int | None = None,
     now_ms: Arg = "",
 ) -> Call[list[bool]]:
-    """Renews leases to `lease_ms` from now (None: the visibility timeout). Result: False for each that is lost.
-
-    Raises InvalidInput for more than the visibility timeout, which is how old any lease may become.
-    """
-    visibility = policy.visibility_ms
-    lease = visibility if lease_ms is None else lease_ms
-    if not 0 < lease <= visibility:
-        raise InvalidInput(
-            "lease",
-            lease / 1000,
-            f"up to the topic's visibility timeout, {visibility / 1000:g} s, is",
-        )
+    """Renews leases to `lease_ms` from now (None: the visibility timeout). Result: False for each that is lost."""
+    # Managers look four times within the visibility timeout.
+    is_short = lease_ms is not None and lease_ms < policy.visibility_ms
     return script(
         "extend",
         keys,
@@ -228,7 +246,9 @@ def extend(
         now_ms=now_ms,
         group=group,
         consumer=consumer,
-        age_ms=visibility - lease,
+        lease_ms=lease_ms or 0,
+        channel=wake_channel(keys.prefix) if is_short else "",
+        topic=keys.tag,
     )
 
 

@@ -57,27 +57,39 @@ class Reclaimed:
     retry: int
     garbage: int
     gone: int
+    released: int = 0
+    """Given back, as they had not begun."""
+    next_in_ms: int | None = None
+    """When the first lease of a length of its own ends, of those that were looked at; None: there is none."""
 
     @property
     def count(self) -> int:
         """All deliveries that were taken back."""
-        return self.retry + self.garbage + self.gone
+        return self.retry + self.garbage + self.gone + self.released
 
 
 def reclaim(
-    keys: TopicKeys, group: str, policy: Policy, *, cursor: str, limit: int, now_ms: Arg = ""
+    keys: TopicKeys,
+    group: str,
+    policy: Policy,
+    *,
+    cursor: str,
+    limit: int,
+    visibility_ms: int | None = None,
+    now_ms: Arg = "",
 ) -> Call[Reclaimed]:
-    """Takes back deliveries whose lease has run out."""
+    """Takes back deliveries whose lease has run out, by the policy's visibility timeout or another one."""
     return script(
         "reclaim",
         keys,
-        decode=lambda r: Reclaimed(r[0].decode(), r[1], r[2], r[3]),
+        decode=lambda r: Reclaimed(r[0].decode(), r[1], r[2], r[3], r[4], r[5] if r[5] >= 0 else None),
         now_ms=now_ms,
         group=group,
         channel=wake_channel(keys.prefix),
         topic=keys.tag,
         policy=policy.as_json,
         seed=new_seed(),
+        visibility=policy.visibility_ms if visibility_ms is None else visibility_ms,
         cursor=cursor,
         limit=limit,
     )

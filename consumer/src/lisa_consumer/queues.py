@@ -1,0 +1,126 @@
+"""What a worker has in hand that has not begun, and who begins next."""
+
+import asyncio
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable
+
+from lisa_common.aio import AsyncConnection
+from lisa_common.delivery import Delivery, Entry
+from lisa_common.protocol.consuming import Begun
+from lisa_consumer.beginnings import Beginnings
+from lisa_consumer.core import Core
+from lisa_consumer.isolation import Isolation
+from lisa_consumer.slots import Slots
+
+__all__ = ["Queues"]
+
+
+class Queues:
+    """A queue for each topic that has anything waiting, and one for what is to run alone.
+
+    `begin` is called with each delivery once it has a slot and the server takes it for begun; with none any more once
+    the worker is stopping.
+    """
+
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        core: Core,
+        slots: Slots,
+        stopping: asyncio.Event,
+        begin: Callable[[Delivery], None],
+    ) -> None:
+        self._slots = slots
+        self._queues: dict[str, deque[Delivery]] = defaultdict(deque)
+        self._beginnings = Beginnings(connection, core, begin)
+        self._isolation = Isolation(self._start, lambda alone: self._beginnings.mark([alone], Begun.BESIDE))
+        self._stopping = stopping
+        core.find_waiting = self._find_waiting
+
+    async def run(self) -> None:
+        """Tells the server what begins, until cancelled."""
+        await self._beginnings.run()
+
+    def add(self, deliveries: Iterable[Delivery]) -> None:
+        """Takes what was read."""
+        for delivery in deliveries:
+            if delivery.alone:
+                self._isolation.add(delivery)
+            else:
+                self._queues[delivery.topic].append(delivery)
+        self._start()
+        for queue in self._queues.values():
+            self._beginnings.mark(_take_unmarked(queue), Begun.NOT)
+
+    def end(self, delivery: Delivery) -> None:
+        """Notes that a delivery which had begun has ended: another one may begin."""
+        self._slots.give_back(delivery.topic)
+        self._isolation.end(delivery)
+        self._start()
+
+    def take_back(self) -> list[Delivery]:
+        """What has not begun, and will not."""
+        beginning = self._beginnings.take_back()
+        for delivery in beginning:
+            self._slots.give_back(delivery.topic)
+        waiting = [delivery for queue in self._queues.values() for delivery in queue]
+        self._queues.clear()
+        return [*beginning, *self._isolation.take_back(), *waiting]
+
+    def _start(self) -> None:
+        """Starts what may run: of each topic in turn, while there are slots."""
+        if self._stopping.is_set():
+            return
+        running = self._slots.taken
+        if alone := self._isolation.next(running, self._slots.take):
+            self._beginnings.begin(alone, Begun.BESIDE if running else Begun.YES)
+        waiting = [] if self._isolation.holds_back else list(self._queues)
+        while waiting:
+            waiting = [topic for topic in waiting if self._start_one(topic) and topic in self._queues]
+
+    def _start_one(self, topic: str) -> bool:
+        if not self._slots.take(topic):
+            return False
+        queue = self._queues[topic]
+        delivery = queue.popleft()
+        if not queue:
+            del self._queues[topic]
+        self._beginnings.begin(delivery)
+        return True
+
+    def _find_waiting(self, batches: list[list[Entry]], topics: list[str]) -> list[list[Entry]]:
+        """Which entries of a read, by shard, will have to wait, as things stand."""
+        if (
+            self._stopping.is_set()
+            or self._isolation.is_wanted
+            or any(entry.alone for batch in batches for entry in batch)
+        ):
+            return batches
+        begin = self._share_out(topics, batches)
+        waiting = []
+        for topic, batch in zip(topics, batches, strict=True):
+            waiting.append(batch[begin[topic] :])
+            begin[topic] -= min(begin[topic], len(batch))
+        return waiting
+
+    def _share_out(self, topics: list[str], batches: list[list[Entry]]) -> Counter[str]:
+        """How many of each topic find a slot, as `_start` would give them."""
+        slots, begin, left = self._slots.copy(), Counter[str](), Counter[str]()
+        for topic, batch in zip(topics, batches, strict=True):
+            left[topic] += len(batch)
+        turn = [topic for topic in left if topic not in self._queues]
+        while turn := [topic for topic in turn if begin[topic] < left[topic] and slots.take(topic)]:
+            begin.update(turn)
+        return begin
+
+
+def _take_unmarked(queue: deque[Delivery]) -> list[Delivery]:
+    """What waits and yet counts as begun at the server, as another took its slot meanwhile; noted as not begun."""
+    if not queue or not queue[0].entry.begun:
+        return []
+    unmarked = []
+    for at, delivery in enumerate(queue):
+        if delivery.entry.begun:
+            queue[at] = delivery._replace(entry=delivery.entry._replace(begun=False))
+            unmarked.append(queue[at])
+    return unmarked
