@@ -43,7 +43,7 @@ local visibility, limit = tonumber(ARGV[7]), tonumber(ARGV[9])
 local MOST_BYTES, MOST_LOOKS = 4194304, 2000
 
 -- A foreign or damaged entry has no fields of ours, one that was deleted has none: there is no message to speak of.
-local function delivery_of(entry, lease, state)
+local function delivery_of(entry, consumer, lease, state)
   local found = redis.call('XRANGE', ready, entry, entry)[1]
   local fields = fields_of(found and found[2] or {})
   local attempt, due = tonumber(fields['n']), tonumber(fields['due'])
@@ -51,7 +51,7 @@ local function delivery_of(entry, lease, state)
     return nil
   end
   return {
-    entry = entry, id = fields['id'], attempt = attempt, due = due, reason = 'abandoned', begun = state ~= NOT_BEGUN,
+    entry = entry, id = fields['id'], attempt = attempt, due = due, reason = 'abandoned', begun = has_begun(consumer, state),
     alone = fields['alone'] and state ~= BESIDE,
     error = string.format('not acked within %s of %.0f ms', lease > 0 and 'its lease' or 'the visibility timeout',
       lease > 0 and lease or visibility),
@@ -98,7 +98,7 @@ for _, row in ipairs(pending) do
   local lease, state = read_mark(row[4])
   local left = (lease > 0 and lease or visibility) - math.max(0, row[3] - ahead)
   if left <= 0 then
-    local delivery = delivery_of(row[1], lease, state)
+    local delivery = delivery_of(row[1], row[2], lease, state)
     bytes = bytes + (delivery and redis.call('HSTRLEN', messages, delivery.id) or 0)
     if taken == limit or taken > 0 and bytes > MOST_BYTES then
       cursor = row[1]

@@ -94,10 +94,10 @@ def test_keeps_the_mark(queue: Queue, begun: Begun) -> None:
     """Whether a delivery has begun is not a matter of its lease."""
     queue.join("g")
     queue.send("a")
-    (delivery,) = queue.read("g")
+    (delivery,) = queue.read("g", "worker~")
     queue.mark(begun, delivery)
     for lease_ms in (None, 300, LEASE_MS + 1):
-        queue.extend("c", delivery, lease_ms=lease_ms)
+        queue.extend("worker~", delivery, lease_ms=lease_ms)
         rows: list[list[int]] = queue.connection.call(command("XPENDING", queue.keys.of("ready"), "g", "-", "+", 9))
         assert [row[3] for row in rows] == [1_000 * (lease_ms or 0) + begun]
 

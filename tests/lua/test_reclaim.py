@@ -15,6 +15,8 @@ from support.queue import EPOCH_MS, STEADY, Queue, outgoing
 
 LEASE_MS = STEADY.visibility_ms
 NOTHING = Reclaimed("0-0", 0, 0, 0)
+WORKER = "worker~"
+"""A consumer that marks what begins."""
 
 
 def test_only_after_the_visibility_timeout(queue: Queue) -> None:
@@ -34,13 +36,14 @@ def test_only_after_the_visibility_timeout(queue: Queue) -> None:
     assert contents.failures["g/a"] == Failure(1, entry, None, EPOCH_MS, queue.now_ms, "abandoned", text)
 
 
-def again(queue: Queue) -> Delivery:
-    """Abandons what was read, and reads its retry."""
+def again(queue: Queue, begun: Begun = Begun.YES) -> Delivery:
+    """Abandons what was read, and has a worker read its retry and begin."""
     queue.advance(LEASE_MS)
     queue.reclaim("g")
     queue.advance(600_000)
     queue.promote()
-    (delivery,) = queue.read("g")
+    (delivery,) = queue.read("g", WORKER)
+    queue.mark(begun, delivery)
     return delivery
 
 
@@ -70,9 +73,9 @@ def test_abandoned_twice_in_a_row(queue: Queue) -> None:
     queue.reclaim("g")
     queue.advance(600_000)
     queue.promote()
-    queue.nack(*queue.read("g"), delay_ms=0)
+    queue.nack(*queue.read("g", WORKER), delay_ms=0)
     queue.promote()
-    (delivery,) = queue.read("g")
+    (delivery,) = queue.read("g", WORKER)
     assert not delivery.alone
     assert not again(queue).alone
 
@@ -94,14 +97,13 @@ def test_not_begun(queue: Queue) -> None:
     """It is ready again at once, as the same attempt, for its group alone."""
     queue.join("g", "h")
     queue.send("a", max_retries=0)
-    (delivery,) = queue.read("g")
-    assert queue.mark(Begun.NOT, delivery)
+    (delivery,) = queue.read("g", WORKER)
     queue.advance(LEASE_MS)
     assert queue.reclaim("g") == Reclaimed("0-0", 0, 0, 0, released=1)
     failure = queue.failure("g/a")
     assert (failure.attempts, failure.entry, failure.reason) == (0, delivery.entry.entry, "released")
     assert queue.ack(delivery) == ["late"]
-    assert queue.read("g") == []
+    assert queue.read("g", WORKER) == []
     assert [d.attempt for d in queue.read("h")] == [1]
 
 
@@ -110,25 +112,23 @@ def test_not_begun_of_a_retry(queue: Queue) -> None:
     queue.join("g")
     queue.send("a", max_retries=0)
     queue.read("g")
-    delivery = again(queue)
+    delivery = again(queue, Begun.NOT)
     for _ in range(2):
-        queue.mark(Begun.NOT, delivery)
         queue.advance(LEASE_MS)
         assert queue.reclaim("g").released == 1
         assert queue.failure("g/a").reason == "isolated"
-        (delivery,) = queue.read("g")
+        (delivery,) = queue.read("g", WORKER)
         assert (delivery.attempt, delivery.alone) == (2, True)
     queue.release(delivery)
-    (delivery,) = queue.read("g")
+    (delivery,) = queue.read("g", WORKER)
     assert (delivery.attempt, delivery.alone) == (2, True)
 
 
 def test_begun_after_all(queue: Queue) -> None:
-    """What begins is marked again, and then it counts; a mark takes nothing that was taken back."""
+    """What begins is marked, and then it counts; a mark takes nothing that was taken back."""
     queue.join("g")
     queue.send("a")
-    (delivery,) = queue.read("g")
-    queue.mark(Begun.NOT, delivery)
+    (delivery,) = queue.read("g", WORKER)
     queue.mark(Begun.YES, delivery)
     queue.advance(LEASE_MS)
     assert queue.reclaim("g").retry == 1
@@ -140,7 +140,7 @@ def test_not_begun_and_cancelled_or_gone(queue: Queue) -> None:
     """Nothing is given back that nobody waits for."""
     queue.join("g")
     queue.send_all([outgoing("cancelled"), outgoing("deleted")])
-    queue.mark(Begun.NOT, *queue.read("g"))
+    queue.read("g", WORKER)
     queue.cancel("cancelled")
     queue.connection.call(command("HDEL", queue.keys.of("messages"), "deleted"))
     queue.advance(LEASE_MS)

@@ -204,7 +204,7 @@ class Queue:
         kept: list[bool] = self._do(call)
         return kept
 
-    def mark(self, begun: Begun, *deliveries: Delivery, consumer: str = "c") -> bool:
+    def mark(self, begun: Begun, *deliveries: Delivery, consumer: str = "worker~") -> bool:
         """Marks deliveries of one group as begun, or not, with leases that begin now."""
         entries = [delivery.entry for delivery in deliveries]
         call = consuming.mark(self.keys, deliveries[0].group, consumer, [entry.entry for entry in entries], begun)

@@ -23,7 +23,7 @@ class Entry(NamedTuple):
     """Whether nothing else is to run beside it in the same process: workers died with this message, or with others
     that ran beside it."""
     begun: bool = True
-    """False: it is marked at the server as not begun."""
+    """False: the server takes it for not begun. Workers mark what begins."""
 
     @property
     def made_ms(self) -> int:

@@ -23,8 +23,8 @@ _ORDER = (Begun.NOT, Begun.YES, Begun.BESIDE)
 class Beginnings:
     """Marks deliveries. While one batch is on its way to the server, the next one gathers.
 
-    What a read brings counts as begun. What has to wait is marked as not begun by the read itself, and here as begun
-    before its handler is called: a handler may end the process in its first moment.
+    What begins as soon as it is read is marked by the read itself. What has to wait is marked here, before its handler
+    is called: a handler may end the process in its first moment.
     """
 
     def __init__(self, connection: AsyncConnection, core: Core, begin: Callable[[Delivery], None]) -> None:

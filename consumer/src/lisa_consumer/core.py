@@ -17,7 +17,7 @@ from lisa_common.keys import TopicKeys
 from lisa_common.layout import Layout
 from lisa_common.policy import Policy
 from lisa_common.protocol import consuming
-from lisa_common.protocol.consuming import AckOutcome, Begun, Nack, NackOutcome
+from lisa_common.protocol.consuming import MARKING, AckOutcome, Begun, Nack, NackOutcome
 from lisa_common.reading import sort_entries
 from lisa_common.topics import Topics
 from lisa_common.values import MAX_NAME_LENGTH, Duration, check_int, check_name, duration_ms
@@ -27,6 +27,9 @@ __all__ = ["Core", "Reading", "consumer_name", "topic_names"]
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+CountBeginning = Callable[[list[str], list[list[Entry]]], list[int]]
+"""How many of each batch of entries, by topic, begin at once."""
 
 
 def _halves(pairs: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -83,8 +86,7 @@ class Core:
         self._reading: Reading | None = None
         self._keys = _Keys(prefix)
         self._clock = clock
-        self.find_waiting: Callable[[list[list[Entry]], list[str]], list[list[Entry]]] | None = None
-        """Finds the entries that have to wait before they begin, in batches of these topics; None: there are none."""
+        self._count_beginning: CountBeginning | None = None
 
     def read(
         self,
@@ -142,7 +144,7 @@ class Core:
         """Deliveries of what was read, and whether any of it was passed over."""
         if not batches:
             return [], False
-        batches, marks = self._mark_waiting(batches)
+        batches, marks = self._mark_beginning(batches)
         # Shards may be on several servers, each with a clock of its own, which is asked right after the records.
         fetched = (
             yield [
@@ -178,21 +180,25 @@ class Core:
                 logger.warning("entries that were to be passed over come again: %s", error)
         return deliveries, passed_over
 
-    def _mark_waiting(
+    def mark_beginnings(self, count: CountBeginning | None = None) -> None:
+        """From now on the server is told what begins; `count` says how much of what is read begins at once."""
+        self.name = self.name.removesuffix(MARKING) + MARKING
+        self._count_beginning = count
+
+    def _mark_beginning(
         self, batches: list[tuple[TopicKeys, list[Entry]]]
     ) -> tuple[list[tuple[TopicKeys, list[Entry]]], list[Call[Any]]]:
-        """The batches, where entries that have to wait are not begun, and the calls that tell the server so."""
-        if self.find_waiting is None:
+        """The batches, where entries that have to wait are not begun, and the calls that mark the others as begun."""
+        if self._count_beginning is None:
             return batches, []
         marked, marks = [], []
-        found = self.find_waiting([entries for _, entries in batches], [keys.topic for keys, _ in batches])
-        for (keys, entries), waiting in zip(batches, found, strict=True):
-            if waiting:
-                names = [entry.entry for entry in waiting]
-                marks.append(consuming.mark(keys, self.group, self.name, names, Begun.NOT))
-                late = set(names)
-                entries = [e._replace(begun=False) if e.entry in late else e for e in entries]  # noqa: PLW2901
-            marked.append((keys, entries))
+        counts = self._count_beginning([keys.topic for keys, _ in batches], [entries for _, entries in batches])
+        for (keys, entries), count in zip(batches, counts, strict=True):
+            if count:
+                names = [entry.entry for entry in entries[:count]]
+                marks.append(consuming.mark(keys, self.group, self.name, names, Begun.YES))
+            waiting = [entry._replace(begun=False) for entry in entries[count:]]
+            marked.append((keys, entries[:count] + waiting))
         return marked, marks
 
     def mark(self, deliveries: Sequence[Delivery], begun: Begun) -> Flow[None]:

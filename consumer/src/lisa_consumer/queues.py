@@ -35,7 +35,7 @@ class Queues:
         self._beginnings = Beginnings(connection, core, begin)
         self._isolation = Isolation(self._start, lambda alone: self._beginnings.mark([alone], Begun.BESIDE))
         self._stopping = stopping
-        core.find_waiting = self._find_waiting
+        core.mark_beginnings(self._count_beginning)
 
     async def run(self) -> None:
         """Tells the server what begins, until cancelled."""
@@ -88,20 +88,17 @@ class Queues:
         self._beginnings.begin(delivery)
         return True
 
-    def _find_waiting(self, batches: list[list[Entry]], topics: list[str]) -> list[list[Entry]]:
-        """Which entries of a read, by shard, will have to wait, as things stand."""
-        if (
-            self._stopping.is_set()
-            or self._isolation.is_wanted
-            or any(entry.alone for batch in batches for entry in batch)
-        ):
-            return batches
+    def _count_beginning(self, topics: list[str], batches: list[list[Entry]]) -> list[int]:
+        """How many of each batch that was read begin at once, as things stand; topics may have several batches."""
+        is_wanted = self._isolation.is_wanted or any(entry.alone for batch in batches for entry in batch)
+        if self._stopping.is_set() or is_wanted:
+            return [0] * len(batches)
         begin = self._share_out(topics, batches)
-        waiting = []
+        counts = []
         for topic, batch in zip(topics, batches, strict=True):
-            waiting.append(batch[begin[topic] :])
-            begin[topic] -= min(begin[topic], len(batch))
-        return waiting
+            counts.append(min(begin[topic], len(batch)))
+            begin[topic] -= counts[-1]
+        return counts
 
     def _share_out(self, topics: list[str], batches: list[list[Entry]]) -> Counter[str]:
         """How many of each topic find a slot, as `_start` would give them."""
@@ -115,7 +112,7 @@ class Queues:
 
 
 def _take_unmarked(queue: deque[Delivery]) -> list[Delivery]:
-    """What waits and yet counts as begun at the server, as another took its slot meanwhile; noted as not begun."""
+    """What waits and yet is marked as begun, as another took its slot meanwhile; noted as not begun."""
     if not queue or not queue[0].entry.begun:
         return []
     unmarked = []

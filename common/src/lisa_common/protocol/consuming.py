@@ -15,6 +15,7 @@ from lisa_common.scripts import Arg
 from lisa_common.transport.server import lisa_error
 
 __all__ = [
+    "MARKING",
     "AckOutcome",
     "Begun",
     "Nack",
@@ -108,14 +109,17 @@ def _time_ms(reply: list[Any]) -> int:
     return int(reply[0]) * 1000 + int(reply[1]) // 1000
 
 
+MARKING = "~"
+"""What the name of a consumer ends in that marks what has begun; no name that a caller gives may."""
+
+
 class Begun(IntEnum):
     """Whether a delivery has begun, as the server's counter of its deliveries says; see `lua/include/lease.lua`."""
 
-    NOT = 0
-    """If its lease runs out, no attempt is spent."""
-    YES = 1
-    """What a read leaves, so that a consumer which marks nothing need not."""
-    BESIDE = 2
+    NOT = 1
+    """What a read leaves. If the lease of a worker's runs out, no attempt is spent; of a plain consumer one is."""
+    YES = 2
+    BESIDE = 3
     """It was to run alone, and others run beside it: if its lease runs out, that may be their doing."""
 
 
