@@ -51,7 +51,7 @@ local function delivery_of(entry, consumer, lease, state)
     return nil
   end
   return {
-    entry = entry, id = fields['id'], attempt = attempt, due = due, reason = 'abandoned', begun = has_begun(consumer, state),
+    entry = entry, id = fields['id'], attempt = attempt, due = due, reason = 'abandoned', begun = has_begun(group, entry, consumer, state, fields['alone']),
     alone = fields['alone'] and state ~= BESIDE,
     error = string.format('not acked within %s of %.0f ms', lease > 0 and 'its lease' or 'the visibility timeout',
       lease > 0 and lease or visibility),

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 
 from lisa_common.aio import AsyncConnection
 from lisa_common.delivery import Delivery
@@ -17,43 +18,79 @@ logger = logging.getLogger(__name__)
 _ANSWER_S = 1.0
 """How long a handler waits for its mark at most. Without one, a crash gives its message one more delivery."""
 
-_ORDER = (Begun.NOT, Begun.YES, Begun.BESIDE)
+Shard = tuple[str, str]
 
 
 class Beginnings:
-    """Marks deliveries. While one batch is on its way to the server, the next one gathers.
+    """Marks deliveries. While one mark is on its way to the server, what the next one is for gathers.
 
-    What begins as soon as it is read is marked by the read itself. What has to wait is marked here, before its handler
-    is called: a handler may end the process in its first moment.
+    Deliveries of a shard begin in the order of their entries, so a mark on one is a mark on all that the worker holds
+    of entries before it. What begins as soon as it is read is marked by the read itself; what has to wait is marked
+    here before its handler is called, as a handler may end the process in its first moment. When the marked one is
+    settled, the mark goes to the last of the others. What is to run alone begins out of turn, and is marked by itself.
     """
 
-    def __init__(self, connection: AsyncConnection, core: Core, begin: Callable[[Delivery], None]) -> None:
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        core: Core,
+        begin: Callable[[Delivery], None],
+        look_ahead: Callable[[Iterable[str]], list[Delivery]],
+    ) -> None:
         self._connection = connection
         self._core = core
         self._begin = begin
-        self._marks: dict[tuple[str, str, str], tuple[Delivery, Begun]] = {}
-        self._beginning: dict[tuple[str, str, str], Delivery] = {}
+        self._look_ahead = look_ahead
+        self._begun: dict[Shard, dict[str, Delivery]] = defaultdict(dict)
+        """What was marked, in the order of its entries: the last one carries the mark of the shard."""
+        self._beginning: dict[tuple[str, str, str], tuple[Delivery, Begun]] = {}
         """What begins once it is marked."""
+        self._changed: list[tuple[Delivery, Begun]] = []
+        """Marks that nothing waits for."""
         self._wake = asyncio.Event()
+
+    def cover(self, deliveries: Iterable[Delivery]) -> None:
+        """Notes what was marked as begun, in the order of its entries."""
+        for delivery in deliveries:
+            self._begun[delivery.topic, delivery.shard][delivery.entry.entry] = delivery
+
+    def uncover(self, deliveries: Iterable[Delivery]) -> None:
+        """Takes the marks back of what was to begin soon, and does not."""
+        for delivery in deliveries:
+            self.change(self._leave([delivery]), Begun.YES)
+            self.change([delivery], Begun.NOT)
 
     def begin(self, delivery: Delivery, begun: Begun = Begun.YES) -> None:
         """Has a delivery begin, at once if the server takes it for begun already."""
         if delivery.entry.begun and begun is Begun.YES:
             self._begin(delivery)
             return
-        self._beginning[delivery.place] = delivery
-        self.mark([delivery], begun)
+        self._beginning[delivery.place] = delivery, begun
+        self._wake.set()
 
-    def mark(self, deliveries: Sequence[Delivery], begun: Begun) -> None:
-        """Has deliveries marked soon."""
-        for delivery in deliveries:
-            self._marks[delivery.place] = delivery, begun
+    def change(self, deliveries: Sequence[Delivery], begun: Begun) -> None:
+        """Has marks changed soon."""
+        self._changed += [(delivery, begun) for delivery in deliveries]
         if deliveries:
             self._wake.set()
 
+    def leave(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
+        """Notes what is about to be settled. Result: what the marks go to that are settled with it."""
+        return self._leave([delivery for delivery in deliveries if not delivery.alone])
+
+    def _leave(self, deliveries: list[Delivery]) -> list[Delivery]:
+        heirs: set[Shard] = set()
+        for delivery in deliveries:
+            shard = delivery.topic, delivery.shard
+            begun = self._begun[shard]
+            if begun and next(reversed(begun)) == delivery.entry.entry:
+                heirs.add(shard)
+            begun.pop(delivery.entry.entry, None)
+        return [next(reversed(self._begun[shard].values())) for shard in heirs if self._begun[shard]]
+
     def take_back(self) -> list[Delivery]:
         """What has not begun, and will not."""
-        taken = list(self._beginning.values())
+        taken = [delivery for delivery, _ in self._beginning.values()]
         self._beginning.clear()
         return taken
 
@@ -62,17 +99,21 @@ class Beginnings:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            marks, self._marks = self._marks, {}
-            try:
-                async with asyncio.timeout(_ANSWER_S):
-                    await self._tell(list(marks.values()))
-            except (LisaError, TimeoutError) as error:
-                logger.debug("%d deliveries could not be marked as begun: %s", len(marks), error)
-            for place in marks:
-                if delivery := self._beginning.pop(place, None):
+            changed, self._changed = self._changed, []
+            marked = list(self._beginning.values())
+            in_turn = [delivery for delivery, _ in marked if not delivery.alone]
+            in_turn += self._look_ahead({delivery.topic for delivery in in_turn})
+            self.cover(in_turn)
+            last = {(delivery.topic, delivery.shard): delivery for delivery in in_turn}
+            marks = changed + [mark for mark in marked if mark[0].alone]
+            await self._tell([*marks, *((delivery, Begun.YES) for delivery in last.values())])
+            for delivery, _ in marked:
+                if self._beginning.pop(delivery.place, None):
                     self._begin(delivery)
 
     async def _tell(self, marks: list[tuple[Delivery, Begun]]) -> None:
-        for begun in _ORDER:
-            if some := [delivery for delivery, mark in marks if mark is begun]:
-                await self._connection.run(self._core.mark(some, begun))
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await self._connection.run(self._core.mark(marks))
+        except (LisaError, TimeoutError) as error:
+            logger.debug("deliveries could not be marked as begun: %s", error)

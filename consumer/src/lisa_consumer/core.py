@@ -87,6 +87,7 @@ class Core:
         self._keys = _Keys(prefix)
         self._clock = clock
         self._count_beginning: CountBeginning | None = None
+        self._leave: Callable[[Sequence[Delivery]], list[Delivery]] | None = None
 
     def read(
         self,
@@ -144,7 +145,8 @@ class Core:
         """Deliveries of what was read, and whether any of it was passed over."""
         if not batches:
             return [], False
-        batches, marks = self._mark_beginning(batches)
+        batches, marked = self._mark_beginning(batches)
+        marks = [consuming.mark(keys, self.group, self.name, [name], Begun.YES) for keys, name in marked.items()]
         # Shards may be on several servers, each with a clock of its own, which is asked right after the records.
         fetched = (
             yield [
@@ -163,7 +165,7 @@ class Core:
                 logger.error("%d messages of %s cannot be fetched: %s", len(entries), keys.tag, records)
                 continue
             found = sort_entries(keys, self.group, entries, records, now_ms)
-            deliveries += found.deliveries
+            deliveries += self._check_mark(found.deliveries, marked.get(keys))
             passed_over |= bool(found.pass_over or found.unreadable)
             if found.pass_over:
                 calls.append(consuming.pass_over(keys, self.group, found.pass_over, policy))
@@ -180,31 +182,44 @@ class Core:
                 logger.warning("entries that were to be passed over come again: %s", error)
         return deliveries, passed_over
 
-    def mark_beginnings(self, count: CountBeginning | None = None) -> None:
-        """From now on the server is told what begins; `count` says how much of what is read begins at once."""
+    def mark_beginnings(
+        self,
+        count: CountBeginning | None = None,
+        leave: Callable[[Sequence[Delivery]], list[Delivery]] | None = None,
+    ) -> None:
+        """From now on the server is told what begins.
+
+        `count` says how much of what is read begins at once, `leave` what is to be marked when others are settled.
+        """
         self.name = self.name.removesuffix(MARKING) + MARKING
-        self._count_beginning = count
+        self._count_beginning, self._leave = count, leave
 
     def _mark_beginning(
         self, batches: list[tuple[TopicKeys, list[Entry]]]
-    ) -> tuple[list[tuple[TopicKeys, list[Entry]]], list[Call[Any]]]:
-        """The batches, where entries that have to wait are not begun, and the calls that mark the others as begun."""
+    ) -> tuple[list[tuple[TopicKeys, list[Entry]]], dict[TopicKeys, str]]:
+        """The batches, where entries that have to wait are not begun, and the last of each shard that begins."""
         if self._count_beginning is None:
-            return batches, []
-        marked, marks = [], []
+            return batches, {}
+        told, marked = [], {}
         counts = self._count_beginning([keys.topic for keys, _ in batches], [entries for _, entries in batches])
         for (keys, entries), count in zip(batches, counts, strict=True):
             if count:
-                names = [entry.entry for entry in entries[:count]]
-                marks.append(consuming.mark(keys, self.group, self.name, names, Begun.YES))
-            waiting = [entry._replace(begun=False) for entry in entries[count:]]
-            marked.append((keys, entries[:count] + waiting))
-        return marked, marks
+                marked[keys] = entries[count - 1].entry
+            told.append((keys, entries[:count] + [entry._replace(begun=False) for entry in entries[count:]]))
+        return told, marked
 
-    def mark(self, deliveries: Sequence[Delivery], begun: Begun) -> Flow[None]:
-        """Tells the server whether deliveries have begun, which renews their leases."""
-        for keys, batch in self._by_shard(deliveries):
-            yield consuming.mark(keys, self.group, self.name, [d.entry.entry for _, d in batch], begun)
+    def _check_mark(self, deliveries: list[Delivery], marked: str | None) -> list[Delivery]:
+        """The deliveries, none of them begun where the one is passed over that was to carry the mark."""
+        if marked is None or any(delivery.entry.entry == marked for delivery in deliveries):
+            return deliveries
+        return [delivery._replace(entry=delivery.entry._replace(begun=False)) for delivery in deliveries]
+
+    def mark(self, marks: Sequence[tuple[Delivery, Begun]]) -> Flow[None]:
+        """Tells the server whether deliveries have begun, which renews their leases. The latest mark of each holds."""
+        yield [
+            consuming.mark(self._keys[d.topic, d.shard], self.group, self.name, [d.entry.entry], begun)
+            for d, begun in marks
+        ]
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
         """Acks deliveries. Result: one outcome for each."""
@@ -250,7 +265,7 @@ class Core:
             entries = [delivery.entry for delivery in batch]
             return consuming.extend(keys, self.group, self.name, entries, policy, lease_ms=lease_ms)
 
-        return (yield from self._settle(deliveries, calls))
+        return (yield from self._settle(deliveries, calls, ends=False))
 
     def visibilities_s(self, topics: Collection[str]) -> Flow[dict[str, float]]:
         """The topics' visibility timeouts, in seconds."""
@@ -261,12 +276,19 @@ class Core:
         self,
         deliveries: Sequence[Delivery],
         call: Callable[[TopicKeys, Policy, Sequence[Delivery]], Call[list[T]]],
+        *,
+        ends: bool = True,
     ) -> Flow[list[T]]:
         """One call for each shard, all in one round trip; results in the order of the deliveries."""
         batches = list(self._by_shard(deliveries))
         layouts = yield from self._topics.resolve_each({keys.topic for keys, _ in batches})
         calls = [call(keys, layouts[keys.topic].policy, [delivery for _, delivery in batch]) for keys, batch in batches]
-        replies: list[list[T]] = (yield calls) if calls else []
+        heirs = self._leave(deliveries) if ends and self._leave else []
+        marks = [
+            consuming.mark(self._keys[d.topic, d.shard], self.group, self.name, [d.entry.entry], Begun.YES)
+            for d in heirs
+        ]
+        replies: list[list[T]] = (yield [*marks, *calls])[len(marks) :] if calls else []
         placed: dict[int, T] = {}
         for (_, batch), reply in zip(batches, replies, strict=True):
             for (position, _), result in zip(batch, reply, strict=True):

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from lisa_common.aio import AsyncConnection
 from lisa_common.delivery import Delivery, Entry
 from lisa_common.protocol.consuming import Begun
 from lisa_consumer.beginnings import Beginnings
-from lisa_consumer.core import Core
+from lisa_consumer.core import MAX_BATCH, Core
 from lisa_consumer.isolation import Isolation
 from lisa_consumer.slots import Slots
 
@@ -19,7 +19,7 @@ class Queues:
     """A queue for each topic that has anything waiting, and one for what is to run alone.
 
     `begin` is called with each delivery once it has a slot and the server takes it for begun; with none any more once
-    the worker is stopping.
+    the worker is stopping. `soon` says of a topic how many begin in a moment.
     """
 
     def __init__(
@@ -28,29 +28,31 @@ class Queues:
         core: Core,
         slots: Slots,
         stopping: asyncio.Event,
+        *,
         begin: Callable[[Delivery], None],
+        soon: Callable[[str], int],
     ) -> None:
         self._slots = slots
         self._queues: dict[str, deque[Delivery]] = defaultdict(deque)
-        self._beginnings = Beginnings(connection, core, begin)
-        self._isolation = Isolation(self._start, lambda alone: self._beginnings.mark([alone], Begun.BESIDE))
+        self._soon = soon
+        self._beginnings = Beginnings(connection, core, begin, self._look_ahead)
+        self._isolation = Isolation(self._start, lambda alone: self._beginnings.change([alone], Begun.BESIDE))
         self._stopping = stopping
-        core.mark_beginnings(self._count_beginning)
+        core.mark_beginnings(self._count_beginning, self._beginnings.leave)
 
     async def run(self) -> None:
         """Tells the server what begins, until cancelled."""
         await self._beginnings.run()
 
-    def add(self, deliveries: Iterable[Delivery]) -> None:
+    def add(self, deliveries: Sequence[Delivery]) -> None:
         """Takes what was read."""
         for delivery in deliveries:
             if delivery.alone:
                 self._isolation.add(delivery)
             else:
                 self._queues[delivery.topic].append(delivery)
+        self._beginnings.cover(delivery for delivery in deliveries if delivery.entry.begun)
         self._start()
-        for queue in self._queues.values():
-            self._beginnings.mark(_take_unmarked(queue), Begun.NOT)
 
     def end(self, delivery: Delivery) -> None:
         """Notes that a delivery which had begun has ended: another one may begin."""
@@ -73,7 +75,9 @@ class Queues:
             return
         running = self._slots.taken
         if alone := self._isolation.next(running, self._slots.take):
-            self._beginnings.begin(alone, Begun.BESIDE if running else Begun.YES)
+            # What is to begin soon waits for it.
+            self._beginnings.uncover(self._replace(begun=False))
+            self._beginnings.begin(alone, Begun.BESIDE if running else Begun.ALONE)
         waiting = [] if self._isolation.holds_back else list(self._queues)
         while waiting:
             waiting = [topic for topic in waiting if self._start_one(topic) and topic in self._queues]
@@ -94,6 +98,8 @@ class Queues:
         if self._stopping.is_set() or is_wanted:
             return [0] * len(batches)
         begin = self._share_out(topics, batches)
+        for topic in begin:
+            begin[topic] += self._soon(topic)
         counts = []
         for topic, batch in zip(topics, batches, strict=True):
             counts.append(min(begin[topic], len(batch)))
@@ -110,14 +116,20 @@ class Queues:
             begin.update(turn)
         return begin
 
+    def _look_ahead(self, topics: Iterable[str]) -> list[Delivery]:
+        """What waits and will begin in a moment, of these topics; it counts as begun from now on."""
+        ahead: list[Delivery] = []
+        for topic in topics:
+            ahead += self._replace(topic, self._soon(topic), begun=True)
+        return ahead
 
-def _take_unmarked(queue: deque[Delivery]) -> list[Delivery]:
-    """What waits and yet is marked as begun, as another took its slot meanwhile; noted as not begun."""
-    if not queue or not queue[0].entry.begun:
-        return []
-    unmarked = []
-    for at, delivery in enumerate(queue):
-        if delivery.entry.begun:
-            queue[at] = delivery._replace(entry=delivery.entry._replace(begun=False))
-            unmarked.append(queue[at])
-    return unmarked
+    def _replace(self, topic: str | None = None, limit: int = MAX_BATCH, *, begun: bool) -> list[Delivery]:
+        """Changes whether the next of a topic, or of all, count as begun. Result: those that it changed."""
+        changed = []
+        for queue in (self._queues.get(topic, deque()),) if topic else self._queues.values():
+            for at in range(min(limit, len(queue))):
+                delivery = queue[at]
+                if delivery.entry.begun is not begun:
+                    queue[at] = delivery._replace(entry=delivery.entry._replace(begun=begun))
+                    changed.append(queue[at])
+        return changed
