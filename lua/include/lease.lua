@@ -1,6 +1,6 @@
 -- What the server's counter of deliveries says of one that is pending: lease * 1000 + state.
 --   lease  its own length in ms, 0 for the visibility timeout of the topic
---   state  1: read, 2: begun, 3: begun, though it was to run alone, beside others
+--   state  1: read, 2: begun, 4: begun, to run alone, 3: begun, though it was to run alone, beside others
 -- What a plain consumer reads has begun. A worker, whose name at the server ends in "~", marks what begins: with one
 -- entry, all that it holds of entries before it have begun, but what is to run alone, which is marked by itself.
 local BEGUN, BESIDE = 2, 3

@@ -64,7 +64,9 @@ class Shift:
         self._leases = Leases(renewing, core)
         self._settler = Settler(connection, core, self._settled)
         self._hands = {topic: Hand(route.concurrency, settings.prefetch) for topic, route in routes.items()}
-        self._queues = Queues(renewing, core, slots, stopping, self._begin, lambda topic: self._hands[topic].soon)
+        self._queues = Queues(
+            *(renewing, core, slots, stopping), begin=self._begin, soon=lambda topic: self._hands[topic].soon
+        )
         self._running: set[asyncio.Task[None]] = set()
         self._stopping = stopping
         self._room = asyncio.Event()

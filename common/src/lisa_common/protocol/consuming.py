@@ -119,6 +119,9 @@ class Begun(IntEnum):
     NOT = 1
     """What a read leaves. If the lease of a worker's runs out, no attempt is spent; of a plain consumer one is."""
     YES = 2
+    """It has, and with it all that the consumer holds of entries before it, but those that are to run alone."""
+    ALONE = 4
+    """It has, and is to run alone."""
     BESIDE = 3
     """It was to run alone, and others run beside it: if its lease runs out, that may be their doing."""
 
