@@ -188,7 +188,7 @@ def twice_renewed(run: Run) -> None:
 
 def twice_same(run: Run) -> None:
     """Two deliveries of one attempt, though nobody gave the first back."""
-    run.read(2)
+    run.handle(3, run.read(2), "it broke")
     run.ack(10, run.read(9))
 
 
@@ -230,6 +230,7 @@ def too_often(run: Run) -> None:
 def twice_replayed_once(run: Run) -> None:
     """Three first attempts, though it was replayed once."""
     entries = [run.read(2), run.read(9), run.read(16)]
+    run.handle(10, entries[1], "it broke")
     run.settle(3, "nack", entries[0], "garbage")
     run.ask(4, "replay", "replayed")
     run.ack(17, entries[2])

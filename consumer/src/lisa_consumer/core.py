@@ -21,20 +21,13 @@ from lisa_common.protocol.consuming import MARKING, AckOutcome, Begun, Nack, Nac
 from lisa_common.reading import sort_entries
 from lisa_common.topics import Topics
 from lisa_common.values import MAX_NAME_LENGTH, Duration, check_int, check_name, duration_ms
+from lisa_consumer.marks import Batches, Marking, check_mark
 
 __all__ = ["Core", "Reading", "consumer_name", "topic_names"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-CountBeginning = Callable[[list[str], list[list[Entry]]], list[int]]
-"""How many of each batch of entries, by topic, begin at once."""
-
-
-def _halves(pairs: list[Any]) -> tuple[list[Any], list[Any]]:
-    return pairs[::2], pairs[1::2]
-
 
 MAX_BATCH = 1_000
 """Most deliveries in one script call."""
@@ -86,8 +79,7 @@ class Core:
         self._reading: Reading | None = None
         self._keys = _Keys(prefix)
         self._clock = clock
-        self._count_beginning: CountBeginning | None = None
-        self._leave: Callable[[Sequence[Delivery]], list[Delivery]] | None = None
+        self._marking: Marking | None = None
 
     def read(
         self,
@@ -145,27 +137,18 @@ class Core:
         """Deliveries of what was read, and whether any of it was passed over."""
         if not batches:
             return [], False
-        batches, marked = self._mark_beginning(batches)
-        marks = [consuming.mark(keys, self.group, self.name, [name], Begun.YES) for keys, name in marked.items()]
-        # Shards may be on several servers, each with a clock of its own, which is asked right after the records.
-        fetched = (
-            yield [
-                call
-                for keys, entries in batches
-                for call in (consuming.fetch(keys, [e.id or "" for e in entries]), consuming.server_time())
-            ]
-            + marks
-        )
+        batches, marked = self._marking.divide(batches) if self._marking else (batches, {})
+        fetched = yield from self._fetch_records(batches, marked)
         deliveries: list[Delivery] = []
         calls: list[Call[Any]] = []
         passed_over = False
-        for (keys, entries), records, now_ms in zip(batches, *_halves(fetched[: 2 * len(batches)]), strict=True):
+        for (keys, entries), records, now_ms in zip(batches, *fetched, strict=True):
             policy = layouts[keys.topic].policy
             if isinstance(records, str):
                 logger.error("%d messages of %s cannot be fetched: %s", len(entries), keys.tag, records)
                 continue
             found = sort_entries(keys, self.group, entries, records, now_ms)
-            deliveries += self._check_mark(found.deliveries, marked.get(keys))
+            deliveries += check_mark(found.deliveries, marked.get(keys))
             passed_over |= bool(found.pass_over or found.unreadable)
             if found.pass_over:
                 calls.append(consuming.pass_over(keys, self.group, found.pass_over, policy))
@@ -182,44 +165,30 @@ class Core:
                 logger.warning("entries that were to be passed over come again: %s", error)
         return deliveries, passed_over
 
-    def mark_beginnings(
-        self,
-        count: CountBeginning | None = None,
-        leave: Callable[[Sequence[Delivery]], list[Delivery]] | None = None,
-    ) -> None:
-        """From now on the server is told what begins.
+    def _fetch_records(self, batches: Batches, marked: dict[TopicKeys, str]) -> Flow[tuple[list[Any], list[int]]]:
+        """The records of each batch, and the server's time. Marks the last entry that begins of each shard."""
+        # Shards may be on several servers, each with a clock of its own, which is asked right after the records.
+        calls: list[Call[Any]] = [
+            call
+            for keys, entries in batches
+            for call in (consuming.fetch(keys, [e.id or "" for e in entries]), consuming.server_time())
+        ]
+        marks = [consuming.mark(keys, self.group, self.name, [entry], Begun.YES) for keys, entry in marked.items()]
+        replies = (yield [*calls, *marks])[: len(calls)]
+        return replies[::2], replies[1::2]
 
-        `count` says how much of what is read begins at once, `leave` what is to be marked when others are settled.
-        """
+    def mark_beginnings(self, marking: Marking | None = None) -> None:
+        """From now on the server is told what begins."""
         self.name = self.name.removesuffix(MARKING) + MARKING
-        self._count_beginning, self._leave = count, leave
-
-    def _mark_beginning(
-        self, batches: list[tuple[TopicKeys, list[Entry]]]
-    ) -> tuple[list[tuple[TopicKeys, list[Entry]]], dict[TopicKeys, str]]:
-        """The batches, where entries that have to wait are not begun, and the last of each shard that begins."""
-        if self._count_beginning is None:
-            return batches, {}
-        told, marked = [], {}
-        counts = self._count_beginning([keys.topic for keys, _ in batches], [entries for _, entries in batches])
-        for (keys, entries), count in zip(batches, counts, strict=True):
-            if count:
-                marked[keys] = entries[count - 1].entry
-            told.append((keys, entries[:count] + [entry._replace(begun=False) for entry in entries[count:]]))
-        return told, marked
-
-    def _check_mark(self, deliveries: list[Delivery], marked: str | None) -> list[Delivery]:
-        """The deliveries, none of them begun where the one is passed over that was to carry the mark."""
-        if marked is None or any(delivery.entry.entry == marked for delivery in deliveries):
-            return deliveries
-        return [delivery._replace(entry=delivery.entry._replace(begun=False)) for delivery in deliveries]
+        self._marking = marking
 
     def mark(self, marks: Sequence[tuple[Delivery, Begun]]) -> Flow[None]:
         """Tells the server whether deliveries have begun, which renews their leases. The latest mark of each holds."""
-        yield [
-            consuming.mark(self._keys[d.topic, d.shard], self.group, self.name, [d.entry.entry], begun)
-            for d, begun in marks
-        ]
+        yield [self._mark(delivery, begun) for delivery, begun in marks]
+
+    def _mark(self, delivery: Delivery, begun: Begun) -> Call[bool]:
+        keys = self._keys[delivery.topic, delivery.shard]
+        return consuming.mark(keys, self.group, self.name, [delivery.entry.entry], begun)
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
         """Acks deliveries. Result: one outcome for each."""
@@ -283,11 +252,8 @@ class Core:
         batches = list(self._by_shard(deliveries))
         layouts = yield from self._topics.resolve_each({keys.topic for keys, _ in batches})
         calls = [call(keys, layouts[keys.topic].policy, [delivery for _, delivery in batch]) for keys, batch in batches]
-        heirs = self._leave(deliveries) if ends and self._leave else []
-        marks = [
-            consuming.mark(self._keys[d.topic, d.shard], self.group, self.name, [d.entry.entry], Begun.YES)
-            for d in heirs
-        ]
+        heirs = self._marking.leave(deliveries) if ends and self._marking else []
+        marks = [self._mark(heir, Begun.YES) for heir in heirs]
         replies: list[list[T]] = (yield [*marks, *calls])[len(marks) :] if calls else []
         placed: dict[int, T] = {}
         for (_, batch), reply in zip(batches, replies, strict=True):

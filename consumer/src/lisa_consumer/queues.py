@@ -10,6 +10,7 @@ from lisa_common.protocol.consuming import Begun
 from lisa_consumer.beginnings import Beginnings
 from lisa_consumer.core import MAX_BATCH, Core
 from lisa_consumer.isolation import Isolation
+from lisa_consumer.marks import Marking
 from lisa_consumer.slots import Slots
 
 __all__ = ["Queues"]
@@ -38,7 +39,7 @@ class Queues:
         self._beginnings = Beginnings(connection, core, begin, self._look_ahead)
         self._isolation = Isolation(self._start, lambda alone: self._beginnings.change([alone], Begun.BESIDE))
         self._stopping = stopping
-        core.mark_beginnings(self._count_beginning, self._beginnings.leave)
+        core.mark_beginnings(Marking(self._count_beginning, self._beginnings.leave))
 
     async def run(self) -> None:
         """Tells the server what begins, until cancelled."""

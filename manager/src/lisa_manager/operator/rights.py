@@ -92,9 +92,9 @@ _ROLES = {
         on_all="evalsha exists unlink",
         on={
             "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
-            "ready": "exists xack xadd xautoclaim xdel xgroup|create xgroup|delconsumer xgroup|destroy xinfo|consumers"
+            "ready": "exists xack xadd xdel xgroup|create xgroup|delconsumer xgroup|destroy xinfo|consumers"
             " xinfo|groups xlen xpending xrange xrevrange xtrim",
-            "messages": "hdel hget hlen hscan hset",
+            "messages": "hdel hget hlen hscan hset hstrlen",
             "expiring": "zadd zrange zrem zscan zscore",
             "finished": "zadd zcount zrange zrem zremrangebyrank zscan zscore",
             "owed": "hdel hexists hget hmget hscan hset",
