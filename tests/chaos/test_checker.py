@@ -230,7 +230,8 @@ def too_often(run: Run) -> None:
 def twice_replayed_once(run: Run) -> None:
     """Three first attempts, though it was replayed once."""
     entries = [run.read(2), run.read(9), run.read(16)]
-    run.handle(10, entries[1], "it broke")
+    for at, entry in zip((2.5, 10), entries, strict=False):
+        run.handle(at, entry, "it broke")
     run.settle(3, "nack", entries[0], "garbage")
     run.ask(4, "replay", "replayed")
     run.ack(17, entries[2])

@@ -67,7 +67,7 @@ class AsyncConsumer:
         return await self._run(self._core.release(deliveries))
 
     async def extend(self, *deliveries: Delivery, lease: Duration | None = None) -> list[bool]:
-        """Renews leases: `lease` from now, or the visibility timeout, which is also the most. False: it is lost."""
+        """Renews leases: `lease` from now, or the topic's visibility timeout. False: the lease is lost."""
         return await self._run(self._core.extend(deliveries, lease))
 
     async def close(self) -> None:
