@@ -322,3 +322,37 @@ def test_thousand_at_once(queue: Queue) -> None:
     queue.advance(LEASE_MS)
     assert queue.reclaim("g", limit=1_000).retry == 1_000
     assert len(queue.contents().retry) == 1_000
+
+
+def test_a_mark_holds_for_entries_before_it(queue: Queue) -> None:
+    """Of one worker, and of no other; whatever becomes of the entry that was marked."""
+    queue.join("g")
+    queue.send_all([outgoing(id) for id in "abcde"])
+    deliveries = queue.read("g", WORKER)
+    queue.send_all([outgoing(id) for id in "xy"])
+    queue.read("g", "other~")
+    queue.mark(Begun.YES, deliveries[2])
+    queue.advance(LEASE_MS)
+    assert queue.reclaim("g") == Reclaimed("0-0", 3, 0, 0, released=4)
+    assert queue.contents().retry.keys() == {"g/a", "g/b", "g/c"}
+
+
+def test_a_mark_says_nothing_of_what_is_to_run_alone(queue: Queue) -> None:
+    """It begins out of turn: neither is it begun by another's mark, nor others by its own."""
+    queue.join("g")
+    queue.send("alone", max_retries=0)
+    queue.read("g")
+    again(queue, Begun.NOT)
+    queue.send("later")
+    (later,) = queue.read("g", WORKER)
+    queue.mark(Begun.YES, later)
+    queue.advance(LEASE_MS)
+    assert queue.reclaim("g") == Reclaimed("0-0", 1, 0, 0, released=1)
+    queue.ack(*queue.read("g", WORKER))
+    queue.send("before")
+    queue.send("poison", max_retries=0)
+    before, poison = queue.read("g", WORKER)
+    queue.mark(Begun.ALONE, poison)
+    queue.advance(LEASE_MS)
+    assert queue.reclaim("g").released == 1
+    assert queue.ack(before) == ["late"]
