@@ -42,7 +42,9 @@ class Beginnings:
         self._begin = begin
         self._look_ahead = look_ahead
         self._begun: dict[Shard, dict[str, Delivery]] = defaultdict(dict)
-        """What was marked, in the order of its entries: the last one carries the mark of the shard."""
+        """What was marked, in the order of its entries."""
+        self._marked: dict[Shard, str] = {}
+        """The entry that carries the mark of each shard, the last one then."""
         self._beginning: dict[tuple[str, str, str], tuple[Delivery, Begun]] = {}
         """What begins once it is marked."""
         self._changed: list[tuple[Delivery, Begun]] = []
@@ -51,13 +53,18 @@ class Beginnings:
 
     def cover(self, deliveries: Iterable[Delivery]) -> None:
         """Notes what was marked as begun, in the order of its entries."""
+        shard: Shard = "", ""
+        begun: dict[str, Delivery] = {}
         for delivery in deliveries:
-            self._begun[delivery.topic, delivery.shard][delivery.entry.entry] = delivery
+            if shard != (found := (delivery.topic, delivery.shard)):
+                shard, begun = found, self._begun[found]
+            begun[delivery.entry.entry] = delivery
+            self._marked[shard] = delivery.entry.entry
 
     def uncover(self, deliveries: Iterable[Delivery]) -> None:
         """Takes the marks back of what was to begin soon, and does not."""
         for delivery in deliveries:
-            self.change(self._leave([delivery]), Begun.YES)
+            self.change(self.leave([delivery]), Begun.YES)
             self.change([delivery], Begun.NOT)
 
     def begin(self, delivery: Delivery, begun: Begun = Begun.YES) -> None:
@@ -76,17 +83,21 @@ class Beginnings:
 
     def leave(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Notes what is about to be settled. Result: what the marks go to that are settled with it."""
-        return self._leave([delivery for delivery in deliveries if not delivery.alone])
-
-    def _leave(self, deliveries: list[Delivery]) -> list[Delivery]:
-        heirs: set[Shard] = set()
         for delivery in deliveries:
-            shard = delivery.topic, delivery.shard
-            begun = self._begun[shard]
-            if begun and next(reversed(begun)) == delivery.entry.entry:
-                heirs.add(shard)
-            begun.pop(delivery.entry.entry, None)
-        return [next(reversed(self._begun[shard].values())) for shard in heirs if self._begun[shard]]
+            self._begun[delivery.topic, delivery.shard].pop(delivery.entry.entry, None)
+        return [heir for shard, marked in list(self._marked.items()) if (heir := self._inherit(shard, marked))]
+
+    def _inherit(self, shard: Shard, marked: str) -> Delivery | None:
+        """What the mark of a shard goes to, if the one that had it is settled and there is another."""
+        begun = self._begun[shard]
+        if marked in begun:
+            return None
+        heir = next(reversed(begun.values()), None)
+        if heir is None:
+            del self._marked[shard]
+        else:
+            self._marked[shard] = heir.entry.entry
+        return heir
 
     def take_back(self) -> list[Delivery]:
         """What has not begun, and will not."""

@@ -61,6 +61,10 @@ class Queues:
         self._isolation.end(delivery)
         self._start()
 
+    def forget(self, delivery: Delivery) -> None:
+        """Lets go of a delivery that was to begin, and will neither begin nor be settled."""
+        self._beginnings.change(self._beginnings.leave([delivery]), Begun.YES)
+
     def take_back(self) -> list[Delivery]:
         """What has not begun, and will not."""
         beginning = self._beginnings.take_back()

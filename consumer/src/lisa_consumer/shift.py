@@ -222,6 +222,7 @@ class Shift:
         try:
             if not self._leases.begin(delivery, route.timeout_s):
                 logger.warning("%s is not begun: its lease has run out while it was held", delivery)
+                self._queues.forget(delivery)
                 self._settled(delivery)
                 return
             began = time.monotonic()
