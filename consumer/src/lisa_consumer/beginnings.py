@@ -69,7 +69,7 @@ class Beginnings:
 
     def begin(self, delivery: Delivery, begun: Begun = Begun.YES) -> None:
         """Has a delivery begin, at once if the server takes it for begun already."""
-        if delivery.entry.begun and begun is Begun.YES:
+        if delivery.entry.begun:
             self._begin(delivery)
             return
         self._beginning[delivery.place] = delivery, begun

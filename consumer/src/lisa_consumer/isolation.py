@@ -40,7 +40,7 @@ class Isolation:
     @property
     def is_wanted(self) -> bool:
         """Whether something runs alone or waits to."""
-        return bool(self._waiting) or self.holds_back
+        return self._held_since is not None or bool(self._waiting)
 
     def add(self, delivery: Delivery) -> None:
         """Takes a delivery that is to run alone."""

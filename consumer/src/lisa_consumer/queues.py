@@ -58,8 +58,11 @@ class Queues:
     def end(self, delivery: Delivery) -> None:
         """Notes that a delivery which had begun has ended: another one may begin."""
         self._slots.give_back(delivery.topic)
-        self._isolation.end(delivery)
-        self._start()
+        if self._isolation.is_wanted:
+            self._isolation.end(delivery)
+            self._start()
+        elif self._queues:
+            self._start()
 
     def forget(self, delivery: Delivery) -> None:
         """Lets go of a delivery that was to begin, and will neither begin nor be settled."""
@@ -78,14 +81,18 @@ class Queues:
         """Starts what may run: of each topic in turn, while there are slots."""
         if self._stopping.is_set():
             return
+        if self._isolation.is_wanted:
+            self._start_alone()
+        waiting = [] if self._isolation.holds_back else list(self._queues)
+        while waiting:
+            waiting = [topic for topic in waiting if self._start_one(topic) and topic in self._queues]
+
+    def _start_alone(self) -> None:
         running = self._slots.taken
         if alone := self._isolation.next(running, self._slots.take):
             # What is to begin soon waits for it.
             self._beginnings.uncover(self._replace(begun=False))
             self._beginnings.begin(alone, Begun.BESIDE if running else Begun.ALONE)
-        waiting = [] if self._isolation.holds_back else list(self._queues)
-        while waiting:
-            waiting = [topic for topic in waiting if self._start_one(topic) and topic in self._queues]
 
     def _start_one(self, topic: str) -> bool:
         if not self._slots.take(topic):
