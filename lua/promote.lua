@@ -15,6 +15,7 @@ local waiting, retry, ready, owed, failures, messages = KEYS[1], KEYS[2], KEYS[3
 --@include record
 --@include groups
 --@include failure
+--@include again
 --@include wake
 --@include budget
 local now = clock(ARGV[1])
@@ -85,15 +86,10 @@ for i = 1, #due_retries, 2 do
   local due = math.ceil(tonumber(due_retries[i + 1]))
   local failure = read_failure(redis.call('HGET', failures, due_retries[i]))
   if failure or afford(work_on(id, 1, 1)) then
-    failure = failure or first_failure(id, due)
-    local entry = redis.pcall(
-      'XADD', ready, '*', 'id', id, 'due', failure.due, 'n', failure.attempts + 1, 'g', group, 'at', due
-    )
-    if type(entry) == 'table' then
-      return put_back(retry, due_retries, i, entry)
+    local refusal = make_ready_again(group, id, failure or first_failure(id, due), due)
+    if refusal then
+      return put_back(retry, due_retries, i, refusal)
     end
-    failure.next = entry
-    redis.call('HSET', failures, due_retries[i], write_failure(failure))
   else
     redis.call('ZADD', retry, due_retries[i + 1], due_retries[i])
     returned = returned + 1

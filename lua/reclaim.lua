@@ -1,5 +1,6 @@
--- Takes deliveries of one group back whose visibility timeout has passed: each counts as an attempt and goes to the
--- retry set or to garbage. Looks at a bounded part of the pending list, from a cursor.
+-- Takes deliveries of one group back whose leases have run out. One that had begun counts as an attempt and goes to the
+-- retry set or to garbage; one that had not begun is ready again, no attempt spent. Looks at a part of the pending list,
+-- from a cursor, and takes back no more than a server does in a moment, however large the messages are.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record
@@ -15,9 +16,11 @@
 -- ARGV[4] topic      named in the wake
 -- ARGV[5] policy     JSON, the policy of the topic
 -- ARGV[6] seed       of the jitter of delays
--- ARGV[7] cursor     entry id to go on from, "0-0" to begin
--- ARGV[8] limit      at most so many deliveries
--- returns  { next cursor, reclaimed to retry, to garbage, no longer wanted }; the cursor is "0-0" after the last
+-- ARGV[7] visibility length in ms of leases that have none of their own
+-- ARGV[8] cursor     entry id where to go on, "0-0" to begin
+-- ARGV[9] limit      at most so many deliveries
+-- returns  { next cursor, reclaimed to retry, to garbage, no longer wanted, released, ms until the first lease of a
+--          length of its own ends or -1 }; the cursor is "0-0" after the last
 local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local failures, retry, garbage = KEYS[6], KEYS[7], KEYS[8]
 --@include clock
@@ -25,48 +28,91 @@ local failures, retry, garbage = KEYS[6], KEYS[7], KEYS[8]
 --@include entry
 --@include groups
 --@include failure
+--@include again
 --@include owes
 --@include forget
+--@include lease
 --@include policy
 --@include wake
 local now, group = clock(ARGV[1]), ARGV[2]
 local policy = read_policy(ARGV[5], ARGV[6])
+local visibility, limit = tonumber(ARGV[7]), tonumber(ARGV[9])
 --@include fail
 
--- A foreign or damaged entry has no fields of ours: there is no message to speak of.
-local function delivery_of(entry, values)
-  local fields = fields_of(values)
+-- To fail a message is to read its record. 4 MiB take a few milliseconds, and so does a look at so many deliveries.
+local MOST_BYTES, MOST_LOOKS = 4194304, 2000
+
+-- A foreign or damaged entry has no fields of ours, one that was deleted has none: there is no message to speak of.
+local function delivery_of(entry, consumer, lease, state)
+  local found = redis.call('XRANGE', ready, entry, entry)[1]
+  local fields = fields_of(found and found[2] or {})
   local attempt, due = whole_number(fields['n']), whole_number(fields['due'])
   if not fields['id'] or not attempt or not due or (fields['g'] or group) ~= group then
     return nil
   end
   return {
     entry = entry, id = fields['id'], attempt = attempt, due = due, reason = 'abandoned',
-    error = string.format('not acked within the visibility timeout of %.0f ms', policy.visibility_ms),
+    begun = has_begun(group, entry, consumer, state, fields['alone']),
+    alone = fields['alone'] and state ~= BESIDE,
+    error = string.format('not acked within %s of %.0f ms', lease > 0 and 'its lease' or 'the visibility timeout',
+      lease > 0 and lease or visibility),
   }
 end
 
--- Claimed for one moment only: every claimed entry is acked in this same script. No consumer can have this name, as it is
--- deleted afterwards, and what is pending on it with it.
-local claimant = '~manager'
--- The server measures idle time by its own clock, whatever now_ms says.
-local idle = math.max(0, policy.visibility_ms + server_ms() - now)
-local claim = redis.call('XAUTOCLAIM', ready, group, claimant, idle, ARGV[7], 'COUNT', ARGV[8])
--- Its third part are entries that were deleted from the stream while they were pending.
-local counts = { retry = 0, garbage = 0, gone = #claim[3] }
+-- As `release` does it, of a message that still waits for the group.
+local function give_back(delivery)
+  if not wanted(group, delivery) then
+    return 'gone'
+  end
+  local copy = copy_of(group, delivery.id)
+  local failure = read_failure(redis.call('HGET', failures, copy)) or { reason = 'released', error = '' }
+  failure.attempts, failure.entry = delivery.attempt - 1, delivery.entry
+  failure.due, failure.at = delivery.due, now
+  local refusal = make_ready_again(group, delivery.id, failure, now)
+  if refusal then
+    error(refusal)
+  end
+  return 'released'
+end
+
+local counts = { retry = 0, garbage = 0, gone = 0, dropped = 0, released = 0 }
 local before, first = earliest(retry), nil
-for _, claimed in ipairs(claim[2]) do
-  redis.call('XACK', ready, group, claimed[1])
-  local delivery = delivery_of(claimed[1], claimed[2] or {})
+local function take_back(entry, delivery)
+  redis.call('XACK', ready, group, entry)
   local outcome, due = 'gone', nil
-  if delivery then
+  if delivery and delivery.begun then
     outcome, due = fail(group, delivery, now)
+  elseif delivery then
+    outcome = give_back(delivery)
   end
   if due then
     first = math.min(first or due, due)
   end
-  counts[outcome] = (counts[outcome] or 0) + 1
+  counts[outcome] = counts[outcome] + 1
 end
-redis.call('XGROUP', 'DELCONSUMER', ready, group, claimant)
+
+-- The server measures idle time by its own clock, whatever now_ms says.
+local ahead = server_ms() - now
+local cursor, taken, bytes, next_in = '0-0', 0, 0, -1
+local pending = redis.call('XPENDING', ready, group, ARGV[8], '+', MOST_LOOKS)
+if #pending == MOST_LOOKS then
+  cursor = '(' .. pending[#pending][1]
+end
+for _, row in ipairs(pending) do
+  local lease, state = read_mark(row[4])
+  local left = (lease > 0 and lease or visibility) - math.max(0, row[3] - ahead)
+  if left <= 0 then
+    local delivery = delivery_of(row[1], row[2], lease, state)
+    bytes = bytes + (delivery and redis.call('HSTRLEN', messages, delivery.id) or 0)
+    if taken == limit or taken > 0 and bytes > MOST_BYTES then
+      cursor = row[1]
+      break
+    end
+    take_back(row[1], delivery)
+    taken = taken + 1
+  elseif lease > 0 and (next_in < 0 or left < next_in) then
+    next_in = left
+  end
+end
 wake_if_earlier(first, before, ARGV[3], ARGV[4])
-return { claim[1], counts.retry, counts.garbage, counts.gone + (counts.dropped or 0) }
+return { cursor, counts.retry, counts.garbage, counts.gone + counts.dropped, counts.released, next_in }

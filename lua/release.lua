@@ -12,6 +12,7 @@ local ready, messages, failures = KEYS[1], KEYS[2], KEYS[3]
 --@include clock
 --@include failure
 --@include budget
+--@include again
 local now, group = clock(ARGV[1]), ARGV[2]
 local COMMANDS = 5
 local done, released = 0, 0
@@ -24,8 +25,10 @@ for i = 3, #ARGV, 4 do
     local copy = copy_of(group, id)
     local failure = read_failure(redis.call('HGET', failures, copy)) or { reason = 'released', error = '' }
     failure.attempts, failure.entry, failure.due, failure.at = attempt - 1, entry, due, now
-    failure.next = redis.call('XADD', ready, '*', 'id', id, 'due', due, 'n', attempt, 'g', group, 'at', now)
-    redis.call('HSET', failures, copy, write_failure(failure))
+    local refusal = make_ready_again(group, id, failure, now)
+    if refusal then
+      return refusal
+    end
     released = released + 1
   end
   done = done + 1

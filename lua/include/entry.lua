@@ -3,6 +3,7 @@
 --   due  due time of its record, in ms: tells the message from a later one of the same id
 --   n    attempt, 1 for the first
 --   g    the one group it is for; other groups pass over it. Absent on the entry that makes a message ready for all
+--   alone  there if nothing else is to run beside this delivery in the same process
 --   at   when a retry, a release or a replay fell due, in ms; absent where that is `due`
 local function fields_of(values)
   local fields = {}

@@ -4,7 +4,8 @@
 --   next      the entry that stands in ready for the copy since then, "-" while there is none
 --   due       the due time of the record, in ms: tells this message from a later one of the same id
 --   at        when it was settled, in ms
---   reason    nack | abandoned | rejected | expired | released | replayed
+--   reason    nack | abandoned | isolated | rejected | expired | released | replayed; isolated is abandoned, with the
+--             next delivery to run alone
 --   error     the text given with it, to the end of the value
 -- `lisa_common.failure` is the twin of this file.
 local function write_failure(failure)

@@ -21,6 +21,8 @@ _CALM_S = 10.0
 """How long after a fault of the whole its traces may show."""
 
 _STARTS = re.compile("worker-.* starts")
+_SPARE = 3
+"""Deliveries beyond the attempts of a message with which workers died, beside others or alone."""
 
 _ISOLATED_MS = 10_000
 """A flood of a million takes minutes on a slow machine, and the server stops for seconds to rewrite its AOF."""
@@ -119,14 +121,18 @@ class Deliveries:
             self._verdict.check(2, handled, f"{story.name}: {delivery.taken.entry} was acked before it was handled")
 
     def _count(self, story: Story, group: str, deliveries: Sequence[Delivery]) -> None:
-        """Promise 7: attempts, and deliveries that were not given back, in each of its lives."""
+        """Promise 7: attempts, and deliveries that were not given back, in each of its lives.
+
+        Where a lease ran out there may be up to three more, one of them alone.
+        """
         given = {each.message.max_retries for each in story.tries}
         policy = self._topics[story.topic].max_retries
         most = max(policy if retries is None else retries for retries in given) + 1
         # Where its worker may have died with it, it gets one more, alone: the worker may have died of a neighbour. The
         # first that anybody was given may not have been the first.
         unseen = bool(deliveries) and deliveries[0].taken.attempt > 1
-        most += unseen or any(delivery.abandoned for delivery in deliveries[:-1])
+        spare = unseen or any(delivery.abandoned for delivery in deliveries[:-1])
+        most += _SPARE if any(delivery.taken.alone for delivery in deliveries) else spare
         attempts = max((delivery.taken.attempt for delivery in deliveries), default=0)
         spent = sum(not d.tried("release", "released", None) and not d.untouched(NEVER) for d in deliveries)
         rolled_back = any(self.rolled_back(delivery.since, delivery.until) for delivery in deliveries)

@@ -75,6 +75,7 @@ class Taken:
     mark: str
     crc: int
     shard: str = ""
+    alone: bool = False
 
     @property
     def place(self) -> tuple[str, str, str]:

@@ -115,5 +115,5 @@ def _taken(delivery: Delivery) -> Taken:
     entry, record_due = delivery.entry, delivery.entry.due_ms
     return Taken(
         *(delivery.topic, delivery.id, entry.entry, delivery.attempt, record_due, entry.at_ms),
-        *(plan_of(delivery.body).mark, zlib.crc32(delivery.body), delivery.shard),
+        *(plan_of(delivery.body).mark, zlib.crc32(delivery.body), delivery.shard, delivery.alone),
     )

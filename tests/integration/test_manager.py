@@ -174,16 +174,21 @@ async def test_new_topics_are_served_at_once(
 async def test_a_changed_policy_is_taken_over(
     redis_url: str, prefix: str, sender: AsyncProducer, consumer: AsyncConsumer, declare: Declare
 ) -> None:
-    """A shorter visibility timeout holds for deliveries that are out already."""
+    """A lowered visibility timeout takes no lease back that was given under the one before; all else holds at once."""
     declare(visibility_ms=3_600_000)
     async with managed(redis_url, prefix) as manager:
-        await sender.send("orders", b"x")
-        assert await consumer.read(wait=10)
-        await wait_until_async(lambda: manager._board.topics["orders"].pending.get("billing"))
-        assert manager._reclaimer.reclaimed == 0
+        await wait_until_async(lambda: "orders" in manager._board.topics)
+        watched = manager._board.topics["orders"]
+        await sender.send_many("orders", [Message(body=b"x", id="kept"), Message(body=b"x", id="extended")])
+        [kept, extended] = await consumer.read(wait=10)
+        await wait_until_async(lambda: watched.pending.get("billing"))
         declare(visibility_ms=100, backoff="fixed", backoff_base_ms=1)
-        [delivery] = await _collect(consumer, 1)
-    assert delivery.attempt == 2
+        await wait_until_async(lambda: watched.policy.visibility_ms == 100)
+        assert await consumer.extend(extended, lease=0.2) == [True]
+        [again] = await _collect(consumer, 1)
+        assert (again.id, again.attempt) == ("extended", 2)
+        assert manager._reclaimer.reclaimed == 1
+        assert await consumer.ack(kept) == ["acked"]
 
 
 async def test_a_mark_goes_though_the_registry_stays(redis_url: str, prefix: str, client: redis.Redis) -> None:

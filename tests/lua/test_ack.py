@@ -110,6 +110,11 @@ def test_late_in_garbage(queue: Queue) -> None:
     queue.send("a", max_retries=0)
     (delivery,) = queue.read("g")
     queue.advance(STEADY.visibility_ms)
+    queue.reclaim("g")
+    queue.advance(60_000)
+    queue.promote()
+    (delivery,) = queue.read("g")
+    queue.advance(STEADY.visibility_ms)
     assert queue.reclaim("g").garbage == 1
     assert queue.ack(delivery) == [LATE]
     assert queue.contents().left == ["finished"]
@@ -224,9 +229,11 @@ def test_old_ack_spares_a_later_message_due_at_the_same_time(queue: Queue, end: 
     (old,) = queue.read("g")
     if end == "cancelled":
         queue.cancel("a")
-    queue.advance(STEADY.visibility_ms)
-    queue.reclaim("g")
-    queue.purge("g/a")
+        queue.advance(STEADY.visibility_ms)
+        queue.reclaim("g")
+    else:
+        queue.nack(old, rejected=True)
+        queue.purge("g/a")
     queue.catch_up()
     assert queue.send("a", due=str(EPOCH_MS), body=b"new") == EPOCH_MS
     before = queue.contents()

@@ -1,12 +1,17 @@
 """extend: the lease of a delivery is renewed."""
 
+from collections.abc import Callable
+
 import pytest
 
 from lisa_common.call import command
-from lisa_common.errors import InvalidInput
+from lisa_common.policy import Policy
+from lisa_common.protocol.managing import Reclaimed
+from lisa_common.protocol.marking import Begun
 from support.queue import STEADY, Queue, outgoing
 
 LEASE_MS = STEADY.visibility_ms
+DAY_MS = 86_400_000
 
 
 def test_renewed_from_now(queue: Queue) -> None:
@@ -34,14 +39,67 @@ def test_shorter_lease(queue: Queue) -> None:
     assert queue.reclaim("g").retry == 1
 
 
-@pytest.mark.parametrize("lease_ms", [0, LEASE_MS + 1])
-def test_no_longer_than_the_visibility_timeout(queue: Queue, lease_ms: int) -> None:
-    """A lease beyond what reclaim looks at is refused, naming the limit (promise 13)."""
+def test_longer_lease(queue: Queue) -> None:
+    """A lease may be longer than the visibility timeout; the error names its length."""
     queue.join("g")
     queue.send("a")
     (delivery,) = queue.read("g")
-    with pytest.raises(InvalidInput, match=r"lease .* up to the topic's visibility timeout, 30 s"):
+    assert queue.extend("c", delivery, lease_ms=3 * LEASE_MS) == [True]
+    queue.advance(3 * LEASE_MS - 100)
+    assert queue.reclaim("g") == Reclaimed("0-0", 0, 0, 0, next_in_ms=100)
+    queue.advance(100)
+    assert queue.reclaim("g").retry == 1
+    assert queue.failure("g/a").error == "not acked within its lease of 90000 ms"
+
+
+def test_back_to_the_visibility_timeout(queue: Queue) -> None:
+    """A renewal without a length ends the lease of another length."""
+    queue.join("g")
+    queue.send("a")
+    (delivery,) = queue.read("g")
+    queue.extend("c", delivery, lease_ms=3 * LEASE_MS)
+    queue.extend("c", delivery)
+    queue.advance(LEASE_MS)
+    assert queue.reclaim("g").retry == 1
+    assert queue.failure("g/a").error == "not acked within the visibility timeout of 30000 ms"
+
+
+@pytest.mark.parametrize("lease_ms", [300, LEASE_MS + 1, 1_000 * DAY_MS])
+def test_a_lease_holds_though_the_visibility_timeout_is_changed(queue: Queue, lease_ms: int) -> None:
+    """Its length is its own."""
+    queue.join("g")
+    queue.send("a")
+    (delivery,) = queue.read("g")
+    queue.extend("c", delivery, lease_ms=lease_ms)
+    for visibility_ms in (100, DAY_MS):
+        queue.policy = Policy.of({"visibility_ms": visibility_ms})
+        assert queue.reclaim("g").next_in_ms == lease_ms
+    queue.advance(lease_ms)
+    assert queue.reclaim("g").retry == 1
+
+
+def test_managers_hear_of_short_leases(queue: Queue, wakes: Callable[[], list[str]]) -> None:
+    """Only of those that end before they would look."""
+    queue.join("g")
+    queue.send("a")
+    (delivery,) = queue.read("g")
+    wakes()
+    for lease_ms in (None, LEASE_MS, LEASE_MS + 1, 300):
         queue.extend("c", delivery, lease_ms=lease_ms)
+    assert wakes() == [f"orders {queue.now_ms + 300} lease"]
+
+
+@pytest.mark.parametrize("begun", list(Begun))
+def test_keeps_the_mark(queue: Queue, begun: Begun) -> None:
+    """Whether a delivery has begun is not a matter of its lease."""
+    queue.join("g")
+    queue.send("a")
+    (delivery,) = queue.read("g", "worker~")
+    queue.mark(begun, delivery)
+    for lease_ms in (None, 300, LEASE_MS + 1):
+        queue.extend("worker~", delivery, lease_ms=lease_ms)
+        rows: list[list[int]] = queue.connection.call(command("XPENDING", queue.keys.of("ready"), "g", "-", "+", 9))
+        assert [row[3] for row in rows] == [1_000 * (lease_ms or 0) + begun]
 
 
 def test_never_takes_a_delivery(queue: Queue) -> None:

@@ -33,6 +33,7 @@ def test_retry_is_due_after_the_backoff(queue: Queue) -> None:
         (STEADY, [1_000, 2_000, 4_000, 8_000]),
         (Policy(backoff_jitter=0, backoff_base_ms=10, backoff_cap_ms=25), [10, 20, 25, 25]),
         (Policy(backoff_jitter=0, backoff="fixed", backoff_base_ms=70), [70, 70, 70, 70]),
+        (Policy(backoff_jitter=0, backoff="fixed", backoff_base_ms=70, backoff_cap_ms=50), [50, 50, 50, 50]),
     ],
 )
 def test_backoff(queue: Queue, policy: Policy, delays: list[int]) -> None:
@@ -60,6 +61,20 @@ def test_jitter_stays_in_bounds_and_varies(queue: Queue) -> None:
     assert 9_000 <= min(every) < 9_500
     assert 10_500 < max(every) <= 11_000
     assert delays[0] != delays[1] != delays[2]
+
+
+@pytest.mark.parametrize("backoff", ["fixed", "exponential"])
+def test_jitter_ends_at_the_cap(queue: Queue, backoff: str) -> None:
+    """No delay is longer than the cap, and those that are about as long still differ."""
+    queue.policy = Policy.of(
+        {"backoff": backoff, "backoff_base_ms": 10_000, "backoff_cap_ms": 10_000, "backoff_jitter": 0.5}
+    )
+    queue.join("g")
+    queue.send_all([outgoing(f"{n}") for n in range(50)])
+    delays = {due - queue.now_ms for _, due in queue.nack(*queue.read("g")) if due}
+    assert 3_333 <= min(delays) < 5_000
+    assert 8_000 < max(delays) <= 10_000
+    assert len(delays) > 25
 
 
 def test_no_attempts_left(queue: Queue) -> None:

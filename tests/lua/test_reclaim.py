@@ -5,14 +5,18 @@ from collections.abc import Callable
 import pytest
 
 from lisa_common.call import command
+from lisa_common.delivery import Delivery
 from lisa_common.errors import NoGroup
 from lisa_common.failure import Failure
 from lisa_common.policy import Policy
 from lisa_common.protocol.managing import Reclaimed
+from lisa_common.protocol.marking import Begun
 from support.queue import EPOCH_MS, STEADY, Queue, outgoing
 
 LEASE_MS = STEADY.visibility_ms
 NOTHING = Reclaimed("0-0", 0, 0, 0)
+WORKER = "worker~"
+"""A consumer that marks what begins."""
 
 
 def test_only_after_the_visibility_timeout(queue: Queue) -> None:
@@ -32,14 +36,154 @@ def test_only_after_the_visibility_timeout(queue: Queue) -> None:
     assert contents.failures["g/a"] == Failure(1, entry, None, EPOCH_MS, queue.now_ms, "abandoned", text)
 
 
-def test_no_attempts_left(queue: Queue) -> None:
-    """A message that kills its consumers ends in garbage (promise 7)."""
+def again(queue: Queue, begun: Begun = Begun.YES) -> Delivery:
+    """Abandons what was read, and has a worker read its retry and begin."""
+    queue.advance(LEASE_MS)
+    queue.reclaim("g")
+    queue.advance(600_000)
+    queue.promote()
+    (delivery,) = queue.read("g", WORKER)
+    queue.mark(begun, delivery)
+    return delivery
+
+
+@pytest.mark.parametrize(("max_retries", "most"), [(0, 2), (1, 3), (2, 3), (3, 4)])
+def test_no_attempts_left(queue: Queue, max_retries: int, most: int) -> None:
+    """A message that kills its consumers ends in garbage, once it was alone when one died (promise 7)."""
     queue.join("g")
-    queue.send("a", max_retries=0)
-    queue.read("g")
+    queue.send("a", max_retries=max_retries)
+    (first,) = queue.read("g")
+    deliveries = [first, *(again(queue) for _ in range(most - 1))]
+    assert [delivery.attempt for delivery in deliveries] == list(range(1, most + 1))
+    assert not first.alone
+    assert deliveries[-1].alone
     queue.advance(LEASE_MS)
     assert queue.reclaim("g") == Reclaimed("0-0", 0, 1, 0)
     assert queue.contents().garbage == {"g/a": queue.now_ms}
+    assert queue.failure("g/a").reason == "abandoned"
+
+
+def test_abandoned_twice_in_a_row(queue: Queue) -> None:
+    """From the second time on, its deliveries are alone, until one ends otherwise."""
+    queue.join("g")
+    queue.send("a", max_retries=9)
+    queue.read("g")
+    assert [again(queue).alone for _ in range(4)] == [False, True, True, True]
+    queue.advance(LEASE_MS)
+    queue.reclaim("g")
+    queue.advance(600_000)
+    queue.promote()
+    queue.nack(*queue.read("g", WORKER), delay_ms=0)
+    queue.promote()
+    (delivery,) = queue.read("g", WORKER)
+    assert not delivery.alone
+    assert not again(queue).alone
+
+
+def test_abandoned_beside_others(queue: Queue) -> None:
+    """A message that was alone in name only gets another chance, but not for ever."""
+    queue.join("g")
+    queue.send("a", max_retries=0)
+    queue.read("g")
+    for attempt in (2, 3, 4):
+        delivery = again(queue)
+        assert (delivery.attempt, delivery.alone) == (attempt, True)
+        queue.mark(Begun.BESIDE, delivery)
+    queue.advance(LEASE_MS)
+    assert queue.reclaim("g").garbage == 1
+
+
+def test_not_begun(queue: Queue) -> None:
+    """It is ready again at once, as the same attempt, for its group alone."""
+    queue.join("g", "h")
+    queue.send("a", max_retries=0)
+    (delivery,) = queue.read("g", WORKER)
+    queue.advance(LEASE_MS)
+    assert queue.reclaim("g") == Reclaimed("0-0", 0, 0, 0, released=1)
+    failure = queue.failure("g/a")
+    assert (failure.attempts, failure.entry, failure.reason) == (0, delivery.entry.entry, "released")
+    assert queue.ack(delivery) == ["late"]
+    assert queue.read("g", WORKER) == []
+    assert [d.attempt for d in queue.read("h")] == [1]
+
+
+def test_not_begun_of_a_retry(queue: Queue) -> None:
+    """It keeps its attempt, why there was a retry, and that it is to be alone."""
+    queue.join("g")
+    queue.send("a", max_retries=0)
+    queue.read("g")
+    delivery = again(queue, Begun.NOT)
+    for _ in range(2):
+        queue.advance(LEASE_MS)
+        assert queue.reclaim("g").released == 1
+        assert queue.failure("g/a").reason == "isolated"
+        (delivery,) = queue.read("g", WORKER)
+        assert (delivery.attempt, delivery.alone) == (2, True)
+    queue.release(delivery)
+    (delivery,) = queue.read("g", WORKER)
+    assert (delivery.attempt, delivery.alone) == (2, True)
+
+
+def test_begun_after_all(queue: Queue) -> None:
+    """What begins is marked, and then it counts; a mark takes nothing that was taken back."""
+    queue.join("g")
+    queue.send("a")
+    (delivery,) = queue.read("g", WORKER)
+    queue.mark(Begun.YES, delivery)
+    queue.advance(LEASE_MS)
+    assert queue.reclaim("g").retry == 1
+    queue.mark(Begun.YES, delivery)
+    assert queue.contents().groups["g"].pending == {}
+
+
+def test_not_begun_and_cancelled_or_gone(queue: Queue) -> None:
+    """Nothing is given back that nobody waits for."""
+    queue.join("g")
+    queue.send_all([outgoing("cancelled"), outgoing("deleted")])
+    queue.read("g", WORKER)
+    queue.cancel("cancelled")
+    queue.connection.call(command("HDEL", queue.keys.of("messages"), "deleted"))
+    queue.advance(LEASE_MS)
+    assert queue.reclaim("g") == Reclaimed("0-0", 0, 0, 2)
+    assert queue.contents().left == []
+
+
+def test_large_messages_take_more_steps(queue: Queue) -> None:
+    """A step reads 4 MiB at most, and one message at least."""
+    queue.join("g")
+    queue.send_all([outgoing(f"{n}", body=bytes(1_500_000)) for n in range(5)])
+    queue.send("whole", body=bytes(5_000_000))
+    queue.read("g")
+    queue.advance(LEASE_MS)
+    steps, cursor = [], "0-0"
+    while not steps or cursor != "0-0":
+        step = queue.reclaim("g", cursor=cursor)
+        cursor = step.cursor
+        steps.append(step.retry)
+    assert steps == [2, 2, 1, 1]
+
+
+def test_many_deliveries_take_more_steps(queue: Queue) -> None:
+    """A step looks at 2,000 deliveries at most, also where none is to be taken back."""
+    queue.join("g")
+    for part in range(3):
+        queue.send_all([outgoing(f"{part}-{n}") for n in range(1_000)])
+        queue.read("g")
+    step = queue.reclaim("g")
+    assert (step.count, step.cursor != "0-0") == (0, True)
+    assert queue.reclaim("g", cursor=step.cursor) == NOTHING
+
+
+def test_another_visibility_timeout(queue: Queue) -> None:
+    """Leases that were given under another policy are judged by that one."""
+    queue.join("g")
+    queue.send("a")
+    queue.read("g")
+    queue.advance(LEASE_MS)
+    assert queue.reclaim("g", visibility_ms=2 * LEASE_MS) == NOTHING
+    queue.advance(LEASE_MS)
+    assert queue.reclaim("g", visibility_ms=2 * LEASE_MS).retry == 1
+    assert queue.failure("g/a").error == "not acked within the visibility timeout of 60000 ms"
 
 
 def test_bounded_steps(queue: Queue) -> None:
@@ -178,3 +322,37 @@ def test_thousand_at_once(queue: Queue) -> None:
     queue.advance(LEASE_MS)
     assert queue.reclaim("g", limit=1_000).retry == 1_000
     assert len(queue.contents().retry) == 1_000
+
+
+def test_a_mark_holds_for_entries_before_it(queue: Queue) -> None:
+    """Of one worker, and of no other; whatever becomes of the entry that was marked."""
+    queue.join("g")
+    queue.send_all([outgoing(id) for id in "abcde"])
+    deliveries = queue.read("g", WORKER)
+    queue.send_all([outgoing(id) for id in "xy"])
+    queue.read("g", "other~")
+    queue.mark(Begun.YES, deliveries[2])
+    queue.advance(LEASE_MS)
+    assert queue.reclaim("g") == Reclaimed("0-0", 3, 0, 0, released=4)
+    assert queue.contents().retry.keys() == {"g/a", "g/b", "g/c"}
+
+
+def test_a_mark_says_nothing_of_what_is_to_run_alone(queue: Queue) -> None:
+    """It begins out of turn: neither is it begun by another's mark, nor others by its own."""
+    queue.join("g")
+    queue.send("alone", max_retries=0)
+    queue.read("g")
+    again(queue, Begun.NOT)
+    queue.send("later")
+    (later,) = queue.read("g", WORKER)
+    queue.mark(Begun.YES, later)
+    queue.advance(LEASE_MS)
+    assert queue.reclaim("g") == Reclaimed("0-0", 1, 0, 0, released=1)
+    queue.ack(*queue.read("g", WORKER))
+    queue.send("before")
+    queue.send("poison", max_retries=0)
+    before, poison = queue.read("g", WORKER)
+    queue.mark(Begun.ALONE, poison)
+    queue.advance(LEASE_MS)
+    assert queue.reclaim("g").released == 1
+    assert queue.ack(before) == ["late"]

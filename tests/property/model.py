@@ -25,6 +25,7 @@ class Entry:
     at_ms: int
     group: str | None = None
     deleted: bool = False
+    alone: bool = False
 
 
 @dataclass(eq=False)
@@ -162,7 +163,8 @@ class Model:
         )[:limit]
         for at_ms, _, _, message, group in retries:
             copy = message.copies[group]
-            copy.place, copy.entry = "ready", self.add(Entry(message, copy.attempts + 1, at_ms, group))
+            entry = Entry(message, copy.attempts + 1, at_ms, group, alone=copy.reason == "isolated")
+            copy.place, copy.entry = "ready", self.add(entry)
         return len(due) + len(retries)
 
     def waiting(self) -> list[tuple[int, Message]]:
@@ -255,14 +257,16 @@ class Model:
             self.end(message, group)
             return "gone", None
         retries = self.policy.max_retries if message.max_retries is None else message.max_retries
-        if reason == "rejected" or entry.attempt > retries:
+        in_a_row = copy.attempts == entry.attempt - 1 and copy.reason in ("abandoned", "isolated")
+        isolated = reason == "abandoned" and (entry.attempt > retries or in_a_row)
+        if reason == "rejected" or entry.attempt > retries + (3 if isolated and not entry.alone else 0):
             copy.settle("garbage", self.now_ms, entry, entry.attempt, reason=reason)
             return "garbage", None
         if message.expired(self.now_ms):
             return self.expire(message, group, entry, attempts=entry.attempt), None
         backoff_ms = min(self.policy.backoff_cap_ms, self.policy.backoff_base_ms * 2 ** (entry.attempt - 1))
         due_ms = self.now_ms + (backoff_ms if delay_ms is None else delay_ms)
-        copy.settle("retry", due_ms, entry, entry.attempt, reason=reason)
+        copy.settle("retry", due_ms, entry, entry.attempt, reason="isolated" if isolated else reason)
         return "retry", due_ms
 
     def expire(self, message: Message, group: str, entry: Entry | None, *, attempts: int) -> str:
@@ -281,7 +285,8 @@ class Model:
         if not copy:
             return False
         copy.settled, copy.attempts, copy.reason = entry, entry.attempt - 1, copy.reason or "released"
-        copy.place, copy.entry = "ready", self.add(Entry(entry.message, entry.attempt, self.now_ms, group))
+        again = Entry(entry.message, entry.attempt, self.now_ms, group, alone=copy.reason == "isolated")
+        copy.place, copy.entry = "ready", self.add(again)
         return True
 
     def extend(self, group: str, entry: Entry) -> bool:
@@ -292,10 +297,10 @@ class Model:
         return True
 
     def reclaim(self, group: str) -> dict[str, int]:
-        """Takes back what is out of its lease, and what was deleted meanwhile. Result: how many of each outcome."""
+        """Takes back what is out of its lease. Result: how many of each outcome."""
         counts = dict.fromkeys(("retry", "garbage", "gone", "dropped"), 0)
         for entry, until_ms in list(self.groups[group].pending.items()):
-            if until_ms <= self.now_ms or entry.deleted:
+            if until_ms <= self.now_ms:
                 counts[self.nack(group, entry, "abandoned")[0]] += 1
         return counts
 

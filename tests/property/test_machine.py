@@ -211,7 +211,9 @@ class Machine(RuleBasedStateMachine):
         assert delivery.attempt == entry.attempt
         retries = self.model.policy.max_retries if message.max_retries is None else message.max_retries
         count = self.counted[message, group] = self.counted.get((message, group), 0) + 1
-        assert max(count, delivery.attempt) <= retries + 1, "promise 7: deliveries ≤ max retries + 1"
+        assert delivery.alone == entry.alone
+        most = retries + 1 + delivery.alone
+        assert max(count, delivery.attempt) <= most, "promise 7: deliveries ≤ max retries + 1, and one alone"
         assert not message.cancelled, "promise 8: a cancelled message is not delivered"
         assert not message.expired(self.model.now_ms), "promise 8: an expired message is not delivered"
         assert delivery.body == message.body, "promise 10: bodies arrive byte for byte"

@@ -19,6 +19,7 @@ from lisa_common.protocol import consuming, managing, producing
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.fetching import fetch
 from lisa_common.protocol.managing import Promoted, Reclaimed, Swept, Trimmed
+from lisa_common.protocol.marking import Begun, mark
 from lisa_common.protocol.producing import CancelOutcome, Found, Outgoing, RescheduleOutcome
 from lisa_common.reading import sort_entries
 from lisa_common.record import pack_content
@@ -205,6 +206,14 @@ class Queue:
         kept: list[bool] = self._do(call)
         return kept
 
+    def mark(self, begun: Begun, *deliveries: Delivery, consumer: str = "worker~") -> bool:
+        """Marks deliveries of one group as begun, or not, with leases that begin now."""
+        entries = [delivery.entry for delivery in deliveries]
+        call = mark(self.keys, deliveries[0].group, consumer, [entry.entry for entry in entries], begun)
+        marked: bool = self._do(call)
+        self._extend(deliveries[0].group, consumer, entries, None)
+        return marked
+
     # The manager
 
     def promote(self, *, limit: int = 1_000) -> Promoted:
@@ -212,9 +221,17 @@ class Queue:
         promoted: Promoted = self._do(managing.promote(self.keys, limit=limit, now_ms=self.now_ms))
         return promoted
 
-    def reclaim(self, group: str, *, cursor: str = "0-0", limit: int = 1_000) -> Reclaimed:
+    def reclaim(
+        self, group: str, *, cursor: str = "0-0", limit: int = 1_000, visibility_ms: int | None = None
+    ) -> Reclaimed:
         """Takes one step of reclaim."""
-        call = managing.reclaim(self.keys, group, self.policy, cursor=cursor, limit=limit, now_ms=self.now_ms)
+        call = managing.reclaim(
+            *(self.keys, group, self.policy),
+            cursor=cursor,
+            limit=limit,
+            visibility_ms=visibility_ms,
+            now_ms=self.now_ms,
+        )
         reclaimed: Reclaimed = self._do(call)
         return reclaimed
 

@@ -19,6 +19,11 @@ class Entry(NamedTuple):
     attempt: int = 0
     group: str | None = None
     at_ms: int | None = None
+    alone: bool = False
+    """Whether nothing else is to run beside it in the same process: workers died with this message, or with others
+    that ran beside it."""
+    begun: bool = True
+    """False: the server takes it for not begun. Workers mark what begins."""
 
     @property
     def made_ms(self) -> int:
@@ -46,6 +51,11 @@ class Delivery(NamedTuple):
     """What acks are fenced by."""
     shard: str = ""
     """Where in the topic it was read; nothing where the topic is one."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether it should be handled while nothing else is, as it may have killed consumers before."""
+        return self.entry.alone
 
     @property
     def place(self) -> tuple[str, str, str]:
@@ -112,6 +122,7 @@ def entry_of(entry: bytes, values: list[bytes] | None) -> Entry:
             attempt=_number(fields[b"n"]),
             group=fields[b"g"].decode() if b"g" in fields else None,
             at_ms=_number(fields[b"at"]) if b"at" in fields else None,
+            alone=b"alone" in fields,
         )
     except (KeyError, ValueError):
         return Entry(name)

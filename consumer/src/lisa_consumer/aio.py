@@ -9,7 +9,8 @@ from lisa_common.call import Flow
 from lisa_common.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_common.values import Duration
-from lisa_consumer.core import Core, topic_names
+from lisa_consumer.core import Core
+from lisa_consumer.names import topic_names
 from lisa_consumer.settings import ConsumerSettings
 
 __all__ = ["AsyncConsumer"]
@@ -67,7 +68,7 @@ class AsyncConsumer:
         return await self._run(self._core.release(deliveries))
 
     async def extend(self, *deliveries: Delivery, lease: Duration | None = None) -> list[bool]:
-        """Renews leases: `lease` from now, or the visibility timeout, which is also the most. False: it is lost."""
+        """Renews leases: `lease` from now, or the topic's visibility timeout. False: the lease is lost."""
         return await self._run(self._core.extend(deliveries, lease))
 
     async def close(self) -> None:

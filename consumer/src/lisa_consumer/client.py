@@ -9,7 +9,8 @@ from lisa_common.connection import Connection
 from lisa_common.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_common.values import Duration
-from lisa_consumer.core import Core, topic_names
+from lisa_consumer.core import Core
+from lisa_consumer.names import topic_names
 from lisa_consumer.settings import ConsumerSettings
 
 __all__ = ["Consumer"]
@@ -56,7 +57,9 @@ class Consumer:
         """Up to `limit` deliveries of each topic, at most 1,000.
 
         Waits up to `wait` for the first; without it, returns what is there. With `visibility` their leases are
-        shorter than the topic's visibility timeout.
+        that long, however long the topic's visibility timeout is.
+
+        A delivery that is `alone` should be handled while nothing else is: consumers died with it before.
         """
         block = self._settings.block_s
         return self._run(self._core.read(self._topics, limit=limit, wait=wait, block=block, visibility=visibility))
@@ -78,7 +81,7 @@ class Consumer:
         return self._run(self._core.release(deliveries))
 
     def extend(self, *deliveries: Delivery, lease: Duration | None = None) -> list[bool]:
-        """Renews leases: `lease` from now, or the visibility timeout, which is also the most. False: it is lost."""
+        """Renews leases: `lease` from now, or the topic's visibility timeout. False: the lease is lost."""
         return self._run(self._core.extend(deliveries, lease))
 
     def close(self) -> None:

@@ -1,10 +1,6 @@
 """What a consumer does, without I/O: flows that `client`, `aio` and the worker drive."""
 
 import logging
-import os
-import re
-import secrets
-import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -19,12 +15,15 @@ from lisa_common.layout import Layout
 from lisa_common.policy import Policy
 from lisa_common.protocol import consuming
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
+from lisa_common.protocol.marking import MARKING, Begun, mark
 from lisa_common.reading import sort_entries
 from lisa_common.topics import Topics
-from lisa_common.values import MAX_NAME_LENGTH, Duration, check_int, check_name, duration_ms
+from lisa_common.values import Duration, check_int, check_name, duration_ms
+from lisa_consumer.marks import Marking, check_mark
+from lisa_consumer.names import consumer_name
 from lisa_consumer.record_fetcher import RecordFetcher
 
-__all__ = ["Core", "ReadResult", "Reading", "consumer_name", "topic_names"]
+__all__ = ["Core", "ReadResult", "Reading"]
 
 logger = logging.getLogger(__name__)
 
@@ -32,20 +31,6 @@ T = TypeVar("T")
 
 MAX_BATCH = 1_000
 """Most deliveries in one script call."""
-
-
-def consumer_name() -> str:
-    """A name no other consumer has: host, process, and something random."""
-    host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())
-    return f"{host[: MAX_NAME_LENGTH - 40]}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
-def topic_names(topics: str | Sequence[str]) -> tuple[str, ...]:
-    """The topics that a consumer reads, one at least; raises InvalidInput."""
-    names = (topics,) if isinstance(topics, str) else tuple(topics)
-    if not names:
-        raise InvalidInput("topics", topics, "at least one is")
-    return tuple(check_name("topic", name) for name in names)
 
 
 class _Keys(dict[tuple[str, str], TopicKeys]):
@@ -89,6 +74,7 @@ class Core:
         self._keys = _Keys(prefix)
         self._clock = clock
         self._fetcher = RecordFetcher(self.group, self.name, clock)
+        self._marking: Marking | None = None
 
     def read(
         self,
@@ -103,8 +89,7 @@ class Core:
 
         Of a topic with more shards than that it may be one of each shard.
 
-        The server is asked to wait for no more than `block` at once. With `visibility` the leases are that long, which
-        must not exceed the topic's visibility timeout.
+        The server is asked to wait for no more than `block` at once. With `visibility` the leases are that long.
         """
         taken = yield from self.take(topics, limit=limit, wait=wait, block=block, visibility=visibility)
         return taken.deliveries
@@ -175,14 +160,19 @@ class Core:
         """Deliveries of what was read, and whether any of it was passed over."""
         if not batches:
             return ReadResult([], leased_at), False
-        fetched, leased_at = yield from self._fetcher.fetch(layouts, batches, leased_at)
-        deliveries: list[Delivery] = []
+        marked: dict[TopicKeys, str] = {}
+        if self._marking:
+            # What takes several round trips may not arrive at all: it begins once it is there.
+            batches, marked = self._marking.divide(batches, at_once=self._fetcher.fits(batches))
+        marks = [self._mark_entry(keys, entry) for keys, entry in marked.items()]
+        fetched, leased_at = yield from self._fetcher.fetch(layouts, batches, leased_at, marks)
+        of_shards: dict[TopicKeys, list[Delivery]] = {}
         calls: list[Call[Any]] = []
         passed_over = False
         for keys, entries, records, now_ms in fetched:
             policy = layouts[keys.topic].policy
             found = sort_entries(keys, self.group, entries, records, now_ms)
-            deliveries += found.deliveries
+            of_shards.setdefault(keys, []).extend(found.deliveries)
             passed_over |= bool(found.pass_over or found.unreadable)
             if found.pass_over:
                 calls.append(consuming.pass_over(keys, self.group, found.pass_over, policy))
@@ -197,7 +187,23 @@ class Core:
             except LisaError as error:
                 # What was read is ours all the same.
                 logger.warning("entries that were to be passed over come again: %s", error)
+        deliveries = [one for keys, found in of_shards.items() for one in check_mark(found, marked.get(keys))]
         return ReadResult(deliveries, leased_at), passed_over
+
+    def mark_beginnings(self, marking: Marking | None = None) -> None:
+        """From now on the server is told what begins."""
+        self.name = self._fetcher.consumer = self.name.removesuffix(MARKING) + MARKING
+        self._marking = marking
+
+    def mark(self, marks: Sequence[tuple[Delivery, Begun]]) -> Flow[None]:
+        """Tells the server whether deliveries have begun, which renews their leases. The latest mark of each holds."""
+        yield [self._mark(delivery, begun) for delivery, begun in marks]
+
+    def _mark(self, delivery: Delivery, begun: Begun) -> Call[bool]:
+        return self._mark_entry(self._keys[delivery.topic, delivery.shard], delivery.entry.entry, begun)
+
+    def _mark_entry(self, keys: TopicKeys, entry: str, begun: Begun = Begun.YES) -> Call[bool]:
+        return mark(keys, self.group, self.name, [entry], begun)
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
         """Acks deliveries. Result: one outcome for each."""
@@ -243,7 +249,7 @@ class Core:
             entries = [delivery.entry for delivery in batch]
             return consuming.extend(keys, self.group, self.name, entries, policy, lease_ms=lease_ms)
 
-        return (yield from self._settle(deliveries, calls))
+        return (yield from self._settle(deliveries, calls, ends=False))
 
     def visibilities_s(self, topics: Collection[str]) -> Flow[dict[str, float]]:
         """The topics' visibility timeouts, in seconds."""
@@ -254,13 +260,17 @@ class Core:
         self,
         deliveries: Sequence[Delivery],
         call: Callable[[TopicKeys, Policy, Sequence[Delivery]], Call[list[T]]],
+        *,
+        ends: bool = True,
     ) -> Flow[list[T]]:
         """One call for each shard, all in one round trip; results in the order of the deliveries."""
         batches = list(self._by_shard(deliveries))
         # What is in hand does not wait for the registry, which may be at another server, one that is away.
         layouts = yield from self._topics.recall_each({keys.topic for keys, _ in batches})
         calls = [call(keys, layouts[keys.topic].policy, [delivery for _, delivery in batch]) for keys, batch in batches]
-        replies: list[list[T]] = (yield calls) if calls else []
+        heirs = self._marking.leave(deliveries) if ends and self._marking else []
+        marks = [self._mark(heir, Begun.YES) for heir in heirs]
+        replies: list[list[T]] = (yield [*marks, *calls])[len(marks) :] if calls else []
         placed: dict[int, T] = {}
         for (_, batch), reply in zip(batches, replies, strict=True):
             for (position, _), result in zip(batch, reply, strict=True):

@@ -9,6 +9,9 @@ __all__ = ["Hand"]
 _AHEAD_S = 0.1
 """What is held ready should have begun after as many seconds: no other worker can have it, though one may be idle."""
 
+_SOON_S = 0.002
+"""What begins within this time is marked as begun together with what begins now: a mark takes a round trip."""
+
 _WEIGHT = 1 / 8
 """Of the latest handling in the mean of all."""
 
@@ -55,6 +58,11 @@ class Hand:
     def room(self) -> int:
         """For how many more there is room in one read; less than 0 where it has shrunk since they were read."""
         return min(self._most - self.held, MAX_BATCH)
+
+    @property
+    def soon(self) -> int:
+        """How many begin within `_SOON_S`, beside those that begin now; none while nothing is known of the handler."""
+        return 0 if self._mean_s is None else int(self._concurrency * _SOON_S / max(self._mean_s, 1e-6))
 
     @property
     def is_worth_a_read(self) -> bool:

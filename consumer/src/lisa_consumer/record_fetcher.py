@@ -53,7 +53,7 @@ class RecordFetcher:
 
     def __init__(self, group: str, consumer: str, clock: Callable[[], float]) -> None:
         self._group = group
-        self._consumer = consumer
+        self.consumer = consumer
         self._clock = clock
         self._largest: dict[str, float] = {}
         """Bytes of the largest of the latest records, by topic."""
@@ -66,9 +66,15 @@ class RecordFetcher:
         return max(1, int(self._at_once / largest)) if largest else None
 
     def fetch(
-        self, layouts: Mapping[str, Layout], batches: Sequence[Batch], leased_at: float
+        self,
+        layouts: Mapping[str, Layout],
+        batches: Sequence[Batch],
+        leased_at: float,
+        along: Sequence[Call[Any]] = (),
     ) -> Flow[tuple[list[Fetched], float]]:
         """The records of all batches, whose leases began at `leased_at` at the earliest.
+
+        The calls `along` are made in the first round trip.
 
         Result: what was fetched, without what was lost meanwhile, and since when its leases surely last. What cannot be
         fetched is given back. Raises LisaError where nothing was fetched.
@@ -81,8 +87,9 @@ class RecordFetcher:
                 if self._clock() - leased_at > renew_after:
                     fetched, pending, leased_at = yield from self._renew(layouts, fetched, pending, leased_at)
                 if pending:
-                    came, pending = yield from self._fetch_some(pending, goal_s=min(_GOAL_S, renew_after / 2))
+                    came, pending = yield from self._fetch_some(pending, along, goal_s=min(_GOAL_S, renew_after / 2))
                     fetched += came
+                    along = ()
             if self._clock() - leased_at > renew_after:
                 fetched, _, leased_at = yield from self._renew(layouts, fetched, (), leased_at)
         except GeneratorExit:
@@ -121,9 +128,11 @@ class RecordFetcher:
         # What is not for this group would become a delivery; without its id it is only passed over.
         return [entry if entry.group in (None, self._group) else entry._replace(id=None) for entry in entries]
 
-    def _fetch_some(self, batches: Sequence[Batch], *, goal_s: float) -> Flow[tuple[list[Fetched], list[Batch]]]:
+    def _fetch_some(
+        self, batches: Sequence[Batch], along: Sequence[Call[Any]], *, goal_s: float
+    ) -> Flow[tuple[list[Fetched], list[Batch]]]:
         """One round trip. Result: what it brought, and what is left to be fetched."""
-        fits = self._fits(batches)
+        fits = self.fits(batches)
         share = self._at_once // len(batches)
         calls: list[Call[Any]] = []
         for number, (keys, entries) in enumerate(batches):
@@ -134,7 +143,7 @@ class RecordFetcher:
                 consuming.server_time(),
             )
         asked_at = self._clock()
-        replies = yield calls
+        replies = (yield [*calls, *along])[: len(calls)]
         fetched: list[Fetched] = []
         left: list[Batch] = []
         for (keys, entries), records, now_ms in zip(batches, replies[::2], replies[1::2], strict=True):
@@ -149,7 +158,7 @@ class RecordFetcher:
         self._learn(fetched, self._clock() - asked_at, goal_s, is_full=bool(left))
         return fetched, left
 
-    def _fits(self, batches: Sequence[Batch]) -> bool:
+    def fits(self, batches: Sequence[Batch]) -> bool:
         """Whether all are known to be small enough to be fetched at once."""
         expected = 0.0
         for keys, entries in batches:
@@ -180,7 +189,7 @@ class RecordFetcher:
         asked_at = self._clock()
         everything = [*((one.keys, one.entries) for one in fetched), *pending]
         calls = [
-            consuming.extend(keys, self._group, self._consumer, entries, layouts[keys.topic].policy)
+            consuming.extend(keys, self._group, self.consumer, entries, layouts[keys.topic].policy)
             for keys, entries in everything
         ]
         try:

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import time
-from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Executor
+from contextlib import suppress
 
 from lisa_common.aio import AsyncConnection, cancel_all
 from lisa_common.delivery import Delivery
@@ -16,6 +16,7 @@ from lisa_consumer.fetcher import Fetcher
 from lisa_consumer.hand import Hand
 from lisa_consumer.handler import Route, verdict
 from lisa_consumer.leases import Leases
+from lisa_consumer.queues import Queues
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.settler import Settler
 from lisa_consumer.slots import Slots
@@ -51,16 +52,22 @@ class Shift:
         self._connection = connection
         self._core = core
         self._routes = routes
-        self._slots = Slots(settings.concurrency, {topic: route.concurrency for topic, route in routes.items()})
+        slots = Slots(settings.concurrency, {topic: route.concurrency for topic, route in routes.items()})
         self._threads = threads
         self._settings = settings
         self._leases = Leases(renewing, core)
         self._settler = Settler(connection, core, self._settled)
         self._hands = {topic: Hand(route.concurrency, settings.prefetch) for topic, route in routes.items()}
-        self._queues: dict[str, deque[Delivery]] = defaultdict(deque)
-        """What has not begun, of each topic that has any."""
+        self._queues = Queues(
+            *(renewing, core, slots, stopping),
+            begin=self._begin,
+            soon=lambda topic: self._hands[topic].soon,
+            may_begin=self._is_quick,
+        )
         self._running: set[asyncio.Task[None]] = set()
         self._stopping = stopping
+        self._moved = asyncio.Event()
+        """Set when a handler begins or ends."""
         self._drain_until = self._begin_until = 0.0
         self._fetcher = Fetcher(
             *(connection, core, self._leases, self._hands),
@@ -73,10 +80,11 @@ class Shift:
         """Reads and handles until told to stop, then drains. Cancelled, it cancels its handlers, settles what ended."""
         keeper = asyncio.create_task(self._leases.run(list(self._routes)))
         settler = asyncio.create_task(self._settler.run())
+        marker = asyncio.create_task(self._queues.run())
         reader = asyncio.create_task(self._fetcher.run())
         waiter = asyncio.create_task(self._stopping.wait())
         try:
-            done, _ = await asyncio.wait((keeper, settler, reader, waiter), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((keeper, settler, marker, reader, waiter), return_when=asyncio.FIRST_COMPLETED)
             self._stop()
             for task in done:
                 task.result()
@@ -86,7 +94,7 @@ class Shift:
             await self._drain()
         finally:
             self._stopping.set()
-            await cancel_all(reader, waiter)
+            await cancel_all(reader, waiter, marker)
             await self._cancel_handlers()
             self._settler.close()
             # Without a server there is nobody to tell: what was handled comes again when its lease has run out.
@@ -98,32 +106,19 @@ class Shift:
     def _take(self, taken: ReadResult) -> None:
         self._leases.hold(taken.deliveries, taken.leased_at)
         for delivery in taken.deliveries:
-            self._queues[delivery.topic].append(delivery)
             self._hands[delivery.topic].held += 1
-        self._start()
+        self._queues.add(taken.deliveries)
 
-    def _start(self) -> None:
-        """Starts what may run: of each topic in turn, while there are slots."""
-        waiting = list(self._queues)
-        if self._stopping.is_set():
-            waiting = [topic for topic in waiting if self._is_quick(topic)]
-        while waiting:
-            waiting = [topic for topic in waiting if self._start_one(topic) and topic in self._queues]
-
-    def _start_one(self, topic: str) -> bool:
-        if not self._slots.take(topic):
-            return False
-        queue = self._queues[topic]
-        delivery = queue.popleft()
-        if not queue:
-            del self._queues[topic]
-        self._running.add(asyncio.create_task(self._handle(self._routes[topic], delivery), name=HANDLER))
-        return True
+    def _begin(self, delivery: Delivery) -> None:
+        handling = self._handle(self._routes[delivery.topic], delivery)
+        self._running.add(asyncio.create_task(handling, name=HANDLER))
+        self._moved.set()
 
     async def _handle(self, route: Route, delivery: Delivery) -> None:
         try:
             if not self._leases.begin(delivery, route.timeout_s):
                 logger.warning("%s is not begun: its lease has run out while it was held", delivery)
+                self._queues.forget(delivery)
                 self._settled(delivery)
                 return
             began = time.monotonic()
@@ -134,8 +129,8 @@ class Shift:
         finally:
             if task := asyncio.current_task():
                 self._running.discard(task)
-            self._slots.give_back(delivery.topic)
-            self._start()
+            self._queues.end(delivery)
+            self._moved.set()
 
     async def _verdict(self, route: Route, delivery: Delivery) -> Nack | None:
         try:
@@ -162,24 +157,30 @@ class Shift:
         self._drain_until = now + self._settings.drain_s
         self._begin_until = now + self._settings.drain_s * _BEGINNING
         self._fetcher.wake()
-        self._start()
+        self._queues.start()
 
     def _is_quick(self, topic: str) -> bool:
         """Whether a drain still begins what is held of a topic, as it should soon be handled."""
         return time.monotonic() + self._hands[topic].expected_s < self._begin_until
 
+    def _goes_on(self) -> bool:
+        """Whether a drain still waits for something to begin."""
+        return self._queues.is_beginning or bool(self._running and any(map(self._is_quick, self._queues.topics)))
+
     async def _drain(self) -> None:
-        while self._running and any(map(self._is_quick, self._queues)):
-            left_s = max(0.0, self._begin_until - time.monotonic())
-            await asyncio.wait(self._running, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-        await self._give_back(list(self._queues))
+        while (left_s := self._begin_until - time.monotonic()) > 0 and self._goes_on():
+            self._moved.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._moved.wait()
+        await self._give_back(None)
         if self._running:
             left_s = max(0.0, self._drain_until - time.monotonic())
             logger.info("%d handlers are running, up to %g s", len(self._running), left_s)
             await asyncio.wait(self._running, timeout=left_s)
 
     async def _cancel_handlers(self) -> None:
-        self._queues.clear()
+        self._queues.take_back()
         for task in self._running:
             task.cancel()
         if self._running:
@@ -187,11 +188,11 @@ class Shift:
             await asyncio.wait(self._running, timeout=_CANCEL_S)
 
     async def _give_back_slow(self) -> None:
-        await self._give_back([topic for topic in self._queues if not self._is_quick(topic)])
+        await self._give_back([topic for topic in self._routes if not self._is_quick(topic)])
 
-    async def _give_back(self, topics: list[str]) -> None:
-        """Gives back what has not begun of these topics."""
-        deliveries = [delivery for topic in topics for delivery in self._queues.pop(topic)]
+    async def _give_back(self, topics: Collection[str] | None) -> None:
+        """Gives back what has not begun of these topics, or of all."""
+        deliveries = self._queues.take_back(topics)
         if not deliveries:
             return
         try:

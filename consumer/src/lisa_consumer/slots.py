@@ -34,6 +34,13 @@ class Slots:
         self._taken += 1
         return True
 
+    def copy(self) -> "Slots":
+        """The same slots, taken alike, to see who would be given one."""
+        copied = Slots(self._total, self._bounds)
+        copied._running = dict(self._running)
+        copied._taken, copied._idle = self._taken, self._idle
+        return copied
+
     def give_back(self, topic: str) -> None:
         """Returns a slot of the topic."""
         self._running[topic] -= 1

@@ -76,6 +76,7 @@ class Worker:
         self.settings = settings or ConsumerSettings.load(redis_url=url, concurrency=concurrency, prefetch=prefetch)
         self.url = url or self.settings.redis_url.get_secret_value()
         self._core = Core(self.settings.prefix, group, name)
+        self._core.mark_beginnings()
         self._routes: dict[str, Route] = {}
         self._stopping = asyncio.Event()
         self._drain_until = 0.0

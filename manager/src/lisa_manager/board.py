@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from lisa_common.keys import TopicKeys
 from lisa_common.layout import Layout
 from lisa_common.policy import Policy
+from lisa_common.topics import REFRESH_S
 
 __all__ = ["Agenda", "Board", "Watched"]
 
@@ -27,11 +28,26 @@ class Watched:
     """The earliest due moment that sends told of since the promoter's last look began."""
     trim_by: float = 0.0
     """When the trimmer looks for spent consumers even if the stream is empty."""
+    longer: list[tuple[int, float]] = field(default_factory=list)
+    """Visibility timeouts in ms that were lowered, and until when leases may be of them."""
 
     @property
     def has_pending(self) -> bool:
         """Whether any group had deliveries that were not settled."""
         return any(self.pending.values())
+
+    def take_policy(self, policy: Policy, now: float) -> None:
+        """Goes by another policy. Leases that were given under the one before are kept as they were given."""
+        before_ms = self.policy.visibility_ms
+        if policy.visibility_ms < before_ms:
+            # Workers go by what they have read for a while, then renew their leases more often.
+            self.longer.append((before_ms, now + before_ms / 1000 + REFRESH_S))
+        self.policy = policy
+
+    def visibility_ms(self, now: float) -> int:
+        """The longest visibility timeout that leases may be of which have no length of their own."""
+        self.longer = [(longer_ms, until) for longer_ms, until in self.longer if now < until]
+        return max([self.policy.visibility_ms, *(longer_ms for longer_ms, _ in self.longer)])
 
 
 class Agenda:
@@ -132,7 +148,7 @@ class Board:
         for name in new:
             self.topics[name] = Watched(*found[name])
         for name, (_, policy) in found.items():
-            self.topics[name].policy = policy
+            self.topics[name].take_policy(policy, self.clock())
         self.look_now(new)
         return new, set(gone)
 
@@ -142,6 +158,15 @@ class Board:
         for name in names:
             for agenda in self.agendas:
                 agenda.put(name, now)
+
+    def look_at_leases(self, name: str, moment: float) -> None:
+        """Has the leases of a topic looked at when one of them ends, and before that, which groups have any."""
+        now = self.clock()
+        # Anybody may have named that moment: looks do not become more seldom by it.
+        moment = min(max(moment, now), now + self._fallback_s)
+        self.trims.hasten(name, now)
+        if not self.reclaims.hasten(name, moment):
+            self.reclaims.add(name, moment)
 
     def due(self, agenda: Agenda) -> list[tuple[str, Watched]]:
         """The topics to be looked at now; whoever does says when to look again, or it is done in `fallback_s`."""

@@ -11,14 +11,15 @@ from pathlib import Path
 
 from lisa_consumer import Delivery, Worker
 
-__all__ = ["worker"]
+__all__ = ["note", "worker"]
 
 worker = Worker(os.environ.get("LISA_TEST_GROUP", "billing"))
 _journal = os.open(os.environ["LISA_TEST_JOURNAL"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 _hold = Path(os.environ["LISA_TEST_HOLD"])
 
 
-def _note(what: str, delivery: Delivery) -> None:
+def note(what: str, delivery: Delivery) -> None:
+    """Writes a line."""
     entry_ms, _, _ = delivery.entry.entry.partition("-")
     line = {
         "what": what,
@@ -34,7 +35,7 @@ def _note(what: str, delivery: Delivery) -> None:
 @worker.on(*os.environ["LISA_TEST_TOPICS"].split())
 async def handle(delivery: Delivery) -> None:
     """Handles a message of the tests."""
-    _note("begun", delivery)
+    note("begun", delivery)
     while _hold.exists():  # noqa: ASYNC110, ASYNC240 - the test ends it, from another process
         await asyncio.sleep(0.01)
-    _note("ended", delivery)
+    note("ended", delivery)

@@ -64,21 +64,33 @@ class Reclaimed:
     retry: int
     garbage: int
     gone: int
+    released: int = 0
+    """Given back, as they had not begun."""
+    next_in_ms: int | None = None
+    """When the first lease of a length of its own ends, of those that were looked at; None: there is none."""
 
     @property
     def count(self) -> int:
         """All deliveries that were taken back."""
-        return self.retry + self.garbage + self.gone
+        return self.retry + self.garbage + self.gone + self.released
 
 
 def reclaim(
-    keys: TopicKeys, group: str, policy: Policy, *, cursor: str, limit: int, now_ms: Arg = ""
+    keys: TopicKeys,
+    group: str,
+    policy: Policy,
+    *,
+    cursor: str,
+    limit: int,
+    visibility_ms: int | None = None,
+    now_ms: Arg = "",
 ) -> Call[Reclaimed]:
-    """Takes back deliveries whose lease has run out."""
+    """Takes back deliveries whose lease has run out, by the policy's visibility timeout or another one."""
 
     def decode(reply: Any) -> Reclaimed:
-        following, *counts = rows(reply, 4)
-        return Reclaimed(following.decode(), *numbers(counts, 3))
+        following, *counts = rows(reply, 6)
+        retry, garbage, gone, released, next_in = numbers(counts, 5)
+        return Reclaimed(following.decode(), retry, garbage, gone, released, next_in if next_in >= 0 else None)
 
     return script(
         "reclaim",
@@ -90,6 +102,7 @@ def reclaim(
         topic=keys.tag,
         policy=policy.as_json,
         seed=new_seed(),
+        visibility=policy.visibility_ms if visibility_ms is None else visibility_ms,
         cursor=cursor,
         limit=limit,
     )

@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 # Anybody may publish, and not all that looks like a number fits into a clock.
 _WAKE = re.compile(rb"(.+) ([0-9]{1,15})")
 
+_LEASE = re.compile(rb"(.+) ([0-9]{1,15}) lease")
+"""Says when a lease ends which is shorter than those of its topic."""
+
 _SOON_S = 10.0
 """A topic with something due within this time is polled often: a wake that was lost would matter."""
 
@@ -216,6 +219,9 @@ class Promoter:
 
     def _hear(self, heard: bytes) -> None:
         wake = _WAKE.fullmatch(heard)
+        if lease := _LEASE.fullmatch(heard):
+            self._hear_of_lease(lease[1].decode("utf-8", "replace"), int(lease[2]))
+            return
         if wake is None:
             logger.debug("passed over on the wake channel: %r", heard[:80])
             return
@@ -230,3 +236,7 @@ class Promoter:
         if self._board.promotions.hasten(name, moment):
             watched.calm = False
             self.wake()
+
+    def _hear_of_lease(self, name: str, ends_ms: int) -> None:
+        if watched := self._board.topics.get(name):
+            self._board.look_at_leases(name, self._clock_of(watched).moment_of(ends_ms))

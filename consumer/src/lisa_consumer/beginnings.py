@@ -1,0 +1,136 @@
+"""Has the server know which deliveries have begun, so that a process that dies charges no others with an attempt."""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from lisa_common.aio import AsyncConnection
+from lisa_common.delivery import Delivery
+from lisa_common.errors import LisaError
+from lisa_common.protocol.marking import Begun
+from lisa_consumer.core import Core
+
+__all__ = ["Beginnings"]
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_S = 1.0
+"""How long a handler waits for its mark at most. Without one, a crash gives its message one more delivery."""
+
+Shard = tuple[str, str]
+
+
+class Beginnings:
+    """Marks deliveries. While one mark is on its way to the server, what the next one is for gathers.
+
+    Deliveries of a shard begin in the order of their entries, so a mark on one is a mark on all that the worker holds
+    of entries before it. What begins as soon as it is read is marked by the read itself; what has to wait is marked
+    here before its handler is called, as a handler may end the process in its first moment. When the marked one is
+    settled, the mark goes to the last of the others. What is to run alone begins out of turn, and is marked by itself.
+    """
+
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        core: Core,
+        begin: Callable[[Delivery], None],
+        look_ahead: Callable[[Iterable[str]], list[Delivery]],
+    ) -> None:
+        self._connection = connection
+        self._core = core
+        self._begin = begin
+        self._look_ahead = look_ahead
+        self._begun: dict[Shard, dict[str, Delivery]] = defaultdict(dict)
+        """What was marked, in the order of its entries."""
+        self._marked: dict[Shard, str] = {}
+        """The entry that carries the mark of each shard, the last one then."""
+        self._beginning: dict[tuple[str, str, str], tuple[Delivery, Begun]] = {}
+        """What begins once it is marked."""
+        self._changed: list[tuple[Delivery, Begun]] = []
+        """Marks that nothing waits for."""
+        self._wake = asyncio.Event()
+
+    def cover(self, deliveries: Iterable[Delivery]) -> None:
+        """Notes what was marked as begun, in the order of its entries."""
+        shard: Shard = "", ""
+        begun: dict[str, Delivery] = {}
+        for delivery in deliveries:
+            if shard != (found := (delivery.topic, delivery.shard)):
+                shard, begun = found, self._begun[found]
+            begun[delivery.entry.entry] = delivery
+            self._marked[shard] = delivery.entry.entry
+
+    def uncover(self, deliveries: Iterable[Delivery]) -> None:
+        """Takes the marks back of what was to begin soon, and does not."""
+        for delivery in deliveries:
+            self.change(self.leave([delivery]), Begun.YES)
+            self.change([delivery], Begun.NOT)
+
+    def begin(self, delivery: Delivery, begun: Begun = Begun.YES) -> None:
+        """Has a delivery begin, at once if the server takes it for begun already."""
+        if delivery.entry.begun:
+            self._begin(delivery)
+            return
+        self._beginning[delivery.place] = delivery, begun
+        self._wake.set()
+
+    def change(self, deliveries: Sequence[Delivery], begun: Begun) -> None:
+        """Has marks changed soon."""
+        self._changed += [(delivery, begun) for delivery in deliveries]
+        if deliveries:
+            self._wake.set()
+
+    def leave(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
+        """Notes what is about to be settled. Result: what the marks go to that are settled with it."""
+        for delivery in deliveries:
+            self._begun[delivery.topic, delivery.shard].pop(delivery.entry.entry, None)
+        return [heir for shard, marked in list(self._marked.items()) if (heir := self._inherit(shard, marked))]
+
+    def _inherit(self, shard: Shard, marked: str) -> Delivery | None:
+        """What the mark of a shard goes to, if the one that had it is settled and there is another."""
+        begun = self._begun[shard]
+        if marked in begun:
+            return None
+        heir = next(reversed(begun.values()), None)
+        if heir is None:
+            del self._marked[shard]
+        else:
+            self._marked[shard] = heir.entry.entry
+        return heir
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether anything begins once the server knows."""
+        return bool(self._beginning)
+
+    def take_back(self, topics: Collection[str] | None = None) -> list[Delivery]:
+        """What has not begun of these topics, or of all, and will not."""
+        taken = [delivery for delivery, _ in self._beginning.values() if topics is None or delivery.topic in topics]
+        for delivery in taken:
+            del self._beginning[delivery.place]
+        return taken
+
+    async def run(self) -> None:
+        """Marks until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            changed, self._changed = self._changed, []
+            marked = list(self._beginning.values())
+            in_turn = [delivery for delivery, _ in marked if not delivery.alone]
+            in_turn += self._look_ahead({delivery.topic for delivery in in_turn})
+            self.cover(in_turn)
+            last = {(delivery.topic, delivery.shard): delivery for delivery in in_turn}
+            marks = changed + [mark for mark in marked if mark[0].alone]
+            await self._tell([*marks, *((delivery, Begun.YES) for delivery in last.values())])
+            for delivery, _ in marked:
+                if self._beginning.pop(delivery.place, None):
+                    self._begin(delivery)
+
+    async def _tell(self, marks: list[tuple[Delivery, Begun]]) -> None:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await self._connection.run(self._core.mark(marks))
+        except (LisaError, TimeoutError) as error:
+            logger.debug("deliveries could not be marked as begun: %s", error)

@@ -1,0 +1,90 @@
+"""Runs what may have killed a worker while nothing else runs, so that nothing dies with it."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+from lisa_common.delivery import Delivery
+
+__all__ = ["Isolation"]
+
+_PATIENCE_S = 5.0
+"""How long others are held back until those that run have ended."""
+
+_ALONE_S = 5.0
+"""How long others are held back while it runs."""
+
+
+class Isolation:
+    """The deliveries that are to run alone, one after another, and whether others may begin.
+
+    Others are not held back for ever: a message that is to be alone, and its handler takes long, is innocent most
+    likely. After each they have as much time as they were held back for. `on_company` is told of a delivery that is
+    alone no more, `start` is called when it is time to look for what may begin.
+    """
+
+    def __init__(self, start: Callable[[], None], on_company: Callable[[Delivery], None]) -> None:
+        self._start = start
+        self._on_company = on_company
+        self._waiting: deque[Delivery] = deque()
+        self._alone: Delivery | None = None
+        self._held_since: float | None = None
+        self._open_until = 0.0
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether others must not begin."""
+        return self._held_since is not None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether something runs alone or waits to."""
+        return self._held_since is not None or bool(self._waiting)
+
+    def add(self, delivery: Delivery) -> None:
+        """Takes a delivery that is to run alone."""
+        self._waiting.append(delivery)
+
+    def next(self, running: int, take: Callable[[str], bool]) -> Delivery | None:
+        """The delivery that begins now, with the slot that it took; `running` says how many others have one."""
+        if self._alone or not self._waiting:
+            return None
+        now = time.monotonic()
+        if now < self._open_until:
+            return None
+        if self._held_since is None:
+            self._held_since = now
+            self._look_in(_PATIENCE_S)
+        if (running and now < self._held_since + _PATIENCE_S) or not take(self._waiting[0].topic):
+            return None
+        self._alone = self._waiting.popleft()
+        asyncio.get_running_loop().call_later(_ALONE_S, self._share, self._alone)
+        return self._alone
+
+    def end(self, delivery: Delivery) -> None:
+        """Notes that a delivery has ended."""
+        if delivery is self._alone:
+            self._reopen()
+
+    def take_back(self) -> list[Delivery]:
+        """What has not begun, and will not."""
+        taken, self._waiting = list(self._waiting), deque()
+        return taken
+
+    def _share(self, delivery: Delivery) -> None:
+        if delivery is self._alone:
+            self._on_company(delivery)
+            self._reopen()
+            self._start()
+
+    def _reopen(self) -> None:
+        now = time.monotonic()
+        held_s = now - (self._held_since or now)
+        self._alone, self._held_since, self._open_until = None, None, now + held_s
+        if self._waiting:
+            self._look_in(held_s)
+
+    def _look_in(self, seconds: float) -> None:
+        # A little later than that, as clocks are read twice.
+        asyncio.get_running_loop().call_later(seconds + 0.001, self._start)

@@ -1,0 +1,26 @@
+"""The names of consumers, and of the topics that they read."""
+
+import os
+import re
+import secrets
+import socket
+from collections.abc import Sequence
+
+from lisa_common.errors import InvalidInput
+from lisa_common.values import MAX_NAME_LENGTH, check_name
+
+__all__ = ["consumer_name", "topic_names"]
+
+
+def consumer_name() -> str:
+    """A name no other consumer has: host, process, and something random."""
+    host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())
+    return f"{host[: MAX_NAME_LENGTH - 40]}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def topic_names(topics: str | Sequence[str]) -> tuple[str, ...]:
+    """The topics that a consumer reads, one at least; raises InvalidInput."""
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    if not names:
+        raise InvalidInput("topics", topics, "at least one is")
+    return tuple(check_name("topic", name) for name in names)

@@ -1,0 +1,71 @@
+"""Isolation: who is held back while a delivery runs alone, and for how long."""
+
+import asyncio
+
+import pytest
+
+from lisa_common.delivery import Delivery, Entry
+from lisa_consumer import isolation
+from lisa_consumer.isolation import Isolation
+from support import wait_until_async
+
+
+def delivery(id: str) -> Delivery:
+    """A delivery that is to run alone."""
+    return Delivery("orders", "g", id, b"", {}, 2, 0, 0, Entry("1-0", id, 0, 2, "g", 0, alone=True))
+
+
+def free(topic: str) -> bool:
+    """There is always a slot."""
+    return bool(topic)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is held back for long."""
+    monkeypatch.setattr(isolation, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(isolation, "_ALONE_S", 0.05)
+
+
+async def test_alone_once_the_others_have_ended() -> None:
+    """Others are held back from its arrival to its end; the next one waits until they have had their turn."""
+    first, second = delivery("first"), delivery("second")
+    starts: list[int] = []
+    alone = Isolation(lambda: starts.append(1), lambda _: None)
+    alone.add(first)
+    alone.add(second)
+    assert alone.next(2, free) is None
+    assert alone.holds_back
+    assert alone.next(0, free) is first
+    assert alone.next(0, free) is None
+    await asyncio.sleep(0.02)
+    alone.end(first)
+    assert (alone.holds_back, alone.is_wanted) == (False, True)
+    assert alone.next(0, free) is None
+    await wait_until_async(lambda: starts)
+    assert alone.next(0, free) is second
+
+
+@pytest.mark.usefixtures("quick")
+async def test_others_are_not_held_back_for_ever() -> None:
+    """Neither by what runs before it, nor by one that takes long: then it is alone no more, and that is told."""
+    starts: list[int] = []
+    company: list[Delivery] = []
+    alone = Isolation(lambda: starts.append(1), company.append)
+    one = delivery("one")
+    alone.add(one)
+    assert alone.next(1, free) is None
+    await wait_until_async(lambda: starts)
+    assert alone.next(1, free) is one
+    assert alone.holds_back
+    await wait_until_async(lambda: company == [one])
+    assert not alone.holds_back
+
+
+def test_what_has_not_begun_is_given_back() -> None:
+    """Once."""
+    alone = Isolation(lambda: None, lambda _: None)
+    one = delivery("one")
+    alone.add(one)
+    assert alone.take_back() == [one]
+    assert (alone.take_back(), alone.is_wanted) == ([], False)
