@@ -39,8 +39,8 @@ local policy = read_policy(ARGV[5], ARGV[6])
 local visibility, limit = tonumber(ARGV[7]), tonumber(ARGV[9])
 --@include fail
 
--- To fail a message is to read its record. 4 MiB take a few milliseconds, and so does a look at so many deliveries.
-local MOST_BYTES, MOST_LOOKS = 4194304, 2000
+-- To fail a message is to read its record. 3 MiB take a few milliseconds, and so does a look at so many deliveries.
+local MOST_BYTES, MOST_LOOKS = 3145728, 2000
 
 -- A foreign or damaged entry has no fields of ours, one that was deleted has none: there is no message to speak of.
 local function delivery_of(entry, consumer, lease, state)

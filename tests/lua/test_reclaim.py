@@ -149,7 +149,7 @@ def test_not_begun_and_cancelled_or_gone(queue: Queue) -> None:
 
 
 def test_large_messages_take_more_steps(queue: Queue) -> None:
-    """A step reads 4 MiB at most, and one message at least."""
+    """A step reads 3 MiB at most, and one message at least."""
     queue.join("g")
     queue.send_all([outgoing(f"{n}", body=bytes(1_500_000)) for n in range(5)])
     queue.send("whole", body=bytes(5_000_000))
