@@ -29,4 +29,4 @@ def test_a_part_that_is_unknown_is_named() -> None:
     done = _run("--only", "bulk speed")
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "no such part: speed; there are bulk, single, memory, drain" in done.stderr
+    assert "no such part: speed; there are bulk, single, concurrent, memory" in done.stderr

@@ -125,6 +125,28 @@ def of_client(admin: Any, client: int) -> dict[str, Any]:
     return found
 
 
+async def test_a_read_of_more_shards_than_connections(shared_cluster: Cluster, connect: Connect, prefix: str) -> None:
+    """Two wait beside each other, on no more connections than there may be, and calls pass."""
+    opened, other = connect(shared_cluster.url, max_connections=4), connect(shared_cluster.url)
+    topics = spread(shared_cluster, prefix, of_each=10)
+    await opened.execute([consuming.join(keys, "g") for keys in topics])
+    halves = topics[::2], topics[1::2]
+    for keys in topics[:4]:
+        reading = [asyncio.create_task(opened.call(read(list(half), block_ms=20_000))) for half in halves]
+        # Three of four connections to each node wait.
+        await wait_until_async(lambda: shared_cluster.count_waiting() > 3)
+        assert shared_cluster.count_waiting() <= 3 * 3 + 1
+        assert await opened.call(command("XLEN", keys.of("ready"))) == 0
+        await opened.call(send(keys, "b"))
+        done, _ = await asyncio.wait(reading, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+        assert [ids_of(one.result()) for one in done] == [["b"]]
+        for at, one in enumerate(reading):
+            if one not in done:
+                await other.call(send(halves[at][-1], f"after-{keys.topic}"))
+                assert ids_of(await one) == [f"after-{keys.topic}"]
+        await other.execute([command("XTRIM", one.of("ready"), "MAXLEN", 0) for one in topics])
+
+
 async def test_a_read_of_several_nodes(shared_cluster: Cluster, connect: Connect, prefix: str) -> None:
     """It brings what there is of all; it waits while there is nothing, and no longer; nothing of it is left pending."""
     opened, other = connect(shared_cluster.url), connect(shared_cluster.url)
