@@ -119,7 +119,6 @@ class Host:
     def __init__(self, server: Server, directory: Path) -> None:
         self.url = server.url
         self.port = server.port
-        self.pid = server.pid
         self.directory = directory
         self.stamps = directory / "stamps"
         self.stamps.mkdir()
@@ -127,6 +126,11 @@ class Host:
         self.aside = redis.Redis(port=server.port, protocol=2, db=1)
         """Another database of the same server, for the yardstick."""
         self._running: list[Process] = []
+
+    def pid(self) -> int:
+        """The server's process."""
+        info: dict[str, int] = self.client.info("server")
+        return info["process_id"]
 
     def version(self) -> str:
         """Which server this is."""

@@ -21,12 +21,10 @@ local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEY
 local failures, retry, garbage = KEYS[6], KEYS[7], KEYS[8]
 --@include clock
 --@include record
---@include entry
 --@include groups
 --@include failure
 --@include owes
 --@include forget
---@include budget
 local group = ARGV[2]
 
 local entries, ids = {}, {}
@@ -35,57 +33,60 @@ for i = 5, #ARGV, 3 do
   ids[#ids + 1] = ARGV[i + 1]
 end
 
-local groups
-
--- Takes back the retry of a delivery that was given up, unless a newer delivery has begun. Says whether it could.
-local function withdraw(copy, failure)
-  if redis.call('ZREM', retry, copy) == 1 or redis.call('ZREM', garbage, copy) == 1 then
-    return true
-  end
-  if failure.next == '-' then
-    return false
-  end
-  groups = groups or list_groups(ready)
-  for _, other in ipairs(groups) do
-    if other.name == group and entry_after(failure.next, other.last) then
-      redis.call('XDEL', ready, failure.next)
-      return true
-    end
-  end
-  return false
-end
-
-local function judge(i)
-  local record = redis.call('HGET', messages, ids[i])
-  if not record or not is_of(record, tonumber(ARGV[3 * i + 4]), entries[i]) or not owes(group, ids[i]) then
-    return 'stale'
-  end
-  local copy = copy_of(group, ids[i])
-  local failure = read_failure(redis.call('HGET', failures, copy))
-  if not failure or entry_after(entries[i], failure.entry) then
-    -- A server that was killed may have lost what made the delivery: then the copy is still where it was before.
-    redis.call('ZREM', retry, copy)
-    redis.call('ZREM', garbage, copy)
-    return 'acked'
-  end
-  if failure.entry == entries[i] and withdraw(copy, failure) then
-    return 'late'
-  end
-  return 'stale'
-end
-
--- What was pending must be so again until it is judged: else, if nobody asked again, its message would be nowhere. Of what
--- was not pending, a reclaim would find out that nothing is to be done.
-local function postpone(from)
-  for i = from, #entries do
-    redis.pcall('XCLAIM', ready, group, '~acks', 0, entries[i], 'FORCE', 'JUSTID')
-  end
-end
-
--- XACK tells how many were pending, not which: only when some were not is each looked at.
-local COMMANDS = 8
+-- XACK tells how many were pending, not which: only when some were not is each looked at. What that takes is made then, as
+-- an ack should be quick.
 local done, exceptions, count = ids, {}, #ids
 if redis.call('XACK', ready, group, unpack(entries)) < #entries or ARGV[4] == '1' then
+--@include entry
+--@include budget
+  local groups
+
+  -- Takes back the retry of a delivery that was given up, unless a newer delivery has begun. Says whether it could.
+  local function withdraw(copy, failure)
+    if redis.call('ZREM', retry, copy) == 1 or redis.call('ZREM', garbage, copy) == 1 then
+      return true
+    end
+    if failure.next == '-' then
+      return false
+    end
+    groups = groups or list_groups(ready)
+    for _, other in ipairs(groups) do
+      if other.name == group and entry_after(failure.next, other.last) then
+        redis.call('XDEL', ready, failure.next)
+        return true
+      end
+    end
+    return false
+  end
+
+  local function judge(i)
+    local record = redis.call('HGET', messages, ids[i])
+    if not record or not is_of(record, tonumber(ARGV[3 * i + 4]), entries[i]) or not owes(group, ids[i]) then
+      return 'stale'
+    end
+    local copy = copy_of(group, ids[i])
+    local failure = read_failure(redis.call('HGET', failures, copy))
+    if not failure or entry_after(entries[i], failure.entry) then
+      -- A server that was killed may have lost what made the delivery: then the copy is still where it was before.
+      redis.call('ZREM', retry, copy)
+      redis.call('ZREM', garbage, copy)
+      return 'acked'
+    end
+    if failure.entry == entries[i] and withdraw(copy, failure) then
+      return 'late'
+    end
+    return 'stale'
+  end
+
+  -- What was pending must be so again until it is judged: else, if nobody asked again, its message would be nowhere. Of what
+  -- was not pending, a reclaim would find out that nothing is to be done.
+  local function postpone(from)
+    for i = from, #entries do
+      redis.pcall('XCLAIM', ready, group, '~acks', 0, entries[i], 'FORCE', 'JUSTID')
+    end
+  end
+
+  local COMMANDS = 8
   done = {}
   for i = 1, #ids do
     if not afford(work_on(ids[i], COMMANDS, 1)) then

@@ -15,9 +15,7 @@ local waiting, retry, ready, owed, failures, messages = KEYS[1], KEYS[2], KEYS[3
 --@include record
 --@include groups
 --@include failure
---@include again
 --@include wake
---@include budget
 local now = clock(ARGV[1])
 local limit = tonumber(ARGV[2])
 
@@ -73,26 +71,30 @@ if #due_messages > 0 then
   end
 end
 
--- A copy whose failure was deleted or cannot be read has had one delivery at least.
-local function first_failure(id, due)
-  local limits = read_record(redis.call('HGET', messages, id) or '')
-  return { attempts = 1, entry = '0-0', due = limits and limits.due or due, at = now, reason = 'unknown', error = '' }
-end
-
 local due_retries, next_retry = take_due(retry)
 local returned = 0
-for i = 1, #due_retries, 2 do
-  local group, id = split_copy(due_retries[i])
-  local due = math.ceil(tonumber(due_retries[i + 1]))
-  local failure = read_failure(redis.call('HGET', failures, due_retries[i]))
-  if failure or afford(work_on(id, 1, 1)) then
-    local refusal = make_ready_again(group, id, failure or first_failure(id, due), due)
-    if refusal then
-      return put_back(retry, due_retries, i, refusal)
+if #due_retries > 0 then
+--@include budget
+--@include again
+  -- A copy whose failure was deleted or cannot be read has had one delivery at least.
+  local function first_failure(id, due)
+    local limits = read_record(redis.call('HGET', messages, id) or '')
+    return { attempts = 1, entry = '0-0', due = limits and limits.due or due, at = now, reason = 'unknown', error = '' }
+  end
+
+  for i = 1, #due_retries, 2 do
+    local group, id = split_copy(due_retries[i])
+    local due = math.ceil(tonumber(due_retries[i + 1]))
+    local failure = read_failure(redis.call('HGET', failures, due_retries[i]))
+    if failure or afford(work_on(id, 1, 1)) then
+      local refusal = make_ready_again(group, id, failure or first_failure(id, due), due)
+      if refusal then
+        return put_back(retry, due_retries, i, refusal)
+      end
+    else
+      redis.call('ZADD', retry, due_retries[i + 1], due_retries[i])
+      returned = returned + 1
     end
-  else
-    redis.call('ZADD', retry, due_retries[i + 1], due_retries[i])
-    returned = returned + 1
   end
 end
 

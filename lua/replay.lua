@@ -18,12 +18,11 @@ local ready, messages, owed, failures, garbage = KEYS[1], KEYS[2], KEYS[3], KEYS
 --@include budget
 local now = clock(ARGV[1])
 local known = {}
-local groups = list_groups(ready)
-for _, group in ipairs(groups) do
+for _, group in ipairs(list_groups(ready)) do
   known[group.name] = true
 end
 
-local owing = owing_to(groups)
+local owing = owing_groups(ready)
 
 local function replay_to_all(id, due)
   if owing then

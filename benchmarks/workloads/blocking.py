@@ -22,7 +22,8 @@ local record = redis.call('HGET', KEYS[1], ARGV[1])
 for number = tonumber(ARGV[2]) + 1, tonumber(ARGV[3]) do
   local id = string.format('%016d~', number)
   redis.call('HSET', KEYS[1], id, record)
-  redis.call('XADD', KEYS[2], '*', 'id', id, 'due', ARGV[4], 'n', 1)
+  redis.call('HSET', KEYS[2], id, 'first,second')
+  redis.call('XADD', KEYS[3], '*', 'id', id, 'due', ARGV[4], 'n', 1)
 end
 """
 _FINISH = "for i = ARGV[1], ARGV[2] do redis.call('ZADD', KEYS[1], i, 'm' .. i) end"
@@ -31,13 +32,13 @@ _FINISH = "for i = ARGV[1], ARGV[2] do redis.call('ZADD', KEYS[1], i, 'm' .. i) 
 def blocking(bench: Bench) -> None:
     """Every script and operator command: with large bodies, with many groups, and in a long stream; then tombstones."""
     for name, (messages, size, groups) in _CASES.items():
-        with bench.host() as host, Timed(host.url, host.pid) as connection:
+        with bench.host() as host, Timed(host.url, host.pid()) as connection:
             blocks = Blocks(host.client, connection)
             names = [f"group{number}" for number in range(groups)]
             with blocks.watching():
                 Life(blocks, Queue(connection, _KEYS), names, bench.size(messages), b"x" * size).live()
             _report(bench, name, blocks)
-    with bench.host() as host, Timed(host.url, host.pid) as connection:
+    with bench.host() as host, Timed(host.url, host.pid()) as connection:
         blocks = Blocks(host.client, connection)
         _long_stream(host, blocks, Queue(connection, _KEYS), bench.size(1_000_000))
         _report(bench, "1M messages", blocks)
@@ -59,7 +60,7 @@ def _long_stream(host: Host, blocks: Blocks, queue: Queue, messages: int) -> Non
     due_ms = queue.send_all([first])[0]
     copy = host.client.register_script(_COPY)
     for low in range(0, messages, _STEP):
-        copy([_KEYS.of("messages"), _KEYS.of("ready")], ["0", low, min(low + _STEP, messages), due_ms])
+        copy([_KEYS.of(name) for name in ("messages", "owed", "ready")], ["0", low, min(low + _STEP, messages), due_ms])
     with blocks.watching():
         with blocks.step("cancel"):
             queue.cancel(*(f"{number:016d}~" for number in range(50, 250)))
@@ -68,8 +69,8 @@ def _long_stream(host: Host, blocks: Blocks, queue: Queue, messages: int) -> Non
         queue.join("third")
         host.client.xgroup_setid(ready, "third", "0")
         with blocks.step("read"):
-            for _ in range(0, messages, _STEP):
-                queue.connection.call(read([_KEYS], "third", "c", limit=_STEP, block_ms=None))
+            while queue.connection.call(read([_KEYS], "third", "c", limit=1_000, block_ms=None)):
+                pass
         drop_group(blocks, queue, "third")
         for group in ("first", "second"):
             host.client.xgroup_setid(ready, group, "$")

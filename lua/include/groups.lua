@@ -16,9 +16,10 @@ local function list_groups(ready)
   return groups
 end
 
--- The value of `owed` for a message that becomes ready for these groups: the names of all, or nil where at most one group
+-- The value of `owed` for a message that becomes ready now: the names of all groups, or nil where at most one group
 -- exists and nothing needs to be counted.
-local function owing_to(groups)
+local function owing_groups(ready)
+  local groups = list_groups(ready)
   if #groups < 2 then
     return nil
   end
@@ -27,10 +28,6 @@ local function owing_to(groups)
     names[i] = group.name
   end
   return table.concat(names, ',')
-end
-
-local function owing_groups(ready)
-  return owing_to(list_groups(ready))
 end
 
 local function names_in(owing)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+import redis
 
 from lisa_common.call import Call
 from lisa_common.delivery import Entry
@@ -175,3 +176,18 @@ def test_a_long_stream_is_trimmed_in_parts(queue: Queue) -> None:
         trimmed.append(queue.trim())
     assert sum(one.entries for one in trimmed) == 25_000
     assert trimmed[-1].entries_left == 0
+
+
+def test_retries_of_which_nothing_is_known_are_promoted_in_parts(queue: Queue, client: redis.Redis) -> None:
+    """Their records are read for the due time; what a call has no room for stays where it is."""
+    queue.connection.call(_nack(queue, _send_large(queue)))
+    client.unlink(queue.keys.of("failures"))
+    queue.advance(1_000)
+    promoted = queue.promote()
+    assert 1 <= promoted.count <= 6
+    assert promoted.more
+    assert len(queue.contents().retry) == _MANY - promoted.count
+    while queue.promote().more:
+        pass
+    assert queue.contents().retry == {}
+    assert len(queue.take("g")) == _MANY

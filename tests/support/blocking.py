@@ -35,7 +35,7 @@ __all__ = ["Blocks", "Life", "Timed", "drop_group", "drop_topic", "look"]
 _POLICY = Policy(backoff_jitter=0, backoff_base_ms=1, visibility_ms=1_000, dedup_window_ms=1_000, max_retries=100)
 _AT_ONCE = 200
 _SLOW_US = 1_000
-_CALL_BYTES = 4 * 1024 * 1024
+_CALL_BYTES = 2 * 1024 * 1024
 
 
 class Timed(Connection):

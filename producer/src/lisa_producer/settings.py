@@ -18,7 +18,7 @@ class ProducerSettings(Settings):
     batch_bytes: Annotated[
         int,
         Field(ge=1_024, le=4 * 1024 * 1024, description="most bytes of messages in one script call"),
-    ] = 4 * 1024 * 1024
+    ] = 2 * 1024 * 1024
     patience_s: Annotated[
         float,
         Field(ge=0, le=3_600, description="how long to try while the server is away, in seconds"),
