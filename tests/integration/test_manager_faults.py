@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from lisa_common.keys import TopicKeys, topics_key
+from lisa_manager.jobs.lanes import Topics
 from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.jobs.trimmer import Trimmer
 from lisa_producer import AsyncProducer, ProducerSettings
@@ -26,16 +27,16 @@ async def test_a_fault_is_told_once_and_ends_nothing(
         turns.append(1)
         raise ZeroDivisionError("of the trimmer")
 
-    round_, rounds = Promoter._round, []
+    look, looks = Promoter._look, []
 
-    async def fail_twice(promoter: Promoter) -> None:
-        rounds.append(1)
-        if len(rounds) <= 2:
+    async def fail_twice(promoter: Promoter, topics: Topics) -> None:
+        looks.append(1)
+        if len(looks) <= 2:
             raise ZeroDivisionError("of the promoter")
-        await round_(promoter)
+        await look(promoter, topics)
 
     monkeypatch.setattr(Trimmer, "turn", fail)
-    monkeypatch.setattr(Promoter, "_round", fail_twice)
+    monkeypatch.setattr(Promoter, "_look", fail_twice)
     settings = ProducerSettings(redis_url=redis_url, prefix=prefix)
     async with AsyncProducer(settings=settings) as producer, managed(redis_url, prefix):
         await producer.send("orders", b"x", delay=0.05)

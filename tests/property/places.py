@@ -37,7 +37,7 @@ def _in_stream(contents: Contents) -> Iterator[tuple[Copy, str]]:
             state = contents.groups.get(group)
             if state and entry in state.pending:
                 yield (fields["id"], group), "delivered"
-            elif state is None or order(entry) > order(state.last):
+            elif group == NO_GROUP or (state and order(entry) > order(state.last)):
                 yield (fields["id"], group), "ready"
 
 

@@ -12,6 +12,7 @@ from typing import NoReturn, TypeVar
 
 from lisa_common.aio import AsyncConnection
 from lisa_common.errors import InvalidInput
+from lisa_common.protocol.marking import MARKING
 from lisa_common.values import Duration, check_int, check_name, duration_ms
 from lisa_consumer.core import Core
 from lisa_consumer.handler import Handler, Route
@@ -83,8 +84,8 @@ class Worker:
 
     @property
     def name(self) -> str:
-        """The name by which the group knows this worker."""
-        return self._core.name
+        """The name of this worker; the group knows it with a "~" at its end, as it marks what begins."""
+        return self._core.name.removesuffix(MARKING)
 
     def on(self, *topics: str, concurrency: int | None = None, timeout: Duration | None = None) -> Callable[[H], H]:
         """Registers a handler for topics.

@@ -81,6 +81,7 @@ class Promoter:
         self._was_busy = False
         self._failures: Counter[object] = Counter()
         """Of each node, since it last answered."""
+        self._complaints = Complaints(logger)
         self._rounds = Rounds(connection, board, board.promotions, settings, Complaints(logger))
         self.promoted = 0
         """Messages and retries promoted so far."""
@@ -117,15 +118,23 @@ class Promoter:
         """Looks at topics of one node. Where it does not answer, its other topics wait for the next try as well."""
         try:
             await self._look(topics)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the topics of other nodes go on
-            self._failures[node] += 1
-            log = logger.warning if self._failures[node] == 1 else logger.debug
+        except LisaError as error:
+            log = logger.debug if self._failures[node] else logger.warning
             log("cannot promote, will try again: %s", error)
-            await asyncio.sleep(RECONNECT.compute(self._failures[node]))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the topics of other nodes go on
+            self._complaints.about("promote", error)
         else:
-            if not self._failures.pop(node, 0):
-                return
-            logger.info("the server is back")
+            if self._failures.pop(node, 0):
+                logger.info("the server is back")
+                self._look_at_all(node)
+            self._complaints.settled("promote")
+            return
+        self._failures[node] += 1
+        await asyncio.sleep(RECONNECT.compute(self._failures[node]))
+        self._look_at_all(node)
+
+    def _look_at_all(self, node: object) -> None:
+        """Has all topics of a node looked at now."""
         self._board.look_now([name for name, watched in self._board.topics.items() if self._node_of(watched) == node])
         self.wake()
 

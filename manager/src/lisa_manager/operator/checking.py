@@ -120,8 +120,14 @@ def check_groups(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:
     A group that is just being made or dropped is in some shards and not in others: only what is still missing at a
     second look is reported.
     """
-    suspects = yield from missing_groups(layout)
-    missing = (yield from missing_groups(layout)) if suspects else {}
+    try:
+        suspects = yield from missing_groups(layout)
+        missing = (yield from missing_groups(layout)) if suspects else {}
+    except OF_THE_SERVER:
+        raise
+    except LisaError:
+        # A shard that is damaged, which a check of the shard reports.
+        return []
     found = [(keys, name) for name, shards in missing.items() for keys in shards if keys in suspects.get(name, ())]
     if mend and found:
         yield from complete_groups(layout)
