@@ -9,6 +9,7 @@ from demo.events import Journal, Killed, Sent
 from demo.ledger import audit, lines
 from demo.play import Play
 from demo.server import POLICY
+from lisa_common.protocol.marking import MARKING
 
 __all__ = ["Stage"]
 
@@ -44,7 +45,7 @@ class Stage(Play):
                 journal.note(killed)
 
     def _held(self) -> list[tuple[str, int]]:
-        return list(self.crew.server.held(_VICTIM))
+        return list(self.crew.server.held(_VICTIM + MARKING))
 
     def close(self) -> tuple[bool, Iterable[RenderableType]]:
         """Stops what runs, and holds every message against where it has ended."""
