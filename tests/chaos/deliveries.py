@@ -20,6 +20,9 @@ _SLACK_MS = 5.0
 _CALM_S = 10.0
 """How long after a fault of the whole its traces may show."""
 
+_MARKING_S = 1.5
+"""How far a mark on what begins may be from that moment."""
+
 _STARTS = re.compile("worker-.* starts")
 _SPARE = 3
 """Deliveries beyond the attempts of a message with which workers died, beside others or alone."""
@@ -134,11 +137,26 @@ class Deliveries:
         spare = unseen or any(delivery.abandoned for delivery in deliveries[:-1])
         most += _SPARE if any(delivery.taken.alone for delivery in deliveries) else spare
         attempts = max((delivery.taken.attempt for delivery in deliveries), default=0)
-        spent = sum(not d.tried("release", "released", None) and not d.untouched(NEVER) for d in deliveries)
+        spent = sum(self._is_spent(story, d, deliveries) for d in deliveries)
         rolled_back = any(self.rolled_back(delivery.since, delivery.until) for delivery in deliveries)
         lives = story.lives(deliveries[-1].until) if deliveries else 1
         text = f"{story.name}: {spent} deliveries, attempt {attempts} in group {group}; {lives} x {most} are allowed"
         self._verdict.check(7, (attempts <= most and spent <= lives * most) or rolled_back, text)
+
+    def _is_spent(self, story: Story, delivery: Delivery, deliveries: Sequence[Delivery]) -> bool:
+        """Whether a delivery has used up an attempt."""
+        if delivery.tried("release", "released", None) or delivery.untouched(NEVER):
+            return False
+        later = [d for d in deliveries if d.since > delivery.since and d.taken.attempt == delivery.taken.attempt]
+        return not any(self._free(story, delivery, d) for d in later)
+
+    def _free(self, story: Story, former: Delivery, delivery: Delivery) -> bool:
+        """Whether the attempt was free, as the lease ran out of a delivery that the server did not take for begun.
+
+        It had not begun; or a fault kept the worker from saying so, as handlers wait for that for a second at most.
+        """
+        untold = any(self.faults(at - _MARKING_S, at + _MARKING_S) for at in former.begun)
+        return (untold or former.untouched(delivery.until)) and self._lapsed(story, former, delivery)
 
     def _spared(self, story: Story, group: str, deliveries: Sequence[Delivery]) -> None:
         """Promise 12: nothing dies of its neighbours, or of a slow link; nor does a link cost it an attempt."""
@@ -196,8 +214,9 @@ class Deliveries:
         if attempt == 1 and max(1, len(same)) < lives:
             return "replayed by an operator"
         reason = "" if len(same) >= lives else self._of_former(story, former, before[-1], delivery)
-        if not reason and any(d.untouched(delivery.until) and self._lapsed(story, d, delivery) for d in same):
-            reason = "its lease ran out before it began"
+        if not reason and (free := [d for d in same if self._free(story, d, delivery)]):
+            began = all(not d.untouched(delivery.until) for d in free)
+            reason = "its lease ran out" + (", its beginning untold" if began else " before it began")
         if not reason and any(self.rolled_back(d.since, min([delivery.since, *self._ends(d)])) for d in before):
             reason = "Redis lost acknowledged writes"
         return reason

@@ -104,8 +104,11 @@ class _Change:
     def _look(self, keys: TopicKeys, lost: OutcomeUnknown) -> Generator[Step, Any, int]:
         """When the message was sent that has the id, 0 where none has it; raises the error of a later one's."""
         found, now_ms = yield Step(("look", keys), self._id, lambda ids: _look(keys, ids), keys.topic)
-        if found is None or found.state in {State.FINISHED, State.CANCELLED}:
+        if found is None or found.state is State.CANCELLED:
             return 0
+        if found.state is State.FINISHED:
+            # Some group has acked it; of others the lost try may have taken it.
+            raise lost
         tried_ms = (time.monotonic() - self._began) * 1000
         # By a whole millisecond, as the server's times are cut to milliseconds.
         if found.record is None or now_ms - found.record.sent_ms - 1 < tried_ms:
