@@ -11,6 +11,7 @@ import pytest
 from lisa_common.errors import AccessDenied, InvalidInput, NotConfirmed, OutcomeUnknown, Refused, Unreachable
 from lisa_common.keys import topics_key
 from lisa_common.policy import Policy
+from lisa_consumer import AsyncConsumer, ConsumerSettings
 from lisa_producer import (
     AsyncProducer,
     CancelOutcome,
@@ -191,6 +192,31 @@ async def test_a_cancel_whose_reply_is_lost_leaves_a_later_message_alone(
         assert found
         assert found.record
         assert found.record.body == b"new"
+
+
+async def test_a_cancel_whose_reply_is_lost_does_not_pass_for_one_that_came_too_late(
+    producers: Producers, own_server: OwnServer, prefix: str
+) -> None:
+    """One group has acked, so that the id stays known; the other's copy is cancelled, and "finished" would deny it."""
+    server = own_server()
+    settings = ConsumerSettings(redis_url=server.url, prefix=prefix)
+    async with (
+        Proxy(server.port) as proxy,
+        _direct(server, prefix) as direct,
+        AsyncConsumer("orders", "billing", settings=settings) as billing,
+        AsyncConsumer("orders", "audit", settings=settings) as audit,
+    ):
+        producer = producers(proxy.url)
+        for consumer in (billing, audit):
+            await consumer.read()
+        await direct.send("orders", b"x", id="one")
+        assert await producer.cancel("orders", "none") is CancelOutcome.UNKNOWN  # the server has the script
+        await audit.ack(*await audit.read(wait=5))
+        cancelling = await _cut_off(proxy, producer.cancel("orders", "one"))
+        proxy.lead_to(server.port)
+        with pytest.raises(OutcomeUnknown):
+            await cancelling
+        assert await billing.read() == []
 
 
 async def test_a_reschedule_whose_reply_is_lost_leaves_a_later_message_alone(
