@@ -106,11 +106,9 @@ class _Change:
         found, now_ms = yield Step(("look", keys), self._id, lambda ids: _look(keys, ids), keys.topic)
         if found is None or found.state is State.CANCELLED:
             return 0
-        if found.state is State.FINISHED:
-            # Some group has acked it; of others the lost try may have taken it.
-            raise lost
         tried_ms = (time.monotonic() - self._began) * 1000
-        # By a whole millisecond, as the server's times are cut to milliseconds.
+        # Of what is finished some group has acked its copy, and the lost try may have taken those of others. A message that
+        # is there must be older by a whole millisecond, as the server's times are cut to milliseconds.
         if found.record is None or now_ms - found.record.sent_ms - 1 < tried_ms:
             raise lost
         sent_ms: int = found.record.sent_ms
