@@ -107,8 +107,8 @@ class _Change:
         if found is None or found.state is State.CANCELLED:
             return 0
         tried_ms = (time.monotonic() - self._began) * 1000
-        # Of what is finished some group has acked its copy, and the lost try may have taken those of others. A message that
-        # is there must be older by a whole millisecond, as the server's times are cut to milliseconds.
+        # Of what is finished some group has acked its copy, and the lost try may have taken those of others. A message
+        # that is there must be older by a whole millisecond, as the server's times are cut to milliseconds.
         if found.record is None or now_ms - found.record.sent_ms - 1 < tried_ms:
             raise lost
         sent_ms: int = found.record.sent_ms
