@@ -10,18 +10,21 @@
 -- returns  { deliveries done, from the first on, how many were given back }
 local ready, messages, failures = KEYS[1], KEYS[2], KEYS[3]
 --@include clock
+--@include record
 --@include failure
 --@include budget
 --@include again
 local now, group = clock(ARGV[1]), ARGV[2]
-local COMMANDS = 5
+local COMMANDS = 6
 local done, released = 0, 0
 for i = 3, #ARGV, 4 do
-  if not afford(COMMANDS * PER_COMMAND) then
+  local entry, id, attempt, due = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
+  if not afford(work_on(id, COMMANDS, 1)) then
     break
   end
-  local entry, id, attempt, due = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
-  if redis.call('XACK', ready, group, entry) == 1 and redis.call('HEXISTS', messages, id) == 1 then
+  -- Read first: a key of another type refuses the call before anything is done.
+  local record = redis.call('HGET', messages, id)
+  if redis.call('XACK', ready, group, entry) == 1 and record and is_of(record, due, entry) then
     local copy = copy_of(group, id)
     local failure = read_failure(redis.call('HGET', failures, copy)) or { reason = 'released', error = '' }
     failure.attempts, failure.entry, failure.due, failure.at = attempt - 1, entry, due, now

@@ -1,5 +1,9 @@
 """release: deliveries that have not begun are given back."""
 
+import pytest
+
+from lisa_common.call import command
+from lisa_common.errors import ServerError
 from support.queue import EPOCH_MS, STEADY, Queue, outgoing
 
 
@@ -69,6 +73,33 @@ def test_cancelled_meanwhile(queue: Queue) -> None:
     assert queue.read("g") == []
     assert queue.contents().left == []
     assert queue.contents().groups["g"].pending == {}
+
+
+def test_a_later_message_of_the_id(queue: Queue) -> None:
+    """What was purged or deleted meanwhile, and its id sent again, also for the same time, is not made ready twice."""
+    queue.join("g")
+    due = str(queue.now_ms)
+    queue.send("a", due=due)
+    (old,) = queue.read("g")
+    queue.connection.call(command("HDEL", queue.keys.of("messages"), "a"))
+    queue.catch_up()
+    queue.send("a", due=due)
+    assert queue.release(old) == 0
+    assert len(queue.read("g")) == 1
+
+
+def test_a_foreign_key_changes_nothing(queue: Queue) -> None:
+    """Where the messages are of another type, the deliveries stay pending."""
+    queue.join("g")
+    queue.send("a")
+    (delivery,) = queue.read("g")
+    queue.connection.execute(
+        [command("DEL", queue.keys.of("messages")), command("SET", queue.keys.of("messages"), "of another type")]
+    )
+    with pytest.raises(ServerError):
+        queue.release(delivery)
+    pending = queue.connection.call(command("XPENDING", queue.keys.of("ready"), "g"))
+    assert (pending[0], pending[1].decode()) == (1, delivery.entry.entry)
 
 
 def test_thousand_at_once(queue: Queue) -> None:

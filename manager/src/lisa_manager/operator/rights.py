@@ -74,7 +74,7 @@ _ROLES = {
         registry="hmget",
         on={
             "ready": "exists xack xadd xclaim xdel xgroup|create xinfo|groups xpending xrange xreadgroup xrevrange",
-            "messages": "hdel hexists hget hmget hstrlen",
+            "messages": "hdel hget hmget hstrlen",
             "expiring": "zrem",
             "finished": "zadd",
             "owed": "hdel hget hmget hset",
