@@ -1,5 +1,5 @@
 -- Renews the leases of deliveries that a consumer still owns; never takes one from another. A lease may have a length of
--- its own, which stands in the server's counter of deliveries; managers are told of one that ends early.
+-- its own, which stands in the server's counter of deliveries; managers hear of one that ends early.
 --
 -- KEYS[1] ready      stream
 -- ARGV[1] now_ms     ms, empty for the server's clock

@@ -51,7 +51,7 @@ local function commands_on_places()
   return 12 + 7 * #all_groups()
 end
 
--- The time of a score; what is beyond all times of ours is told as 2^53, as integers of replies have an end.
+-- The time of a score; a time beyond 2^53 is reported as 2^53, the largest exact integer.
 local function whole_ms(score)
   return score and math.ceil(math.max(-2 ^ 53, math.min(2 ^ 53, tonumber(score))))
 end

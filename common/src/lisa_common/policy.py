@@ -94,7 +94,7 @@ class Policy(BaseModel):
         drained = frozenset(self.drained)
         served = self.shards + sum(count for at, count in enumerate(self.former) if at not in drained)
         if served > MAX_SERVED:
-            raise ValueError(f"at most {MAX_SERVED} shards may hold messages, those of before reshards included")
+            raise ValueError(f"at most {MAX_SERVED} shards may hold messages, former shards included")
         return self
 
     @cached_property

@@ -6,7 +6,7 @@ from typing import Final
 __all__ = ["LAST_MS", "whole_ms"]
 
 LAST_MS: Final = 2**53
-"""Later than every time of ours; what is beyond is told as this, and what is before its negative as that."""
+"""Later than every time of ours; a later time is reported as this one, and one before its negative as the negative."""
 
 
 def whole_ms(score: bytes | float) -> int:

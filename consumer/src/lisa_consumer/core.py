@@ -191,7 +191,7 @@ class Core:
         return ReadResult(deliveries, leased_at), passed_over
 
     def mark_beginnings(self, marking: Marking | None = None) -> None:
-        """From now on the server is told what begins."""
+        """From now on marks at the server what begins."""
         self.name = self._fetcher.consumer = self.name.removesuffix(MARKING) + MARKING
         self._marking = marking
 

@@ -92,7 +92,7 @@ def _sending(
 
 
 def _send_unknown(layout: Layout, keys: TopicKeys, lane: _Lane, batch: Sequence[Outgoing]) -> Flow[_Results]:
-    """As `_send_part`, but for what the shards of before a reshard know."""
+    """As `_send_part`, but for what former shards know."""
     _, confirm, repeatable, rerouted = lane
     before = yield from known_before(layout, batch, confirm, generated_too=rerouted)
     new = [m for m in batch if m.id not in before]
@@ -101,7 +101,7 @@ def _send_unknown(layout: Layout, keys: TopicKeys, lane: _Lane, batch: Sequence[
 
 
 def _known(topic: str, outgoing: Outgoing, missing: Missing | None) -> SendResult | LisaError:
-    """What becomes of a message that a shard of before knows."""
+    """What becomes of a message that a former shard knows."""
     return NotConfirmed(topic, [outgoing.id], *missing) if missing else result_of(0, outgoing, 0)
 
 

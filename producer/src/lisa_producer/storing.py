@@ -60,7 +60,7 @@ def store(
 def known_before(
     layout: Layout, batch: Sequence[Outgoing], confirm: Confirm | None, *, generated_too: bool
 ) -> Flow[dict[str, Missing | None]]:
-    """Which of these ids the shards of before a reshard know, and what is missing where they were not confirmed.
+    """Which of these ids the former shards know, and what is missing where they were not confirmed.
 
     They take no new ones from then on.
     """

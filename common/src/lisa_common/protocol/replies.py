@@ -16,7 +16,7 @@ def number(reply: Any) -> int:
 
 
 def rows(reply: Any, count: int | None = None) -> list[Any]:
-    """A list, with as many items as that, if it is told."""
+    """A list; of exactly `count` items, if that is given."""
     if not isinstance(reply, list):
         raise TypeError("a list was expected")
     if count is not None and len(reply) != count:

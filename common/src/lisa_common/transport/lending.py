@@ -19,7 +19,7 @@ MAX_CONNECTIONS = 64
 
 
 def refuse_connection(limit: int, waited_s: float) -> NoFreeConnection:
-    """The error of a caller for whom no connection came free in time."""
+    """The error of a caller that found no free connection in time."""
     return NoFreeConnection(f"cannot reach Redis: no connection of {limit} was free within {waited_s:g} s")
 
 
