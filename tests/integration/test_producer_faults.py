@@ -194,6 +194,24 @@ async def test_a_cancel_whose_reply_is_lost_leaves_a_later_message_alone(
         assert found.record.body == b"new"
 
 
+@pytest.mark.parametrize("change", ["cancel", "reschedule"])
+async def test_a_change_whose_reply_is_lost_is_unknown_though_the_server_is_away_then(
+    producers: Producers, own_server: OwnServer, prefix: str, change: str
+) -> None:
+    """That the tries after it did nothing says nothing of the first."""
+    server = own_server()
+    async with Proxy(server.port) as proxy, _direct(server, prefix) as direct:
+        producer = producers(proxy.url, patience_s=0.5)
+        await producer.send("orders", b"x", id="one", delay=60)
+        options = {} if change == "cancel" else {"delay": 90}
+        await getattr(producer, change)("orders", "none", **options)  # the server has the script
+        changing = await _cut_off(proxy, getattr(producer, change)("orders", "one", **options))
+        with pytest.raises(OutcomeUnknown):
+            await changing
+        found = await direct.find("orders", "one")
+        assert (found is None) == (change == "cancel")
+
+
 async def test_a_cancel_whose_reply_is_lost_does_not_pass_for_one_that_came_too_late(
     producers: Producers, own_server: OwnServer, prefix: str
 ) -> None:

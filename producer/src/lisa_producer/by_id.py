@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeVar
 
 from lisa_common.call import Call, Each, Flow, command
-from lisa_common.errors import OutcomeUnknown
+from lisa_common.errors import OutcomeUnknown, Refused, Unreachable
 from lisa_common.keys import TopicKeys
 from lisa_common.protocol import producing
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
@@ -93,13 +93,23 @@ class _Change:
     def ask(self, keys: TopicKeys) -> Generator[Step, Any, Any]:
         """Makes the change in one shard; raises OutcomeUnknown where it is not known to have been made."""
         sent_ms: Arg = ""
+        lost: OutcomeUnknown | None = None
         while True:
             try:
                 return (yield _asking(self._kind, keys, self._call(keys, sent_ms)))
             except OutcomeUnknown as error:
-                if time.monotonic() - self._began >= self._patience_s:
+                lost = lost or error
+            except (Refused, Unreachable) as error:
+                if lost is None:
                     raise
-                sent_ms = yield from self._look(keys, error)
+                raise lost from error
+            if time.monotonic() - self._began >= self._patience_s:
+                raise lost
+            try:
+                sent_ms = yield from self._look(keys, lost)
+            except (Refused, Unreachable) as error:
+                # That the last try did nothing says nothing of the first.
+                raise lost from error
 
     def _look(self, keys: TopicKeys, lost: OutcomeUnknown) -> Generator[Step, Any, int]:
         """When the message was sent that has the id, 0 where none has it; raises the error of a later one's."""
