@@ -52,14 +52,14 @@ local function delivery_of(entry, consumer, lease, state)
   end
   return {
     entry = entry, id = fields['id'], attempt = attempt, due = due, reason = 'abandoned',
-    begun = has_begun(group, entry, consumer, state, fields['alone']),
+    begun = has_begun(group, entry, consumer, state, fields['alone']), at = whole_number(fields['at']) or due,
     alone = fields['alone'] and state ~= BESIDE,
     error = string.format('not acked within %s of %.0f ms', lease > 0 and 'its lease' or 'the visibility timeout',
       lease > 0 and lease or visibility),
   }
 end
 
--- As `release` does it, of a message that still waits for the group.
+-- As `release` does it, of a message that still waits for the group, and due when it was.
 local function give_back(delivery)
   if not wanted(group, delivery) then
     return 'gone'
@@ -68,7 +68,7 @@ local function give_back(delivery)
   local failure = read_failure(redis.call('HGET', failures, copy)) or { reason = 'released', error = '' }
   failure.attempts, failure.entry = delivery.attempt - 1, delivery.entry
   failure.due, failure.at = delivery.due, now
-  local refusal = make_ready_again(group, delivery.id, failure, now)
+  local refusal = make_ready_again(group, delivery.id, failure, delivery.at)
   if refusal then
     error(refusal)
   end
