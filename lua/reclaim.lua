@@ -77,6 +77,8 @@ end
 
 local counts = { retry = 0, garbage = 0, gone = 0, dropped = 0, released = 0 }
 local before, first = earliest(retry), nil
+-- The last marked entry that was taken from each worker.
+local unmarked = {}
 local function take_back(entry, delivery)
   redis.call('XACK', ready, group, entry)
   local outcome, due = 'gone', nil
@@ -110,9 +112,13 @@ for _, row in ipairs(pending) do
     end
     take_back(row[1], delivery)
     taken = taken + 1
+    unmarked[row[2]] = state == BEGUN and marks_beginnings(row[2]) and row[1] or unmarked[row[2]]
   elseif lease > 0 and (next_in < 0 or left < next_in) then
     next_in = left
   end
+end
+for consumer, entry in pairs(unmarked) do
+  pass_mark_on(group, entry, consumer)
 end
 wake_if_earlier(first, before, ARGV[3], ARGV[4])
 return { cursor, counts.retry, counts.garbage, counts.gone + counts.dropped, counts.released, next_in }
