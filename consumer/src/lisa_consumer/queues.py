@@ -86,6 +86,7 @@ class Queues:
         beginning = self._beginnings.take_back(topics)
         for delivery in beginning:
             self._slots.give_back(delivery.topic)
+            self._isolation.end(delivery)
         chosen = [topic for topic in self._queues if topics is None or topic in topics]
         waiting = [delivery for topic in chosen for delivery in self._queues.pop(topic)]
         return [*beginning, *self._isolation.take_back(), *waiting]

@@ -1,0 +1,55 @@
+"""Workers that hold what is to run alone, beside all else that they do."""
+
+import asyncio
+
+import pytest
+import redis
+
+from lisa_common.keys import TopicKeys
+from lisa_consumer import Delivery, isolation
+from lisa_producer import AsyncProducer
+from support import wait_until_async
+from support.running import Handled, hang, new_worker, working
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is held back for long."""
+    monkeypatch.setattr(isolation, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(isolation, "_ALONE_S", 0.1)
+
+
+async def _send_alone(sender: AsyncProducer, client: redis.Redis, prefix: str, topic: str, id: str) -> None:
+    """Makes a message ready as the retry of one that was abandoned twice."""
+    sent = await sender.send(topic, b"x", id=id, delay=3_600)
+    keys = TopicKeys(prefix, topic)
+    client.zrem(keys.of("waiting"), id)
+    fields = {"id": id, "due": sent.due_ms, "n": 3, "g": "billing", "at": 1, "alone": 1}
+    client.xadd(keys.of("ready"), fields)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_who_finds_no_slot_holds_nobody_back(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
+) -> None:
+    """Promise 12: a delivery waits for the slots of its own topic, which are taken for long; other topics go on."""
+    worker = new_worker(redis_url, prefix, concurrency=3)
+    gate = asyncio.Event()
+    begun = hang(worker, "slow", gate, concurrency=1)
+    others = Handled()
+
+    @worker.on("other")
+    async def handle(delivery: Delivery) -> None:
+        others.append(delivery)
+
+    async with working(worker):
+        await sender.send("slow", b"x", id="first")
+        await wait_until_async(lambda: begun.ids == ["first"])
+        await _send_alone(sender, client, prefix, "slow", "alone")
+        group = TopicKeys(prefix, "slow").of("ready"), "billing"
+        await wait_until_async(lambda: client.xpending(*group)["pending"] == 2)
+        for number in range(5):
+            await sender.send("other", b"x", id=f"{number}")
+            await wait_until_async(lambda: len(others) == number + 1, 5)  # noqa: B023 - waited for at once
+        gate.set()
+        await wait_until_async(lambda: begun.ids == ["first", "alone"])
