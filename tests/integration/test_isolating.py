@@ -5,9 +5,14 @@ import asyncio
 import pytest
 import redis
 
+from lisa_common.aio import AsyncConnection, cancel_all
 from lisa_common.keys import TopicKeys
-from lisa_consumer import Delivery, isolation
-from lisa_producer import AsyncProducer
+from lisa_common.protocol.marking import Begun
+from lisa_consumer import ConsumerSettings, Delivery, isolation
+from lisa_consumer.beginnings import Beginnings
+from lisa_consumer.core import Core
+from lisa_consumer.marks import Marking
+from lisa_producer import AsyncProducer, Message
 from support import wait_until_async
 from support.running import Handled, hang, new_worker, working
 
@@ -53,3 +58,28 @@ async def test_who_finds_no_slot_holds_nobody_back(
             await wait_until_async(lambda: len(others) == number + 1, 5)  # noqa: B023 - waited for at once
         gate.set()
         await wait_until_async(lambda: begun.ids == ["first", "alone"])
+
+
+async def test_a_mark_goes_to_the_last_of_those_that_run(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
+) -> None:
+    """However late an earlier one began: what the server holds for begun is all up to a mark."""
+    core = Core(prefix, "billing")
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    async with AsyncConnection.of(settings, name="test") as connection:
+        begun = Handled()
+        beginnings = Beginnings(connection, core, begun.append, lambda _: ())
+        core.mark_beginnings(Marking(lambda _, batches: [0] * len(batches), beginnings.leave))
+        await sender.send_many("orders", [Message(body=b"x") for _ in range(4)])
+        first, *later = await connection.run(core.read(["orders"], limit=4))
+        # The read of the later ones has marked them while the first still waited for its mark.
+        beginnings.begin(first)
+        await connection.run(core.mark([(later[-1], Begun.YES)]))
+        beginnings.cover(later)
+        marking = asyncio.create_task(beginnings.run())
+        await wait_until_async(lambda: begun == [first])
+        await connection.run(core.ack(later[-1:]))
+        rows = client.xpending_range(TopicKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
+        assert rows[-1]["message_id"].decode() == later[1].entry.entry
+        assert rows[-1]["times_delivered"] == Begun.YES
+        await cancel_all(marking)

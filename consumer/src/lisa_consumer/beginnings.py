@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from lisa_common.aio import AsyncConnection
-from lisa_common.delivery import Delivery
+from lisa_common.delivery import Delivery, entry_place
 from lisa_common.errors import LisaError
 from lisa_common.protocol.marking import Begun
 from lisa_consumer.core import Core
@@ -52,14 +52,19 @@ class Beginnings:
         self._wake = asyncio.Event()
 
     def cover(self, deliveries: Iterable[Delivery]) -> None:
-        """Notes what was marked as begun, in the order of its entries."""
-        shard: Shard = "", ""
-        begun: dict[str, Delivery] = {}
+        """Notes what was marked as begun, of each shard in the order of its entries."""
+        covered: dict[Shard, dict[str, Delivery]] = defaultdict(dict)
         for delivery in deliveries:
-            if shard != (found := (delivery.topic, delivery.shard)):
-                shard, begun = found, self._begun[found]
-            begun[delivery.entry.entry] = delivery
-            self._marked[shard] = delivery.entry.entry
+            covered[delivery.topic, delivery.shard][delivery.entry.entry] = delivery
+        for shard, found in covered.items():
+            begun = self._begun[shard]
+            begun.update(found)
+            last, marked = next(reversed(found)), self._marked.get(shard)
+            if marked and entry_place(next(iter(found))) < entry_place(marked):
+                # It waited for its mark, while what was read later began at once.
+                begun = self._begun[shard] = {entry: begun[entry] for entry in sorted(begun, key=entry_place)}
+                last = next(reversed(begun))
+            self._marked[shard] = last
 
     def uncover(self, deliveries: Iterable[Delivery]) -> None:
         """Takes the marks back of what was to begin soon, and does not."""
