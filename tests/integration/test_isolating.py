@@ -6,6 +6,7 @@ import pytest
 import redis
 
 from lisa_common.aio import AsyncConnection, cancel_all
+from lisa_common.errors import Unreachable
 from lisa_common.keys import TopicKeys
 from lisa_common.protocol.marking import Begun
 from lisa_consumer import ConsumerSettings, Delivery, isolation
@@ -60,6 +61,11 @@ async def test_who_finds_no_slot_holds_nobody_back(
         await wait_until_async(lambda: begun.ids == ["first", "alone"])
 
 
+def _marking(beginnings: Beginnings) -> Marking:
+    """Marks nothing as it is read."""
+    return Marking(lambda _, batches: [0] * len(batches), beginnings.leave, beginnings.inherit)
+
+
 async def test_a_mark_goes_to_the_last_of_those_that_run(
     redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
 ) -> None:
@@ -69,7 +75,7 @@ async def test_a_mark_goes_to_the_last_of_those_that_run(
     async with AsyncConnection.of(settings, name="test") as connection:
         begun = Handled()
         beginnings = Beginnings(connection, core, begun.append, lambda _: ())
-        core.mark_beginnings(Marking(lambda _, batches: [0] * len(batches), beginnings.leave))
+        core.mark_beginnings(_marking(beginnings))
         await sender.send_many("orders", [Message(body=b"x") for _ in range(4)])
         first, *later = await connection.run(core.read(["orders"], limit=4))
         # The read of the later ones has marked them while the first still waited for its mark.
@@ -83,3 +89,23 @@ async def test_a_mark_goes_to_the_last_of_those_that_run(
         assert rows[-1]["message_id"].decode() == later[1].entry.entry
         assert rows[-1]["times_delivered"] == Begun.YES
         await cancel_all(marking)
+
+
+async def test_a_mark_is_passed_on_when_its_end_is_told_again(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
+) -> None:
+    """A server that was away for an ack has not heard of the heir either."""
+    core = Core(prefix, "billing")
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    async with AsyncConnection.of(settings, name="test") as connection, AsyncConnection("redis://127.0.0.1:1") as away:
+        beginnings = Beginnings(connection, core, lambda _: None, lambda _: [])
+        core.mark_beginnings(_marking(beginnings))
+        await sender.send_many("orders", [Message(body=b"x") for _ in range(3)])
+        deliveries = await connection.run(core.read(["orders"], limit=3))
+        await connection.run(core.mark([(deliveries[-1], Begun.YES)]))
+        beginnings.cover(deliveries)
+        with pytest.raises(Unreachable):
+            await away.run(core.ack(deliveries[-1:]))
+        await connection.run(core.ack(deliveries[-1:]))
+        rows = client.xpending_range(TopicKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
+        assert [row["times_delivered"] for row in rows] == [Begun.NOT, Begun.YES]

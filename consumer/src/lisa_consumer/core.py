@@ -238,8 +238,7 @@ class Core:
         """Gives deliveries back that have not begun, without spending an attempt. Result: how many."""
         batches = self._by_shard(deliveries)
         calls = [consuming.release(keys, self.group, [d.entry for _, d in batch]) for keys, batch in batches]
-        marks = self._leave(deliveries)
-        return sum((yield [*marks, *calls])[len(marks) :]) if calls else 0
+        return sum((yield from self._end(deliveries, calls)))
 
     def extend(self, deliveries: Sequence[Delivery], lease: Duration | None = None) -> Flow[list[bool]]:
         """Renews leases. Result: for each whether this consumer still has it."""
@@ -268,18 +267,21 @@ class Core:
         # What is in hand does not wait for the registry, which may be at another server, one that is away.
         layouts = yield from self._topics.recall_each({keys.topic for keys, _ in batches})
         calls = [call(keys, layouts[keys.topic].policy, [delivery for _, delivery in batch]) for keys, batch in batches]
-        marks = self._leave(deliveries) if ends else []
-        replies: list[list[T]] = (yield [*marks, *calls])[len(marks) :] if calls else []
+        replies: list[list[T]] = (yield from self._end(deliveries, calls)) if ends else (yield calls) if calls else []
         placed: dict[int, T] = {}
         for (_, batch), reply in zip(batches, replies, strict=True):
             for (position, _), result in zip(batch, reply, strict=True):
                 placed[position] = result
         return [placed[position] for position in range(len(deliveries))]
 
-    def _leave(self, deliveries: Sequence[Delivery]) -> list[Call[bool]]:
-        """The marks of what goes on, for the marks that these deliveries take with them."""
-        heirs = self._marking.leave(deliveries) if self._marking else []
-        return [self._mark(heir, Begun.YES) for heir in heirs]
+    def _end(self, deliveries: Sequence[Delivery], calls: Sequence[Call[Any]]) -> Flow[list[Any]]:
+        """Makes calls that end deliveries, and passes on the marks that go with them. Result: that of each call."""
+        if not self._marking:
+            return (yield calls) if calls else []
+        heirs = self._marking.leave(deliveries)
+        replies: list[Any] = yield [*(self._mark(heir, Begun.YES) for heir in heirs), *calls]
+        self._marking.inherit(heirs)
+        return replies[len(heirs) :]
 
     def _by_shard(self, deliveries: Sequence[Delivery]) -> Iterator[tuple[TopicKeys, list[tuple[int, Delivery]]]]:
         """The deliveries with their positions, at most `MAX_BATCH` at once."""

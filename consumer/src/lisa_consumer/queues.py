@@ -42,7 +42,7 @@ class Queues:
         self._beginnings = Beginnings(connection, core, begin, self._look_ahead)
         self._isolation = Isolation(self.start, lambda alone: self._beginnings.change([alone], Begun.BESIDE))
         self._stopping = stopping
-        core.mark_beginnings(Marking(self._count_beginning, self._beginnings.leave))
+        core.mark_beginnings(Marking(self._count_beginning, self._beginnings.leave, self._beginnings.inherit))
 
     async def run(self) -> None:
         """Tells the server what begins, until cancelled."""
@@ -69,7 +69,7 @@ class Queues:
 
     def forget(self, delivery: Delivery) -> None:
         """Lets go of a delivery that was to begin, and will neither begin nor be settled."""
-        self._beginnings.change(self._beginnings.leave([delivery]), Begun.YES)
+        self._beginnings.forget(delivery)
 
     @property
     def topics(self) -> list[str]:
