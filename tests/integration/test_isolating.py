@@ -13,6 +13,8 @@ from lisa_consumer import ConsumerSettings, Delivery, isolation
 from lisa_consumer.beginnings import Beginnings
 from lisa_consumer.core import Core
 from lisa_consumer.marks import Marking
+from lisa_consumer.queues import Queues
+from lisa_consumer.slots import Slots
 from lisa_producer import AsyncProducer, Message
 from support import wait_until_async
 from support.running import Handled, hang, new_worker, working
@@ -109,3 +111,30 @@ async def test_a_mark_is_passed_on_when_its_end_is_told_again(
         await connection.run(core.ack(deliveries[-1:]))
         rows = client.xpending_range(TopicKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
         assert [row["times_delivered"] for row in rows] == [Begun.NOT, Begun.YES]
+
+
+async def test_what_was_read_while_something_began_alone_has_not_begun(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
+) -> None:
+    """The read took it for begun, as there were slots; meanwhile it has to wait, and is not to die with the other."""
+    core = Core(prefix, "billing")
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    begun = Handled()
+    async with AsyncConnection.of(settings, name="test") as connection:
+        slots, stopping = Slots(9, {"orders": 9}), asyncio.Event()
+        queues = Queues(
+            *(connection, core, slots, stopping), begin=begun.append, soon=lambda _: 0, may_begin=lambda _: True
+        )
+        await connection.run(core.read(["orders"], limit=9))
+        await _send_alone(sender, client, prefix, "orders", "alone")
+        alone = await connection.run(core.read(["orders"], limit=9))
+        await sender.send_many("orders", [Message(body=b"x") for _ in range(3)])
+        others = await connection.run(core.read(["orders"], limit=9))
+        assert all(delivery.entry.begun for delivery in others)
+        queues.add(alone)
+        queues.add(others)
+        marking = asyncio.create_task(queues.run())
+        await wait_until_async(lambda: begun == alone)
+        rows = client.xpending_range(TopicKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
+        assert [row["times_delivered"] for row in rows] == [Begun.ALONE, *[Begun.NOT] * 3]
+        await cancel_all(marking)

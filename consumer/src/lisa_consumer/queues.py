@@ -56,6 +56,9 @@ class Queues:
             else:
                 self._queues[delivery.topic].append(delivery)
         self._beginnings.cover(delivery for delivery in deliveries if delivery.entry.begun)
+        if self._isolation.holds_back:
+            # They were read before something was to run alone.
+            self._hold_back()
         self.start()
 
     def end(self, delivery: Delivery) -> None:
@@ -105,9 +108,12 @@ class Queues:
     def _start_alone(self) -> None:
         running = self._slots.taken
         if alone := self._isolation.next(running, self._slots.take):
-            # What is to begin soon waits for it.
-            self._beginnings.uncover(self._replace(begun=False))
+            self._hold_back()
             self._beginnings.begin(alone, Begun.BESIDE if running else Begun.ALONE)
+
+    def _hold_back(self) -> None:
+        """What was to begin soon waits for what runs alone."""
+        self._beginnings.uncover(self._replace(begun=False))
 
     def _start_one(self, topic: str) -> bool:
         if not self._slots.take(topic):
