@@ -81,7 +81,7 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or ARGV[4] == '1
   -- Whether a delivery was surely not pending, as far as can be told without its record.
   local function is_settled(i)
     local failure = read_failure(redis.call('HGET', failures, copy_of(group, ids[i])))
-    return failure and not entry_after(entries[i], failure.entry) or redis.call('HEXISTS', messages, ids[i]) == 0
+    return failure and not entry_after(entries[i], failure.entry) or redis.call('HSTRLEN', messages, ids[i]) == 0
       or not owes(group, ids[i])
   end
 
