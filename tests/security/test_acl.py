@@ -182,9 +182,9 @@ def _pass_a_mark_on(queue: Queue, group: str) -> None:
     queue.send("marked")
     begun, *_, marked = queue.read(group, "worker~")
     queue.mark(Begun.YES, marked)
-    queue.advance(1_000)
+    queue.advance(500)
     queue.extend("worker~", begun)
-    queue.advance(1_000)
+    queue.advance(500)
     queue.reclaim(group)
 
 
