@@ -1,6 +1,5 @@
 """What a consumer does, without I/O: flows that `client`, `aio` and the worker drive."""
 
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from lisa_common import groups
 from lisa_common.call import Call, Flow
 from lisa_common.delivery import Delivery, Entry
-from lisa_common.errors import InvalidInput, LisaError, NoGroup
+from lisa_common.errors import InvalidInput, NoGroup
 from lisa_common.keys import TopicKeys
 from lisa_common.layout import Layout
 from lisa_common.policy import Policy
@@ -24,8 +23,6 @@ from lisa_consumer.names import consumer_name
 from lisa_consumer.record_fetcher import RecordFetcher
 
 __all__ = ["Core", "ReadResult", "Reading"]
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -182,11 +179,7 @@ class Core:
                 held = [delivery.entry for delivery in found.deliveries]
                 calls.append(consuming.extend(keys, self.group, self.name, held, policy, lease_ms=lease_ms))
         if calls:
-            try:
-                yield calls
-            except LisaError as error:
-                # What was read is ours all the same.
-                logger.warning("entries that were to be passed over come again: %s", error)
+            yield from self._fetcher.finish(fetched, calls)
         deliveries = [one for keys, found in of_shards.items() for one in check_mark(found, marked.get(keys))]
         return ReadResult(deliveries, leased_at), passed_over
 
