@@ -78,11 +78,20 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or ARGV[4] == '1
     return 'stale'
   end
 
-  -- What was pending must be so again until it is judged: else, if nobody asked again, its message would be nowhere. Of what
-  -- was not pending, a reclaim would find out that nothing is to be done.
+  -- Whether a delivery was surely not pending, as far as can be told without its record.
+  local function is_settled(i)
+    local failure = read_failure(redis.call('HGET', failures, copy_of(group, ids[i])))
+    return failure and not entry_after(entries[i], failure.entry) or redis.call('HSTRLEN', messages, ids[i]) == 0
+      or not owes(group, ids[i])
+  end
+
+  -- What was pending must be so again until it is judged: else, if nobody asked again, its message would be nowhere. What
+  -- was not must not be: it would pass for a delivery, to be reclaimed, or to be acked as a whole.
   local function postpone(from)
     for i = from, #entries do
-      redis.pcall('XCLAIM', ready, group, '~acks', 0, entries[i], 'FORCE', 'JUSTID')
+      if not is_settled(i) then
+        redis.pcall('XCLAIM', ready, group, '~acks', 0, entries[i], 'FORCE', 'JUSTID')
+      end
     end
   end
 

@@ -60,7 +60,7 @@ local function delivery_of(entry, consumer, lease, state)
 end
 
 -- As `release` does it, of a message that still waits for the group, and due when it was.
-local function give_back(delivery)
+local function give_back(delivery, row)
   if not wanted(group, delivery) then
     return 'gone'
   end
@@ -70,6 +70,7 @@ local function give_back(delivery)
   failure.due, failure.at = delivery.due, now
   local refusal = make_ready_again(group, delivery.id, failure, delivery.at)
   if refusal then
+    keep_pending(group, unpack(row))
     error(refusal)
   end
   return 'released'
@@ -77,13 +78,15 @@ end
 
 local counts = { retry = 0, garbage = 0, gone = 0, dropped = 0, released = 0 }
 local before, first = earliest(retry), nil
-local function take_back(entry, delivery)
-  redis.call('XACK', ready, group, entry)
+-- The last marked entry that was taken from each worker.
+local unmarked = {}
+local function take_back(row, delivery)
+  redis.call('XACK', ready, group, row[1])
   local outcome, due = 'gone', nil
   if delivery and delivery.begun then
     outcome, due = fail(group, delivery, now)
   elseif delivery then
-    outcome = give_back(delivery)
+    outcome = give_back(delivery, row)
   end
   if due then
     first = math.min(first or due, due)
@@ -108,11 +111,15 @@ for _, row in ipairs(pending) do
       cursor = row[1]
       break
     end
-    take_back(row[1], delivery)
+    take_back(row, delivery)
     taken = taken + 1
+    unmarked[row[2]] = state == BEGUN and marks_beginnings(row[2]) and row[1] or unmarked[row[2]]
   elseif lease > 0 and (next_in < 0 or left < next_in) then
     next_in = left
   end
+end
+for consumer, entry in pairs(unmarked) do
+  pass_mark_on(group, entry, consumer)
 end
 wake_if_earlier(first, before, ARGV[3], ARGV[4])
 return { cursor, counts.retry, counts.garbage, counts.gone + counts.dropped, counts.released, next_in }

@@ -30,6 +30,7 @@ for i = 3, #ARGV, 4 do
     failure.attempts, failure.entry, failure.due, failure.at = attempt - 1, entry, due, now
     local refusal = make_ready_again(group, id, failure, now)
     if refusal then
+      keep_pending(group, entry)
       return refusal
     end
     released = released + 1

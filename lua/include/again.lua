@@ -13,3 +13,11 @@ local function make_ready_again(group, id, failure, at)
   failure.next = entry
   redis.call('HSET', failures, copy_of(group, id), write_failure(failure))
 end
+
+-- Puts a delivery back that was to be made ready again, and could not: as it was, or as one of a worker, not begun.
+local function keep_pending(group, entry, consumer, idle, count)
+  redis.call(
+    'XCLAIM', ready, group, consumer or '~refused~', 0, entry, 'IDLE', idle or 0, 'RETRYCOUNT', count or 1, 'FORCE',
+    'JUSTID'
+  )
+end

@@ -17,9 +17,13 @@ end
 local MOST_HELD = 2000
 local last_begun = {}
 
+local function marks_beginnings(consumer)
+  return string.byte(consumer, -1) == 126
+end
+
 -- Whether a delivery has begun. Needs the locals: ready, entry_after.
 local function has_begun(group, entry, consumer, state, alone)
-  if state >= BEGUN or string.byte(consumer, -1) ~= 126 then
+  if state >= BEGUN or not marks_beginnings(consumer) then
     return true
   elseif alone then
     return false
@@ -34,4 +38,21 @@ local function has_begun(group, entry, consumer, state, alone)
     end
   end
   return last_begun[consumer] and entry_after(last_begun[consumer], entry)
+end
+
+-- Gives the mark of an entry that was taken from a worker to the last that it holds of entries before it: they may have
+-- been renewed later, and have begun as well. Needs the locals: ready, fields_of.
+local function pass_mark_on(group, entry, consumer)
+  local held = redis.call('XPENDING', ready, group, '-', '(' .. entry, MOST_HELD, consumer)
+  for i = #held, 1, -1 do
+    local heir, lease, state = held[i][1], read_mark(held[i][4])
+    local found = state < BEGUN and redis.call('XRANGE', ready, heir, heir)[1]
+    if state == BEGUN then
+      return
+    elseif found and not fields_of(found[2])['alone'] then
+      local count = write_mark(lease, BEGUN)
+      redis.call('XCLAIM', ready, group, consumer, 0, heir, 'IDLE', held[i][3], 'RETRYCOUNT', count, 'JUSTID')
+      return
+    end
+  end
 end

@@ -10,6 +10,8 @@ import pytest
 import redis
 
 from lisa_common.aio import AsyncConnection, cancel_all
+from lisa_common.call import Call
+from lisa_common.connection import Connection
 from lisa_common.errors import ServerError
 from lisa_common.keys import TopicKeys, topics_key
 from lisa_common.policy import Policy
@@ -136,3 +138,21 @@ async def test_what_is_in_hand_does_not_need_the_registry(
         await cancel_all(keeper)
         assert await connection.run(core.ack(deliveries[:1])) == [AckOutcome.ACKED]
         assert await connection.run(core.nack(deliveries[1:], delay=0, error="no")) == [NackOutcome.RETRY] * 2
+
+
+async def test_a_read_that_is_cancelled_as_it_lengthens_leases_is_given_back(
+    redis_url: str, prefix: str, sender: AsyncProducer
+) -> None:
+    """By the next read, as one that is cancelled before that: nobody was given what it had fetched."""
+    await sender.send("orders", b"x", id="a")
+    core = Core(prefix, "billing")
+    with Connection(redis_url) as connection:
+        flow = core.read(["orders"], limit=9, visibility=60)
+        step: Any = next(flow)
+        while not (isinstance(step, list) and step[-1].script and step[-1].script.name == "extend"):
+            calls = (step,) if isinstance(step, Call) else step
+            results = connection.execute(calls)
+            step = flow.send(results[0] if isinstance(step, Call) else results)
+        flow.close()
+        deliveries = connection.run(core.read(["orders"], limit=9))
+    assert [(delivery.id, delivery.attempt) for delivery in deliveries] == [("a", 1)]

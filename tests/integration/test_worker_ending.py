@@ -9,7 +9,9 @@ from contextlib import suppress
 import pytest
 import redis
 
+from lisa_common.keys import TopicKeys
 from lisa_common.policy import Policy
+from lisa_common.protocol.marking import Begun
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Worker
 from lisa_consumer.shift import HANDLER
 from lisa_producer import AsyncProducer, Message, ProducerSettings, State
@@ -165,6 +167,37 @@ async def test_a_drain_gives_back_what_turns_out_slow(redis_url: str, prefix: st
         await serving
     assert len(handled) == 20
     assert {delivery.attempt for delivery in given_back} == {1}
+
+
+async def test_what_runs_has_begun_though_what_was_marked_is_given_back(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
+) -> None:
+    """The last of what was to begin soon carries the mark of all before it: else a crash in the drain would be free."""
+    worker = new_worker(redis_url, prefix, concurrency=2, drain_s=4)
+    handled, gate = Handled(), asyncio.Event()
+
+    @worker.on("orders")
+    async def handle(delivery: Delivery) -> None:
+        handled.append(delivery)
+        if delivery.body == b"hangs":
+            await gate.wait()
+
+    ready = TopicKeys(prefix, "orders").of("ready")
+
+    def counters() -> list[int]:
+        rows = client.xpending_range(ready, "billing", "-", "+", 100)
+        return [row["times_delivered"] for row in rows]
+
+    serving = asyncio.create_task(worker.serve())
+    await sender.send_many("orders", [Message(body=b"x") for _ in range(300)])
+    await wait_until_async(lambda: len(handled) == 300 and not counters())
+    await sender.send_many("orders", [Message(body=b"hangs") for _ in range(12)])
+    await wait_until_async(lambda: len(counters()) == 12 and Begun.YES in counters()[2:])
+    worker.stop()
+    await wait_until_async(lambda: len(counters()) == 2)
+    assert counters()[1] == Begun.YES
+    gate.set()
+    await serving
 
 
 async def test_a_cancelled_worker_leaves_nothing_running(redis_url: str, prefix: str, sender: AsyncProducer) -> None:

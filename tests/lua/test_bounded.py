@@ -191,3 +191,39 @@ def test_retries_of_which_nothing_is_known_are_promoted_in_parts(queue: Queue, c
         pass
     assert queue.contents().retry == {}
     assert len(queue.take("g")) == _MANY
+
+
+def _postpone(queue: Queue) -> tuple[list[Entry], Entry]:
+    """A stale ack that was put off, with acks of large messages: one of two parts, of which the second was never asked.
+
+    Result: what was left, and the entry of the delivery that has begun since.
+    """
+    queue.join("g")
+    queue.send("stale")
+    for id in _IDS:
+        queue.send(id, body=_LARGE)
+    stale, *entries = queue.take("g")
+    queue.connection.call(_nack(queue, [stale]))
+    queue.advance(1_000)
+    queue.promote()
+    (newer,) = queue.take("g", "newer")
+    acked = [*entries, stale]
+    done = _done(queue, _ack_again(queue, acked))
+    assert done < len(entries)
+    return acked[done:], newer
+
+
+def test_a_stale_ack_that_was_put_off_is_stale_when_asked_again(queue: Queue) -> None:
+    """Promise 5: by whoever lost the reply, and so does not say that it is to be judged."""
+    left, newer = _postpone(queue)
+    outcomes = queue.connection.call(_ack_again(queue, left))
+    assert outcomes[-1] is AckOutcome.STALE
+    assert queue.contents().groups["g"].pending.keys() == {newer.entry}
+    assert "stale" in queue.contents().records
+
+
+def test_a_stale_ack_that_was_put_off_is_not_pending(queue: Queue) -> None:
+    """A reclaim would take it for a delivery, and the newer one would have a retry beside it."""
+    left, newer = _postpone(queue)
+    pending = queue.contents().groups["g"].pending
+    assert pending == {entry.entry: "~acks" for entry in left[:-1]} | {newer.entry: "newer"}

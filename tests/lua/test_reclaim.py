@@ -356,3 +356,18 @@ def test_a_mark_says_nothing_of_what_is_to_run_alone(queue: Queue) -> None:
     queue.advance(LEASE_MS)
     assert queue.reclaim("g").released == 1
     assert queue.ack(before) == ["late"]
+
+
+def test_a_mark_outlives_the_lease_that_carries_it(queue: Queue) -> None:
+    """Entries before it may have been renewed since: they have begun all the same."""
+    queue.join("g")
+    queue.send_all([outgoing(id) for id in "abcd"])
+    deliveries = queue.read("g", WORKER)
+    queue.mark(Begun.YES, deliveries[2])
+    queue.advance(LEASE_MS // 2)
+    queue.extend(WORKER, *deliveries[:2], deliveries[3])
+    queue.advance(LEASE_MS // 2)
+    assert queue.reclaim("g").retry == 1
+    queue.advance(LEASE_MS // 2)
+    assert queue.reclaim("g") == Reclaimed("0-0", 2, 0, 0, released=1)
+    assert queue.contents().retry.keys() == {"g/a", "g/b", "g/c"}

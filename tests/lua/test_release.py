@@ -1,6 +1,7 @@
 """release: deliveries that have not begun are given back."""
 
 import pytest
+import redis
 
 from lisa_common.call import command
 from lisa_common.errors import ServerError
@@ -108,3 +109,19 @@ def test_thousand_at_once(queue: Queue) -> None:
     queue.send_all([outgoing(f"{n}") for n in range(1_000)])
     assert queue.release(*queue.read("g")) == 1_000
     assert len(queue.read("g")) == 1_000
+
+
+def test_into_a_stream_that_takes_no_more(queue: Queue, client: redis.Redis) -> None:
+    """Another may have added an entry of the highest id: nothing is taken out that can be put nowhere."""
+    queue.join("g")
+    queue.send("a")
+    (delivery,) = queue.read("g", "worker~")
+    client.xadd(queue.keys.of("ready"), {"x": "y"}, id="18446744073709551615-18446744073709551615")
+    with pytest.raises(ServerError):
+        queue.release(delivery)
+    assert queue.contents().groups["g"].pending.keys() == {delivery.entry.entry}
+    assert queue.extend("~refused~", delivery) == [True]
+    queue.advance(queue.policy.visibility_ms)
+    with pytest.raises(ServerError):
+        queue.reclaim("g")
+    assert queue.contents().groups["g"].pending.keys() == {delivery.entry.entry}

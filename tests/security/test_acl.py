@@ -14,6 +14,7 @@ from lisa_common.errors import AccessDenied, LisaError
 from lisa_common.keys import TopicKeys, dropped_key
 from lisa_common.policy import Policy
 from lisa_common.protocol import consuming, paging
+from lisa_common.protocol.marking import Begun
 from lisa_common.protocol.producing import State
 from lisa_common.topics import Topics
 from lisa_consumer import Consumer, ConsumerSettings
@@ -171,7 +172,20 @@ def _keep_house(queue: Queue, groups: list[str]) -> None:
         queue.read(group)
         queue.advance(2_000)
         queue.reclaim(group)
+    _pass_a_mark_on(queue, groups[0])
     queue.trim(spent_ms=0)
+
+
+def _pass_a_mark_on(queue: Queue, group: str) -> None:
+    """The mark of a worker's delivery whose lease ends before that of an earlier one."""
+    queue.send("begun")
+    queue.send("marked")
+    begun, *_, marked = queue.read(group, "worker~")
+    queue.mark(Begun.YES, marked)
+    queue.advance(500)
+    queue.extend("worker~", begun)
+    queue.advance(500)
+    queue.reclaim(group)
 
 
 def _reshard(server: Server, commands: Commands, admin: Connection) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import pickle
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -11,16 +12,18 @@ import pytest
 import redis
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from lisa_common.call import command
-from lisa_common.errors import InvalidInput
-from lisa_common.keys import TopicKeys
+from lisa_common.call import Call, Unfinished, command
+from lisa_common.connection import Connection
+from lisa_common.errors import InvalidInput, OutcomeUnknown
+from lisa_common.keys import TopicKeys, topics_key
 from lisa_common.layout import Layout
 from lisa_common.policy import Policy
 from lisa_common.protocol import managing
+from lisa_common.topics import Topics
 from lisa_consumer import Consumer
 from lisa_consumer.settings import ConsumerSettings
 from lisa_producer import Message, Producer, ProducerSettings
-from lisa_producer.spark.holding import BeganAnew
+from lisa_producer.spark.holding import FIRST, BeganAnew, Holding
 from lisa_producer.spark.options import StreamOptions
 from lisa_producer.spark.rows import MESSAGE_SCHEMA, check_schema
 from lisa_producer.spark.stream import GroupReader, Offset
@@ -362,3 +365,24 @@ def test_fetching_fails_loudly(topic: Topic) -> None:
     topic.client.set(topic.keys.of("messages"), "x")
     with pytest.raises(Exception, match="1 messages of orders cannot be fetched: WRONGTYPE"):
         _run(reader, start, end)
+
+
+def test_a_settle_that_is_lost_half_way(topic: Topic) -> None:
+    """An ack in parts, of which the second is never made: what is left is nobody's, and is acked all the same."""
+    topic.client.hset(topics_key(topic.keys.prefix), "orders", "{}")
+    topic.producer.send_many("orders", [Message(body=b"x" * 1_000_000) for _ in range(12)])
+    holding = Holding(Topics(topic.keys.prefix), topic.keys, "g", "spark-1")
+    with Connection(topic.url) as connection:
+        last, _ = connection.run(holding.take(FIRST, connection.run(holding.newest()), None, beyond=True))
+        flow = holding.settle(last)
+        step: Any = next(flow)
+        while not (isinstance(step, Call) and step.script and step.script.name == "ack"):
+            step = flow.send(connection.call(step))
+        topic.client.xack(topic.keys.of("ready"), "g", last)
+        assert isinstance(connection.execute([step])[0], Unfinished)
+        assert topic.pending() > 0
+        step = flow.throw(OutcomeUnknown("the reply was lost"))
+        with suppress(StopIteration):
+            while True:
+                step = flow.send(connection.call(step))
+    assert topic.pending() == 0

@@ -69,3 +69,13 @@ def test_what_has_not_begun_is_given_back() -> None:
     alone.add(one)
     assert alone.take_back() == [one]
     assert (alone.take_back(), alone.is_wanted) == ([], False)
+
+
+async def test_nobody_waits_for_what_is_given_back() -> None:
+    """What was held back for it may begin in a drain."""
+    alone = Isolation(lambda: None, lambda _: None)
+    alone.add(delivery("one"))
+    assert alone.next(1, free) is None
+    assert alone.holds_back
+    alone.take_back()
+    assert (alone.holds_back, alone.is_wanted) == (False, False)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from lisa_common.aio import AsyncConnection
-from lisa_common.delivery import Delivery
+from lisa_common.delivery import Delivery, entry_place
 from lisa_common.errors import LisaError
 from lisa_common.protocol.marking import Begun
 from lisa_consumer.core import Core
@@ -52,20 +52,31 @@ class Beginnings:
         self._wake = asyncio.Event()
 
     def cover(self, deliveries: Iterable[Delivery]) -> None:
-        """Notes what was marked as begun, in the order of its entries."""
-        shard: Shard = "", ""
-        begun: dict[str, Delivery] = {}
+        """Notes what was marked as begun, of each shard in the order of its entries."""
+        covered: dict[Shard, dict[str, Delivery]] = defaultdict(dict)
         for delivery in deliveries:
-            if shard != (found := (delivery.topic, delivery.shard)):
-                shard, begun = found, self._begun[found]
-            begun[delivery.entry.entry] = delivery
-            self._marked[shard] = delivery.entry.entry
+            covered[delivery.topic, delivery.shard][delivery.entry.entry] = delivery
+        for shard, found in covered.items():
+            begun = self._begun[shard]
+            begun.update(found)
+            last, marked = next(reversed(found)), self._marked.get(shard)
+            if marked and entry_place(next(iter(found))) < entry_place(marked):
+                # It waited for its mark, while what was read later began at once.
+                begun = self._begun[shard] = {entry: begun[entry] for entry in sorted(begun, key=entry_place)}
+                last = next(reversed(begun))
+            self._marked[shard] = last
 
     def uncover(self, deliveries: Iterable[Delivery]) -> None:
         """Takes the marks back of what was to begin soon, and does not."""
         for delivery in deliveries:
-            self.change(self.leave([delivery]), Begun.YES)
+            self.forget(delivery)
             self.change([delivery], Begun.NOT)
+
+    def forget(self, delivery: Delivery) -> None:
+        """Passes the mark on of what will not be settled."""
+        heirs = self.leave([delivery])
+        self.inherit(heirs)
+        self.change(heirs, Begun.YES)
 
     def begin(self, delivery: Delivery, begun: Begun = Begun.YES) -> None:
         """Has a delivery begin, at once if the server takes it for begun already."""
@@ -85,9 +96,9 @@ class Beginnings:
         """Notes what is about to be settled. Result: what the marks go to that are settled with it."""
         for delivery in deliveries:
             self._begun[delivery.topic, delivery.shard].pop(delivery.entry.entry, None)
-        return [heir for shard, marked in list(self._marked.items()) if (heir := self._inherit(shard, marked))]
+        return [heir for shard, marked in list(self._marked.items()) if (heir := self._heir_of(shard, marked))]
 
-    def _inherit(self, shard: Shard, marked: str) -> Delivery | None:
+    def _heir_of(self, shard: Shard, marked: str) -> Delivery | None:
         """What the mark of a shard goes to, if the one that had it is settled and there is another."""
         begun = self._begun[shard]
         if marked in begun:
@@ -95,9 +106,14 @@ class Beginnings:
         heir = next(reversed(begun.values()), None)
         if heir is None:
             del self._marked[shard]
-        else:
-            self._marked[shard] = heir.entry.entry
         return heir
+
+    def inherit(self, heirs: Iterable[Delivery]) -> None:
+        """Notes what the server has marked instead of what is settled; until then it may not know."""
+        for heir in heirs:
+            shard = heir.topic, heir.shard
+            if self._marked.get(shard) not in self._begun[shard]:
+                self._marked[shard] = heir.entry.entry
 
     @property
     def is_beginning(self) -> bool:

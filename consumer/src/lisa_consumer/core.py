@@ -1,6 +1,5 @@
 """What a consumer does, without I/O: flows that `client`, `aio` and the worker drive."""
 
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from lisa_common import groups
 from lisa_common.call import Call, Flow
 from lisa_common.delivery import Delivery, Entry
-from lisa_common.errors import InvalidInput, LisaError, NoGroup
+from lisa_common.errors import InvalidInput, NoGroup
 from lisa_common.keys import TopicKeys
 from lisa_common.layout import Layout
 from lisa_common.policy import Policy
@@ -24,8 +23,6 @@ from lisa_consumer.names import consumer_name
 from lisa_consumer.record_fetcher import RecordFetcher
 
 __all__ = ["Core", "ReadResult", "Reading"]
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -182,11 +179,7 @@ class Core:
                 held = [delivery.entry for delivery in found.deliveries]
                 calls.append(consuming.extend(keys, self.group, self.name, held, policy, lease_ms=lease_ms))
         if calls:
-            try:
-                yield calls
-            except LisaError as error:
-                # What was read is ours all the same.
-                logger.warning("entries that were to be passed over come again: %s", error)
+            yield from self._fetcher.finish(fetched, calls)
         deliveries = [one for keys, found in of_shards.items() for one in check_mark(found, marked.get(keys))]
         return ReadResult(deliveries, leased_at), passed_over
 
@@ -236,10 +229,9 @@ class Core:
 
     def release(self, deliveries: Sequence[Delivery]) -> Flow[int]:
         """Gives deliveries back that have not begun, without spending an attempt. Result: how many."""
-        released = 0
-        for keys, batch in self._by_shard(deliveries):
-            released += yield consuming.release(keys, self.group, [d.entry for _, d in batch])
-        return released
+        batches = self._by_shard(deliveries)
+        calls = [consuming.release(keys, self.group, [d.entry for _, d in batch]) for keys, batch in batches]
+        return sum((yield from self._end(deliveries, calls)))
 
     def extend(self, deliveries: Sequence[Delivery], lease: Duration | None = None) -> Flow[list[bool]]:
         """Renews leases. Result: for each whether this consumer still has it."""
@@ -268,14 +260,21 @@ class Core:
         # What is in hand does not wait for the registry, which may be at another server, one that is away.
         layouts = yield from self._topics.recall_each({keys.topic for keys, _ in batches})
         calls = [call(keys, layouts[keys.topic].policy, [delivery for _, delivery in batch]) for keys, batch in batches]
-        heirs = self._marking.leave(deliveries) if ends and self._marking else []
-        marks = [self._mark(heir, Begun.YES) for heir in heirs]
-        replies: list[list[T]] = (yield [*marks, *calls])[len(marks) :] if calls else []
+        replies: list[list[T]] = (yield from self._end(deliveries, calls)) if ends else (yield calls) if calls else []
         placed: dict[int, T] = {}
         for (_, batch), reply in zip(batches, replies, strict=True):
             for (position, _), result in zip(batch, reply, strict=True):
                 placed[position] = result
         return [placed[position] for position in range(len(deliveries))]
+
+    def _end(self, deliveries: Sequence[Delivery], calls: Sequence[Call[Any]]) -> Flow[list[Any]]:
+        """Makes calls that end deliveries, and passes on the marks that go with them. Result: that of each call."""
+        if not self._marking:
+            return (yield calls) if calls else []
+        heirs = self._marking.leave(deliveries)
+        replies: list[Any] = yield [*(self._mark(heir, Begun.YES) for heir in heirs), *calls]
+        self._marking.inherit(heirs)
+        return replies[len(heirs) :]
 
     def _by_shard(self, deliveries: Sequence[Delivery]) -> Iterator[tuple[TopicKeys, list[tuple[int, Delivery]]]]:
         """The deliveries with their positions, at most `MAX_BATCH` at once."""

@@ -56,7 +56,13 @@ class Isolation:
         if self._held_since is None:
             self._held_since = now
             self._look_in(_PATIENCE_S)
-        if (running and now < self._held_since + _PATIENCE_S) or not take(self._waiting[0].topic):
+        is_patient = now < self._held_since + _PATIENCE_S
+        if running and is_patient:
+            return None
+        if not take(self._waiting[0].topic):
+            # What runs of its own topic may take long.
+            if not is_patient:
+                self._reopen()
             return None
         self._alone = self._waiting.popleft()
         asyncio.get_running_loop().call_later(_ALONE_S, self._share, self._alone)
@@ -68,8 +74,10 @@ class Isolation:
             self._reopen()
 
     def take_back(self) -> list[Delivery]:
-        """What has not begun, and will not."""
+        """What has not begun, and will not; nobody waits for it any more."""
         taken, self._waiting = list(self._waiting), deque()
+        if self._alone is None:
+            self._held_since = None
         return taken
 
     def _share(self, delivery: Delivery) -> None:

@@ -18,6 +18,8 @@ class Marking(NamedTuple):
     """How many of each batch of entries, by topic, begin at once."""
     leave: Callable[[Sequence[Delivery]], list[Delivery]]
     """What is to be marked when others are settled."""
+    inherit: Callable[[Sequence[Delivery]], None]
+    """Notes that the server has marked it."""
 
     def divide(self, batches: Batches, *, at_once: bool) -> tuple[Batches, dict[TopicKeys, str]]:
         """The batches, where entries that have to wait are not begun, and the last entry of each shard that begins.

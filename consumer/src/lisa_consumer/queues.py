@@ -42,7 +42,7 @@ class Queues:
         self._beginnings = Beginnings(connection, core, begin, self._look_ahead)
         self._isolation = Isolation(self.start, lambda alone: self._beginnings.change([alone], Begun.BESIDE))
         self._stopping = stopping
-        core.mark_beginnings(Marking(self._count_beginning, self._beginnings.leave))
+        core.mark_beginnings(Marking(self._count_beginning, self._beginnings.leave, self._beginnings.inherit))
 
     async def run(self) -> None:
         """Tells the server what begins, until cancelled."""
@@ -56,6 +56,9 @@ class Queues:
             else:
                 self._queues[delivery.topic].append(delivery)
         self._beginnings.cover(delivery for delivery in deliveries if delivery.entry.begun)
+        if self._isolation.holds_back:
+            # They were read before something was to run alone.
+            self._hold_back()
         self.start()
 
     def end(self, delivery: Delivery) -> None:
@@ -69,7 +72,7 @@ class Queues:
 
     def forget(self, delivery: Delivery) -> None:
         """Lets go of a delivery that was to begin, and will neither begin nor be settled."""
-        self._beginnings.change(self._beginnings.leave([delivery]), Begun.YES)
+        self._beginnings.forget(delivery)
 
     @property
     def topics(self) -> list[str]:
@@ -86,6 +89,7 @@ class Queues:
         beginning = self._beginnings.take_back(topics)
         for delivery in beginning:
             self._slots.give_back(delivery.topic)
+            self._isolation.end(delivery)
         chosen = [topic for topic in self._queues if topics is None or topic in topics]
         waiting = [delivery for topic in chosen for delivery in self._queues.pop(topic)]
         return [*beginning, *self._isolation.take_back(), *waiting]
@@ -104,9 +108,12 @@ class Queues:
     def _start_alone(self) -> None:
         running = self._slots.taken
         if alone := self._isolation.next(running, self._slots.take):
-            # What is to begin soon waits for it.
-            self._beginnings.uncover(self._replace(begun=False))
+            self._hold_back()
             self._beginnings.begin(alone, Begun.BESIDE if running else Begun.ALONE)
+
+    def _hold_back(self) -> None:
+        """What was to begin soon waits for what runs alone."""
+        self._beginnings.uncover(self._replace(begun=False))
 
     def _start_one(self, topic: str) -> bool:
         if not self._slots.take(topic):

@@ -94,7 +94,7 @@ class RecordFetcher:
                 fetched, _, leased_at = yield from self._renew(layouts, fetched, (), leased_at)
         except GeneratorExit:
             # The read was cancelled: nobody gets what it has brought.
-            self._note_unfetched([*((one.keys, one.entries) for one in fetched), *pending])
+            self._note_unfetched([*_batches(fetched), *pending])
             raise
         except LisaError as error:
             self._note_unfetched(pending)
@@ -103,6 +103,17 @@ class RecordFetcher:
                 raise
             logger.warning("%d messages were not fetched: %s", sum(len(entries) for _, entries in pending), error)
         return fetched, leased_at
+
+    def finish(self, fetched: Sequence[Fetched], calls: Sequence[Call[Any]]) -> Flow[None]:
+        """Makes the calls that follow from what was fetched; that is ours whether they can be made or not."""
+        try:
+            yield calls
+        except GeneratorExit:
+            # As above.
+            self._note_unfetched(_batches(fetched))
+            raise
+        except LisaError as error:
+            logger.warning("entries that were to be passed over come again: %s", error)
 
     def _note_unfetched(self, batches: Sequence[Batch]) -> None:
         until = self._clock() + _UNFETCHED_S
@@ -187,7 +198,7 @@ class RecordFetcher:
     ) -> Flow[tuple[list[Fetched], list[Batch], float]]:
         """Renews the leases of all that was read. Result: what is still ours, and since when."""
         asked_at = self._clock()
-        everything = [*((one.keys, one.entries) for one in fetched), *pending]
+        everything = [*_batches(fetched), *pending]
         calls = [
             consuming.extend(keys, self._group, self.consumer, entries, layouts[keys.topic].policy)
             for keys, entries in everything
@@ -207,6 +218,10 @@ class RecordFetcher:
             for (keys, entries), kept in zip(pending, replies[len(fetched) :], strict=True)
         ]
         return kept_fetched, [batch for batch in kept_pending if batch[1]], asked_at
+
+
+def _batches(fetched: Sequence[Fetched]) -> list[Batch]:
+    return [(one.keys, one.entries) for one in fetched]
 
 
 def _keep(fetched: Fetched, kept: Sequence[bool]) -> Fetched:

@@ -93,7 +93,7 @@ _ROLES = {
         on_all="evalsha exists type unlink",
         on={
             "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
-            "ready": "exists xack xadd xdel xgroup|create xgroup|delconsumer xgroup|destroy xgroup|setid"
+            "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer xgroup|destroy xgroup|setid"
             " xinfo|consumers xinfo|groups xinfo|stream xlen xpending xrange xtrim",
             "messages": "hdel hget hlen hscan hset hstrlen",
             "expiring": "zadd zrange zrem zscan zscore",

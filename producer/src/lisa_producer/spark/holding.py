@@ -136,16 +136,20 @@ class Holding:
         at = FIRST
         while held := (yield from self._held(at, last)):
             ours, others = self._sorted(held)
-            policy = yield from self._policy()
-            try:
-                if ours:
-                    yield consuming.ack(self.keys, self.group, ours, policy)
-                if others:
-                    yield from self._pass_over(others)
-            except OutcomeUnknown:
-                # Acked or not: what is still held is acked again.
-                continue
+            yield from self._ack(ours)
+            if others:
+                yield from self._pass_over(others)
             at = held[-1].entry
+
+    def _ack(self, entries: Sequence[Entry]) -> Flow[None]:
+        policy = yield from self._policy()
+        while entries:
+            try:
+                yield consuming.ack(self.keys, self.group, entries, policy)
+            except OutcomeUnknown:
+                # Acked or not. What an ack has put off is no more among what the consumer holds: all is acked again.
+                continue
+            return
 
     def _sorted(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
         """The group's deliveries, and entries that are none: another group's retries, and foreign ones."""

@@ -1,0 +1,140 @@
+"""Workers that hold what is to run alone, beside all else that they do."""
+
+import asyncio
+
+import pytest
+import redis
+
+from lisa_common.aio import AsyncConnection, cancel_all
+from lisa_common.errors import Unreachable
+from lisa_common.keys import TopicKeys
+from lisa_common.protocol.marking import Begun
+from lisa_consumer import ConsumerSettings, Delivery, isolation
+from lisa_consumer.beginnings import Beginnings
+from lisa_consumer.core import Core
+from lisa_consumer.marks import Marking
+from lisa_consumer.queues import Queues
+from lisa_consumer.slots import Slots
+from lisa_producer import AsyncProducer, Message
+from support import wait_until_async
+from support.running import Handled, hang, new_worker, working
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is held back for long."""
+    monkeypatch.setattr(isolation, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(isolation, "_ALONE_S", 0.1)
+
+
+async def _send_alone(sender: AsyncProducer, client: redis.Redis, prefix: str, topic: str, id: str) -> None:
+    """Makes a message ready as the retry of one that was abandoned twice."""
+    sent = await sender.send(topic, b"x", id=id, delay=3_600)
+    keys = TopicKeys(prefix, topic)
+    client.zrem(keys.of("waiting"), id)
+    fields = {"id": id, "due": sent.due_ms, "n": 3, "g": "billing", "at": 1, "alone": 1}
+    client.xadd(keys.of("ready"), fields)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_who_finds_no_slot_holds_nobody_back(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
+) -> None:
+    """Promise 12: a delivery waits for the slots of its own topic, which are taken for long; other topics go on."""
+    worker = new_worker(redis_url, prefix, concurrency=3)
+    gate = asyncio.Event()
+    begun = hang(worker, "slow", gate, concurrency=1)
+    others = Handled()
+
+    @worker.on("other")
+    async def handle(delivery: Delivery) -> None:
+        others.append(delivery)
+
+    async with working(worker):
+        await sender.send("slow", b"x", id="first")
+        await wait_until_async(lambda: begun.ids == ["first"])
+        await _send_alone(sender, client, prefix, "slow", "alone")
+        group = TopicKeys(prefix, "slow").of("ready"), "billing"
+        await wait_until_async(lambda: client.xpending(*group)["pending"] == 2)
+        for number in range(5):
+            await sender.send("other", b"x", id=f"{number}")
+            await wait_until_async(lambda: len(others) == number + 1, 5)  # noqa: B023 - waited for at once
+        gate.set()
+        await wait_until_async(lambda: begun.ids == ["first", "alone"])
+
+
+def _marking(beginnings: Beginnings) -> Marking:
+    """Marks nothing as it is read."""
+    return Marking(lambda _, batches: [0] * len(batches), beginnings.leave, beginnings.inherit)
+
+
+async def test_a_mark_goes_to_the_last_of_those_that_run(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
+) -> None:
+    """However late an earlier one began: what the server holds for begun is all up to a mark."""
+    core = Core(prefix, "billing")
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    async with AsyncConnection.of(settings, name="test") as connection:
+        begun = Handled()
+        beginnings = Beginnings(connection, core, begun.append, lambda _: ())
+        core.mark_beginnings(_marking(beginnings))
+        await sender.send_many("orders", [Message(body=b"x") for _ in range(4)])
+        first, *later = await connection.run(core.read(["orders"], limit=4))
+        # The read of the later ones has marked them while the first still waited for its mark.
+        beginnings.begin(first)
+        await connection.run(core.mark([(later[-1], Begun.YES)]))
+        beginnings.cover(later)
+        marking = asyncio.create_task(beginnings.run())
+        await wait_until_async(lambda: begun == [first])
+        await connection.run(core.ack(later[-1:]))
+        rows = client.xpending_range(TopicKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
+        assert rows[-1]["message_id"].decode() == later[1].entry.entry
+        assert rows[-1]["times_delivered"] == Begun.YES
+        await cancel_all(marking)
+
+
+async def test_a_mark_is_passed_on_when_its_end_is_told_again(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
+) -> None:
+    """A server that was away for an ack has not heard of the heir either."""
+    core = Core(prefix, "billing")
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    async with AsyncConnection.of(settings, name="test") as connection, AsyncConnection("redis://127.0.0.1:1") as away:
+        beginnings = Beginnings(connection, core, lambda _: None, lambda _: [])
+        core.mark_beginnings(_marking(beginnings))
+        await sender.send_many("orders", [Message(body=b"x") for _ in range(3)])
+        deliveries = await connection.run(core.read(["orders"], limit=3))
+        await connection.run(core.mark([(deliveries[-1], Begun.YES)]))
+        beginnings.cover(deliveries)
+        with pytest.raises(Unreachable):
+            await away.run(core.ack(deliveries[-1:]))
+        await connection.run(core.ack(deliveries[-1:]))
+        rows = client.xpending_range(TopicKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
+        assert [row["times_delivered"] for row in rows] == [Begun.NOT, Begun.YES]
+
+
+async def test_what_was_read_while_something_began_alone_has_not_begun(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
+) -> None:
+    """The read took it for begun, as there were slots; meanwhile it has to wait, and is not to die with the other."""
+    core = Core(prefix, "billing")
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    begun = Handled()
+    async with AsyncConnection.of(settings, name="test") as connection:
+        slots, stopping = Slots(9, {"orders": 9}), asyncio.Event()
+        queues = Queues(
+            *(connection, core, slots, stopping), begin=begun.append, soon=lambda _: 0, may_begin=lambda _: True
+        )
+        await connection.run(core.read(["orders"], limit=9))
+        await _send_alone(sender, client, prefix, "orders", "alone")
+        alone = await connection.run(core.read(["orders"], limit=9))
+        await sender.send_many("orders", [Message(body=b"x") for _ in range(3)])
+        others = await connection.run(core.read(["orders"], limit=9))
+        assert all(delivery.entry.begun for delivery in others)
+        queues.add(alone)
+        queues.add(others)
+        marking = asyncio.create_task(queues.run())
+        await wait_until_async(lambda: begun == alone)
+        rows = client.xpending_range(TopicKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
+        assert [row["times_delivered"] for row in rows] == [Begun.ALONE, *[Begun.NOT] * 3]
+        await cancel_all(marking)
