@@ -68,8 +68,8 @@ class Queues:
             self.start()
 
     def forget(self, delivery: Delivery) -> None:
-        """Lets go of a delivery that was to begin, and will neither begin nor be settled."""
-        self._beginnings.change(self._beginnings.leave([delivery]), Begun.YES)
+        """Lets go of a delivery that was to begin, and will neither begin nor be settled: it costs no attempt."""
+        self._beginnings.uncover([delivery])
 
     @property
     def topics(self) -> list[str]:
