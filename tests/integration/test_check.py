@@ -10,6 +10,7 @@ import pytest
 from lisa_common.call import command
 from lisa_common.connection import Connection
 from lisa_common.protocol.consuming import server_time
+from lisa_common.record import pack_content
 from lisa_manager.operator.checking import check
 from lisa_manager.operator.snapshot import look, read_snapshot, repair
 from support.commands import Commands
@@ -152,6 +153,16 @@ def test_a_lost_message_is_delivered_again(busy: Queue, commands: Commands) -> N
     busy.read("billing")
     assert commands.manager("check", "--repair").code == 0
     assert [(d.id, d.attempt) for d in busy.read("billing")] == [("retry", 2)]
+
+
+@pytest.mark.parametrize("ttl_ms", [1, 2**48 - 1])
+def test_a_repair_of_times_beyond_ours_holds(orders: Queue, commands: Commands, ttl_ms: int) -> None:
+    """What a record of a neighbour says of its times stays as it says: a repair is not made again for ever."""
+    head = b"\1" + b"\0" * 6 + b"\xff" * 6
+    _do(orders, "HSET", orders.keys.of("messages"), "far", head + pack_content(b"", ttl_ms=ttl_ms, priority=255))
+    assert _problems(commands, "--repair") == [("lost", "far", None)]
+    assert _problems(commands, "--repair") == [("unwatched", "far", None)]
+    assert _problems(commands) == []
 
 
 def test_a_lost_message_without_groups_is_ready(orders: Queue, commands: Commands) -> None:

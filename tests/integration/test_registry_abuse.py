@@ -2,17 +2,21 @@
 
 import asyncio
 import json
+import logging
 import resource
 from typing import Any
 
 import pytest
 import redis
 
+from lisa_common.aio import AsyncConnection
 from lisa_common.errors import InvalidInput
 from lisa_common.keys import TopicKeys, topics_key, wake_channel
 from lisa_common.layout import Layout
 from lisa_common.policy import DEFAULT_POLICY, MAX_SERVED, Policy
 from lisa_common.topics import parse_topic
+from lisa_manager.board import Board
+from lisa_manager.jobs.discoverer import Discoverer
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import wait_until_async
 from support.running import managed
@@ -84,3 +88,19 @@ async def test_a_send_declares_what_the_registry_lost(redis_url: str, client: re
         client.publish(wake_channel(prefix), "lost 1")
         await wait_until_async(lambda: "lost" in manager._board.topics)
     assert client.hkeys(topics_key(prefix)) == [b"lost"]
+
+
+async def test_a_topic_of_many_shards_is_told_once(
+    connection: AsyncConnection, client: redis.Redis, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line each as it comes and goes: thousands of lines would hold up the topics of others."""
+    caplog.set_level(logging.INFO, "lisa_manager")
+    discoverer = Discoverer(connection, Board(prefix, fallback_s=1))
+    client.hset(topics_key(prefix), "orders", Policy(shards=256).dump())
+    await discoverer.turn()
+    client.delete(topics_key(prefix))
+    await discoverer.turn()
+    assert [record.getMessage() for record in caplog.records] == [
+        "topic orders: serving it, shards: 256",
+        "topic orders: gone, shards: 256",
+    ]

@@ -69,14 +69,10 @@ class Beginnings:
     def uncover(self, deliveries: Iterable[Delivery]) -> None:
         """Takes the marks back of what was to begin soon, and does not."""
         for delivery in deliveries:
-            self.forget(delivery)
+            heirs = self.leave([delivery])
+            self.inherit(heirs)
+            self.change(heirs, Begun.YES)
             self.change([delivery], Begun.NOT)
-
-    def forget(self, delivery: Delivery) -> None:
-        """Passes the mark on of what will not be settled."""
-        heirs = self.leave([delivery])
-        self.inherit(heirs)
-        self.change(heirs, Begun.YES)
 
     def begin(self, delivery: Delivery, begun: Begun = Begun.YES) -> None:
         """Has a delivery begin, at once if the server takes it for begun already."""

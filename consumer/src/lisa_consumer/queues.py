@@ -71,8 +71,8 @@ class Queues:
             self.start()
 
     def forget(self, delivery: Delivery) -> None:
-        """Lets go of a delivery that was to begin, and will neither begin nor be settled."""
-        self._beginnings.forget(delivery)
+        """Lets go of a delivery that was to begin, and will neither begin nor be settled: it costs no attempt."""
+        self._beginnings.uncover([delivery])
 
     @property
     def topics(self) -> list[str]:

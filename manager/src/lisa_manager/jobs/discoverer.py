@@ -1,6 +1,8 @@
 """The discoverer: keeps the board in step with the registry of topics, and lets dropped topics go."""
 
 import logging
+from collections import Counter
+from collections.abc import Iterable
 
 from lisa_common.aio import AsyncConnection
 from lisa_common.call import command
@@ -54,10 +56,11 @@ class Discoverer:
         dropped = {name: read_mark(prefix, name, mark) for name, mark in marks.items()}
         # Where a shard is in both, what the registry says holds.
         new, gone = self._board.update([*(layout for _, layout in dropped.values()), *self.layouts.values()])
-        for name in sorted(new):
-            logger.info("topic %s: serving it", name)
-        for name in sorted(gone):
-            logger.info("topic %s: gone", name)
+        # A topic may have thousands of shards, and others wait while lines are written.
+        for topic, count in _count_shards(new):
+            logger.info("topic %s: serving it, shards: %d", topic, count)
+        for topic, count in _count_shards(gone):
+            logger.info("topic %s: gone, shards: %d", topic, count)
         for name, (at_ms, layout) in dropped.items():
             try:
                 await self._retire(layout, at_ms, marks[name])
@@ -121,3 +124,8 @@ class Discoverer:
             f"topic {layout.topic}", LisaError(f"sent to in shards of before it was dropped: {tags}")
         )
         return False
+
+
+def _count_shards(tags: Iterable[str]) -> list[tuple[str, int]]:
+    """How many of these shards each topic has."""
+    return sorted(Counter(tag.partition("/")[0] for tag in tags).items())

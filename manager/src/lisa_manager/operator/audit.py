@@ -18,6 +18,8 @@ Groups = Mapping[str, GroupState]
 _ENTRY = "entry "
 _LATEST_MS = (MAX_DELAY_S + 86_400) * 1000
 """How far ahead anything may be due, and a day."""
+_EXACT_MS = 2**45
+"""From here on a score has no room for the priority beside the due time, and may be a millisecond less."""
 
 
 def audit(pieces: Pieces, groups: Groups, now_ms: int) -> list[Problem]:
@@ -185,7 +187,7 @@ def _places(pieces: Pieces, own: Sequence[Entry], group: str, groups: Groups) ->
 def _waiting(pieces: Pieces, head: Head, places: Mapping[str, list[str]]) -> Iterator[Problem]:
     id = pieces.id
     others = [f"{place} of {group}" if group else place for group, found in places.items() for place in found]
-    if pieces.waiting is not None and whole_ms(pieces.waiting) != head.due_ms:
+    if pieces.waiting is not None and not _is_score_of(pieces.waiting, head.due_ms):
         detail = f"waits until {pieces.waiting:.15g}, but its record says {head.due_ms}"
         # Both are written in one step: it is the score that others wrote.
         yield Problem(Kind.WRONG_TIME, id, NO_GROUP, detail, () if others else (("wait", "waiting", id, ""),))
@@ -193,6 +195,11 @@ def _waiting(pieces: Pieces, head: Head, places: Mapping[str, list[str]]) -> Ite
         yield Problem(Kind.TWICE, id, NO_GROUP, f"waits, and is in {', '.join(sorted(others))}")
     elif pieces.owed is not None:
         yield Problem(Kind.OWED, id, NO_GROUP, "owed while it waits", (("HDEL", "owed", id, ""),))
+
+
+def _is_score_of(score: float, due_ms: int | None) -> bool:
+    due_then = whole_ms(score)
+    return due_then == due_ms or (due_ms is not None and due_ms >= _EXACT_MS and due_then == due_ms - 1)
 
 
 def _copies(pieces: Pieces, head: Head, groups: Groups, places: Mapping[str, list[str]]) -> Iterator[Problem]:
@@ -280,7 +287,10 @@ def _expiry(pieces: Pieces, head: Head, places: Mapping[str, list[str]], now_ms:
     # The other way round is legitimate: a replay takes the time to live away, and the next sweep the expiry.
     id = pieces.id
     alive = pieces.waiting is not None or any(place != "garbage" for found in places.values() for place in found)
-    looked_at = pieces.expiring is not None and not _is_never(pieces.expiring, now_ms)
+    # A record that others wrote may say itself that it never expires.
+    looked_at = pieces.expiring is not None and (
+        pieces.expiring == head.expires_ms or not _is_never(pieces.expiring, now_ms)
+    )
     if not looked_at and head.expires_ms is not None and alive:
         step: Step = ("ZADD", "expiring", id, head.expires_ms)
         yield Problem(Kind.UNWATCHED, id, NO_GROUP, "has a time to live, and will not expire", (step,))

@@ -1,0 +1,63 @@
+"""What a worker has in hand: what its server takes for begun."""
+
+import asyncio
+from collections.abc import Callable
+
+import redis
+
+from lisa_common.aio import AsyncConnection, cancel_all
+from lisa_common.keys import TopicKeys
+from lisa_common.policy import Policy
+from lisa_common.protocol.marking import Begun
+from lisa_consumer import AsyncConsumer, ConsumerSettings
+from lisa_consumer.core import Core
+from lisa_consumer.queues import Queues
+from lisa_consumer.slots import Slots
+from lisa_producer import AsyncProducer, State
+from support import wait_until_async
+from support.housekeeping import Housekeeper
+from support.running import Handled
+
+
+async def test_an_alone_delivery_that_is_let_go_does_not_die(
+    *,
+    redis_url: str,
+    prefix: str,
+    connection: AsyncConnection,
+    sender: AsyncProducer,
+    declare: Callable[..., Policy],
+    client: redis.Redis,
+) -> None:
+    """Its lease ran out before its handler was called: whatever it was marked as, it has not begun."""
+    housekeeper = Housekeeper(connection, prefix, declare(max_retries=0))
+    core, begun = Core(prefix, "billing"), Handled()
+    queues = Queues(
+        *(connection, core, Slots(1, {"orders": 1}), asyncio.Event()),
+        begin=begun.append,
+        soon=lambda _: 0,
+        may_begin=lambda _: True,
+    )
+    await sender.send("orders", b"x", id="innocent")
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    async with AsyncConsumer("orders", "billing", settings=settings) as died:
+        await died.read(wait=10)
+    await housekeeper.reclaim("orders", "billing", after_s=60)
+    await housekeeper.promote("orders", after_s=120)
+
+    ready = TopicKeys(prefix, "orders").of("ready")
+
+    def mark() -> int:
+        return int(client.xpending_range(ready, "billing", "-", "+", 1)[0]["times_delivered"])
+
+    marking = asyncio.create_task(queues.run())
+    queues.add(await connection.run(core.read(["orders"], limit=1)))
+    await wait_until_async(lambda: begun)
+    assert begun[0].alone
+    assert mark() == Begun.ALONE
+    queues.forget(begun[0])
+    await wait_until_async(lambda: mark() == Begun.NOT)
+    await cancel_all(marking)
+    await housekeeper.reclaim("orders", "billing", after_s=60)
+    found = await sender.find("orders", "innocent")
+    assert found is not None
+    assert (found.state, found.attempts) == (State.READY, 1)
