@@ -15,6 +15,7 @@ from lisa_common.policy import Policy
 from lisa_producer import AsyncProducer, CancelOutcome, Message, PartialSend, RescheduleOutcome, SendOutcome, State
 from support import keys_left
 from support.housekeeping import server_ms
+from support.plain import node_of
 
 Producers = Callable[..., Any]
 
@@ -220,9 +221,10 @@ async def test_bytes_close_a_batch_too(producers: Producers, client: redis.Redis
 async def test_no_call_exceeds_the_bytes_of_a_batch(producers: Producers, client: redis.Redis, prefix: str) -> None:
     """A message that a call has no room for goes with the next one, and one that is too large for any goes alone."""
     sizes = (100, 1_000, 300, 300, 300, 5_000)
-    with client.monitor() as monitor:
+    node = node_of(client, f"{prefix}:{{orders}}:closed")
+    with node.monitor() as monitor:
         await producers(batch_bytes=1_024).send_many("orders", [Message(body=b"x" * size, delay=60) for size in sizes])
-        client.publish(prefix, "end")
+        node.publish(prefix, "end")
         seen = list(itertools.takewhile(lambda command: "PUBLISH" not in command, _commands(monitor)))
     calls = [command for command in seen if command.startswith("EVALSHA") and f"{prefix}:{{orders}}:closed" in command]
     assert [command.count(" +60000 ") for command in calls] == [1, 1, 3, 1]

@@ -19,6 +19,7 @@ from lisa_manager.board import Board
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import wait_until_async
+from support.plain import node_of
 from support.running import managed
 
 
@@ -60,7 +61,7 @@ async def test_wakes_declare_nothing(redis_url: str, client: redis.Redis, prefix
 
     def publish() -> None:
         for start in range(0, 100_000, 1_000):
-            pipeline = client.pipeline(transaction=False)
+            pipeline = node_of(client, channel).pipeline(transaction=False)
             for number in range(start, start + 1_000):
                 pipeline.publish(channel, f"topic-{number} 1")
             pipeline.execute()

@@ -12,13 +12,15 @@ from redis.sentinel import Sentinel
 from lisa_common.transport.address import read_url
 from lisa_common.transport.tls import NO_TLS
 
-__all__ = ["plain_client", "plain_url"]
+__all__ = ["node_of", "plain_client", "plain_url"]
 
 _OF_ALL = {"script_flush", "config_set", "scan_iter", "ping", "close"}
 """What every node of a Cluster is asked."""
 _OF_ANY = {"publish", "time"}
 _OF_SUMS = {"info", "pubsub_numsub"}
 _OF_MANY_KEYS = {"exists", "delete", "unlink"}
+_AFTER = {"execute_command": 1, "eval": 2}
+"""Where the first key comes after what else."""
 
 
 def plain_url(url: str) -> str:
@@ -64,19 +66,25 @@ class _Nodes:
 
     def _do(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if name in _OF_MANY_KEYS:
-            return sum(getattr(self._of(key), name)(key, **options) for key in args)
+            return sum(getattr(self.of(key), name)(key, **options) for key in args)
         if name in _OF_ALL:
             found = [getattr(client, name)(*args, **options) for client in self._clients.values()]
             return chain(*found) if name == "scan_iter" else found[0]
         if name in _OF_SUMS:
             return _sum([getattr(client, name)(*args) for client in self._clients.values()])
         keyless = name in _OF_ANY or (name == "execute_command" and len(args) == 1)
-        client = self._ranges[0][2] if keyless else self._of(args[1] if name == "execute_command" else args[0])
+        client = self._ranges[0][2] if keyless else self.of(args[_AFTER.get(name, 0)])
         return getattr(client, name)(*args, **options)
 
-    def _of(self, key: Any) -> "redis.Redis":
+    def of(self, key: Any) -> "redis.Redis":
+        """The client of the node that has a key."""
         slot = key_slot(key if isinstance(key, bytes) else str(key).encode(), REDIS_CLUSTER_HASH_SLOTS)
         return next(client for low, high, client in self._ranges if low <= slot <= high)
+
+
+def node_of(client: "redis.Redis", key: str) -> "redis.Redis":
+    """The client of the node that has a key, for what names none: the same client where there is one server."""
+    return client.of(key) if isinstance(client, _Nodes) else client
 
 
 def _sum(told: list[Any]) -> Any:
