@@ -86,7 +86,7 @@ class Cluster:
             # Until the first has ended nobody is waited for in vain.
             _await(runners, self._timeout_s, until=lambda _: True)
             self._await(runners, self._timeout_s, until=is_news)
-            tellers.extend(map(self._send, _unblocking(runners)))
+            tellers.extend(self._send(part) for part in _unblocking(runners) if self._may_send(part.node))
             self._await([*runners, *tellers], STRAGGLE_S)
         finally:
             for either in (*runners, *tellers):
@@ -99,6 +99,10 @@ class Cluster:
         if sent.answer is not None:
             self._suspect(part.node, began)
         return sent
+
+    def _may_send(self, name: NodeName) -> bool:
+        """Whether a node need not be waited for before anything is sent to it, in vain where it hangs."""
+        return self._node(name).sends_at_once or not self._probes.is_silent(name)
 
     def _await(
         self, sent: Collection["_UnderWay"], wait_s: float, until: Callable[[Answer], bool] = lambda _: False

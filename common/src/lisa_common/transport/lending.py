@@ -52,6 +52,11 @@ class IdleConnections:
         self._waiters: deque[_Waiter] = deque()
         self._lock = threading.Lock()
 
+    @property
+    def next(self) -> Any:
+        """The connection that would be lent now, None where it is still to be made or to be waited for."""
+        return next(iter(self._idle[-1:]), None)
+
     def pop(self, timeout_s: float) -> Any:
         """Lends a connection; raises NoFreeConnection where none is given back for so many seconds."""
         if not self._waiters:

@@ -85,6 +85,12 @@ class Node:
             self._probe()
         return self._attempt(lambda: self._send(calls))
 
+    @property
+    def sends_at_once(self) -> bool:
+        """Whether `send` has a connection that is open, and need not wait for the server to make one."""
+        idle = self._idle[os.getpid()].next
+        return not self._suspect and idle is not None and idle._sock is not None  # noqa: SLF001 - the client does not tell
+
     def receive(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         """The second half of `ask`."""
         return self._complete(calls, self._attempt(lambda: self._receive(connection, len(calls))))
