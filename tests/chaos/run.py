@@ -247,7 +247,7 @@ def _is_empty_stream(arena: Arena, key: str) -> bool:
 
 
 def _read_logs(arena: Arena) -> None:
-    """Promise 14: no program meets what it did not expect. Handlers fail as they are told to, and only they."""
+    """Promise 14: no program meets an unexpected error. Handlers fail as they are told to, and only they."""
     for path in sorted(arena.directory.glob("*.log")):
         text = path.read_text("utf-8", "replace")
         for what in (OWN_LIMIT, *(["Traceback"] if path.name.startswith("manager") else [])):

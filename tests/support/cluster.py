@@ -12,7 +12,8 @@ import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from lisa_common.keys import TopicKeys
-from support.server import Server, count_calls, free_port
+from lisa_common.transport.embedded import free_port
+from support.server import Server, count_calls
 from support.waiting import wait_until
 
 __all__ = ["Cluster", "cluster", "spread"]

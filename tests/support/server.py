@@ -1,10 +1,8 @@
 """A Redis or Valkey server of our own, which can be stopped, killed, frozen and restarted."""
 
 import os
-import random
 import resource
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +11,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from lisa_common.transport.embedded import free_port
 from support.waiting import wait_until
 
 NO_RETRY = Retry(NoBackoff(), 0)  # redis-py tries again by itself otherwise
@@ -145,20 +144,6 @@ class Server:
         process.send_signal(signal.SIGCONT)  # a frozen process ends only when it goes on
         process.wait(timeout=20)
         self._process = None
-
-
-def free_port() -> int:
-    """Return a port on which nobody listens."""
-    # Below the range from which the kernel takes ports for clients: one of those could take the port while its server
-    # is down, or, polling for the server, even connect to itself.
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
 
 
 def count_calls(client: "redis.Redis", command: str) -> int:

@@ -23,9 +23,10 @@ from cryptography.x509.oid import NameOID
 from lisa_common.aio import AsyncConnection
 from lisa_common.call import command
 from lisa_common.connection import Connection
+from lisa_common.transport.embedded import free_port
 from lisa_common.transport.tls import Tls
 from support.engines import binary
-from support.server import Server, free_port
+from support.server import Server
 from support.twins import InThread
 
 __all__ = ["Certificates", "Identity", "Ping", "self_signed", "serving_tls", "tls_binary", "tls_config", "tls_server"]

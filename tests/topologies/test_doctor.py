@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
+from lisa_common.transport.embedded import free_port
 from support import Server, wait_until
 from support.cluster import Cluster
 from support.commands import Commands
-from support.server import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

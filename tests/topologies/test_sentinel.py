@@ -10,9 +10,10 @@ from lisa_common.aio import AsyncConnection
 from lisa_common.connection import Connection
 from lisa_common.errors import AccessDenied, InvalidInput, Unreachable, Untrusted
 from lisa_common.transport.address import read_url
+from lisa_common.transport.embedded import free_port
 from lisa_common.transport.tls import NO_TLS, Tls
 from support.sentinel import SERVICE, Sentinel, SentinelGroup
-from support.server import Server, free_port
+from support.server import Server
 from support.tls import Certificates, Ping, tls_binary, tls_config
 
 PASSWORD, SENTINEL_PASSWORD = "of-the-server", "of-the-sentinels"

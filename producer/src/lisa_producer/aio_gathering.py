@@ -117,7 +117,7 @@ class AsyncGatherer:
                 _tell(lane.drop_late())
                 if batch := lane.take():
                     _tell(lane.settle(await self._call(lane.step, [member.item for member in batch])))
-                # Whom this has woken may have more for the same call; after a failure, in a while.
+                # The woken callers may have more for the same call. After a failure the next call waits a while.
                 await asyncio.sleep(lane.delay_s)
         finally:
             _tell(lane.break_off())

@@ -34,7 +34,7 @@ _PAGE = 1_000
 
 @fault("a group comes and goes", "guest", weight=40, about=RESHARDED)
 def visit(arena: Arena, dice: random.Random) -> Steps:
-    """By a layout that may be that of before a reshard."""
+    """By a layout that may be older than a reshard."""
     guest, layout = _name(dice), arena.layout(RESHARDED)
     yield dice.uniform(0, _BELIEVED_S)
     with _connected(arena) as connection:

