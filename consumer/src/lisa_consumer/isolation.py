@@ -20,8 +20,8 @@ class Isolation:
     """The deliveries that are to run alone, one after another, and whether others may begin.
 
     Others are not held back for ever: a message that is to be alone, and its handler takes long, is innocent most
-    likely. After each they have as much time as they were held back for. `on_company` is told of a delivery that is
-    alone no more, `start` is called when it is time to look for what may begin.
+    likely. After each they have as much time as they were held back for. `on_company` gets a delivery that no longer
+    runs alone. `start` is called when it is time to look for what may begin.
     """
 
     def __init__(self, start: Callable[[], None], on_company: Callable[[Delivery], None]) -> None:

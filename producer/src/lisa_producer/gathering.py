@@ -128,7 +128,7 @@ class Gatherer:
             return [error] * len(items)
 
     def _withdraw(self, callers: _Callers, member: Member) -> None:
-        """Ends the part of a caller, and where it led, that of those for whom its call was."""
+        """Ends the part of a caller. Where it leads, its call is broken off, and the lane gets another leader."""
         lane = member.lane
         with callers.lock:
             member.gone = True
