@@ -213,7 +213,8 @@ async def test_closing_leaves_nobody_waiting(producers: Producers, server: Serve
         others = [asyncio.ensure_future(producer.send("orders", b"x", id=f"m{n}", delay=60)) for n in range(5)]
         await _gathered(producer, 5)
         await producer.close()
-        errors = await asyncio.wait_for(asyncio.gather(*others, return_exceptions=True), 5)
+        async with asyncio.timeout(5):
+            errors = await asyncio.gather(*others, return_exceptions=True)
     assert {type(error) for error in errors} == {Unreachable}
     await asyncio.wait([first], timeout=10)
     assert first.done()

@@ -169,7 +169,8 @@ async def test_acks_wait_for_their_own_node_only(
 
     async with AsyncProducer(settings=ProducerSettings(redis_url=cluster.url)) as producer, working(worker):
         await producer.send(away, "x", id="held")
-        await asyncio.wait_for(begun.wait(), 10)
+        async with asyncio.timeout(10):
+            await begun.wait()
         node = cluster.master_of(there[0].of("ready"))
         node.kill()
         done.set()
@@ -203,7 +204,8 @@ async def test_leases_are_renewed_at_their_own_node(own_cluster: Callable[..., C
         async with AsyncProducer(settings=ProducerSettings(redis_url=cluster.url)) as producer, working(worker):
             for topic in (away, other):
                 await producer.send(topic, "x")
-            await asyncio.wait_for(begun.wait(), 10)
+            async with asyncio.timeout(10):
+                await begun.wait()
             cluster.master_of(there[0].of("ready")).kill()
             began, longest_ms = time.monotonic(), 0
             while time.monotonic() - began < 4.5:

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import suppress
 
 from lisa_common.aio import cancel_all
+from lisa_common.transport.aio_progress import noting_arrivals
 
 
 async def test_a_lost_cancellation_is_repeated() -> None:
@@ -36,3 +37,25 @@ async def test_tasks_that_have_ended_are_no_matter() -> None:
     await cancel_all()
     assert ended.done()
     assert failed.done()
+
+
+class _WritesAtOnce:
+    """A connection that writes as the client does in Python 3.11: a cancellation beside the success is lost."""
+
+    async def send_packed_command(self, writer: "asyncio.Task[None]") -> None:
+        writer.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+
+
+async def test_a_cancellation_beside_a_write_is_not_lost() -> None:
+    """A task that lost it would go on for ever in a task group, which cancels its tasks once."""
+    connection = noting_arrivals(_WritesAtOnce)()
+
+    async def write() -> None:
+        await connection.send_packed_command(asyncio.current_task())
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(write())
+    await asyncio.wait({task}, timeout=1)
+    assert task.cancelled()

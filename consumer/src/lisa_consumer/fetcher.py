@@ -82,7 +82,8 @@ class Fetcher:
                 # A read that has waited its time did so at servers that answer, which may have something any moment.
                 has_waited = time.monotonic() - began >= self._settings.block_s
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), 0 if has_waited else RECONNECT.compute(failures))
+                    async with asyncio.timeout(0 if has_waited else RECONNECT.compute(failures)):
+                        await self._stopping.wait()
 
     async def _read_once(self) -> bool:
         """Reads what there is room for. Result: whether that tells that all servers of the topics answer.
@@ -99,7 +100,8 @@ class Fetcher:
             return not await self._read_rooms(rooms, wait=self._settings.block_s)
         else:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._room.wait(), _BUSY_POLL_S if self._aside else None)
+                async with asyncio.timeout(_BUSY_POLL_S if self._aside else None):
+                    await self._room.wait()
         return False
 
     def _rooms(self, topics: set[str]) -> dict[str, int]:

@@ -80,7 +80,8 @@ async def _keep_running(command: Sequence[str], stopping: asyncio.Event, drain_s
         delay = RECONNECT.compute(failures)
         logger.warning("worker process %d died with %d, another starts in %.1f s", process.pid, ended.result(), delay)
         with suppress(TimeoutError):
-            await asyncio.wait_for(stopping.wait(), delay)
+            async with asyncio.timeout(delay):
+                await stopping.wait()
     return 0
 
 
@@ -88,7 +89,8 @@ async def _drain(process: Process, drain_s: float) -> None:
     with suppress(ProcessLookupError):
         process.terminate()
     try:
-        await asyncio.wait_for(process.wait(), drain_s + _KILL_AFTER_S)
+        async with asyncio.timeout(drain_s + _KILL_AFTER_S):
+            await process.wait()
     except TimeoutError:
         logger.warning("worker process %d did not end, killing it", process.pid)
         process.kill()

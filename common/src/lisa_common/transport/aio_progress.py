@@ -1,6 +1,7 @@
-"""A timeout of progress for asyncio: an exchange lasts for as long as its bytes keep arriving.
+"""What the client's asyncio connections lack: a timeout of progress, and writes that do not lose a cancellation.
 
-Blocking sockets have this timeout by nature: it is one of each `recv`.
+With a timeout of progress an exchange lasts for as long as its bytes keep arriving. Blocking sockets have it by
+nature: it is one of each `recv`.
 """
 
 import asyncio
@@ -11,7 +12,11 @@ __all__ = ["ProgressTimeout", "noting_arrivals"]
 
 
 def noting_arrivals(kind: type[Any]) -> type[Any]:
-    """A class of connections that also know, as `arrived_at`, when bytes last came, by the time of the event loop."""
+    """A class of connections that also know, as `arrived_at`, when bytes last came, by the time of the event loop.
+
+    A task that is cancelled as it writes is cancelled. The client writes through `wait_for`, which in Python 3.11
+    returns as if nothing had happened where the cancellation comes at the moment of its success.
+    """
 
     class Connection(kind):  # type: ignore[misc] # the client's classes differ by scheme
         arrived_at = 0.0
@@ -25,6 +30,13 @@ def noting_arrivals(kind: type[Any]) -> type[Any]:
                 feed(data)
 
             self._reader.feed_data = note
+
+        async def send_packed_command(self, *args: Any, **options: Any) -> None:
+            task = asyncio.current_task()
+            before = task.cancelling() if task else 0
+            await super().send_packed_command(*args, **options)
+            if task and task.cancelling() > before:
+                raise asyncio.CancelledError
 
     return Connection
 
