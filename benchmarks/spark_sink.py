@@ -20,7 +20,7 @@ import redis
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 
-from lisa_common.transport.embedded import embedded_server
+from lisa_common.client.embedded.server import embedded_server
 
 RESULTS = Path(__file__).parent / "results" / "spark.json"
 TARGET = 1.5

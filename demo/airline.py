@@ -11,7 +11,7 @@ from demo.events import Cancelled, Journal, Opened, Rescheduled, Sent
 from demo.flights import AIRPORTS, DayClock, Flight, flights_of
 from demo.server import POLICY
 from demo.servertime import ServerTime
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
 from lisa_producer import Message, Producer, ProducerSettings, SendResult
 
 __all__ = ["main"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from demo.events import Begun, Ended, Journal
 from demo.servertime import ServerTime
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
 from lisa_consumer import ConsumerSettings, Delivery
 
 __all__ = ["NAME", "noted"]

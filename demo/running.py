@@ -17,9 +17,9 @@ from rich.console import Console
 
 from demo.flights import Flight, flights_of
 from demo.server import Server
+from lisa_common.client.embedded.server import embedded_server
 from lisa_common.errors import LisaError
-from lisa_common.policy import MAX_SHARDS
-from lisa_common.transport.embedded import embedded_server
+from lisa_common.model.policy import MAX_SHARDS
 from lisa_producer import ProducerSettings
 
 __all__ = ["Day", "Place", "options_of", "run"]

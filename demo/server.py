@@ -5,12 +5,12 @@ from types import TracebackType
 from typing import Final, Self
 
 from demo.servertime import ServerTime
-from lisa_common.call import Call, command
-from lisa_common.connection import Connection
-from lisa_common.delivery import Entry
-from lisa_common.keys import TopicKeys, dropped_key, topics_key
-from lisa_common.policy import Policy
+from lisa_common.client.connection import Connection
+from lisa_common.model.delivery import Entry
+from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
+from lisa_common.model.policy import Policy
 from lisa_common.protocol import consuming
+from lisa_common.protocol.call import Call, command
 from lisa_common.settings import Settings
 from lisa_manager.operator.looking import list_layouts
 from lisa_manager.operator.status import TopicStatus, read_status
@@ -82,7 +82,7 @@ class Server:
         for key in (topics_key(self._prefix), dropped_key(self._prefix)):
             self._connection.call(command("UNLINK", key))
 
-    def _shards(self) -> list[TopicKeys]:
+    def _shards(self) -> list[ShardKeys]:
         return [keys for layout in self._connection.run(list_layouts(self._prefix)) for keys in layout.ever]
 
     def __enter__(self) -> Self:

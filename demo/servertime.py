@@ -3,8 +3,8 @@
 import time
 from typing import Self
 
-from lisa_common.call import Call, command
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
+from lisa_common.protocol.call import Call, command
 
 __all__ = ["ServerTime"]
 

@@ -3,7 +3,7 @@
 import time
 
 from benchmarks.bench import Bench, Host
-from lisa_common.keys import TopicKeys, topics_key
+from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.protocol.consuming import read
 from support.blocking import Blocks, Life, Timed, drop_group, drop_topic, look
 from support.queue import Queue, outgoing
@@ -11,7 +11,7 @@ from support.waiting import wait_until
 
 __all__ = ["blocking"]
 
-_KEYS = TopicKeys("lisa", "orders")
+_KEYS = ShardKeys("lisa", "orders")
 _CASES = {"1 MiB bodies": (200, 1024 * 1024, 2), "100 groups": (400, 200, 100)}
 """Messages, the size of their bodies, and groups."""
 _STEP = 20_000

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from benchmarks.baselines import Bare, yardstick
 from benchmarks.bench import GROUP, Bench, Host
 from benchmarks.stamps import body_of
-from lisa_common.keys import TopicKeys
+from lisa_common.model.keys import ShardKeys
 from lisa_consumer import Consumer
 from lisa_producer import Message, Producer
 from support.waiting import wait_until
@@ -18,7 +18,7 @@ __all__ = ["Drain", "drain"]
 _PATIENCE_S = 120.0
 _READ = 500
 _TRIES = 3
-_KEYS = TopicKeys("lisa", "orders")
+_KEYS = ShardKeys("lisa", "orders")
 
 
 @dataclass(slots=True)

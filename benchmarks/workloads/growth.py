@@ -9,13 +9,13 @@ from benchmarks.measurements import percentile
 from benchmarks.workloads.idle import Idle
 from benchmarks.workloads.lags import run_case
 from benchmarks.workloads.sending import HOUR_S, send_many
-from lisa_common.keys import TopicKeys
+from lisa_common.model.keys import ShardKeys
 from lisa_producer import Producer
 
 __all__ = ["LEVELS", "growth"]
 
 LEVELS = {"10 thousand": 10_000, "100 thousand": 100_000, "1 million": 1_000_000, "5 million": 5_000_000}
-_KEYS = TopicKeys("lisa", "orders")
+_KEYS = ShardKeys("lisa", "orders")
 _STEP = 10_000
 _CASE = Case(topics=1, messages=10_000, sending_s=8, delay_s=(1, 4))
 

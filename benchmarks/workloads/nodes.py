@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 
 from benchmarks.bench import GROUP, Bench, Host
 from benchmarks.stamps import body_of
-from lisa_common.call import Call, command
-from lisa_common.connection import Connection
-from lisa_common.keys import topics_key
-from lisa_common.layout import Layout
-from lisa_common.policy import Policy
+from lisa_common.client.connection import Connection
+from lisa_common.model.keys import topics_key
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import Call, command
 from lisa_consumer import Consumer
 from lisa_producer import Message, Producer
 from support.waiting import wait_until

@@ -7,7 +7,7 @@
 --   reason    nack | abandoned | isolated | rejected | expired | released | replayed; isolated is abandoned, with the
 --             next delivery to run alone
 --   error     the text given with it, to the end of the value
--- `lisa_common.failure` is the twin of this file.
+-- `lisa_common.model.failure` is the twin of this file.
 local function write_failure(failure)
   -- The text is appended, as string.format would end it at a zero byte.
   return string.format(
@@ -49,7 +49,7 @@ local function copy_of(group, id)
   return group .. '/' .. id
 end
 
--- What is no copy has all in its group, which is nobody's, and no id; as in `lisa_common.keys`.
+-- What is no copy has all in its group, which is nobody's, and no id; as in `lisa_common.model.keys`.
 local function split_copy(copy)
   local slash = string.find(copy, '/', 1, true) or #copy + 1
   return string.sub(copy, 1, slash - 1), string.sub(copy, slash + 1)

@@ -1,6 +1,6 @@
 -- A record is: version (1 byte), sent and due (6 bytes each, ms, big-endian), flags (1 byte), the optional limits that
 -- the flags name, headers, body. The script that stores it writes the first 13 bytes, as only the server knows the
--- time; the producer writes the rest. `lisa_common.record` is the twin of this file.
+-- time; the producer writes the rest. `lisa_common.model.record` is the twin of this file.
 local VERSION = 1
 local HAS_TTL, HAS_MAX_RETRIES, HAS_PRIORITY = 1, 2, 4
 

@@ -19,9 +19,9 @@ from chaos.history import Recorder, now
 from chaos.load import POISON_CODE
 from chaos.network import Network
 from chaos.topics import FOREIGN, GROUPS, PARCELS, PILLS, POLICIES, PREFIX, RESHARDED, SHAKY, groups_of, policies_with
-from lisa_common.keys import topics_key
-from lisa_common.layout import Layout
-from lisa_common.policy import Policy
+from lisa_common.model.keys import topics_key
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
 from support.engines import binary
 from support.processes import Process
 from support.server import Server

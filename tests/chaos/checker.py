@@ -9,7 +9,7 @@ from chaos.history import Drained, Event
 from chaos.stories import NEVER, Ask, Stories, Story, Topic, Try
 from chaos.telling import tell
 from chaos.verdict import Verdict
-from lisa_common.values import GENERATED_SUFFIX
+from lisa_common.validation import GENERATED_SUFFIX
 
 __all__ = ["check"]
 

@@ -5,13 +5,13 @@ from typing import Any
 
 from chaos.arena import Arena
 from chaos.history import Left, now
-from lisa_common.failure import read_failure
-from lisa_common.keys import TopicKeys, copy_of, split_copy
+from lisa_common.model.failure import read_failure
+from lisa_common.model.keys import ShardKeys, copy_of, split_copy
 
 __all__ = ["is_drained", "unfinished", "write_left"]
 
 
-def unfinished(admin: Any, keys: TopicKeys) -> Iterator[tuple[str, int]]:
+def unfinished(admin: Any, keys: ShardKeys) -> Iterator[tuple[str, int]]:
     """What a drained topic has none of, and how much of it there is."""
     # A dead letter that had a time to live stands in `expiring` until the first sweep after that. The sweep before it
     # planned when, and could not know that the clock would be set forward: `quiet_housekeeping_s` later at worst.

@@ -18,7 +18,7 @@ from threading import Event, Thread
 
 from chaos.history import now
 from lisa_common.errors import LisaError
-from lisa_common.keys import TopicKeys
+from lisa_common.model.keys import ShardKeys
 from lisa_producer import Confirm, Message, PartialSend, Producer, ProducerSettings, SendOutcome
 from support.engines import binary
 from support.server import Server
@@ -28,7 +28,7 @@ __all__ = ["TIERS", "Loss", "Tier", "crash_process", "disk_in_a_file", "fail_ove
 
 _BATCH = 20
 _LEAST_S, _MORE_S = 0.2, 2.3
-_WAITING = TopicKeys("lisa", "orders").of("waiting")
+_WAITING = ShardKeys("lisa", "orders").of("waiting")
 
 
 @dataclass(frozen=True, slots=True)

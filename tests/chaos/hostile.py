@@ -7,8 +7,8 @@ from typing import Any
 
 import redis
 
-from lisa_common.keys import TopicKeys, wake_channel
-from lisa_common.record import pack_content
+from lisa_common.model.keys import ShardKeys, wake_channel
+from lisa_common.model.record import pack_content
 from lisa_manager.operator.rights import RoleName, rules
 
 __all__ = ["LAST_ENTRY", "Hostile"]
@@ -27,7 +27,7 @@ _FULL = _RECORD + pack_content(b"body", ttl_ms=1_000, max_retries=3, priority=9,
 class Hostile:
     """Every command of the roles, on every key of the topic on which they have it."""
 
-    def __init__(self, client: Any, keys: TopicKeys, seed: int) -> None:
+    def __init__(self, client: Any, keys: ShardKeys, seed: int) -> None:
         self._client = client
         self._keys = keys
         self._dice = random.Random(seed)
@@ -116,7 +116,7 @@ class Hostile:
         return ["GROUP", self._of(_GROUPS), self._of(_CONSUMERS), "COUNT", 3, "STREAMS", key, ">"]
 
 
-def _commands(keys: TopicKeys) -> Iterator[tuple[str, str]]:
+def _commands(keys: ShardKeys) -> Iterator[tuple[str, str]]:
     """Pairs of command and key that a producer or a consumer may use."""
     for role in (RoleName.PRODUCER, RoleName.CONSUMER):
         for rule in rules(role, keys.prefix, [keys.topic]):

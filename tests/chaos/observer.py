@@ -10,7 +10,7 @@ from redis.retry import Retry
 from chaos.arena import PREFIX, SHAKY, Arena
 from chaos.history import Clock, Problem, now
 from chaos.programs.setting import TOPICS
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import LisaError
 from lisa_manager.operator.checking import check
 from lisa_manager.operator.looking import existing

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 from chaos.history import Begun, Ended, Read, Recorder, Settled, Settling, Taken, now
 from chaos.load import plan_of
 from chaos.topics import FOREIGN
-from lisa_common.call import Flow
-from lisa_common.delivery import Delivery, Entry
 from lisa_common.errors import AccessDenied, LisaError, Refused, Unreachable
-from lisa_common.keys import TopicKeys
-from lisa_common.layout import Layout
+from lisa_common.model.delivery import Delivery, Entry
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
-from lisa_common.values import Duration
+from lisa_common.validation import Duration
 from lisa_consumer.core import Core, Reading, ReadResult
 
 __all__ = ["NOT_DONE", "RecordingCore", "recorded"]
@@ -42,7 +42,7 @@ class RecordingCore(Core):
     def _fetch(
         self,
         layouts: dict[str, Layout],
-        batches: list[tuple[TopicKeys, list[Entry]]],
+        batches: list[tuple[ShardKeys, list[Entry]]],
         leased_at: float,
         lease_ms: int | None,
     ) -> Flow[tuple[ReadResult, bool]]:

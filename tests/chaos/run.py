@@ -22,8 +22,8 @@ from chaos.nemesis import KINDS, Nemesis
 from chaos.observer import Observer
 from chaos.topics import FOREIGN, GROUPS, LOADED, POLICIES, PREFIX, RESHARDED, policies_with, topics_of
 from chaos.verdict import Verdict
-from lisa_common.connection import Connection
-from lisa_common.keys import topics_key
+from lisa_common.client.connection import Connection
+from lisa_common.model.keys import topics_key
 from lisa_manager.operator.checking import check_groups
 from support.waiting import wait_until
 

@@ -21,8 +21,8 @@ from typing import Any, Self
 
 from chaos.history import now
 from chaos.programs.soaking import GROUP, TOPIC
-from lisa_common.keys import TopicKeys, topics_key
-from lisa_common.policy import Policy
+from lisa_common.model.keys import ShardKeys, topics_key
+from lisa_common.model.policy import Policy
 from support.engines import own_binary
 from support.processes import Process
 from support.server import Server
@@ -32,7 +32,7 @@ __all__ = ["Growth", "Options", "Soak", "growth_of", "soak"]
 
 MESSAGES = 5_000_000
 _PREFIX = "soak"
-_KEYS = TopicKeys(_PREFIX, TOPIC)
+_KEYS = ShardKeys(_PREFIX, TOPIC)
 _SAMPLE_S = 1.0
 _MIB = 1024 * 1024
 _WARM_MESSAGES = 2_000

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from chaos.history import Fault, Problem, Sending, Taken, Visit
 from chaos.timeline import Timeline
-from lisa_common.delivery import entry_place
+from lisa_common.model.delivery import entry_place
 
 __all__ = ["NEVER", "Answer", "Ask", "Delivery", "Settle", "Stories", "Story", "Topic", "Try"]
 

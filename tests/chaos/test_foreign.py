@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import redis
 
-from lisa_common.keys import TopicKeys, topics_key
-from lisa_common.policy import Policy
+from lisa_common.model.keys import ShardKeys, topics_key
+from lisa_common.model.policy import Policy
 from lisa_consumer import Delivery
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import idle_async, wait_until_async
@@ -16,7 +16,7 @@ from support.running import Handled, managed, new_worker, working
 _PAST, _BAD = 1_000_000_000_000, b"\xff\xfe garbage"
 
 
-def _foreign_entries(client: Any, keys: TopicKeys) -> None:
+def _foreign_entries(client: Any, keys: ShardKeys) -> None:
     for fields in (
         {"foreign": "entry"},
         {"id": "nobody"},
@@ -28,31 +28,31 @@ def _foreign_entries(client: Any, keys: TopicKeys) -> None:
         client.xadd(keys.of("ready"), fields)
 
 
-def _unknown_records(client: Any, keys: TopicKeys) -> None:
+def _unknown_records(client: Any, keys: ShardKeys) -> None:
     for number, record in enumerate((b"", b"\x01", b"\x02" + bytes(40), b"\x01" + b"\xff" * 13, _BAD)):
         client.hset(keys.of("messages"), f"bad{number}", record)
         client.xadd(keys.of("ready"), {"id": f"bad{number}", "due": _PAST, "n": 1})
         client.zadd(keys.of("expiring"), {f"bad{number}": _PAST})
 
 
-def _unknown_waiting(client: Any, keys: TopicKeys) -> None:
+def _unknown_waiting(client: Any, keys: ShardKeys) -> None:
     client.hset(keys.of("messages"), "bad", b"\x07 of a later release")
     client.zadd(keys.of("waiting"), {"bad": _PAST, "nobody": _PAST, _BAD: _PAST, "": _PAST})
     client.zadd(keys.of("expiring"), {"nobody": _PAST, _BAD: _PAST, "": _PAST})
     client.zadd(keys.of("finished"), {_BAD: _PAST, "": _PAST})
 
 
-def _foreign_retries(client: Any, keys: TopicKeys) -> None:
+def _foreign_retries(client: Any, keys: ShardKeys) -> None:
     client.zadd(keys.of("retry"), {"noslash": _PAST, "/": _PAST, "nogroup/m": _PAST, _BAD: _PAST, "": _PAST})
     client.hset(keys.of("failures"), mapping={"noslash": "x", "nogroup/m": b"\xff", "billing/m": "1 2 3"})
 
 
-def _foreign_garbage(client: Any, keys: TopicKeys) -> None:
+def _foreign_garbage(client: Any, keys: ShardKeys) -> None:
     client.zadd(keys.of("garbage"), {"noslash": 1, "nogroup/m": 2, _BAD: 3, "": 4})
     client.hset(keys.of("owed"), mapping={"nobody": ",,,", _BAD: _BAD, "": ""})
 
 
-def _broken_policy(client: Any, keys: TopicKeys) -> None:
+def _broken_policy(client: Any, keys: ShardKeys) -> None:
     client.hset(topics_key(keys.prefix), keys.topic, b'{"max_retries": "many"')
     client.hset(topics_key(keys.prefix), b"no topic \xff", b"[]")
 
@@ -63,10 +63,10 @@ def _broken_policy(client: Any, keys: TopicKeys) -> None:
     ids=lambda spoil: spoil.__name__.strip("_"),
 )
 async def test_garbage_does_not_keep_messages_from_being_handled(
-    redis_url: str, client: redis.Redis, prefix: str, spoil: Callable[[Any, TopicKeys], None], caplog: Any
+    redis_url: str, client: redis.Redis, prefix: str, spoil: Callable[[Any, ShardKeys], None], caplog: Any
 ) -> None:
     """Messages sent before and after are all handled, on time, also by retries; and the log does not fill up."""
-    keys = TopicKeys(prefix, "orders")
+    keys = ShardKeys(prefix, "orders")
     policy = Policy(visibility_ms=500, backoff="fixed", backoff_base_ms=50)
     client.hset(topics_key(prefix), "orders", policy.dump())
     handled = Handled()

@@ -14,12 +14,12 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lisa_common.delivery import entry_of
 from lisa_common.errors import InvalidInput, LisaError, UnknownGroup, UnknownTopic
-from lisa_common.failure import read_failure
-from lisa_common.policy import Policy
-from lisa_common.record import UnreadableRecord, pack_content, unpack_record
-from lisa_common.topics import parse_topic
+from lisa_common.model.delivery import entry_of
+from lisa_common.model.failure import read_failure
+from lisa_common.model.policy import Policy
+from lisa_common.model.record import UnreadableRecord, pack_content, unpack_record
+from lisa_common.protocol.registry import parse_topic
 from lisa_consumer import Consumer, ConsumerSettings, Reject, Retry, Worker
 from lisa_manager.settings import ManagerSettings
 from lisa_producer import AsyncProducer, Confirm, Message, PartialSend, Producer, ProducerSettings
@@ -96,7 +96,7 @@ def _refuses_whole(client: redis.Redis, prefix: str, call: Callable[[], object])
     after = keys_left(client, prefix)
     remove_keys(client, prefix)
     if refused:
-        assert (bool(refused.field), bool(refused.limit), after) == (True, True, before)
+        assert (bool(refused.field), bool(refused.expected), after) == (True, True, before)
 
 
 @many

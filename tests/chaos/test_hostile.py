@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from chaos.hostile import LAST_ENTRY, Hostile
-from lisa_common.keys import TopicKeys, topics_key
-from lisa_common.policy import Policy
+from lisa_common.model.keys import ShardKeys, topics_key
+from lisa_common.model.policy import Policy
 from lisa_consumer import Delivery, Retry
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import wait_until_async
@@ -26,11 +26,11 @@ LOOKS = (
 
 
 @pytest.fixture
-def bad(client: redis.Redis, prefix: str) -> TopicKeys:
+def bad(client: redis.Redis, prefix: str) -> ShardKeys:
     """A topic that others write to, beside a good one."""
     for topic in ("good", "bad"):
         client.hset(topics_key(prefix), topic, POLICY.dump())
-    return TopicKeys(prefix, "bad")
+    return ShardKeys(prefix, "bad")
 
 
 @asynccontextmanager
@@ -80,7 +80,7 @@ def _faults(caplog: Any) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_hostile_writer_harms_its_own_topic_alone(
-    *, redis_url: str, client: redis.Redis, prefix: str, bad: TopicKeys, seed: int, caplog: Any
+    *, redis_url: str, client: redis.Redis, prefix: str, bad: ShardKeys, seed: int, caplog: Any
 ) -> None:
     """Whatever values it writes into every key, by all commands that its role has (promise 12)."""
     caplog.set_level(logging.INFO)
@@ -101,7 +101,7 @@ async def test_a_hostile_writer_harms_its_own_topic_alone(
 
 @pytest.mark.parametrize("name", ["waiting", "retry", "ready", "messages", "failures", "owed", "garbage", "expiring"])
 async def test_a_key_of_another_type_is_named_and_mended(
-    *, redis_url: str, client: redis.Redis, prefix: str, bad: TopicKeys, name: str, caplog: Any
+    *, redis_url: str, client: redis.Redis, prefix: str, bad: ShardKeys, name: str, caplog: Any
 ) -> None:
     """`status` and `check` say which topic it is, and go on with the others."""
     commands = Commands(redis_url, prefix)
@@ -119,7 +119,7 @@ async def test_a_key_of_another_type_is_named_and_mended(
 
 
 async def test_a_stream_at_its_end_loses_nothing(
-    *, redis_url: str, client: redis.Redis, prefix: str, bad: TopicKeys, caplog: Any
+    *, redis_url: str, client: redis.Redis, prefix: str, bad: ShardKeys, caplog: Any
 ) -> None:
     """Nothing can be added behind the highest entry id: what falls due stays where it is until a repair."""
     commands = Commands(redis_url, prefix)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from chaos.stories import Topic
-from lisa_common.policy import Policy
+from lisa_common.model.policy import Policy
 
 __all__ = [
     "FOREIGN",

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import redis
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.connection import Connection
-from lisa_common.keys import TopicKeys, topics_key
-from lisa_common.policy import Policy
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.connection import Connection
+from lisa_common.model.keys import ShardKeys, topics_key
+from lisa_common.model.policy import Policy
 from lisa_consumer import AsyncConsumer, Consumer, ConsumerSettings
 from lisa_producer import AsyncProducer, Producer, ProducerSettings
 from support.commands import Commands
@@ -111,4 +111,4 @@ def orders(redis_url: str, prefix: str, client: redis.Redis, declare: Callable[.
     seconds, microseconds = client.execute_command("TIME")
     now_ms = int(seconds) * 1000 + int(microseconds) // 1000
     with Connection(redis_url, name="test") as connection:
-        yield Queue(connection, TopicKeys(prefix, "orders"), now_ms=now_ms)
+        yield Queue(connection, ShardKeys(prefix, "orders"), now_ms=now_ms)

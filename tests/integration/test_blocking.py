@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lisa_common.keys import TopicKeys
+from lisa_common.model.keys import ShardKeys
 from support import Server
 from support.blocking import Blocks, Life, Timed
 from support.plain import plain_client
@@ -26,5 +26,5 @@ def test_longest_block(own_server: Callable[..., Server], messages: int, body_by
         blocks = Blocks(client, connection)
         names = [f"group{number}" for number in range(groups)]
         with blocks.watching():
-            Life(blocks, Queue(connection, TopicKeys("lisa", "orders")), names, messages, b"x" * body_bytes).live()
+            Life(blocks, Queue(connection, ShardKeys("lisa", "orders")), names, messages, b"x" * body_bytes).live()
         assert max(blocks.longest.values()) < _LIMIT_MS, blocks.worst

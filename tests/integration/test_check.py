@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from lisa_common.call import command
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
+from lisa_common.model.record import pack_content
+from lisa_common.protocol.call import command
 from lisa_common.protocol.consuming import server_time
-from lisa_common.record import pack_content
 from lisa_manager.operator.checking import check
 from lisa_manager.operator.snapshot import look, read_snapshot, repair
 from support.commands import Commands

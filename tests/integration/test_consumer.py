@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import redis
 
-from lisa_common.aio import AsyncConnection
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import InvalidInput, TooManyGroups, Unreachable
-from lisa_common.keys import TopicKeys
+from lisa_common.model.keys import ShardKeys
 from lisa_consumer import AckOutcome, NackOutcome
 from lisa_producer import AsyncProducer, Message, ProducerSettings, State
 from support import Server, keys_left, wait_until_async
@@ -40,7 +40,7 @@ async def test_an_acked_message_is_done(
     found = await sender.find("orders", "mine")
     assert found is not None
     assert found.state is State.FINISHED
-    keys = TopicKeys(prefix, "orders")
+    keys = ShardKeys(prefix, "orders")
     assert keys_left(client, prefix) == sorted([f"{prefix}:topics", keys.of("ready"), keys.of("finished")])
 
 
@@ -313,7 +313,7 @@ async def test_foreign_entries_are_passed_over(
     consumers: Consumers, sender: AsyncProducer, client: redis.Redis, prefix: str
 ) -> None:
     """What somebody else wrote into the stream is acked unseen; the messages around it are read (promise 12)."""
-    ready = TopicKeys(prefix, "orders").of("ready")
+    ready = ShardKeys(prefix, "orders").of("ready")
     client.xadd(ready, {"foo": "bar"})
     client.xadd(ready, {"id": "a", "due": "soon", "n": "1"})
     client.xadd(ready, {b"id": b"\xff", "due": "1", "n": "1"})
@@ -327,7 +327,7 @@ async def test_an_unreadable_record_is_garbage(
 ) -> None:
     """A record of a later release, or a damaged one, does not keep the others; it is kept to be looked at."""
     await sender.send_many("orders", [Message(body=b"x", id="bad"), Message(body=b"x", id="good")])
-    client.hset(TopicKeys(prefix, "orders").of("messages"), "bad", b"\x63garbled record")
+    client.hset(ShardKeys(prefix, "orders").of("messages"), "bad", b"\x63garbled record")
     assert [delivery.id for delivery in await consumers().read()] == ["good"]
     found = await sender.find("orders", "bad")
     assert found is not None
@@ -338,7 +338,7 @@ async def test_a_group_that_was_destroyed_is_made_again(
     consumers: Consumers, sender: AsyncProducer, client: redis.Redis, prefix: str
 ) -> None:
     """A reader, even one that waits, goes on when somebody destroys its group or its stream (promise 14)."""
-    ready = TopicKeys(prefix, "orders").of("ready")
+    ready = ShardKeys(prefix, "orders").of("ready")
     consumer = consumers(block_s=60, timeout_s=10)
     assert await consumer.read() == []
     for destroy in (lambda: client.xgroup_destroy(ready, "billing"), lambda: client.delete(ready)):

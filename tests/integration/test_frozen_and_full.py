@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from lisa_common.errors import Refused
-from lisa_common.keys import TopicKeys, topics_key
-from lisa_common.policy import Policy
+from lisa_common.model.keys import ShardKeys, topics_key
+from lisa_common.model.policy import Policy
 from lisa_producer import Message, Producer, ProducerSettings
 from support import Server, idle, wait_until
 from support.processes import Programs
@@ -61,7 +61,7 @@ def _is_refused(producer: Producer, sent: set[str]) -> bool:
 
 
 def _is_drained(client: redis.Redis, prefix: str) -> bool:
-    keys = TopicKeys(prefix, "orders")
+    keys = ShardKeys(prefix, "orders")
     return not any(client.exists(keys.of(name)) for name in ("waiting", "messages", "retry", "failures", "garbage"))
 
 
@@ -102,7 +102,7 @@ def test_acks_of_a_frozen_worker_are_late_where_nobody_was_given_its_messages(
     wait_until(lambda: len(programs.journal.begun()) == 10)
     frozen.freeze()
     with server.client() as client:
-        wait_until(lambda: client.zcard(TopicKeys(prefix, "orders").of("retry")) == 10)
+        wait_until(lambda: client.zcard(ShardKeys(prefix, "orders").of("retry")) == 10)
         idle(THREE_TIMEOUTS_S)
         programs.hold.unlink()
         frozen.thaw()
@@ -119,7 +119,7 @@ def test_a_server_without_memory_refuses_sends_and_drains(
     first = programs.worker()
     sent = {str(r.id) for r in producer.send_many("orders", [Message(body=b"x", delay=0.5)] * 300).results}
     with server.client() as client:
-        wait_until(lambda: client.exists(TopicKeys(prefix, "orders").of("ready")), what="the group")
+        wait_until(lambda: client.exists(ShardKeys(prefix, "orders").of("ready")), what="the group")
         first.stop()
         client.config_set("maxmemory", "1mb")
         with pytest.raises(Refused, match="maxmemory"):

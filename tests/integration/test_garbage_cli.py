@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import redis
 
-from lisa_common.call import Call, command
 from lisa_common.cli import confirm
 from lisa_common.errors import LisaError
+from lisa_common.protocol.call import Call, command
 from support import keys_left
 from support.commands import Commands
 from support.queue import Queue, outgoing

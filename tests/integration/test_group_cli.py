@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import redis
 
-from lisa_common.call import command
+from lisa_common.protocol.call import command
 from support import keys_left
 from support.commands import Commands
 from support.queue import Queue

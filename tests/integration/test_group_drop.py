@@ -5,11 +5,11 @@ from itertools import count
 
 import pytest
 
-from lisa_common.call import command
-from lisa_common.connection import Connection
-from lisa_common.keys import TopicKeys
-from lisa_common.layout import Layout
-from lisa_common.policy import Policy
+from lisa_common.client.connection import Connection
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import command
 from lisa_manager.operator.checking import check
 from lisa_manager.operator.group_drop import drop_group
 from lisa_manager.resharding import reshard
@@ -53,7 +53,7 @@ def _found(queue: Queue) -> set[str]:
     return {finding.problem.kind for finding in report.findings}
 
 
-def _queue(connection: Connection, keys: TopicKeys, now_ms: int) -> Queue:
+def _queue(connection: Connection, keys: ShardKeys, now_ms: int) -> Queue:
     return Queue(connection, keys, now_ms=now_ms)
 
 

@@ -4,9 +4,9 @@ import itertools
 
 import redis
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.keys import TopicKeys
-from lisa_common.layout import Layout
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.sharding import Layout
 from lisa_manager.board import Board
 from lisa_manager.jobs.sweeper import Sweeper
 from lisa_manager.jobs.trimmer import Trimmer
@@ -17,8 +17,8 @@ _FINISH = "for i = 1, ARGV[1] do redis.call('ZADD', KEYS[1], i, 'm' .. i) end"
 _FILL = "for i = 1, ARGV[1] do redis.call('XADD', KEYS[1], '*', 'id', i, 'due', 1, 'n', 1) end"
 
 
-def _keys(prefix: str, topic: str) -> TopicKeys:
-    return TopicKeys(prefix, topic)
+def _keys(prefix: str, topic: str) -> ShardKeys:
+    return ShardKeys(prefix, topic)
 
 
 async def test_one_turn_ends_all_that_is_over(connection: AsyncConnection, client: redis.Redis, prefix: str) -> None:

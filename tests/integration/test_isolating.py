@@ -5,9 +5,9 @@ import asyncio
 import pytest
 import redis
 
-from lisa_common.aio import AsyncConnection, cancel_all
+from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import Unreachable
-from lisa_common.keys import TopicKeys
+from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.marking import Begun
 from lisa_consumer import ConsumerSettings, Delivery, isolation
 from lisa_consumer.beginnings import Beginnings
@@ -30,7 +30,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def _send_alone(sender: AsyncProducer, client: redis.Redis, prefix: str, topic: str, id: str) -> None:
     """Makes a message ready as the retry of one that was abandoned twice."""
     sent = await sender.send(topic, b"x", id=id, delay=3_600)
-    keys = TopicKeys(prefix, topic)
+    keys = ShardKeys(prefix, topic)
     client.zrem(keys.of("waiting"), id)
     fields = {"id": id, "due": sent.due_ms, "n": 3, "g": "billing", "at": 1, "alone": 1}
     client.xadd(keys.of("ready"), fields)
@@ -54,7 +54,7 @@ async def test_who_finds_no_slot_holds_nobody_back(
         await sender.send("slow", b"x", id="first")
         await wait_until_async(lambda: begun.ids == ["first"])
         await _send_alone(sender, client, prefix, "slow", "alone")
-        group = TopicKeys(prefix, "slow").of("ready"), "billing"
+        group = ShardKeys(prefix, "slow").of("ready"), "billing"
         await wait_until_async(lambda: client.xpending(*group)["pending"] == 2)
         for number in range(5):
             await sender.send("other", b"x", id=f"{number}")
@@ -87,7 +87,7 @@ async def test_a_mark_goes_to_the_last_of_those_that_run(
         marking = asyncio.create_task(beginnings.run())
         await wait_until_async(lambda: begun == [first])
         await connection.run(core.ack(later[-1:]))
-        rows = client.xpending_range(TopicKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
+        rows = client.xpending_range(ShardKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
         assert rows[-1]["message_id"].decode() == later[1].entry.entry
         assert rows[-1]["times_delivered"] == Begun.YES
         await cancel_all(marking)
@@ -109,7 +109,7 @@ async def test_a_mark_is_passed_on_when_its_end_is_told_again(
         with pytest.raises(Unreachable):
             await away.run(core.ack(deliveries[-1:]))
         await connection.run(core.ack(deliveries[-1:]))
-        rows = client.xpending_range(TopicKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
+        rows = client.xpending_range(ShardKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
         assert [row["times_delivered"] for row in rows] == [Begun.NOT, Begun.YES]
 
 
@@ -135,6 +135,6 @@ async def test_what_was_read_while_something_began_alone_has_not_begun(
         queues.add(others)
         marking = asyncio.create_task(queues.run())
         await wait_until_async(lambda: begun == alone)
-        rows = client.xpending_range(TopicKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
+        rows = client.xpending_range(ShardKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
         assert [row["times_delivered"] for row in rows] == [Begun.ALONE, *[Begun.NOT] * 3]
         await cancel_all(marking)

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 import redis
 
-from lisa_common import groups
-from lisa_common.call import Flow
-from lisa_common.connection import Connection
-from lisa_common.keys import topics_key
-from lisa_common.layout import Layout
-from lisa_common.policy import Policy
-from lisa_common.protocol import consuming, producing
-from lisa_common.topics import Topics
+from lisa_common.client.connection import Connection
+from lisa_common.model.keys import topics_key
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol import consuming, groups, producing
+from lisa_common.protocol.call import Flow
+from lisa_common.protocol.registry import Topics
 from lisa_manager import resharding
 from lisa_manager.operator.looking import groups as groups_of
 from support.commands import Commands

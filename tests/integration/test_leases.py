@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import redis
 
-from lisa_common.aio import AsyncConnection, cancel_all
-from lisa_common.call import Call
-from lisa_common.connection import Connection
+from lisa_common.client.async_connection import AsyncConnection, cancel_all
+from lisa_common.client.connection import Connection
 from lisa_common.errors import ServerError
-from lisa_common.keys import TopicKeys, topics_key
-from lisa_common.policy import Policy
-from lisa_common.topics import REFRESH_S
+from lisa_common.model.keys import ShardKeys, topics_key
+from lisa_common.model.policy import Policy
+from lisa_common.protocol.call import Call
+from lisa_common.protocol.registry import REFRESH_S
 from lisa_consumer import AckOutcome, Delivery, NackOutcome
 from lisa_consumer.core import Core
 from lisa_consumer.leases import Leases
@@ -33,7 +33,7 @@ class _Idle(list[int]):
     def __init__(self, client: Any, prefix: str) -> None:
         super().__init__([0])
         self._client = client
-        self._ready = TopicKeys(prefix, "orders").of("ready")
+        self._ready = ShardKeys(prefix, "orders").of("ready")
 
     def was_renewed(self) -> bool:
         """Looks; says whether it has been renewed since the last look."""
@@ -91,7 +91,7 @@ async def test_no_handler_begins_on_a_lease_that_ran_out_on_the_way(
     """It counts from when the server was asked, not from when a slow link has brought the reply."""
     server = own_server()
     settings = ProducerSettings(redis_url=server.url, prefix=prefix)
-    ready = TopicKeys(prefix, "orders").of("ready")
+    ready = ShardKeys(prefix, "orders").of("ready")
     idle_ms: list[int] = []
     async with Proxy(server.port) as proxy, AsyncProducer(settings=settings) as sender:
         with server.client() as client:

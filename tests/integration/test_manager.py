@@ -11,8 +11,8 @@ import redis
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from lisa_common.errors import Unreachable
-from lisa_common.keys import TopicKeys, dropped_key, topics_key
-from lisa_common.policy import Policy
+from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
+from lisa_common.model.policy import Policy
 from lisa_consumer import AckOutcome, AsyncConsumer, ConsumerSettings, Delivery
 from lisa_manager.daemon import Manager
 from lisa_manager.jobs.sweeper import Sweeper
@@ -270,7 +270,7 @@ async def test_a_broken_topic_does_not_delay_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A key of a foreign type costs its own topic, and a line in the log; no other one (promise 12)."""
-    bad = TopicKeys(prefix, "bad")
+    bad = ShardKeys(prefix, "bad")
     client.hset(topics_key(prefix), "bad", "{}")
     client.set(bad.of(broken), "none of ours")
     for name in {"waiting", "retry", "expiring", "garbage"} - {broken}:
@@ -338,7 +338,7 @@ async def test_the_house_is_kept(
 ) -> None:
     """Expired messages become garbage and garbage goes; acked entries are trimmed; finished ids are forgotten."""
     declare(dedup_window_ms=300, garbage_retention_ms=600)
-    ready = TopicKeys(prefix, "orders").of("ready")
+    ready = ShardKeys(prefix, "orders").of("ready")
     async with managed(redis_url, prefix):
         await sender.send("orders", b"x", id="expiring", ttl=0.05)
         await wait_until_async(lambda: _is(sender, "expiring", State.GARBAGE))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import redis
 
-from lisa_common.keys import TopicKeys, topics_key
+from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_manager.jobs.lanes import Topics
 from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.jobs.trimmer import Trimmer
@@ -21,7 +21,7 @@ async def test_a_fault_is_told_once_and_ends_nothing(
 ) -> None:
     """In a job, in each of its turns; and in a loop, which begins again."""
     caplog.set_level(logging.ERROR)
-    ready, turns = TopicKeys(prefix, "orders").of("ready"), []
+    ready, turns = ShardKeys(prefix, "orders").of("ready"), []
 
     async def fail(*_: Any) -> None:
         turns.append(1)
@@ -60,7 +60,7 @@ def test_numbers_that_json_has_not(redis_url: str, client: redis.Redis, prefix: 
 
 def test_twenty_thousand_entries_of_one_id(redis_url: str, client: redis.Redis, prefix: str) -> None:
     """A check looks at them, and mends what can be mended."""
-    keys, commands = TopicKeys(prefix, "orders"), Commands(redis_url, prefix)
+    keys, commands = ShardKeys(prefix, "orders"), Commands(redis_url, prefix)
     assert commands.producer("send", "orders", "x", "--id", "m", "--delay", "60").code == 0
     script = "for i = 1, 20000 do redis.call('XADD', KEYS[1], '*', 'id', 'm', 'due', 7, 'n', 1) end"
     client.eval(script, 1, keys.of("ready"))

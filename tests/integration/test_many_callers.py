@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.call import command
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import InvalidInput, NotConfirmed, OutcomeUnknown, Unreachable
+from lisa_common.protocol.call import command
 from lisa_producer import (
     AsyncProducer,
     CancelOutcome,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from lisa_common.keys import TopicKeys, split_copy
-from lisa_common.policy import Policy
+from lisa_common.model.keys import ShardKeys, split_copy
+from lisa_common.model.policy import Policy
 from lisa_producer import Message, Producer, ProducerSettings
 from support import wait_until
 from support.processes import Programs
@@ -57,7 +57,7 @@ def test_poison_dies_alone(
     max_retries: int,
 ) -> None:
     """Innocents that ran beside it are handled again, one by one; those that had not begun have lost no attempt."""
-    keys = TopicKeys(prefix, TOPIC)
+    keys = ShardKeys(prefix, TOPIC)
     programs.manager()
     send(max_retries)
     programs.worker("--processes", "2", "--concurrency", f"{concurrency}", target=WORKER)

@@ -14,8 +14,8 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
-from lisa_common.keys import TopicKeys, topics_key
-from lisa_common.policy import Policy
+from lisa_common.model.keys import ShardKeys, topics_key
+from lisa_common.model.policy import Policy
 from lisa_consumer.commands import program
 from lisa_producer import Message, Producer, ProducerSettings
 from support import Server, idle, keys_left, wait_until
@@ -52,7 +52,7 @@ def producer(redis_url: str, prefix: str) -> Iterator[Producer]:
 
 
 def _pending(client: redis.Redis, prefix: str) -> int:
-    ready = TopicKeys(prefix, "orders").of("ready")
+    ready = ShardKeys(prefix, "orders").of("ready")
     if not client.exists(ready):
         return 0
     return sum(group["pending"] for group in client.xinfo_groups(ready))
@@ -60,7 +60,7 @@ def _pending(client: redis.Redis, prefix: str) -> int:
 
 def _wait_until_drained(client: redis.Redis, prefix: str, *more: str) -> None:
     """Waits until nothing is left but what design.md allows: the stream, its groups, the registry, tombstones."""
-    keys = TopicKeys(prefix, "orders")
+    keys = ShardKeys(prefix, "orders")
     allowed = sorted([topics_key(prefix), keys.of("ready"), *(keys.of(name) for name in more)])
     with suppress(AssertionError):
         wait_until(lambda: keys_left(client, prefix) == allowed, 20)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import redis
 
-from lisa_common.aio import AsyncConnection
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import InvalidInput
-from lisa_common.policy import Policy
+from lisa_common.model.policy import Policy
 from lisa_producer import AsyncProducer, CancelOutcome, Message, PartialSend, RescheduleOutcome, SendOutcome, State
 from support import keys_left
 from support.housekeeping import server_ms

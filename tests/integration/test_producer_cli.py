@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import redis
 
-from lisa_common.connection import Connection
-from lisa_common.keys import TopicKeys
+from lisa_common.client.connection import Connection
+from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.producing import Found, find
 from support import keys_left
 from support.commands import Commands
@@ -17,7 +17,7 @@ from support.queue import Queue
 
 def _find(commands: Commands, id: str, topic: str = "orders") -> Found | None:
     with Connection(commands.url) as connection:
-        return connection.call(find(TopicKeys(commands.prefix, topic), id))
+        return connection.call(find(ShardKeys(commands.prefix, topic), id))
 
 
 def _bodies(commands: Commands, client: redis.Redis, topic: str = "orders") -> set[bytes]:

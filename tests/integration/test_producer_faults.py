@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lisa_common.errors import AccessDenied, InvalidInput, NotConfirmed, OutcomeUnknown, Refused, Unreachable
-from lisa_common.keys import topics_key
-from lisa_common.policy import Policy
+from lisa_common.model.keys import topics_key
+from lisa_common.model.policy import Policy
 from lisa_consumer import AsyncConsumer, ConsumerSettings
 from lisa_producer import (
     AsyncProducer,

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import redis
 
-from lisa_common.aio import AsyncConnection, cancel_all
-from lisa_common.keys import TopicKeys
-from lisa_common.policy import Policy
+from lisa_common.client.async_connection import AsyncConnection, cancel_all
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.policy import Policy
 from lisa_common.protocol.marking import Begun
 from lisa_consumer import AsyncConsumer, ConsumerSettings
 from lisa_consumer.core import Core
@@ -44,7 +44,7 @@ async def test_an_alone_delivery_that_is_let_go_does_not_die(
     await housekeeper.reclaim("orders", "billing", after_s=60)
     await housekeeper.promote("orders", after_s=120)
 
-    ready = TopicKeys(prefix, "orders").of("ready")
+    ready = ShardKeys(prefix, "orders").of("ready")
 
     def mark() -> int:
         return int(client.xpending_range(ready, "billing", "-", "+", 1)[0]["times_delivered"])

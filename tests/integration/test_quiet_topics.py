@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.keys import TopicKeys
-from lisa_common.layout import Layout
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol.consuming import server_time
 from lisa_consumer import AsyncConsumer, ConsumerSettings
 from lisa_manager.board import Agenda, Board
@@ -58,7 +58,7 @@ async def test_deliveries_of_a_quiet_topic_are_found(own_server: Callable[..., S
 
 async def test_a_retry_of_a_quiet_topic_is_found(redis_url: str, prefix: str) -> None:
     """Without a wake, too, which is but a hint; other topics have none."""
-    keys = TopicKeys(prefix, "orders")
+    keys = ShardKeys(prefix, "orders")
     consuming = ConsumerSettings(redis_url=redis_url, prefix=prefix)
     async with (
         AsyncProducer(settings=ProducerSettings(redis_url=redis_url, prefix=prefix)) as producer,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import redis
 
-from lisa_common.failure import read_failure
-from lisa_common.keys import TopicKeys
-from lisa_common.policy import Policy
+from lisa_common.model.failure import read_failure
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.policy import Policy
 from lisa_consumer import AsyncConsumer, ConsumerSettings
 from lisa_manager.board import Watched
 from lisa_producer import AsyncProducer, Message
@@ -22,7 +22,7 @@ Declare = Callable[..., Policy]
 
 def test_leases_of_a_visibility_timeout_that_was_lowered() -> None:
     """They are kept for as long as any may be of it, and as workers may not have heard of the new one."""
-    watched = Watched(TopicKeys("lisa", "orders"), Policy(visibility_ms=60_000))
+    watched = Watched(ShardKeys("lisa", "orders"), Policy(visibility_ms=60_000))
     watched.take_policy(Policy(visibility_ms=30_000), now=0)
     watched.take_policy(Policy(visibility_ms=45_000), now=10)
     watched.take_policy(Policy(visibility_ms=1_000), now=20)
@@ -46,7 +46,7 @@ async def test_short_leases_are_reclaimed_in_time(
         began = await server_ms(manager._connection)
         await wait_until_async(lambda: manager._reclaimer.reclaimed)
         taken_ms = await server_ms(manager._connection) - began
-    failure = read_failure(client.hget(TopicKeys(prefix, "orders").of("failures"), f"{delivery.group}/a"))
+    failure = read_failure(client.hget(ShardKeys(prefix, "orders").of("failures"), f"{delivery.group}/a"))
     assert failure is not None
     assert failure.error == f"not acked within its lease of {lease_s * 1000:.0f} ms"
     assert failure.at_ms - began <= lease_s * 1000 + 1_000

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import redis
 
-from lisa_common.aio import AsyncConnection
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import InvalidInput
-from lisa_common.keys import TopicKeys, topics_key, wake_channel
-from lisa_common.layout import Layout
-from lisa_common.policy import DEFAULT_POLICY, MAX_SERVED, Policy
-from lisa_common.topics import parse_topic
+from lisa_common.model.keys import ShardKeys, topics_key, wake_channel
+from lisa_common.model.policy import DEFAULT_POLICY, MAX_SERVED, Policy
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.registry import parse_topic
 from lisa_manager.board import Board
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_producer import AsyncProducer, ProducerSettings
@@ -81,7 +81,7 @@ async def test_wakes_declare_nothing(redis_url: str, client: redis.Redis, prefix
 
 async def test_a_send_declares_what_the_registry_lost(redis_url: str, client: redis.Redis, prefix: str) -> None:
     """A wake behind which there are messages has the topic served, and declared."""
-    keys = TopicKeys(prefix, "lost")
+    keys = ShardKeys(prefix, "lost")
     async with managed(redis_url, prefix, discover_s=60) as manager:
         await wait_until_async(lambda: client.pubsub_numsub(wake_channel(prefix))[0][1] == 1)
         client.publish(wake_channel(prefix), "nobody 1")

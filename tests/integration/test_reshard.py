@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from lisa_common.errors import LisaError
-from lisa_common.keys import dropped_key, topics_key
-from lisa_common.layout import Layout
-from lisa_common.policy import Policy
+from lisa_common.model.keys import dropped_key, topics_key
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
 from lisa_consumer import Delivery
 from lisa_producer import AsyncProducer, CancelOutcome, Message, ProducerSettings, RescheduleOutcome, SendOutcome, State
 from support import wait_until_async

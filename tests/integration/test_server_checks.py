@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lisa_common.aio import AsyncConnection
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_manager.server_checks import examine, judge
 from support import Server
 

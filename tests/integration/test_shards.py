@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import redis
 
-from lisa_common.layout import Layout
-from lisa_common.policy import Policy
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
 from lisa_consumer import Delivery
 from lisa_producer import AsyncProducer, CancelOutcome, Message, PartialSend, RescheduleOutcome, SendOutcome, State
 from support import wait_until_async

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from lisa_common.call import Call, Flow
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import OutcomeUnknown
-from lisa_common.keys import TopicKeys, topics_key
-from lisa_common.policy import Policy
+from lisa_common.model.keys import ShardKeys, topics_key
+from lisa_common.model.policy import Policy
+from lisa_common.protocol.call import Call, Flow
 from lisa_consumer import AckOutcome, AsyncConsumer, ConsumerSettings, Delivery, Worker
 from lisa_consumer.core import Core
 from lisa_producer import AsyncProducer, Message, ProducerSettings, State
@@ -144,7 +144,7 @@ async def test_what_cannot_be_fetched_is_given_back_at_once(
         unlucky, other = consumers(url=proxy.url, patience_s=0), consumers(url=server.url)
         assert await unlucky.read() != []
         more = await _send(sender, 3, 100, first=3)
-        proxy.lose_reply_to(b"HMGET\r\n$" + str(len(TopicKeys(prefix, "orders").of("messages"))).encode())
+        proxy.lose_reply_to(b"HMGET\r\n$" + str(len(ShardKeys(prefix, "orders").of("messages"))).encode())
         with pytest.raises(OutcomeUnknown):
             await unlucky.read()
         given_back = await other.read()

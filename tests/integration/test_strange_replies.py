@@ -9,19 +9,19 @@ from typing import Any
 import hiredis
 import pytest
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.call import command
-from lisa_common.connection import Connection
-from lisa_common.delivery import Entry
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import LisaError, Refused, UnreadableReply
-from lisa_common.keys import TopicKeys
-from lisa_common.policy import DEFAULT_POLICY
+from lisa_common.model.delivery import Entry
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.policy import DEFAULT_POLICY
 from lisa_common.protocol import consuming, managing, producing
+from lisa_common.protocol.call import command
 from lisa_common.protocol.fetching import fetch
 from lisa_common.protocol.producing import Outgoing
 from support.twins import InThread
 
-KEYS = TopicKeys("lisa", "orders")
+KEYS = ShardKeys("lisa", "orders")
 ENTRY = Entry("1-1", "m", 5, 1)
 CALLS = (
     consuming.join(KEYS, "g"),

@@ -7,13 +7,13 @@ from typing import Any, cast
 import pytest
 import redis
 
-from lisa_common.call import Call, Flow, command
-from lisa_common.keys import dropped_key
-from lisa_common.layout import Layout
-from lisa_common.policy import Policy
+from lisa_common.model.keys import dropped_key
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming
+from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.producing import close
-from lisa_common.topics import read_mark
+from lisa_common.protocol.registry import read_mark
 from lisa_manager.operator.topics import Dropped, drop_topic
 from support import keys_left
 from support.commands import Commands

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import redis
 
-from lisa_common.aio import AsyncConnection
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import InvalidInput
-from lisa_common.keys import TopicKeys
-from lisa_common.policy import Policy
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.policy import Policy
 from lisa_common.protocol import managing
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Reject, Retry, Worker
 from lisa_consumer.core import Core
@@ -81,7 +81,7 @@ async def test_a_handler_that_returns_acks(
     async with working(worker):
         await sender.send_many("orders", [Message(body={"n": n}, delay=n / 100) for n in range(50)])
         await wait_until_async(lambda: len(handled) >= 50)
-        keys = [f"{prefix}:topics", TopicKeys(prefix, "orders").of("ready")]
+        keys = [f"{prefix}:topics", ShardKeys(prefix, "orders").of("ready")]
         await wait_until_async(lambda: keys_left(client, prefix) == sorted(keys))
     assert sorted(delivery.json()["n"] for delivery in handled) == list(range(50))
     assert {delivery.attempt for delivery in handled} == {1}
@@ -251,7 +251,7 @@ async def test_a_broken_topic_does_not_delay_another(
 ) -> None:
     """A topic that cannot be read, fetched or settled costs itself, and lines in the log (promise 12)."""
     worker = new_worker(redis_url, prefix, concurrency=4, prefetch=4)
-    handled, bad = Handled(), TopicKeys(prefix, "bad")
+    handled, bad = Handled(), ShardKeys(prefix, "bad")
     async with _gate() as gate:
         begun = hang(worker, "bad", gate)
         worker.on("orders")(_as_kind("coroutine", handled.append))
@@ -302,7 +302,7 @@ async def test_a_broken_topic_makes_no_worker_busy(
     handled = Handled()
     for topic, bound in (("bad", 32), ("serial", 1), ("orders", 32)):
         worker.on(topic, concurrency=bound)(_as_kind("coroutine", handled.append))
-    client.set(TopicKeys(prefix, "bad").of("ready"), "none of ours")
+    client.set(ShardKeys(prefix, "bad").of("ready"), "none of ours")
     async with working(worker):
         await sender.send("orders", b"x")
         await wait_until_async(lambda: handled)
@@ -521,7 +521,7 @@ async def test_a_handler_that_always_fails(
         assert all(gap >= 0.05 * 2**n for n, gap in enumerate(gaps)), gaps
         assert (found.record.body, found.attempts) == (b"the body", 4)
         assert found.copies[0].failure.error == "ValueError: boom 4"
-        replayed = await connection.call(managing.replay(TopicKeys(prefix, "orders"), ["billing/a"]))
+        replayed = await connection.call(managing.replay(ShardKeys(prefix, "orders"), ["billing/a"]))
         assert replayed == ["replayed"]
         await _drained(sender, "a")
     assert [(delivery.attempt, delivery.body) for delivery in handled[4:]] == [(1, b"the body")]
@@ -545,7 +545,7 @@ async def test_two_groups_each_get_every_message(
         if delivery.attempt < 3:
             raise ValueError("no mail")
 
-    ready = TopicKeys(prefix, "orders").of("ready")
+    ready = ShardKeys(prefix, "orders").of("ready")
     async with working(*workers.values()):
         await wait_until_async(lambda: client.exists(ready) and len(client.xinfo_groups(ready)) == 2)
         sent = await sender.send_many("orders", [Message(body=b"x", delay=n / 100) for n in range(20)])

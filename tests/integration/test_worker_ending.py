@@ -9,8 +9,8 @@ from contextlib import suppress
 import pytest
 import redis
 
-from lisa_common.keys import TopicKeys
-from lisa_common.policy import Policy
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.policy import Policy
 from lisa_common.protocol.marking import Begun
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Worker
 from lisa_consumer.shift import HANDLER
@@ -182,7 +182,7 @@ async def test_what_runs_has_begun_though_what_was_marked_is_given_back(
         if delivery.body == b"hangs":
             await gate.wait()
 
-    ready = TopicKeys(prefix, "orders").of("ready")
+    ready = ShardKeys(prefix, "orders").of("ready")
 
     def counters() -> list[int]:
         rows = client.xpending_range(ready, "billing", "-", "+", 100)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from lisa_common.connection import Connection
-from lisa_common.keys import TopicKeys, wake_channel
+from lisa_common.client.connection import Connection
+from lisa_common.model.keys import ShardKeys, wake_channel
 from support.queue import Queue
 
 
@@ -14,7 +14,7 @@ from support.queue import Queue
 def queue(redis_url: str, prefix: str) -> Iterator[Queue]:
     """A topic of the test's own, and the time in its hands."""
     with Connection(redis_url) as connection:
-        yield Queue(connection, TopicKeys(prefix, "orders"))
+        yield Queue(connection, ShardKeys(prefix, "orders"))
 
 
 @pytest.fixture

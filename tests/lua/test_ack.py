@@ -3,7 +3,7 @@
 import pytest
 import redis
 
-from lisa_common.policy import Policy
+from lisa_common.model.policy import Policy
 from lisa_common.protocol.consuming import AckOutcome
 from support.queue import EPOCH_MS, STEADY, Queue, outgoing
 

@@ -1,8 +1,8 @@
 """amend: two who change what the registry says of a topic do not overwrite each other."""
 
-from lisa_common.call import command
-from lisa_common.policy import Policy
-from lisa_common.topics import amend
+from lisa_common.model.policy import Policy
+from lisa_common.protocol.call import command
+from lisa_common.protocol.registry import amend
 from support.queue import Queue
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import redis
 
-from lisa_common.call import Call
-from lisa_common.delivery import Entry
+from lisa_common.model.delivery import Entry
 from lisa_common.protocol import consuming, managing, producing
+from lisa_common.protocol.call import Call
 from lisa_common.protocol.consuming import AckOutcome, Nack
 from support.queue import Queue, outgoing
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from lisa_common.call import command
 from lisa_common.errors import OutcomeUnknown
-from lisa_common.policy import Policy
-from lisa_common.record import is_husk
+from lisa_common.model.policy import Policy
+from lisa_common.model.record import is_husk
+from lisa_common.protocol.call import command
 from support.queue import EPOCH_MS, STEADY, Queue, outgoing
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from lisa_common.delivery import Delivery
-from lisa_common.policy import Policy
+from lisa_common.model.delivery import Delivery
+from lisa_common.model.policy import Policy
 from support.queue import Queue
 
 WINDOW_MS = 60_000

@@ -2,7 +2,7 @@
 
 import redis
 
-from lisa_common.call import script
+from lisa_common.protocol.call import script
 from support import keys_left
 from support.queue import Queue
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from lisa_common.call import command
-from lisa_common.policy import Policy
+from lisa_common.model.policy import Policy
+from lisa_common.protocol.call import command
 from lisa_common.protocol.managing import Reclaimed
 from lisa_common.protocol.marking import Begun
 from support.queue import STEADY, Queue, outgoing

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lisa_common.call import command
+from lisa_common.protocol.call import command
 from lisa_common.protocol.fetching import fetch_within
 from support.queue import Queue, outgoing
 

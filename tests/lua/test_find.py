@@ -1,6 +1,6 @@
 """find: where a message stands."""
 
-from lisa_common.call import command
+from lisa_common.protocol.call import command
 from lisa_common.protocol.producing import CopyState, Found, State
 from support.queue import EPOCH_MS, STEADY, Queue
 

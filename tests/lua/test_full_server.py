@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lisa_common.call import command
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import Refused
-from lisa_common.keys import TopicKeys
+from lisa_common.model.keys import ShardKeys
+from lisa_common.protocol.call import command
 from support import Server
 from support.queue import STEADY, Queue, outgoing
 
@@ -16,7 +16,7 @@ from support.queue import STEADY, Queue, outgoing
 def queue(own_server: Callable[..., Server]) -> Iterator[Queue]:
     """A topic on a server of the test's own."""
     with Connection(own_server(maxmemory_policy="noeviction").url) as connection:
-        yield Queue(connection, TopicKeys("lisa", "orders"))
+        yield Queue(connection, ShardKeys("lisa", "orders"))
 
 
 def fill(queue: Queue) -> None:

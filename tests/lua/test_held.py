@@ -1,7 +1,7 @@
 """held: what a consumer has read and not settled."""
 
-from lisa_common.call import command
 from lisa_common.protocol import consuming
+from lisa_common.protocol.call import command
 from support.queue import Queue, outgoing
 
 

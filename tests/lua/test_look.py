@@ -1,6 +1,6 @@
 """look: all that is known of one message."""
 
-from lisa_common.call import command
+from lisa_common.protocol.call import command
 from lisa_manager.operator.pieces import Copy, Pieces
 from lisa_manager.operator.snapshot import Look, look, read_snapshot
 from support.queue import Queue

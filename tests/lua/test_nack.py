@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from lisa_common.call import command
-from lisa_common.failure import Failure
-from lisa_common.policy import Policy
+from lisa_common.model.failure import Failure
+from lisa_common.model.policy import Policy
+from lisa_common.protocol.call import command
 from lisa_common.protocol.consuming import NackOutcome
 from support.queue import EPOCH_MS, STEADY, Queue, outgoing
 

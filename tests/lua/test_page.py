@@ -4,8 +4,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lisa_common.call import command
 from lisa_common.protocol import paging
+from lisa_common.protocol.call import command
 from lisa_common.protocol.paging import END, START, Listed, Point
 from lisa_common.protocol.producing import State
 from support.queue import EPOCH_MS, Queue, outgoing

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lisa_common.call import command
-from lisa_common.policy import Policy
+from lisa_common.model.policy import Policy
+from lisa_common.protocol.call import command
 from support.queue import EPOCH_MS, Queue, outgoing
 
 

@@ -1,6 +1,6 @@
 """promote: waiting and retry → ready."""
 
-from lisa_common.call import command
+from lisa_common.protocol.call import command
 from lisa_common.protocol.managing import Promoted
 from support.queue import EPOCH_MS, Queue, outgoing
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from lisa_common.call import command
-from lisa_common.delivery import Delivery
 from lisa_common.errors import NoGroup
-from lisa_common.failure import Failure
-from lisa_common.policy import Policy
+from lisa_common.model.delivery import Delivery
+from lisa_common.model.failure import Failure
+from lisa_common.model.policy import Policy
+from lisa_common.protocol.call import command
 from lisa_common.protocol.managing import Reclaimed
 from lisa_common.protocol.marking import Begun
 from support.queue import EPOCH_MS, STEADY, Queue, outgoing

@@ -3,8 +3,8 @@
 import pytest
 import redis
 
-from lisa_common.call import command
 from lisa_common.errors import ServerError
+from lisa_common.protocol.call import command
 from support.queue import EPOCH_MS, STEADY, Queue, outgoing
 
 

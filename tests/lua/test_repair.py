@@ -1,6 +1,6 @@
 """repair: steps are taken together, and only if nothing has changed since the look."""
 
-from lisa_common.call import command
+from lisa_common.protocol.call import command
 from lisa_manager.operator.pieces import Pieces
 from lisa_manager.operator.problem import Step
 from lisa_manager.operator.snapshot import look, repair

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from lisa_common.errors import OutcomeUnknown
-from lisa_common.record import unpack_record
+from lisa_common.model.record import unpack_record
 from support.queue import EPOCH_MS, STEADY, Queue, outgoing
 
 

@@ -1,6 +1,6 @@
 """retire: that a topic was dropped is forgotten, unless it was dropped again."""
 
-from lisa_common.call import command
+from lisa_common.protocol.call import command
 from lisa_common.protocol.managing import retire
 from support.queue import Queue
 

@@ -1,6 +1,6 @@
 """scan: pages of records without their bodies."""
 
-from lisa_common.call import script
+from lisa_common.protocol.call import script
 from support.queue import Queue, outgoing
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from lisa_common.call import command
-from lisa_common.policy import Policy
-from lisa_common.record import Record, unpack_record
+from lisa_common.model.policy import Policy
+from lisa_common.model.record import Record, unpack_record
+from lisa_common.protocol.call import command
 from support.queue import EPOCH_MS, Queue, outgoing
 
 

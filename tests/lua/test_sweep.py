@@ -2,7 +2,7 @@
 
 import pytest
 
-from lisa_common.policy import Policy
+from lisa_common.model.policy import Policy
 from lisa_common.protocol.managing import Swept
 from support.queue import EPOCH_MS, STEADY, Queue, outgoing
 

@@ -1,6 +1,6 @@
 """trim: what every group has acked leaves the stream."""
 
-from lisa_common.call import command
+from lisa_common.protocol.call import command
 from lisa_common.protocol.managing import Trimmed
 from support.queue import Queue, outgoing
 

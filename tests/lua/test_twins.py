@@ -5,10 +5,10 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lisa_common.failure import Failure, read_failure
-from lisa_common.record import UnreadableRecord, is_husk, pack_content, unpack_record
-from lisa_common.scripts import _read
-from lisa_common.values import headers_json
+from lisa_common.model.failure import Failure, read_failure
+from lisa_common.model.record import UnreadableRecord, is_husk, pack_content, unpack_record
+from lisa_common.protocol.scripts import _read
+from lisa_common.validation import headers_json
 
 WITH_CLIENT = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 times = st.integers(0, 2**48 - 1)

@@ -14,7 +14,7 @@ LIST_UNWANTED = f"from importlib.util import find_spec; print([n for n in {UNWAN
 LOAD_ALL_FROM = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from lisa_common import scripts
+from lisa_common.protocol import scripts
 assert sys.argv[1] in scripts.__file__, scripts.__file__
 print(all(scripts.load(name).text for name in scripts.SCRIPT_NAMES))
 """

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lisa_common.policy import Policy
+from lisa_common.model.policy import Policy
 
 NOBODY = ""
 """Stands for the group of a copy that no group had yet."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from lisa_common.keys import NO_GROUP, split_copy
-from lisa_common.record import is_husk, unpack_record
+from lisa_common.model.keys import NO_GROUP, split_copy
+from lisa_common.model.record import is_husk, unpack_record
 from support.queue import Contents
 
 __all__ = ["facts", "order", "places", "shown"]

@@ -20,12 +20,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from lisa_common.call import command
-from lisa_common.connection import Connection
-from lisa_common.delivery import Delivery
-from lisa_common.keys import TopicKeys, copy_of, split_copy
-from lisa_common.policy import Policy
-from lisa_common.record import is_husk, unpack_record
+from lisa_common.client.connection import Connection
+from lisa_common.model.delivery import Delivery
+from lisa_common.model.keys import ShardKeys, copy_of, split_copy
+from lisa_common.model.policy import Policy
+from lisa_common.model.record import is_husk, unpack_record
+from lisa_common.protocol.call import command
 from lisa_manager.operator.group_drop import drop_in_shard
 from property.model import Copy, Entry, Message, Model
 from property.places import facts, places, shown
@@ -69,7 +69,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self, connection: Connection, prefix: str, topic: str) -> None:
         super().__init__()
-        self.queue = Queue(connection, TopicKeys(prefix, topic))
+        self.queue = Queue(connection, ShardKeys(prefix, topic))
         self.model = Model(self.queue.policy, EPOCH_MS)
         self.held: list[Held] = []
         self.dues: set[tuple[str, int]] = set()

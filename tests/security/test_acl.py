@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import redis
 
-from lisa_common.call import command
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import AccessDenied, LisaError
-from lisa_common.keys import TopicKeys, dropped_key
-from lisa_common.policy import Policy
+from lisa_common.model.keys import ShardKeys, dropped_key
+from lisa_common.model.policy import Policy
 from lisa_common.protocol import consuming, paging
+from lisa_common.protocol.call import command
 from lisa_common.protocol.marking import Begun
 from lisa_common.protocol.producing import State
-from lisa_common.topics import Topics
+from lisa_common.protocol.registry import Topics
 from lisa_consumer import Consumer, ConsumerSettings
 from lisa_manager.operator.rights import RoleName, rules
 from lisa_producer import Confirm, Message, NotConfirmed, Producer, ProducerSettings
@@ -40,7 +40,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with closing(server.start()), Connection(server.url) as admin:
         make_users(admin, PREFIX)
         for topic, id in ((OURS, "ours"), ("other", "theirs")):
-            queue = Queue(admin, TopicKeys(PREFIX, topic))
+            queue = Queue(admin, ShardKeys(PREFIX, topic))
             queue.join("billing")
             queue.send(id)
         admin.call(command("SET", "foreign", "x"))
@@ -191,7 +191,7 @@ def _pass_a_mark_on(queue: Queue, group: str) -> None:
 def _reshard(server: Server, commands: Commands, admin: Connection) -> None:
     """To shards of which each role must learn."""
     assert commands.manager("topic", "reshard", OURS, "--shards", "2").code == 0
-    admin.call(command("DEL", TopicKeys(PREFIX, OURS).of("closed")))  # as if the reshard had not come to it
+    admin.call(command("DEL", ShardKeys(PREFIX, OURS).of("closed")))  # as if the reshard had not come to it
     with _producer(server) as producer, _consumer(server) as consumer:
         producer.send(OURS, "x", id="after a reshard")
         consumer.ack(*consumer.read(wait=1))
@@ -243,7 +243,7 @@ def _operate(server: Server, queue: Queue, commands: Commands, admin: Connection
 
 async def _manage(server: Server, admin: Connection) -> None:
     """The daemon: it listens, adopts a topic that is sent to, and retires those that were dropped."""
-    keys = TopicKeys(PREFIX, OURS)
+    keys = ShardKeys(PREFIX, OURS)
     admin.call(command("HSET", dropped_key(PREFIX), OURS, 1, "gone", 1))
     admin.call(command("ZADD", keys.of("waiting"), 1, "x"))
     async with managed(user_url(server, RoleName.MANAGER, PREFIX), PREFIX):
@@ -255,7 +255,7 @@ def _done(server: Server) -> set[Deed]:
     """What the users do when they do all that they are for."""
     with watched(server, PREFIX) as deeds, closing(Roles(server, PREFIX)) as roles, Connection(server.url) as admin:
         roles_topic: Any = roles
-        queue = Queue(roles_topic, TopicKeys(PREFIX, OURS))
+        queue = Queue(roles_topic, ShardKeys(PREFIX, OURS))
         _produce_and_consume(server)
         _live_all_lives(queue)
         _operate(server, queue, Commands(user_url(server, RoleName.MANAGER, PREFIX), PREFIX), admin)
@@ -272,14 +272,14 @@ def done(guarded: Server) -> set[Deed]:
 @pytest.fixture(scope="module")
 def rights(guarded: Server) -> Iterator[Rights]:
     """Asks for the rights of users on every key of ours, and on some of others."""
-    ours = [*TopicKeys(PREFIX, OURS).all(), *TopicKeys(PREFIX, OURS, "1.2").all()]
+    ours = [*ShardKeys(PREFIX, OURS).all(), *ShardKeys(PREFIX, OURS, "1.2").all()]
     ours += [*(f"{PREFIX}:{name}" for name in ("topics", "dropped", "wake"))]
     with Connection(guarded.url) as admin:
         yield Rights(admin, [*ours, *THEIRS, *FOREIGN])
 
 
-THEIRS = TopicKeys(PREFIX, "other").all()
-FOREIGN = ["foreign", *TopicKeys("other", OURS).all(), "other:topics", "other:dropped", "other:wake"]
+THEIRS = ShardKeys(PREFIX, "other").all()
+FOREIGN = ["foreign", *ShardKeys("other", OURS).all(), "other:topics", "other:dropped", "other:wake"]
 
 
 def _is_exact(role: RoleName, allowed: set[tuple[str, str]], done: set[Deed]) -> bool:

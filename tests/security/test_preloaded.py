@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from lisa_common.call import command
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import AccessDenied, InvalidInput, Refused
-from lisa_common.keys import TopicKeys
+from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol import paging
+from lisa_common.protocol.call import command
 from lisa_common.protocol.producing import State
-from lisa_common.scripts import SCRIPT_NAMES, load
+from lisa_common.protocol.scripts import SCRIPT_NAMES, load
 from lisa_consumer import AsyncConsumer, ConsumerSettings
 from lisa_manager.operator.rights import RoleName, rules
 from lisa_producer import AsyncProducer, Producer, ProducerSettings
@@ -57,7 +57,7 @@ async def _work(server: Server) -> None:
         [delivery] = await consumer.read(wait=10)
         assert await consumer.ack(delivery) == ["acked"]
     with Connection(user_url(server, RoleName.READER, PREFIX)) as reader:
-        page = paging.page(TopicKeys(PREFIX, OURS), State.WAITING, paging.START, paging.END)
+        page = paging.page(ShardKeys(PREFIX, OURS), State.WAITING, paging.START, paging.END)
         assert [message.id for message in reader.call(page).messages] == ["later"]
     with Producer(settings=sending) as blocking:
         assert blocking.cancel(OURS, "later") == "cancelled"

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.connection import Connection
+from lisa_common.client.address import masked
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput, InvalidSettings
 from lisa_common.settings import Settings
-from lisa_common.transport.address import masked
 from lisa_producer import AccessDenied, Producer, ProducerSettings, Unreachable
 from support import Server, wait_until
 from support.commands import Commands

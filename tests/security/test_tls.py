@@ -12,10 +12,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from lisa_common.call import command
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
+from lisa_common.client.tls import AsyncTlsConnection, TlsConnection
 from lisa_common.errors import AccessDenied, InvalidInput, ServerError, Unreachable, Untrusted
-from lisa_common.transport.tls import NO_TLS, AsyncTlsConnection, Tls, TlsConnection
+from lisa_common.protocol.call import command
+from lisa_common.tls import NO_TLS, Tls
 from lisa_producer import Producer, ProducerSettings
 from support import wait_until
 from support.commands import Commands

@@ -7,7 +7,7 @@ import pytest
 import redis
 from pyspark.sql import SparkSession
 
-from lisa_common.keys import TopicKeys
+from lisa_common.model.keys import ShardKeys
 from support.spark import SparkTopic, spark_session
 
 
@@ -27,4 +27,4 @@ def spark(spark_directory: Path) -> Iterator[SparkSession]:
 @pytest.fixture
 def topic(spark: SparkSession, spark_directory: Path, client: redis.Redis, redis_url: str, prefix: str) -> SparkTopic:
     """A topic of the test's own, named like its prefix."""
-    return SparkTopic(spark, client, redis_url, TopicKeys(prefix, f"orders-{prefix}"), spark_directory / "driver.log")
+    return SparkTopic(spark, client, redis_url, ShardKeys(prefix, f"orders-{prefix}"), spark_directory / "driver.log")

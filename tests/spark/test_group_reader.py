@@ -12,14 +12,14 @@ import pytest
 import redis
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from lisa_common.call import Call, Unfinished, command
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput, OutcomeUnknown
-from lisa_common.keys import TopicKeys, topics_key
-from lisa_common.layout import Layout
-from lisa_common.policy import Policy
+from lisa_common.model.keys import ShardKeys, topics_key
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol import managing
-from lisa_common.topics import Topics
+from lisa_common.protocol.call import Call, Unfinished, command
+from lisa_common.protocol.registry import Topics
 from lisa_consumer import Consumer
 from lisa_consumer.settings import ConsumerSettings
 from lisa_producer import Message, Producer, ProducerSettings
@@ -38,7 +38,7 @@ class Topic:
 
     def __init__(self, url: str, prefix: str) -> None:
         self.url = url
-        self.keys = TopicKeys(prefix, "orders")
+        self.keys = ShardKeys(prefix, "orders")
         self.producer = Producer(url, settings=ProducerSettings.load(redis_url=url, prefix=prefix))
         self.client = redis.Redis.from_url(url, protocol=2)
         self.readers: list[GroupReader] = []

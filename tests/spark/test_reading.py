@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 
-from lisa_common.policy import Policy
+from lisa_common.model.policy import Policy
 from lisa_common.protocol import consuming, managing
 from lisa_producer import Message, Producer, ProducerSettings
 from support import wait_until

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, InputPartition, LessThan, Not
 
-from lisa_common.call import command
-from lisa_common.connection import Connection
-from lisa_common.keys import TopicKeys
-from lisa_common.layout import Layout
-from lisa_common.policy import Policy
+from lisa_common.client.connection import Connection
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import command
 from lisa_producer.spark import rows
 from lisa_producer.spark.options import SnapshotOptions
 from lisa_producer.spark.rows import MESSAGE_SCHEMA, check_schema
@@ -27,7 +27,7 @@ START = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
 @pytest.fixture
 def queue(redis_url: str, prefix: str) -> Queue:
     """A topic with its time in our hands: three wait, one is to be retried, two are dead."""
-    queue = Queue(Connection(redis_url), TopicKeys(prefix, "orders"))
+    queue = Queue(Connection(redis_url), ShardKeys(prefix, "orders"))
     queue.join("g")
     queue.send_all([outgoing("later"), outgoing("rejected", headers={"k": "v"}), outgoing("gone", ttl_ms=10)])
     later, rejected, _ = queue.read("g")

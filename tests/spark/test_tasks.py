@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from lisa_common.errors import InvalidInput, Refused, Unreachable
-from lisa_common.keys import TopicKeys
+from lisa_common.model.keys import ShardKeys
 from lisa_producer.spark.bad_rows import BadRow
 from lisa_producer.spark.columns import Columns
 from lisa_producer.spark.options import WriteOptions
@@ -126,7 +126,7 @@ def test_set_aside_in_a_topic(write: Callable[..., Written], client: redis.Redis
     columns: dict[str, list[Any]] = {"id": ["a~", "b"], "body": ["x", "y"]}
     assert _counts(write(columns, badRows="bad-orders")) == (2, 1, 0, 1)
     assert _counts(write(columns, badRows="bad-orders")) == (2, 0, 1, 1)
-    ((_, record),) = client.hgetall(TopicKeys(prefix, "bad-orders").of("messages")).items()  # type: ignore[union-attr]
+    ((_, record),) = client.hgetall(ShardKeys(prefix, "bad-orders").of("messages")).items()  # type: ignore[union-attr]
     body = json.loads(record[14:])
     assert (body["id"], body["body"]) == ("a~", "x")
     assert body["error"].startswith("id 'a~' is not allowed")
@@ -138,7 +138,7 @@ def test_rows_alike_are_set_aside_each(write: Callable[..., Written], client: re
     again = {name: values[::-1] for name, values in columns.items()}
     for run, rows, count in (("one", columns, 4), ("one", again, 4), ("two", columns, 8)):
         assert write(rows, run=run, badRows="bad-orders").bad == 4
-        assert client.xlen(TopicKeys(prefix, "bad-orders").of("ready")) == count
+        assert client.xlen(ShardKeys(prefix, "bad-orders").of("ready")) == count
 
 
 def test_what_cannot_be_set_aside_fails_the_task(
@@ -147,7 +147,7 @@ def test_what_cannot_be_set_aside_fails_the_task(
     """A row too large even for the topic of bad rows is not dropped."""
     with pytest.raises(BadRow, match="row 0 of partition 0 cannot be sent: body 'of 2000000 bytes' is not allowed"):
         write({"body": ["x" * 2_000_000]}, badRows="bad-orders")
-    assert client.xlen(TopicKeys(prefix, "bad-orders").of("ready")) == 0
+    assert client.xlen(ShardKeys(prefix, "bad-orders").of("ready")) == 0
 
 
 def test_a_failed_task_leaves_no_file(write: Callable[..., Written], tmp_path: Path, own_server: OwnServer) -> None:
@@ -175,7 +175,7 @@ async def test_a_lost_reply_fails_no_task(write: Callable[..., Written], redis_u
         assert proxy.lost == 1
     assert _counts(done) == (2, 2, 0, 0)
     with redis.Redis.from_url(redis_url) as client:
-        assert client.xlen(TopicKeys(prefix, "orders").of("ready")) == 2
+        assert client.xlen(ShardKeys(prefix, "orders").of("ready")) == 2
 
 
 def test_invalid_input_is_told_once(write: Callable[..., Written]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 
-from lisa_common.record import Record, unpack_record
+from lisa_common.model.record import Record, unpack_record
 from lisa_producer.spark import LisaDataSource
 from support.spark import SparkTopic
 

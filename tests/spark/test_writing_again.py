@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 from pyspark.sql.streaming import StreamingQuery
 
-from lisa_common.keys import TopicKeys
+from lisa_common.model.keys import ShardKeys
 from lisa_consumer import Consumer
 from lisa_consumer.settings import ConsumerSettings
 from support import Server, wait_until
@@ -84,7 +84,7 @@ def test_bad_rows_of_tasks_that_failed_half_way(topic: SparkTopic) -> None:
 
     rows = topic.spark.range(0, 2 * ROWS, 1, 2).select(F.udf(fail_once, "long", useArrow=False)("id").alias("id"))
     delay = F.when(F.col("id") % (ROWS // 2) == 0, -1.0).otherwise(HOUR).alias("delay")
-    bad = TopicKeys(topic.keys.prefix, f"bad-{topic.keys.topic}")
+    bad = ShardKeys(topic.keys.prefix, f"bad-{topic.keys.topic}")
     for count in (4, 8):
         topic.write(rows.select(F.lit("x").alias("body"), delay), badRows=bad.topic)
         assert topic.client.xlen(bad.of("ready")) == count

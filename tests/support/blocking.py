@@ -12,13 +12,13 @@ from typing import Any
 
 import redis
 
-from lisa_common.call import Call, script
-from lisa_common.connection import Connection
-from lisa_common.delivery import Entry
-from lisa_common.keys import topics_key
-from lisa_common.layout import Layout
-from lisa_common.policy import Policy
+from lisa_common.client.connection import Connection
+from lisa_common.model.delivery import Entry
+from lisa_common.model.keys import topics_key
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, managing, paging, producing
+from lisa_common.protocol.call import Call, script
 from lisa_common.protocol.consuming import Nack
 from lisa_common.protocol.paging import END, START
 from lisa_common.protocol.producing import State

@@ -11,8 +11,8 @@ from typing import Any
 import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
-from lisa_common.keys import TopicKeys
-from lisa_common.transport.embedded import free_port
+from lisa_common.client.embedded.server import free_port
+from lisa_common.model.keys import ShardKeys
 from support.server import Server, count_calls
 from support.waiting import wait_until
 
@@ -135,11 +135,11 @@ class Cluster:
         return self.master_of(key, others[0])
 
 
-def spread(cluster: Cluster, prefix: str, of_each: int = 1) -> list[TopicKeys]:
+def spread(cluster: Cluster, prefix: str, of_each: int = 1) -> list[ShardKeys]:
     """Topics on each of the nodes, in their order."""
-    found: dict[int, list[TopicKeys]] = {node.port: [] for node in cluster.masters()}
+    found: dict[int, list[ShardKeys]] = {node.port: [] for node in cluster.masters()}
     for number in count():
-        keys = TopicKeys(prefix, f"topic-{number}")
+        keys = ShardKeys(prefix, f"topic-{number}")
         of_node = found[cluster.master_of(keys.of("ready")).port]
         if len(of_node) < of_each:
             of_node.append(keys)

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.call import command
-from lisa_common.keys import TopicKeys
-from lisa_common.policy import DEFAULT_POLICY, Policy
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.policy import DEFAULT_POLICY, Policy
 from lisa_common.protocol import managing
+from lisa_common.protocol.call import command
 
 __all__ = ["Housekeeper", "server_ms"]
 
@@ -37,8 +37,8 @@ class Housekeeper:
         call = managing.reclaim(self._keys(topic), group, self.policy, cursor="0-0", limit=1_000, now_ms=now_ms)
         return (await self.connection.call(call)).count
 
-    def _keys(self, topic: str) -> TopicKeys:
-        return TopicKeys(self.prefix, topic)
+    def _keys(self, topic: str) -> ShardKeys:
+        return ShardKeys(self.prefix, topic)
 
     async def _now_ms(self, after_s: float) -> int:
         return await server_ms(self.connection) + int(after_s * 1000)

@@ -9,8 +9,8 @@ import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.sentinel import Sentinel
 
-from lisa_common.transport.address import read_url
-from lisa_common.transport.tls import NO_TLS
+from lisa_common.client.address import read_url
+from lisa_common.tls import NO_TLS
 
 __all__ = ["node_of", "plain_client", "plain_url"]
 

@@ -9,21 +9,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lisa_common.call import Call, command
-from lisa_common.connection import Connection
-from lisa_common.delivery import Delivery, Entry
-from lisa_common.failure import Failure, read_failure
-from lisa_common.keys import TopicKeys
-from lisa_common.policy import Policy
+from lisa_common.client.connection import Connection
+from lisa_common.model.delivery import Delivery, Entry
+from lisa_common.model.failure import Failure, read_failure
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.policy import Policy
+from lisa_common.model.record import pack_content
 from lisa_common.protocol import consuming, managing, producing
+from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.fetching import fetch
 from lisa_common.protocol.managing import Promoted, Reclaimed, Swept, Trimmed
 from lisa_common.protocol.marking import Begun, mark
 from lisa_common.protocol.producing import CancelOutcome, Found, Outgoing, RescheduleOutcome
-from lisa_common.reading import sort_entries
-from lisa_common.record import pack_content
-from lisa_common.values import headers_json
+from lisa_common.protocol.triage import sort_entries
+from lisa_common.validation import headers_json
 
 __all__ = ["EPOCH_MS", "STEADY", "Contents", "GroupState", "Queue", "outgoing"]
 
@@ -93,7 +93,7 @@ class Queue:
     """A topic, its policy, and the time."""
 
     connection: Connection
-    keys: TopicKeys
+    keys: ShardKeys
     policy: Policy = STEADY
     now_ms: int = EPOCH_MS
 

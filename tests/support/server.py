@@ -11,7 +11,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from lisa_common.transport.embedded import free_port
+from lisa_common.client.embedded.server import free_port
 from support.waiting import wait_until
 
 NO_RETRY = Retry(NoBackoff(), 0)  # redis-py tries again by itself otherwise

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from lisa_common.keys import TopicKeys
+from lisa_common.model.keys import ShardKeys
 
 __all__ = ["LONG", "SparkTopic", "spark_session"]
 
@@ -64,7 +64,7 @@ class SparkTopic:
     spark: SparkSession
     client: redis.Redis
     url: str
-    keys: TopicKeys
+    keys: ShardKeys
     log: Path
 
     def told(self) -> list[str]:

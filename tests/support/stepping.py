@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from lisa_common.call import Call, Flow
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
+from lisa_common.protocol.call import Call, Flow
 
 __all__ = ["Stepped", "interleavings"]
 

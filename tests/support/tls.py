@@ -20,11 +20,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.call import command
-from lisa_common.connection import Connection
-from lisa_common.transport.embedded import free_port
-from lisa_common.transport.tls import Tls
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.connection import Connection
+from lisa_common.client.embedded.server import free_port
+from lisa_common.protocol.call import command
+from lisa_common.tls import Tls
 from support.engines import binary
 from support.server import Server
 from support.twins import InThread

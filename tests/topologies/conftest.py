@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.connection import Connection
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.connection import Connection
 from support.cluster import Cluster, cluster
 from support.engines import binary, own_binary
 from support.sentinel import SentinelGroup, sentinel_group

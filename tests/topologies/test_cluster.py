@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.call import Call, command
-from lisa_common.connection import Connection
+from lisa_common.client.address import read_url
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.cluster.fanout import Part, is_news, unblock
+from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput, LisaError, NoGroup, OutcomeUnknown, ServerError, Unreachable
-from lisa_common.keys import TopicKeys, wake_channel
+from lisa_common.model.keys import ShardKeys, wake_channel
 from lisa_common.protocol import consuming, producing
+from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.producing import Outgoing
-from lisa_common.transport.address import read_url
-from lisa_common.transport.rounds import Part, is_news, unblock
-from lisa_common.transport.tls import NO_TLS
+from lisa_common.tls import NO_TLS
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import Server, wait_until_async
 from support.cluster import Cluster, spread
@@ -30,17 +30,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 Connect = Callable[..., Any]
 
 
-def send(keys: TopicKeys, *ids: str) -> Call[list[int]]:
+def send(keys: ShardKeys, *ids: str) -> Call[list[int]]:
     """Sends messages that are due at once."""
     return producing.send(keys, [Outgoing(id, "+0", b"x") for id in ids], repeatable=True)
 
 
-def read(topics: list[TopicKeys], *, block_ms: int | None = None) -> Call[Any]:
+def read(topics: list[ShardKeys], *, block_ms: int | None = None) -> Call[Any]:
     """Reads topics for a group."""
     return consuming.read(topics, "g", "c", limit=10, block_ms=block_ms)
 
 
-def ids_of(batches: list[tuple[TopicKeys, list[Any]]]) -> list[str | None]:
+def ids_of(batches: list[tuple[ShardKeys, list[Any]]]) -> list[str | None]:
     """The messages of a read."""
     return sorted(entry.id for _, entries in batches for entry in entries)
 

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from lisa_common.call import command
 from lisa_common.errors import Refused
-from lisa_common.keys import TopicKeys
-from lisa_common.layout import Layout
-from lisa_common.policy import Policy
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, managing
+from lisa_common.protocol.call import command
 from lisa_producer import AsyncProducer, Producer, ProducerSettings
 from support import Server, wait_until, wait_until_async
 from support.cluster import Cluster
@@ -138,7 +138,7 @@ async def test_a_script_is_not_broken_off_while_its_slot_moves(
     own_cluster: Callable[..., Cluster], connect: Callable[..., Any]
 ) -> None:
     """It is refused before it begins, though the server has all of its keys still."""
-    cluster, keys = own_cluster(), TopicKeys("lisa", "orders")
+    cluster, keys = own_cluster(), ShardKeys("lisa", "orders")
     opened = connect(cluster.url)
     sets = [command("ZADD", keys.of(name), 0, "billing/m") for name in ("waiting", "retry")]
     hashes = [command("HSET", keys.of(name), "m", "") for name in ("messages", "owed", "failures")]
@@ -151,7 +151,7 @@ async def test_a_script_is_not_broken_off_while_its_slot_moves(
 
 def test_leases_are_renewed_while_a_slot_moves(own_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     """Before its keys are moved, and after: a handler that takes long is not overtaken by another delivery."""
-    cluster, key = own_cluster(**OPTIONS), TopicKeys("lisa", "orders").of("ready")
+    cluster, key = own_cluster(**OPTIONS), ShardKeys("lisa", "orders").of("ready")
     assert Commands(cluster.url, "lisa").manager("topic", "set", "orders", "--visibility", "1s").code == 0
     programs = Programs(cluster.url, "lisa", tmp_path)
     programs.hold.touch()

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.call import command
-from lisa_common.keys import TopicKeys, topics_key
-from lisa_common.layout import Layout
-from lisa_common.policy import Policy
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.model.keys import ShardKeys, topics_key
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import command
 from lisa_consumer import Delivery
 from lisa_producer import AsyncProducer, Confirm, Message, PartialSend, Producer, ProducerSettings, SendResult
 from support import wait_until_async
@@ -217,7 +217,7 @@ async def test_leases_are_renewed_at_their_own_node(own_cluster: Callable[..., C
             assert longest_ms < 1_500
 
 
-async def is_acked(cluster: Cluster, keys: TopicKeys) -> bool:
+async def is_acked(cluster: Cluster, keys: ShardKeys) -> bool:
     """Whether no delivery of a topic is without an ack."""
     async with AsyncConnection(cluster.url) as opened:
         summary = await opened.call(command("XPENDING", keys.of("ready"), "billing"), patience_s=30)

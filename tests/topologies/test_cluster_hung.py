@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from lisa_common.aio import AsyncConnection, cancel_all
-from lisa_common.call import Call, command
+from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import OutcomeUnknown, Unreachable
-from lisa_common.keys import TopicKeys, topics_key, wake_channel
+from lisa_common.model.keys import ShardKeys, topics_key, wake_channel
+from lisa_common.model.record import pack_content
 from lisa_common.protocol import consuming, producing
+from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.producing import Outgoing
-from lisa_common.record import pack_content
 from lisa_consumer import Delivery
 from support import Server, wait_until_async
 from support.cluster import Cluster, spread
@@ -63,12 +63,12 @@ class _Messages:
         return max(self._arrived.get(id, now) - at for id, at in due.items())
 
 
-def send(keys: TopicKeys, *messages: Outgoing) -> Call[list[int]]:
+def send(keys: ShardKeys, *messages: Outgoing) -> Call[list[int]]:
     """Sends messages, again if it must be."""
     return producing.send(keys, messages, repeatable=True)
 
 
-async def send_each(connection: AsyncConnection, keys: TopicKeys, messages: _Messages, seconds: float) -> None:
+async def send_each(connection: AsyncConnection, keys: ShardKeys, messages: _Messages, seconds: float) -> None:
     """Sends messages that fall due one after the other, twenty in a second."""
     delays_ms = {f"{keys.topic}-{n}": n * 50 for n in range(int(seconds * 20))}
     began = time.time()
@@ -76,7 +76,7 @@ async def send_each(connection: AsyncConnection, keys: TopicKeys, messages: _Mes
     messages.due |= {id: began + delay / 1000 for id, delay in delays_ms.items()}
 
 
-async def send_now_and_then(connection: AsyncConnection, topics: Sequence[TopicKeys], messages: _Messages) -> None:
+async def send_now_and_then(connection: AsyncConnection, topics: Sequence[ShardKeys], messages: _Messages) -> None:
     """Sends to quiet topics, of which a manager has to hear, until cancelled."""
     for number in range(100_000):
         for keys in topics:

@@ -6,9 +6,9 @@ from threading import Thread
 
 import pytest
 
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import Refused
-from lisa_common.keys import ABSENT, TopicKeys, topics_key
+from lisa_common.model.keys import ABSENT, ShardKeys, topics_key
 from lisa_common.protocol import paging
 from lisa_common.protocol.producing import State
 from lisa_consumer import Consumer, ConsumerSettings
@@ -62,7 +62,7 @@ def _operate(cluster: Cluster) -> None:
 
 
 def _list(cluster: Cluster) -> None:
-    keys = TopicKeys(PREFIX, MOVING)
+    keys = ShardKeys(PREFIX, MOVING)
     with Connection(_url(cluster, RoleName.READER), name=RoleName.READER) as connection:
         connection.run(paging.split(keys, State.WAITING, paging.START, paging.END, 1))
 
@@ -85,7 +85,7 @@ def test_rights_that_a_cluster_adds(own_cluster: Callable[..., Cluster]) -> None
             for role in RoleName:
                 made = rules(role, PREFIX, before_7_2=old, cluster=True)
                 client.execute_command("ACL", "SETUSER", f"{PREFIX}-{role}", f">{PASSWORD}", *made)
-    cluster.begin_to_move(TopicKeys(PREFIX, MOVING).of("ready"))
+    cluster.begin_to_move(ShardKeys(PREFIX, MOVING).of("ready"))
     with ExitStack() as stack:
         seen = [stack.enter_context(watched(node, PREFIX)) for node in cluster.nodes]
         for work in WORK.values():
@@ -93,7 +93,7 @@ def test_rights_that_a_cluster_adds(own_cluster: Callable[..., Cluster]) -> None
     deeds = set().union(*seen)
     if cluster.count_calls("client|unblock"):  # which MONITOR does not show
         deeds.add((RoleName.CONSUMER, "client|unblock", ""))
-    absent = f" ~{TopicKeys(PREFIX, ANY_TOPIC).of(ABSENT)}"
+    absent = f" ~{ShardKeys(PREFIX, ANY_TOPIC).of(ABSENT)}"
     for role in RoleName:
         on_a_server = rules(role, PREFIX, before_7_2=old)
         # Beside commands it is one key, without which no script of theirs would have run.

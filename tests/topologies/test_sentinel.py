@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.connection import Connection
+from lisa_common.client.address import read_url
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.connection import Connection
+from lisa_common.client.embedded.server import free_port
 from lisa_common.errors import AccessDenied, InvalidInput, Unreachable, Untrusted
-from lisa_common.transport.address import read_url
-from lisa_common.transport.embedded import free_port
-from lisa_common.transport.tls import NO_TLS, Tls
+from lisa_common.tls import NO_TLS, Tls
 from support.sentinel import SERVICE, Sentinel, SentinelGroup
 from support.server import Server
 from support.tls import Certificates, Ping, tls_binary, tls_config

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.call import command
-from lisa_common.connection import Connection
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import AccessDenied, InvalidInput, Unreachable
-from lisa_common.transport.tls import NO_TLS, Tls
+from lisa_common.protocol.call import command
+from lisa_common.tls import NO_TLS, Tls
 from support import Server
 from support.tls import Ping
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lisa_common.delivery import Entry
-from lisa_common.failure import Failure
+from lisa_common.model.delivery import Entry
+from lisa_common.model.failure import Failure
 from lisa_manager.operator.audit import audit
 from lisa_manager.operator.pieces import Copy, GroupState, Head, Pieces
 from lisa_manager.operator.problem import Kind

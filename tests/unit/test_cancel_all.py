@@ -3,8 +3,8 @@
 import asyncio
 from contextlib import suppress
 
-from lisa_common.aio import cancel_all
-from lisa_common.transport.aio_progress import noting_arrivals
+from lisa_common.client.async_connection import cancel_all
+from lisa_common.client.async_progress import noting_arrivals
 
 
 async def test_a_lost_cancellation_is_repeated() -> None:

@@ -8,9 +8,11 @@ import pytest
 import redis
 import redis.exceptions
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.call import Call, Flow, command, script
-from lisa_common.connection import Connection
+from lisa_common.client.address import masked
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.connection import Connection
+from lisa_common.client.translation import lisa_error
+from lisa_common.client.wire import forgotten, read_reply
 from lisa_common.errors import (
     AccessDenied,
     InvalidInput,
@@ -21,9 +23,8 @@ from lisa_common.errors import (
     ServerError,
     Unreachable,
 )
-from lisa_common.keys import TopicKeys, copy_of, split_copy
-from lisa_common.transport.address import masked
-from lisa_common.transport.server import forgotten, lisa_error, read_reply
+from lisa_common.model.keys import ShardKeys, copy_of, split_copy
+from lisa_common.protocol.call import Call, Flow, command, script
 from support import Server
 
 ResponseError = redis.exceptions.ResponseError
@@ -96,7 +97,7 @@ def test_wrong_url(url: str, kind: type[Connection]) -> None:
 
 def test_a_lost_script_is_told_from_other_errors() -> None:
     """After a flush the scripts are called again, and plain commands with them; nothing else is."""
-    keys = TopicKeys("lisa", "orders")
+    keys = ShardKeys("lisa", "orders")
     join: Call[Any] = script("join", keys, group="g", most=0)
     wait: Call[Any] = command("WAIT", 0, 0)
     lost = redis.exceptions.NoScriptError("NOSCRIPT")
@@ -120,7 +121,7 @@ def test_copies() -> None:
 
 def test_keys_share_a_hash_tag() -> None:
     """All keys of a topic are in one slot."""
-    keys = TopicKeys("lisa", "orders")
+    keys = ShardKeys("lisa", "orders")
     assert all(key.startswith("lisa:{orders}:") for key in keys.all())
     assert len(set(keys.all())) == 10
 
@@ -160,7 +161,7 @@ async def test_flows_async(redis_url: str, prefix: str) -> None:
 
 def join_calls(prefix: str) -> list[Call[Any]]:
     """A pipeline of scripts and a command."""
-    keys = TopicKeys(prefix, "orders")
+    keys = ShardKeys(prefix, "orders")
     return [script("join", keys, group="g", most=0), command("PING"), script("trim", keys, spent_ms=1)]
 
 

@@ -1,7 +1,7 @@
 """Ids that Lisa makes."""
 
 from lisa_common.protocol.producing import new_ids
-from lisa_common.values import GENERATED_SUFFIX, check_id
+from lisa_common.validation import GENERATED_SUFFIX, check_id
 from support.waiting import wait_until
 
 

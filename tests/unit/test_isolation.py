@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lisa_common.delivery import Delivery, Entry
+from lisa_common.model.delivery import Delivery, Entry
 from lisa_consumer import isolation
 from lisa_consumer.isolation import Isolation
 from support import wait_until_async

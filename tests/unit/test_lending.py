@@ -5,9 +5,9 @@ from threading import Thread
 
 import pytest
 
+from lisa_common.client.lending import AsyncIdleConnections, IdleConnections
+from lisa_common.client.translation import lisa_error
 from lisa_common.errors import NoFreeConnection, OutcomeUnknown, Unreachable
-from lisa_common.transport.lending import AsyncIdleConnections, IdleConnections
-from lisa_common.transport.server import lisa_error
 from support import wait_until
 
 

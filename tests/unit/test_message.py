@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from lisa_common.policy import DEFAULT_POLICY
+from lisa_common.model.policy import DEFAULT_POLICY
 from lisa_producer import Message
 
 

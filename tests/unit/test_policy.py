@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lisa_common.errors import InvalidInput
-from lisa_common.policy import DEFAULT_POLICY, LAYOUT_FIELDS, Policy
+from lisa_common.model.policy import DEFAULT_POLICY, LAYOUT_FIELDS, Policy
 
 
 def test_defaults() -> None:
@@ -80,7 +80,7 @@ def test_refused(field: str, value: object) -> None:
         Policy.of({field: value})
     assert repr(value) in str(caught.value)
     if field == "visibility":
-        assert "visibility_ms" in caught.value.limit
+        assert "visibility_ms" in caught.value.expected
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lisa_common.failure import Failure, read_failure
-from lisa_common.record import Record, UnreadableRecord, is_husk, pack_content, unpack_record
-from lisa_common.values import headers_json
+from lisa_common.model.failure import Failure, read_failure
+from lisa_common.model.record import Record, UnreadableRecord, is_husk, pack_content, unpack_record
+from lisa_common.validation import headers_json
 
 STAMP = b"\1" + (5).to_bytes(6, "big") + (7).to_bytes(6, "big")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lisa_common.keys import TOPIC_KEYS, TopicKeys
-from lisa_common.scripts import SCRIPT_NAMES, load
+from lisa_common.model.keys import TOPIC_KEYS, ShardKeys
+from lisa_common.protocol.scripts import SCRIPT_NAMES, load
 
 LUA = Path(__file__).parents[2] / "lua"
 SCRIPTS = sorted(LUA.glob("*.lua"))
@@ -183,7 +183,7 @@ def test_functions_that_are_not_called_are_left_out() -> None:
 
 def test_bind_goes_by_the_header() -> None:
     """Keys in their order, arguments by name, rows flattened; anything else is refused."""
-    keys = TopicKeys("lisa", "orders")
+    keys = ShardKeys("lisa", "orders")
     bound = load("purge").bind(keys, [("g/a",), ("g/b",)])
     assert bound[0] == 7
     assert bound[1] == "lisa:{orders}:ready"

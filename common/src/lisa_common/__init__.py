@@ -16,7 +16,7 @@ from lisa_common.errors import (
     Unreachable,
     Untrusted,
 )
-from lisa_common.policy import Policy
+from lisa_common.model.policy import Policy
 
 __all__ = [
     "AccessDenied",

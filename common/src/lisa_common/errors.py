@@ -24,6 +24,7 @@ from collections.abc import Sequence
 __all__ = [
     "OF_THE_SERVER",
     "AccessDenied",
+    "ByteCount",
     "InvalidInput",
     "InvalidSettings",
     "LisaError",
@@ -48,13 +49,13 @@ class LisaError(Exception):
 
 
 class InvalidInput(LisaError, ValueError):
-    """A value that cannot be taken: the field, the value as given, and what would be allowed."""
+    """A refused value: the field, the value as given, and what it must be."""
 
-    def __init__(self, field: str, value: object, limit: str) -> None:
+    def __init__(self, field: str, value: object, expected: str) -> None:
         self.field = field
         self.value = value
-        self.limit = limit
-        super().__init__(f"{field} {_shown(value)} is not allowed: {limit}")
+        self.expected = expected
+        super().__init__(f"{field} must be {expected}; got {_shown(value)}")
 
 
 class InvalidSettings(LisaError, ValueError):
@@ -133,6 +134,14 @@ class TooManyGroups(ServerError):
 
 OF_THE_SERVER = (Unreachable, OutcomeUnknown, Refused, AccessDenied, Untrusted)
 """Errors that any call would meet now; others are a call's own, and so its topic's."""
+
+
+class ByteCount(int):
+    """Stands for a value that is too long to show."""
+
+    def __repr__(self) -> str:
+        return f"{int(self)} bytes"
+
 
 _SHOWN = 80
 

@@ -18,11 +18,13 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from lisa_common.errors import InvalidSettings
-from lisa_common.transport.lending import MAX_CONNECTIONS
-from lisa_common.transport.tls import Tls
-from lisa_common.values import check_name
+from lisa_common.tls import Tls
+from lisa_common.validation import check_name
 
-__all__ = ["Settings"]
+__all__ = ["MAX_CONNECTIONS", "Settings"]
+
+MAX_CONNECTIONS = 64
+"""Connections to each server, unless settings say otherwise."""
 
 _TABLES = ("producer", "consumer", "manager")
 

@@ -1,6 +1,5 @@
 """Read messages when they fall due, and ack them when they are handled."""
 
-from lisa_common.delivery import Delivery
 from lisa_common.errors import (
     AccessDenied,
     InvalidInput,
@@ -12,6 +11,7 @@ from lisa_common.errors import (
     Unreachable,
     Untrusted,
 )
+from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_consumer.aio import AsyncConsumer
 from lisa_consumer.client import Consumer

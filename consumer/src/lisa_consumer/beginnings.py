@@ -5,9 +5,9 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.delivery import Delivery, entry_place
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
+from lisa_common.model.delivery import Delivery, entry_place
 from lisa_common.protocol.marking import Begun
 from lisa_consumer.core import Core
 

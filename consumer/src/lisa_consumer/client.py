@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
-from lisa_common.call import Flow
-from lisa_common.connection import Connection
-from lisa_common.delivery import Delivery
+from lisa_common.client.connection import Connection
+from lisa_common.model.delivery import Delivery
+from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
-from lisa_common.values import Duration
+from lisa_common.validation import Duration
 from lisa_consumer.core import Core
 from lisa_consumer.names import topic_names
 from lisa_consumer.settings import ConsumerSettings

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.call import command
 from lisa_common.cli import new_program, with_settings
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.logs import configure_logging
+from lisa_common.protocol.call import command
 from lisa_consumer.loading import load_worker
 from lisa_consumer.processes import drain_with_supervisor, supervise, worker_command
 from lisa_consumer.settings import ConsumerSettings

@@ -5,19 +5,18 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from lisa_common import groups
-from lisa_common.call import Call, Flow
-from lisa_common.delivery import Delivery, Entry
 from lisa_common.errors import InvalidInput, NoGroup
-from lisa_common.keys import TopicKeys
-from lisa_common.layout import Layout
-from lisa_common.policy import Policy
-from lisa_common.protocol import consuming
+from lisa_common.model.delivery import Delivery, Entry
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol import consuming, groups
+from lisa_common.protocol.call import Call, Flow
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.marking import MARKING, Begun, mark
-from lisa_common.reading import sort_entries
-from lisa_common.topics import Topics
-from lisa_common.values import Duration, check_int, check_name, duration_ms
+from lisa_common.protocol.registry import Topics
+from lisa_common.protocol.triage import sort_entries
+from lisa_common.validation import Duration, check_int, check_name, duration_ms
 from lisa_consumer.marks import Marking, check_mark
 from lisa_consumer.names import consumer_name
 from lisa_consumer.record_fetcher import RecordFetcher
@@ -30,21 +29,21 @@ MAX_BATCH = 1_000
 """Most deliveries in one script call."""
 
 
-class _Keys(dict[tuple[str, str], TopicKeys]):
+class _Keys(dict[tuple[str, str], ShardKeys]):
     """The keys of shards, by topic and shard, each made once."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
 
-    def __missing__(self, place: tuple[str, str]) -> TopicKeys:
-        return self.setdefault(place, TopicKeys(self._prefix, *place))
+    def __missing__(self, place: tuple[str, str]) -> ShardKeys:
+        return self.setdefault(place, ShardKeys(self._prefix, *place))
 
 
 class Reading(NamedTuple):
     """What a read of some topics is made of, for as long as their layouts stay as they are."""
 
     layouts: dict[str, Layout]
-    shards: list[TopicKeys]
+    shards: list[ShardKeys]
     widest: int
     """Shards of the topic that has most."""
 
@@ -66,7 +65,7 @@ class Core:
         self.group = check_name("group", group)
         self.name = consumer_name() if name is None else check_name("consumer", name)
         self._topics = Topics(prefix)
-        self._joined: set[TopicKeys] = set()
+        self._joined: set[ShardKeys] = set()
         self._reading: Reading | None = None
         self._keys = _Keys(prefix)
         self._clock = clock
@@ -150,20 +149,20 @@ class Core:
     def _fetch(
         self,
         layouts: dict[str, Layout],
-        batches: list[tuple[TopicKeys, list[Entry]]],
+        batches: list[tuple[ShardKeys, list[Entry]]],
         leased_at: float,
         lease_ms: int | None,
     ) -> Flow[tuple[ReadResult, bool]]:
         """Deliveries of what was read, and whether any of it was passed over."""
         if not batches:
             return ReadResult([], leased_at), False
-        marked: dict[TopicKeys, str] = {}
+        marked: dict[ShardKeys, str] = {}
         if self._marking:
             # What takes several round trips may not arrive at all: it begins once it is there.
             batches, marked = self._marking.divide(batches, at_once=self._fetcher.fits(batches))
         marks = [self._mark_entry(keys, entry) for keys, entry in marked.items()]
         fetched, leased_at = yield from self._fetcher.fetch(layouts, batches, leased_at, marks)
-        of_shards: dict[TopicKeys, list[Delivery]] = {}
+        of_shards: dict[ShardKeys, list[Delivery]] = {}
         calls: list[Call[Any]] = []
         passed_over = False
         for keys, entries, records, now_ms in fetched:
@@ -195,13 +194,13 @@ class Core:
     def _mark(self, delivery: Delivery, begun: Begun) -> Call[bool]:
         return self._mark_entry(self._keys[delivery.topic, delivery.shard], delivery.entry.entry, begun)
 
-    def _mark_entry(self, keys: TopicKeys, entry: str, begun: Begun = Begun.YES) -> Call[bool]:
+    def _mark_entry(self, keys: ShardKeys, entry: str, begun: Begun = Begun.YES) -> Call[bool]:
         return mark(keys, self.group, self.name, [entry], begun)
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
         """Acks deliveries. Result: one outcome for each."""
 
-        def calls(keys: TopicKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[AckOutcome]]:
+        def calls(keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[AckOutcome]]:
             return consuming.ack(keys, self.group, [delivery.entry for delivery in batch], policy)
 
         return (yield from self._settle(deliveries, calls))
@@ -219,7 +218,7 @@ class Core:
         ways = {delivery.place: nack for delivery, nack in nacks}
 
         def calls(
-            keys: TopicKeys, policy: Policy, batch: Sequence[Delivery]
+            keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]
         ) -> Call[list[tuple[NackOutcome, int | None]]]:
             chosen = [ways[delivery.place] for delivery in batch]
             return consuming.nack(keys, self.group, chosen, policy)
@@ -237,7 +236,7 @@ class Core:
         """Renews leases. Result: for each whether this consumer still has it."""
         lease_ms = None if lease is None else duration_ms("lease", lease, low_ms=1)
 
-        def calls(keys: TopicKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[bool]]:
+        def calls(keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[bool]]:
             entries = [delivery.entry for delivery in batch]
             return consuming.extend(keys, self.group, self.name, entries, policy, lease_ms=lease_ms)
 
@@ -251,7 +250,7 @@ class Core:
     def _settle(
         self,
         deliveries: Sequence[Delivery],
-        call: Callable[[TopicKeys, Policy, Sequence[Delivery]], Call[list[T]]],
+        call: Callable[[ShardKeys, Policy, Sequence[Delivery]], Call[list[T]]],
         *,
         ends: bool = True,
     ) -> Flow[list[T]]:
@@ -276,7 +275,7 @@ class Core:
         self._marking.inherit(heirs)
         return replies[len(heirs) :]
 
-    def _by_shard(self, deliveries: Sequence[Delivery]) -> Iterator[tuple[TopicKeys, list[tuple[int, Delivery]]]]:
+    def _by_shard(self, deliveries: Sequence[Delivery]) -> Iterator[tuple[ShardKeys, list[tuple[int, Delivery]]]]:
         """The deliveries with their positions, at most `MAX_BATCH` at once."""
         for delivery in deliveries:
             if delivery.group != self.group:

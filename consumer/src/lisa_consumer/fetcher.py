@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from lisa_common.aio import AsyncConnection, cancel_all
+from lisa_common.backoff import RECONNECT
+from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import OF_THE_SERVER, LisaError
-from lisa_common.transport.server import RECONNECT
 from lisa_consumer.core import Core, ReadResult
 from lisa_consumer.hand import Hand
 from lisa_consumer.leases import Leases

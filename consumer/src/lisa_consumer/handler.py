@@ -9,10 +9,10 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from lisa_common.delivery import Delivery
 from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack
-from lisa_common.values import Duration, duration_ms
+from lisa_common.validation import Duration, duration_ms
 
 __all__ = ["Handler", "Reject", "Retry", "Route", "verdict"]
 

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from lisa_common.delivery import Delivery
+from lisa_common.model.delivery import Delivery
 
 __all__ = ["Isolation"]
 

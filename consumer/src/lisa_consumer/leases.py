@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Awaitable
 from dataclasses import dataclass
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.delivery import Delivery
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError, OutcomeUnknown
+from lisa_common.model.delivery import Delivery
 from lisa_consumer.core import MAX_BATCH, Core
 
 __all__ = ["Leases"]

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from lisa_common.delivery import Delivery, Entry
-from lisa_common.keys import TopicKeys
+from lisa_common.model.delivery import Delivery, Entry
+from lisa_common.model.keys import ShardKeys
 
 __all__ = ["Batches", "Marking", "check_mark"]
 
-Batches = list[tuple[TopicKeys, list[Entry]]]
+Batches = list[tuple[ShardKeys, list[Entry]]]
 
 
 class Marking(NamedTuple):
@@ -21,7 +21,7 @@ class Marking(NamedTuple):
     inherit: Callable[[Sequence[Delivery]], None]
     """Notes that the server has marked it."""
 
-    def divide(self, batches: Batches, *, at_once: bool) -> tuple[Batches, dict[TopicKeys, str]]:
+    def divide(self, batches: Batches, *, at_once: bool) -> tuple[Batches, dict[ShardKeys, str]]:
         """The batches, where entries that have to wait are not begun, and the last entry of each shard that begins.
 
         None of them begins yet where they do not come `at_once`.

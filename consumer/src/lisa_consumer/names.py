@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 
 from lisa_common.errors import InvalidInput
-from lisa_common.values import MAX_NAME_LENGTH, check_name
+from lisa_common.validation import MAX_NAME_LENGTH, check_name
 
 __all__ = ["consumer_name", "topic_names"]
 

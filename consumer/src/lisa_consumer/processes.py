@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from threading import Thread
 
-from lisa_common.transport.server import RECONNECT
+from lisa_common.backoff import RECONNECT
 
 __all__ = ["drain_with_supervisor", "supervise", "worker_command"]
 

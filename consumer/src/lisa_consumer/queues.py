@@ -4,8 +4,8 @@ import asyncio
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.delivery import Delivery, Entry
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.model.delivery import Delivery, Entry
 from lisa_common.protocol.marking import Begun
 from lisa_consumer.beginnings import Beginnings
 from lisa_consumer.core import MAX_BATCH, Core

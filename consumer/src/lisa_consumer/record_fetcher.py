@@ -4,12 +4,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lisa_common.call import Call, Flow
-from lisa_common.delivery import Entry
 from lisa_common.errors import LisaError
-from lisa_common.keys import TopicKeys
-from lisa_common.layout import Layout
+from lisa_common.model.delivery import Entry
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming
+from lisa_common.protocol.call import Call, Flow
 from lisa_common.protocol.fetching import fetch, fetch_within
 
 __all__ = ["Fetched", "RecordFetcher"]
@@ -31,13 +31,13 @@ _FADING = 7 / 8
 _UNFETCHED_S = 60.0
 """How long a server that is away is owed what could not be fetched; the leases have surely run out then."""
 
-Batch = tuple[TopicKeys, list[Entry]]
+Batch = tuple[ShardKeys, list[Entry]]
 
 
 class Fetched(NamedTuple):
     """Entries of one shard, with their records, and the server's time in ms when they were read."""
 
-    keys: TopicKeys
+    keys: ShardKeys
     entries: list[Entry]
     records: list[bytes | None]
     now_ms: int

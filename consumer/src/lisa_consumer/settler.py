@@ -5,11 +5,11 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.delivery import Delivery
+from lisa_common.backoff import RECONNECT
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
-from lisa_common.transport.server import RECONNECT
 from lisa_consumer.core import MAX_BATCH, Core
 
 __all__ = ["Settler"]

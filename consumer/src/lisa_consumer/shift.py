@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 
-from lisa_common.aio import AsyncConnection, cancel_all
-from lisa_common.delivery import Delivery
+from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import LisaError
+from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack
 from lisa_consumer.core import Core, ReadResult
 from lisa_consumer.fetcher import Fetcher
@@ -51,7 +51,7 @@ class Shift:
     ) -> None:
         self._connection = connection
         self._core = core
-        self._routes = routes
+        self._router = routes
         slots = Slots(settings.concurrency, {topic: route.concurrency for topic, route in routes.items()})
         self._threads = threads
         self._settings = settings
@@ -78,7 +78,7 @@ class Shift:
 
     async def work(self) -> None:
         """Reads and handles until told to stop, then drains. Cancelled, it cancels its handlers, settles what ended."""
-        keeper = asyncio.create_task(self._leases.run(list(self._routes)))
+        keeper = asyncio.create_task(self._leases.run(list(self._router)))
         settler = asyncio.create_task(self._settler.run())
         marker = asyncio.create_task(self._queues.run())
         reader = asyncio.create_task(self._fetcher.run())
@@ -110,7 +110,7 @@ class Shift:
         self._queues.add(taken.deliveries)
 
     def _begin(self, delivery: Delivery) -> None:
-        handling = self._handle(self._routes[delivery.topic], delivery)
+        handling = self._handle(self._router[delivery.topic], delivery)
         self._running.add(asyncio.create_task(handling, name=HANDLER))
         self._moved.set()
 
@@ -188,7 +188,7 @@ class Shift:
             await asyncio.wait(self._running, timeout=_CANCEL_S)
 
     async def _give_back_slow(self) -> None:
-        await self._give_back([topic for topic in self._routes if not self._is_quick(topic)])
+        await self._give_back([topic for topic in self._router if not self._is_quick(topic)])
 
     async def _give_back(self, topics: Collection[str] | None) -> None:
         """Gives back what has not begun of these topics, or of all."""

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn, TypeVar
 
-from lisa_common.aio import AsyncConnection
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import InvalidInput
 from lisa_common.protocol.marking import MARKING
-from lisa_common.values import Duration, check_int, check_name, duration_ms
+from lisa_common.validation import Duration, check_int, check_name, duration_ms
 from lisa_consumer.core import Core
 from lisa_consumer.handler import Handler, Route
 from lisa_consumer.settings import ConsumerSettings
@@ -78,7 +78,7 @@ class Worker:
         self.url = url or self.settings.redis_url.get_secret_value()
         self._core = Core(self.settings.prefix, group, name)
         self._core.mark_beginnings()
-        self._routes: dict[str, Route] = {}
+        self._router: dict[str, Route] = {}
         self._stopping = asyncio.Event()
         self._drain_until = 0.0
 
@@ -102,9 +102,9 @@ class Worker:
 
         def register(handler: H) -> H:
             for topic in topics:
-                if check_name("topic", topic) in self._routes:
+                if check_name("topic", topic) in self._router:
                     raise InvalidInput("topic", topic, "it has a handler already; one for each topic is")
-                self._routes[topic] = Route(topic, handler, bound, timeout_s)
+                self._router[topic] = Route(topic, handler, bound, timeout_s)
             return handler
 
         return register
@@ -135,7 +135,7 @@ class Worker:
 
     async def serve(self) -> None:
         """Works until `stop` is called, then drains."""
-        if not self._routes:
+        if not self._router:
             raise InvalidInput("topics", (), "a worker needs a handler; at least one is")
         threads = ThreadPoolExecutor(self.settings.concurrency, thread_name_prefix=HANDLER)
         connecting = AsyncConnection.of(
@@ -147,13 +147,13 @@ class Worker:
             shift = Shift(
                 connection,
                 self._core,
-                self._routes,
+                self._router,
                 threads=threads,
                 settings=self.settings,
                 stopping=self._stopping,
                 renewing=renewing,
             )
-            logger.info("worker %s of group %s reads %s", self.name, self._core.group, ", ".join(self._routes))
+            logger.info("worker %s of group %s reads %s", self.name, self._core.group, ", ".join(self._router))
             await shift.work()
         threads.shutdown(wait=False, cancel_futures=True)
         logger.info("worker %s has ended", self.name)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from lisa_common.keys import TopicKeys
-from lisa_common.layout import Layout
-from lisa_common.policy import Policy
-from lisa_common.topics import REFRESH_S
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.registry import REFRESH_S
 
 __all__ = ["Agenda", "Board", "Watched"]
 
@@ -18,7 +18,7 @@ __all__ = ["Agenda", "Board", "Watched"]
 class Watched:
     """One topic, or one shard of it, under a manager's eyes."""
 
-    keys: TopicKeys
+    keys: ShardKeys
     policy: Policy
     pending: Mapping[str, int] = field(default_factory=dict)
     """Deliveries that were not settled at the last trim, by group."""

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from lisa_common.aio import AsyncConnection, cancel_all
+from lisa_common.backoff import RECONNECT
+from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import LisaError
-from lisa_common.transport.server import RECONNECT
 from lisa_manager.board import Board
 from lisa_manager.complaints import Complaints
 from lisa_manager.jobs.adopter import Adopter

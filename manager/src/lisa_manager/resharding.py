@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 
-from lisa_common import groups
-from lisa_common.call import Call, Flow, command
 from lisa_common.errors import InvalidInput, UnknownTopic
-from lisa_common.keys import TOPIC_KEYS, TopicKeys, topics_key
-from lisa_common.layout import Layout
-from lisa_common.policy import Policy
-from lisa_common.protocol import consuming, producing
-from lisa_common.topics import amend
-from lisa_common.values import check_name
+from lisa_common.model.keys import TOPIC_KEYS, ShardKeys, topics_key
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol import consuming, groups, producing
+from lisa_common.protocol.call import Call, Flow, command
+from lisa_common.protocol.registry import amend
+from lisa_common.validation import check_name
 from lisa_manager.operator.group_drop import drop_in_shard
 from lisa_manager.operator.missing import group_names
 
@@ -99,7 +98,7 @@ def _agree_on_groups(before: Layout, after: Layout, made: set[str]) -> Flow[None
         yield from groups.join_shards([new], name)
 
 
-def _new_shards(before: Layout, after: Layout) -> list[TopicKeys]:
+def _new_shards(before: Layout, after: Layout) -> list[ShardKeys]:
     return [keys for keys in after.served if keys not in before.served]
 
 

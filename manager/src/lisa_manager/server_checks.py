@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.call import Call, command
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
+from lisa_common.protocol.call import Call, command
 
 __all__ = ["Health", "examine", "judge"]
 

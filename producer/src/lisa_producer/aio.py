@@ -5,11 +5,11 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.call import Flow
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
-from lisa_common.topics import Topics
-from lisa_common.values import Duration
+from lisa_common.protocol.registry import Topics
+from lisa_common.validation import Duration
 from lisa_producer import by_id, core
 from lisa_producer.aio_gathering import AsyncGatherer
 from lisa_producer.batch import open_batch

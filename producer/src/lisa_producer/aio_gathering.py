@@ -6,9 +6,9 @@ from collections import defaultdict, deque
 from collections.abc import Coroutine, Hashable
 from typing import Any, TypeVar
 
-from lisa_common.aio import AsyncConnection
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
-from lisa_common.values import check_name
+from lisa_common.validation import check_name
 from lisa_producer.lanes import GATHERED_BATCHES, Lane, Member, SharedFlow, Step
 from lisa_producer.settings import ProducerSettings
 

@@ -3,14 +3,14 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from lisa_common.call import Flow
 from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, Resharded
-from lisa_common.keys import TopicKeys
-from lisa_common.layout import Layout, by_shard
-from lisa_common.policy import Policy
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout, by_shard
 from lisa_common.protocol import producing
+from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import Outgoing
-from lisa_common.topics import Topics
+from lisa_common.protocol.registry import Topics
 from lisa_producer.message import Confirm, Message, SendOutcome, SendResult
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.storing import Missing, is_repeatable, known_before, layout_since, result_of, store
@@ -118,7 +118,7 @@ def _send(
     return results
 
 
-def _parts(layout: Layout, batch: _Batch, settings: ProducerSettings) -> deque[tuple[TopicKeys, _Batch]]:
+def _parts(layout: Layout, batch: _Batch, settings: ProducerSettings) -> deque[tuple[ShardKeys, _Batch]]:
     """What goes to each shard, cut into calls within the settings' limits: ids may belong to one shard, all of them."""
     if len(layout.shards) == 1:
         return deque((layout.shards[0], part) for part in _cut(batch, settings))
@@ -144,7 +144,7 @@ def _check_confirmed(topic: str, known: dict[str, Missing | None]) -> None:
 
 
 def _send_to(
-    keys: TopicKeys, policy: Policy, batch: _Batch, settings: ProducerSettings, confirm: Confirm | None
+    keys: ShardKeys, policy: Policy, batch: _Batch, settings: ProducerSettings, confirm: Confirm | None
 ) -> Flow[list[SendResult] | None]:
     """Sends to one shard. Result: one for each message, or None: the shard is closed."""
     messages = [outgoing for _, outgoing in batch]

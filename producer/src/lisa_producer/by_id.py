@@ -4,14 +4,14 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeVar
 
-from lisa_common.call import Call, Each, Flow, command
 from lisa_common.errors import OutcomeUnknown, Refused, Unreachable
-from lisa_common.keys import TopicKeys
+from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol import producing
+from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
-from lisa_common.scripts import Arg
-from lisa_common.topics import Topics
-from lisa_common.values import check_id
+from lisa_common.protocol.registry import Topics
+from lisa_common.protocol.scripts import Arg
+from lisa_common.validation import check_id
 from lisa_producer.core import resolving, resolving_anew
 from lisa_producer.lanes import SharedFlow, Step
 
@@ -19,7 +19,7 @@ __all__ = ["cancel", "find", "reschedule"]
 
 T = TypeVar("T")
 
-_Ask = Callable[[TopicKeys], SharedFlow[T | None]]
+_Ask = Callable[[ShardKeys], SharedFlow[T | None]]
 """Asks one shard; None: it does not know the message."""
 
 _TIME: Call[int] = command("TIME", decode=lambda reply: int(reply[0]) * 1000 + int(reply[1]) // 1000)
@@ -28,12 +28,12 @@ _TIME: Call[int] = command("TIME", decode=lambda reply: int(reply[0]) * 1000 + i
 def cancel(topics: Topics, topic: str, id: str, patience_s: float) -> SharedFlow[CancelOutcome]:
     """Cancels one message."""
 
-    def call(keys: TopicKeys, sent_ms: Arg) -> Call[Any]:
+    def call(keys: ShardKeys, sent_ms: Arg) -> Call[Any]:
         return producing.cancel(keys, [id], sent_ms=sent_ms)
 
     change = _Change("cancel", check_id(id), patience_s, call)
 
-    def ask(keys: TopicKeys) -> SharedFlow[CancelOutcome | None]:
+    def ask(keys: ShardKeys) -> SharedFlow[CancelOutcome | None]:
         [outcome] = yield from change.ask(keys)
         return None if outcome is CancelOutcome.UNKNOWN else outcome
 
@@ -43,12 +43,12 @@ def cancel(topics: Topics, topic: str, id: str, patience_s: float) -> SharedFlow
 def reschedule(topics: Topics, topic: str, id: str, due: str, patience_s: float) -> SharedFlow[RescheduleOutcome]:
     """Gives one message another due time."""
 
-    def call(keys: TopicKeys, sent_ms: Arg) -> Call[Any]:
+    def call(keys: ShardKeys, sent_ms: Arg) -> Call[Any]:
         return producing.reschedule(keys, [(id, due)], sent_ms=sent_ms)
 
     change = _Change("reschedule", check_id(id), patience_s, call)
 
-    def ask(keys: TopicKeys) -> SharedFlow[RescheduleOutcome | None]:
+    def ask(keys: ShardKeys) -> SharedFlow[RescheduleOutcome | None]:
         [(outcome, _)] = yield from change.ask(keys)
         return None if outcome is RescheduleOutcome.UNKNOWN else outcome
 
@@ -59,14 +59,14 @@ def find(topics: Topics, topic: str, id: str) -> SharedFlow[Found | None]:
     """Where one message stands."""
     check_id(id)
 
-    def ask(keys: TopicKeys) -> SharedFlow[Found | None]:
+    def ask(keys: ShardKeys) -> SharedFlow[Found | None]:
         found: Found | None = yield _asking("find", keys, producing.find(keys, id))
         return found
 
     return (yield from _where_it_is(topics, topic, id, ask))
 
 
-def _asking(kind: str, keys: TopicKeys, call: Call[Any]) -> Step:
+def _asking(kind: str, keys: ShardKeys, call: Call[Any]) -> Step:
     """A call for one message, which goes out beside those of others, in one round trip."""
     return Step((kind, keys), call, _each, keys.topic, 0, call.repeatable)
 
@@ -83,14 +83,14 @@ class _Change:
     again only if the message that has the id was certainly sent before the first try began, and only of that message.
     """
 
-    def __init__(self, kind: str, id: str, patience_s: float, call: Callable[[TopicKeys, Arg], Call[Any]]) -> None:
+    def __init__(self, kind: str, id: str, patience_s: float, call: Callable[[ShardKeys, Arg], Call[Any]]) -> None:
         self._kind = kind
         self._id = id
         self._call = call
         self._patience_s = patience_s
         self._began = time.monotonic()
 
-    def ask(self, keys: TopicKeys) -> Generator[Step, Any, Any]:
+    def ask(self, keys: ShardKeys) -> Generator[Step, Any, Any]:
         """Makes the change in one shard; raises OutcomeUnknown where it is not known to have been made."""
         sent_ms: Arg = ""
         lost: OutcomeUnknown | None = None
@@ -111,7 +111,7 @@ class _Change:
                 # That the last try did nothing says nothing of the first.
                 raise lost from error
 
-    def _look(self, keys: TopicKeys, lost: OutcomeUnknown) -> Generator[Step, Any, int]:
+    def _look(self, keys: ShardKeys, lost: OutcomeUnknown) -> Generator[Step, Any, int]:
         """When the message was sent that has the id, 0 where none has it; raises the error of a later one's."""
         found, now_ms = yield Step(("look", keys), self._id, lambda ids: _look(keys, ids), keys.topic)
         if found is None or found.state is State.CANCELLED:
@@ -132,7 +132,7 @@ class _Look(NamedTuple):
     now_ms: int
 
 
-def _look(keys: TopicKeys, ids: list[str]) -> Flow[list[Any]]:
+def _look(keys: ShardKeys, ids: list[str]) -> Flow[list[Any]]:
     # What has no key is asked where the call before it is.
     results = yield Each(call for id in ids for call in (producing.find(keys, id), _TIME))
     pairs = zip(results[::2], results[1::2], strict=True)
@@ -142,7 +142,7 @@ def _look(keys: TopicKeys, ids: list[str]) -> Flow[list[Any]]:
 def _where_it_is(topics: Topics, topic: str, id: str, ask: _Ask[T]) -> SharedFlow[T | None]:
     """What the shard says that knows the message; None when none does."""
     layout = topics.known(topic) or (yield resolving(topics, topic))
-    asked: set[TopicKeys] = set()
+    asked: set[ShardKeys] = set()
     for look_again in (True, False):
         for keys in layout.homes(id):
             if keys not in asked:

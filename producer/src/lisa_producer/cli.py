@@ -1,6 +1,6 @@
 """`lisa-producer`: sends from the command line."""
 
-from lisa_common.entry import start
+from lisa_common.cli.start import start
 
 __all__ = ["main"]
 

@@ -26,7 +26,7 @@ from lisa_common.cli import (
     with_settings,
 )
 from lisa_common.errors import InvalidInput, LisaError
-from lisa_common.values import check_name
+from lisa_common.validation import check_name
 from lisa_producer.client import Producer
 from lisa_producer.lines import Line, load_lines, read_lines
 from lisa_producer.loading import Loader

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TypeVar
 
-from lisa_common.call import Flow
 from lisa_common.errors import LisaError, NotConfirmed, Resharded
-from lisa_common.keys import TopicKeys
-from lisa_common.layout import Layout
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import Outgoing, new_ids
-from lisa_common.topics import Topics
+from lisa_common.protocol.registry import Topics
 from lisa_producer.lanes import SharedFlow, Step
 from lisa_producer.message import Confirm, Message, SendResult
 from lisa_producer.settings import ProducerSettings
@@ -91,7 +91,7 @@ def _sending(
     return Step(lane, outgoing, make, layout.topic, len(outgoing.content) + _OVERHEAD, repeatable)
 
 
-def _send_unknown(layout: Layout, keys: TopicKeys, lane: _Lane, batch: Sequence[Outgoing]) -> Flow[_Results]:
+def _send_unknown(layout: Layout, keys: ShardKeys, lane: _Lane, batch: Sequence[Outgoing]) -> Flow[_Results]:
     """As `_send_part`, but for what former shards know."""
     _, confirm, repeatable, rerouted = lane
     before = yield from known_before(layout, batch, confirm, generated_too=rerouted)
@@ -106,7 +106,7 @@ def _known(topic: str, outgoing: Outgoing, missing: Missing | None) -> SendResul
 
 
 def _send_part(
-    keys: TopicKeys,
+    keys: ShardKeys,
     confirm: Confirm | None,
     repeatable: bool,  # noqa: FBT001 - bound, by `_sending`
     messages: Sequence[Outgoing],

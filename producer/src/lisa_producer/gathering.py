@@ -8,9 +8,9 @@ from collections.abc import Hashable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import LisaError
-from lisa_common.values import check_name
+from lisa_common.validation import check_name
 from lisa_producer.lanes import GATHERED_BATCHES, Lane, Member, SharedFlow, Step
 from lisa_producer.settings import ProducerSettings
 

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from lisa_common.call import Flow
+from lisa_common.backoff import RECONNECT
 from lisa_common.errors import LisaError, NoFreeConnection, OutcomeUnknown, Refused, ServerError, Unreachable
-from lisa_common.transport.server import RECONNECT
+from lisa_common.protocol.call import Flow
 from lisa_producer.settings import ProducerSettings
 
 __all__ = ["GATHERED_BATCHES", "Lane", "Member", "SharedFlow", "Step", "own_error"]

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from lisa_common.cli import read_duration, read_moment
 from lisa_common.errors import InvalidInput
-from lisa_common.values import Duration, check_name
+from lisa_common.validation import Duration, check_name
 from lisa_producer.loading import Loader
 from lisa_producer.message import Message
 

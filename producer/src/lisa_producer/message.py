@@ -7,10 +7,10 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from lisa_common.errors import InvalidInput, LisaError
-from lisa_common.policy import MAX_PRIORITY, Policy
+from lisa_common.model.policy import MAX_PRIORITY, Policy
+from lisa_common.model.record import pack_content
 from lisa_common.protocol.producing import Outgoing
-from lisa_common.record import pack_content
-from lisa_common.values import (
+from lisa_common.validation import (
     MAX_RETRIES,
     Duration,
     body_bytes,

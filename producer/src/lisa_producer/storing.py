@@ -6,15 +6,15 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from lisa_common.call import Call, Flow, command
 from lisa_common.errors import OutcomeUnknown, Refused, Unreachable
-from lisa_common.keys import TopicKeys
-from lisa_common.layout import Layout, by_shard, home
-from lisa_common.policy import Policy
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout, by_shard, home
 from lisa_common.protocol import producing
+from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.producing import Outgoing
-from lisa_common.topics import Topics
-from lisa_common.values import duration_ms
+from lisa_common.protocol.registry import Topics
+from lisa_common.validation import duration_ms
 from lisa_producer.message import Confirm, SendOutcome, SendResult
 from lisa_producer.settings import ProducerSettings
 
@@ -43,7 +43,7 @@ def layout_since(topics: Topics, before: Layout) -> Flow[Layout]:
 
 
 def store(
-    keys: TopicKeys, messages: Sequence[Outgoing], confirm: Confirm | None, *, repeatable: bool
+    keys: ShardKeys, messages: Sequence[Outgoing], confirm: Confirm | None, *, repeatable: bool
 ) -> Flow[tuple[list[int], Missing | None]]:
     """Stores messages in one shard. Result: their due times, 0 for duplicates; and what is missing of the confirmation.
 

@@ -10,12 +10,12 @@ import redis
 from chaos.arena import Arena
 from chaos.faults import Steps, fault
 from chaos.topics import FOREIGN, PREFIX
-from lisa_common.keys import TOPIC_KEYS, TopicKeys, topics_key, wake_channel
-from lisa_common.policy import Policy
+from lisa_common.model.keys import TOPIC_KEYS, ShardKeys, topics_key, wake_channel
+from lisa_common.model.policy import Policy
 
 __all__ = ["GHOSTS", "HOSTILE", "clear", "write_some"]
 
-_KEYS = TopicKeys(PREFIX, FOREIGN)
+_KEYS = ShardKeys(PREFIX, FOREIGN)
 _PAST_MS = 1_000_000_000_000
 _DIGITS = b"9" * 5_000
 """More than Python makes a number of."""

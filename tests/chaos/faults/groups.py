@@ -14,11 +14,11 @@ from chaos.faults import Steps, fault
 from chaos.faults.operator import operate
 from chaos.faults.resharding import another_number
 from chaos.history import Visit, now
-from lisa_common import groups
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import LisaError
-from lisa_common.keys import TopicKeys
-from lisa_common.layout import Layout
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol import groups
 from lisa_manager import resharding
 from lisa_manager.operator.group_drop import drop_group
 from lisa_manager.operator.groups import read_groups
@@ -89,7 +89,7 @@ def _stay(arena: Arena, dice: random.Random, guest: str, since: float | None) ->
     yield from _drop(arena, dice, guest)
 
 
-def _ready_for(admin: Any, keys: TopicKeys, guest: str) -> set[str]:
+def _ready_for(admin: Any, keys: ShardKeys, guest: str) -> set[str]:
     """The messages that the group has not been given; it was given none."""
     ready = keys.of("ready")
     if not admin.exists(ready):

@@ -10,10 +10,10 @@ from chaos.arena import GROUPS, PREFIX, SHAKY, Arena
 from chaos.faults import Steps, fault
 from chaos.history import Asked, Damage, Problem, Told, now
 from chaos.topics import LOADED
-from lisa_common.keys import TOPIC_KEYS, TopicKeys, split_copy, topics_key
-from lisa_common.record import pack_content
+from lisa_common.model.keys import TOPIC_KEYS, ShardKeys, split_copy, topics_key
+from lisa_common.model.record import pack_content
 
-_KEYS = TopicKeys(PREFIX, SHAKY)
+_KEYS = ShardKeys(PREFIX, SHAKY)
 _PROMOTED_S = 120.0
 FLOOD = "flood"
 _CHUNK = 2_000
@@ -136,7 +136,7 @@ def wrong_type(arena: Arena, dice: random.Random) -> Steps:
 def flood(arena: Arena, dice: random.Random, messages: int) -> Steps:
     """A topic that nobody reads, with so many messages due at one millisecond; then it is dropped."""
     topic = f"{FLOOD}-{dice.randrange(10**6)}"
-    keys = TopicKeys(PREFIX, topic)
+    keys = ShardKeys(PREFIX, topic)
     # On a slow machine the server may be away for longer than its administrator waits: then there are fewer messages.
     with contextlib.suppress(redis.RedisError):
         yield from _pour(arena, keys, messages)
@@ -151,7 +151,7 @@ def flood(arena: Arena, dice: random.Random, messages: int) -> Steps:
             gone = True
 
 
-def _pour(arena: Arena, keys: TopicKeys, messages: int) -> Steps:
+def _pour(arena: Arena, keys: ShardKeys, messages: int) -> Steps:
     arena.admin.hset(topics_key(PREFIX), keys.topic, "{}")
     seconds, _ = arena.admin.time()
     due = (seconds + 1) * 1000
@@ -161,7 +161,7 @@ def _pour(arena: Arena, keys: TopicKeys, messages: int) -> Steps:
         yield 0.0
 
 
-def _until_promoted(arena: Arena, keys: TopicKeys, messages: int) -> Steps:
+def _until_promoted(arena: Arena, keys: ShardKeys, messages: int) -> Steps:
     end = now() + _PROMOTED_S
     while (left := arena.admin.zcard(keys.of("waiting"))) and now() < end:
         yield 0.5

@@ -8,9 +8,9 @@ from chaos.arena import PREFIX, RESHARDED, Arena
 from chaos.faults import Steps, fault
 from chaos.faults.operator import ask_about, operate
 from chaos.history import Problem, now
-from lisa_common.call import Flow
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import LisaError
+from lisa_common.protocol.call import Flow
 from lisa_manager import resharding
 
 _SHARDS = (1, 2, 3, 5)

@@ -11,7 +11,7 @@ import time
 import redis
 
 from chaos.programs.setting import PREFIX, URL
-from lisa_common.keys import TopicKeys
+from lisa_common.model.keys import ShardKeys
 from lisa_consumer import Delivery, Worker
 from lisa_producer import Message, Producer, ProducerSettings
 
@@ -34,7 +34,7 @@ def main(first: int, last: int, ahead: int) -> None:
     """Sends; ends early on SIGTERM."""
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
-    messages = TopicKeys(PREFIX, TOPIC).of("messages")
+    messages = ShardKeys(PREFIX, TOPIC).of("messages")
     settings = ProducerSettings(redis_url=URL, prefix=PREFIX)
     with redis.Redis.from_url(URL, protocol=2) as client, Producer(settings=settings) as producer:
         for start in range(first, last, _BATCH):

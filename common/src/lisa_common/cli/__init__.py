@@ -10,9 +10,9 @@ Needs the `cli` extra. Exit codes are the same everywhere:
 
 from lisa_common.cli.options import JsonFlag, YesFlag, with_settings
 from lisa_common.cli.output import Column, print_json, print_table, say, shown_duration, shown_moment
+from lisa_common.cli.parse import read_duration, read_moment
 from lisa_common.cli.program import EXIT_FINE, EXIT_NOT_DONE, EXIT_WRONG, Declined, confirm, new_program, sub_commands
 from lisa_common.cli.progress import progress
-from lisa_common.cli.reading import read_duration, read_moment
 from lisa_common.escaping import shown
 
 __all__ = [

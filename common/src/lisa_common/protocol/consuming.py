@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from lisa_common.call import Call, command, in_parts, script
-from lisa_common.delivery import Entry, entry_of
-from lisa_common.keys import TopicKeys, wake_channel
-from lisa_common.policy import Policy
+from lisa_common.model.delivery import Entry, entry_of
+from lisa_common.model.keys import ShardKeys, wake_channel
+from lisa_common.model.policy import Policy
+from lisa_common.protocol.call import Call, command, in_parts, script
 from lisa_common.protocol.replies import number, numbers, pairs, rows
-from lisa_common.scripts import Arg
+from lisa_common.protocol.scripts import Arg
 
 __all__ = [
     "AckOutcome",
@@ -34,15 +34,15 @@ MAX_ERROR_CHARACTERS = 2_000
 _REASON_NACK, _REASON_REJECTED = "nack", "rejected"
 
 
-def join(keys: TopicKeys, group: str, *, most: int = 0) -> Call[bool]:
-    """Makes the group if need be, in one shard; `lisa_common.groups` does so in all. Result: whether it was made.
+def join(keys: ShardKeys, group: str, *, most: int = 0) -> Call[bool]:
+    """Makes the group if need be, in one shard; `protocol.groups` does so in all. Result: whether it was made.
 
     Raises TooManyGroups where there are `most` others, 0 for any number.
     """
     return script("join", keys, decode=bool, group=group, most=most)
 
 
-def join_beside(keys: TopicKeys, group: str, known: Sequence[str], *, most: int = 0) -> Call[str | None]:
+def join_beside(keys: ShardKeys, group: str, known: Sequence[str], *, most: int = 0) -> Call[str | None]:
     """Makes the group if need be, unless one that is not known is there alone. Result: the name of that one.
 
     With nothing known the group is made in any case. Raises TooManyGroups as `join` does.
@@ -54,14 +54,14 @@ def join_beside(keys: TopicKeys, group: str, known: Sequence[str], *, most: int 
     return script("join", keys, [(name,) for name in known], decode=decode, group=group, most=most)
 
 
-def open_stream(keys: TopicKeys) -> Call[bool]:
+def open_stream(keys: ShardKeys) -> Call[bool]:
     """Makes the stream of a shard, without groups, if need be. Result: whether it was made."""
     return script("join", keys, decode=bool, group="", most=0)
 
 
 def read(
-    keys: Sequence[TopicKeys], group: str, consumer: str, *, limit: int, block_ms: int | None
-) -> Call[list[tuple[TopicKeys, list[Entry]]]]:
+    keys: Sequence[ShardKeys], group: str, consumer: str, *, limit: int, block_ms: int | None
+) -> Call[list[tuple[ShardKeys, list[Entry]]]]:
     """Reads new entries of several shards; waits up to `block_ms` (None: not at all) while there are none.
 
     Result: pairs of shard and entries. Not repeatable: a reply that is lost leaves its entries pending.
@@ -69,7 +69,7 @@ def read(
     shards = {k.of("ready"): k for k in keys}
     block: tuple[Arg, ...] = () if block_ms is None else ("BLOCK", max(1, block_ms))
 
-    def decode(reply: list[Any] | None) -> list[tuple[TopicKeys, list[Entry]]]:
+    def decode(reply: list[Any] | None) -> list[tuple[ShardKeys, list[Entry]]]:
         return [
             (shards[stream.decode()], [entry_of(entry, values) for entry, values in entries])
             for stream, entries in rows(reply or [])
@@ -84,7 +84,7 @@ def read(
 
 
 def held(
-    keys: TopicKeys, group: str, consumer: str, *, after: str = "0-0", last: str = "+", limit: int
+    keys: ShardKeys, group: str, consumer: str, *, after: str = "0-0", last: str = "+", limit: int
 ) -> Call[list[Entry]]:
     """What a consumer has read and not settled, beyond one entry and up to another, at most `limit`, oldest first.
 
@@ -123,7 +123,7 @@ class AckOutcome(StrEnum):
 
 
 def ack(
-    keys: TopicKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = "", judge: bool = False
+    keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = "", judge: bool = False
 ) -> Call[list[AckOutcome]]:
     """Acks deliveries. Result: one outcome for each.
 
@@ -177,7 +177,7 @@ class NackOutcome(StrEnum):
 
 
 def nack(
-    keys: TopicKeys, group: str, nacks: Sequence[Nack], policy: Policy, *, now_ms: Arg = ""
+    keys: ShardKeys, group: str, nacks: Sequence[Nack], policy: Policy, *, now_ms: Arg = ""
 ) -> Call[list[tuple[NackOutcome, int | None]]]:
     """Gives up deliveries. Result: outcome, and for a retry its due time in ms, for each."""
     given: list[Sequence[Arg]] = [
@@ -208,14 +208,14 @@ def nack(
     return in_parts(call, len(given), lambda done: nack(keys, group, nacks[done:], policy, now_ms=now_ms))
 
 
-def release(keys: TopicKeys, group: str, entries: Sequence[Entry], *, now_ms: Arg = "") -> Call[int]:
+def release(keys: ShardKeys, group: str, entries: Sequence[Entry], *, now_ms: Arg = "") -> Call[int]:
     """Gives deliveries back that have not begun, without spending an attempt. Result: how many."""
     call: Call[int] = script("release", keys, _rows(entries), decode=number, now_ms=now_ms, group=group)
     return in_parts(call, len(entries), lambda done: release(keys, group, entries[done:], now_ms=now_ms))
 
 
 def extend(
-    keys: TopicKeys,
+    keys: ShardKeys,
     group: str,
     consumer: str,
     entries: Sequence[Entry],
@@ -241,7 +241,7 @@ def extend(
     )
 
 
-def pass_over(keys: TopicKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = "") -> Call[int]:
+def pass_over(keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = "") -> Call[int]:
     """Acks entries that must not be delivered, and settles what expired. Result: how many had expired.
 
     An entry of another group, or none of ours, is named without its id: there is nothing to settle.

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lisa_common.call import Call, in_parts, script
-from lisa_common.keys import TopicKeys, bytes_of, text_of, wake_channel
-from lisa_common.policy import Policy
+from lisa_common.model.keys import ShardKeys, bytes_of, text_of, wake_channel
+from lisa_common.model.policy import Policy
+from lisa_common.protocol.call import Call, in_parts, script
 from lisa_common.protocol.consuming import new_seed
 from lisa_common.protocol.replies import number, numbers, pairs, rows
-from lisa_common.scripts import Arg
+from lisa_common.protocol.scripts import Arg
 
 __all__ = [
     "Promoted",
@@ -39,7 +39,7 @@ class Promoted:
     """Whether a batch was full, so that more may be due."""
 
 
-def promote(keys: TopicKeys, *, limit: int, now_ms: Arg = "") -> Call[Promoted]:
+def promote(keys: ShardKeys, *, limit: int, now_ms: Arg = "") -> Call[Promoted]:
     """Moves what is due into ready."""
 
     def decode(reply: Any) -> Promoted:
@@ -76,7 +76,7 @@ class Reclaimed:
 
 
 def reclaim(
-    keys: TopicKeys,
+    keys: ShardKeys,
     group: str,
     policy: Policy,
     *,
@@ -121,7 +121,7 @@ class Trimmed:
     """Whether more could be removed now."""
 
 
-def trim(keys: TopicKeys, *, spent_ms: int) -> Call[Trimmed]:
+def trim(keys: ShardKeys, *, spent_ms: int) -> Call[Trimmed]:
     """Removes what every group has acked, and consumers that were away for longer than `spent_ms`."""
 
     def decode(reply: Any) -> Trimmed:
@@ -145,7 +145,7 @@ class Swept:
     """When there is more to do, as things stand; None: nothing in sight."""
 
 
-def sweep(keys: TopicKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> Call[Swept]:
+def sweep(keys: ShardKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> Call[Swept]:
     """Expires messages, forgets finished ids, ages out garbage: at most `limit` of each, and five times as many ids."""
 
     def decode(reply: Any) -> Swept:
@@ -163,7 +163,7 @@ def sweep(keys: TopicKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> C
     )
 
 
-def replay(keys: TopicKeys, copies: Sequence[str], *, now_ms: Arg = "") -> Call[list[str]]:
+def replay(keys: ShardKeys, copies: Sequence[str], *, now_ms: Arg = "") -> Call[list[str]]:
     """Makes dead letters ready again. Result: for each "replayed", "unknown", "no group" or "unreadable"."""
     call = script(
         "replay",
@@ -175,13 +175,13 @@ def replay(keys: TopicKeys, copies: Sequence[str], *, now_ms: Arg = "") -> Call[
     return in_parts(call, len(copies), lambda done: replay(keys, copies[done:], now_ms=now_ms))
 
 
-def purge(keys: TopicKeys, copies: Sequence[str]) -> Call[int]:
+def purge(keys: ShardKeys, copies: Sequence[str]) -> Call[int]:
     """Deletes dead letters for good. Result: how many were there."""
     call: Call[int] = script("purge", keys, [(bytes_of(copy),) for copy in copies], decode=number)
     return in_parts(call, len(copies), lambda done: purge(keys, copies[done:]))
 
 
-def leave(keys: TopicKeys, group: str, ids: Sequence[str], *, gone: bool = True) -> Call[tuple[int, int]]:
+def leave(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool = True) -> Call[tuple[int, int]]:
     """Ends a group's copies of these messages; where it is taken to be gone, only if it is.
 
     Result: how many of the ids are done, from the first on, and how many copies were ended.
@@ -189,7 +189,7 @@ def leave(keys: TopicKeys, group: str, ids: Sequence[str], *, gone: bool = True)
     return script("leave", keys, [(bytes_of(id),) for id in ids], decode=_leave, group=bytes_of(group), gone=int(gone))
 
 
-def disband(keys: TopicKeys, group: str, *, limit: int) -> Call[tuple[str, int]]:
+def disband(keys: ShardKeys, group: str, *, limit: int) -> Call[tuple[str, int]]:
     """Takes one step in dropping a group: ends its copies by up to `limit` entries, or destroys it if there are none.
 
     With a limit of 0 nothing is ended. Result: "more", "done", "gone" (it was not there) or "owes" (nothing changed, as
@@ -208,6 +208,6 @@ def _disband(reply: Any) -> tuple[str, int]:
     return outcome.decode(), number(ended)
 
 
-def retire(keys: TopicKeys, mark: Arg) -> Call[bool]:
+def retire(keys: ShardKeys, mark: Arg) -> Call[bool]:
     """Forgets that a topic was dropped, if its mark is still this one."""
     return script("retire", keys, decode=bool, topic=keys.topic, mark=mark)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from enum import IntEnum
 
-from lisa_common.call import Call, command
-from lisa_common.keys import TopicKeys
+from lisa_common.model.keys import ShardKeys
+from lisa_common.protocol.call import Call, command
 
 __all__ = ["MARKING", "Begun", "mark"]
 
@@ -25,7 +25,7 @@ class Begun(IntEnum):
     """It was to run alone, and others run beside it: if its lease runs out, that may be their doing."""
 
 
-def mark(keys: TopicKeys, group: str, consumer: str, entries: Sequence[str], begun: Begun) -> Call[bool]:
+def mark(keys: ShardKeys, group: str, consumer: str, entries: Sequence[str], begun: Begun) -> Call[bool]:
     """Marks deliveries of this consumer, and renews their leases to the visibility timeout. Result: whether it could.
 
     Leaves alone what is no longer pending.

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
 
-from lisa_common.call import Call, Flow, command, script
-from lisa_common.failure import Failure, read_failure
-from lisa_common.keys import TopicKeys, split_copy, text_of
+from lisa_common.model.failure import Failure, read_failure
+from lisa_common.model.keys import ShardKeys, split_copy, text_of
+from lisa_common.model.record import Record, UnreadableRecord, is_husk, unpack_record
+from lisa_common.model.scores import whole_ms
+from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.producing import State
-from lisa_common.record import Record, UnreadableRecord, is_husk, unpack_record
-from lisa_common.scores import whole_ms
 
 __all__ = ["END", "PAGED", "START", "Listed", "Page", "Point", "page", "split"]
 
@@ -61,7 +61,7 @@ class Page:
 
 
 def page(
-    keys: TopicKeys, state: State, start: Point, end: Point, *, limit: int = 1_000, max_bytes: int = 2 * 1024 * 1024
+    keys: ShardKeys, state: State, start: Point, end: Point, *, limit: int = 1_000, max_bytes: int = 2 * 1024 * 1024
 ) -> Call[Page]:
     """The messages from one point, which is part of the page, up to another, which is not."""
 
@@ -96,7 +96,7 @@ def _listed(state: State, member: bytes, score: bytes, data: bytes | None, failu
     return Listed(state, group or None, id, whole_ms(score), record, read_failure(failure), unreadable)
 
 
-def split(keys: TopicKeys, state: State, start: Point, end: Point, size: int) -> Flow[list[tuple[Point, Point]]]:
+def split(keys: ShardKeys, state: State, start: Point, end: Point, size: int) -> Flow[list[tuple[Point, Point]]]:
     """Cuts what lies between two points into ranges of about `size` messages, as it stands now; at least one range."""
     name = keys.of(state.value)
     first, last = yield [

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from lisa_common.call import Call, in_parts, script
 from lisa_common.errors import OutcomeUnknown
-from lisa_common.failure import Failure, read_failure
-from lisa_common.keys import TopicKeys, text_of, wake_channel
+from lisa_common.model.failure import Failure, read_failure
+from lisa_common.model.keys import ShardKeys, text_of, wake_channel
+from lisa_common.model.record import Record, UnreadableRecord, is_husk, unpack_record
+from lisa_common.protocol.call import Call, in_parts, script
 from lisa_common.protocol.replies import numbers, rows
-from lisa_common.record import Record, UnreadableRecord, is_husk, unpack_record
-from lisa_common.scripts import Arg
-from lisa_common.values import GENERATED_SUFFIX
+from lisa_common.protocol.scripts import Arg
+from lisa_common.validation import GENERATED_SUFFIX
 
 __all__ = [
     "CancelOutcome",
@@ -65,7 +65,7 @@ class Outgoing(NamedTuple):
         return self.id.endswith(GENERATED_SUFFIX)
 
 
-def send(keys: TopicKeys, messages: Sequence[Outgoing], *, repeatable: bool, now_ms: Arg = "") -> Call[list[int]]:
+def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now_ms: Arg = "") -> Call[list[int]]:
     """Stores and schedules messages. Result: per message its due time in ms, 0 for a duplicate.
 
     Raises Resharded where the shard is closed.
@@ -83,7 +83,7 @@ def send(keys: TopicKeys, messages: Sequence[Outgoing], *, repeatable: bool, now
     )
 
 
-def close(keys: TopicKeys, ids: Sequence[str], *, now_ms: Arg = "") -> Call[list[bool]]:
+def close(keys: ShardKeys, ids: Sequence[str], *, now_ms: Arg = "") -> Call[list[bool]]:
     """Closes a shard to new messages, for good. Result: which of the ids it knows; others it never will."""
     rows_of = [(id,) for id in ids]
     return script("close", keys, rows_of, decode=lambda reply: list(map(bool, numbers(reply, len(ids)))), now_ms=now_ms)
@@ -104,7 +104,7 @@ class CancelOutcome(StrEnum):
     """There is no such message, or none any more."""
 
 
-def cancel(keys: TopicKeys, ids: Sequence[str], *, sent_ms: Arg = "", now_ms: Arg = "") -> Call[list[CancelOutcome]]:
+def cancel(keys: ShardKeys, ids: Sequence[str], *, sent_ms: Arg = "", now_ms: Arg = "") -> Call[list[CancelOutcome]]:
     """Cancels messages. Result: one outcome for each.
 
     With `sent_ms` only what was sent then; raises OutcomeUnknown where an id is another message's. Not repeatable, as
@@ -140,7 +140,7 @@ class RescheduleOutcome(StrEnum):
 
 
 def reschedule(
-    keys: TopicKeys, dues: Sequence[tuple[str, str]], *, sent_ms: Arg = "", now_ms: Arg = ""
+    keys: ShardKeys, dues: Sequence[tuple[str, str]], *, sent_ms: Arg = "", now_ms: Arg = ""
 ) -> Call[list[tuple[RescheduleOutcome, int]]]:
     """Gives messages, as pairs of id and due, new due times. Result: outcome and due time in ms for each.
 
@@ -216,7 +216,7 @@ class Found:
 _NEAREST = (State.DELIVERED, State.READY, State.RETRY, State.GARBAGE)
 
 
-def find(keys: TopicKeys, id: str, *, now_ms: Arg = "") -> Call[Found | None]:
+def find(keys: ShardKeys, id: str, *, now_ms: Arg = "") -> Call[Found | None]:
     """Where a message stands, None when it is not known.
 
     A ready message more than 2,000 entries deep in a backlog cannot be told from a delivered one: it is "ready".

@@ -4,10 +4,10 @@ import asyncio
 
 import typer
 
-from lisa_common.aio import AsyncConnection
 from lisa_common.cli import EXIT_WRONG, JsonFlag, print_json, say, shown, with_settings
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.logs import configure_logging
-from lisa_common.scripts import SCRIPT_NAMES
+from lisa_common.protocol.scripts import SCRIPT_NAMES
 from lisa_manager.commands.shared import operator
 from lisa_manager.jobs import loader
 from lisa_manager.server_checks import Health, examine

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from lisa_common.call import Flow
 from lisa_common.cli import (
     EXIT_WRONG,
     Column,
@@ -22,12 +21,13 @@ from lisa_common.cli import (
     say,
     shown_moment,
 )
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput
-from lisa_common.keys import TopicKeys
-from lisa_common.layout import Layout, by_shard, home
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.sharding import Layout, by_shard, home
+from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import server_time
-from lisa_common.values import check_id, check_name, duration_ms
+from lisa_common.validation import check_id, check_name, duration_ms
 from lisa_manager.commands.shared import TopicName, connected, operator
 from lisa_manager.operator import garbage
 from lisa_manager.operator.garbage import REASONS, DeadLetter, Pages, Wanted
@@ -186,7 +186,7 @@ class _Work:
     connection: Connection
     layout: Layout
     what: str
-    verb: Callable[[TopicKeys, Sequence[DeadLetter]], Flow[list[str]]]
+    verb: Callable[[ShardKeys, Sequence[DeadLetter]], Flow[list[str]]]
     outcomes: Counter[str] = field(default_factory=Counter)
 
     def count(self, before_ms: int | None = None) -> int:
@@ -218,7 +218,7 @@ class _Work:
                     self._do(keys, self.connection.run(pages.next_page()))
                     step(pages.seen - before)
 
-    def _do(self, keys: TopicKeys, letters: Sequence[DeadLetter]) -> None:
+    def _do(self, keys: ShardKeys, letters: Sequence[DeadLetter]) -> None:
         for some in garbage.batches(letters):
             outcomes = self.connection.run(self.verb(keys, some))
             self.outcomes.update(outcomes)

@@ -7,7 +7,7 @@ import typer
 
 from lisa_common.cli import Column, Declined, JsonFlag, YesFlag, confirm, print_json, print_table, say
 from lisa_common.errors import UnknownGroup
-from lisa_common.values import check_name
+from lisa_common.validation import check_name
 from lisa_manager.commands.shared import TopicName, connected, operator
 from lisa_manager.commands.topics import ForceFlag
 from lisa_manager.operator.group_drop import drop_group

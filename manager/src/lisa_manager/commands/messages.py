@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from lisa_common.call import Flow
 from lisa_common.cli import (
     EXIT_WRONG,
     Column,
@@ -19,11 +18,12 @@ from lisa_common.cli import (
     shown,
     shown_moment,
 )
-from lisa_common.layout import by_shard, home
+from lisa_common.model.record import Record
+from lisa_common.model.sharding import by_shard, home
 from lisa_common.protocol import producing
+from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import CancelOutcome, CopyState, Found
-from lisa_common.record import Record
-from lisa_common.values import check_id
+from lisa_common.validation import check_id
 from lisa_manager.commands.shared import TopicName, ask, operator
 from lisa_manager.operator.looking import chunks, existing
 from lisa_manager.settings import ManagerSettings

@@ -11,8 +11,8 @@ from pydantic.fields import FieldInfo
 from lisa_common.cli import read_duration, shown_duration
 from lisa_common.cli.options import bounds_of, flag_of
 from lisa_common.errors import InvalidInput
-from lisa_common.policy import Policy
-from lisa_common.values import duration_ms
+from lisa_common.model.policy import Policy
+from lisa_common.validation import duration_ms
 from lisa_manager.operator.topics import DEFAULT
 
 __all__ = ["shown_field", "with_policy"]

@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from lisa_common.cli import JsonFlag, print_json, say
+from lisa_common.client.address import read_url
 from lisa_common.errors import InvalidInput
-from lisa_common.transport.address import read_url
-from lisa_common.values import check_name
+from lisa_common.validation import check_name
 from lisa_manager.commands.shared import operator
 from lisa_manager.operator.rights import ANY_TOPIC, RoleName, rules
 from lisa_manager.settings import ManagerSettings

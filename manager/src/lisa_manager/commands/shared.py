@@ -6,9 +6,9 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from lisa_common.call import Flow
 from lisa_common.cli import with_settings
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
+from lisa_common.protocol.call import Flow
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["TopicName", "ask", "connected", "operator"]

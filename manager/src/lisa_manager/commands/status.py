@@ -12,7 +12,7 @@ from rich.table import Table
 
 from lisa_common.cli import EXIT_WRONG, Column, JsonFlag, print_json, print_table, say, shown, shown_duration
 from lisa_common.cli.output import new_table
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
 from lisa_manager.commands.shared import connected, operator
 from lisa_manager.operator.status import BUCKETS, TopicStatus, read_status
 from lisa_manager.settings import ManagerSettings

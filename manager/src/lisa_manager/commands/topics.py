@@ -6,8 +6,8 @@ import typer
 
 from lisa_common.cli import Column, Declined, JsonFlag, YesFlag, confirm, print_json, print_table, say
 from lisa_common.errors import InvalidInput
-from lisa_common.policy import Policy
-from lisa_common.topics import REFRESH_S
+from lisa_common.model.policy import Policy
+from lisa_common.protocol.registry import REFRESH_S
 from lisa_manager.commands.policy_options import shown_field, with_policy
 from lisa_manager.commands.shared import TopicName, ask, connected, operator
 from lisa_manager.operator.status import TopicStatus, read_status

@@ -7,11 +7,11 @@ are gathered, each once and only so many; a few times a second the server is ask
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.call import command
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, InvalidInput, LisaError
-from lisa_common.keys import TopicKeys
-from lisa_common.values import MAX_NAME_LENGTH, check_name
+from lisa_common.model.keys import ShardKeys
+from lisa_common.protocol.call import command
+from lisa_common.validation import MAX_NAME_LENGTH, check_name
 from lisa_manager.board import Board
 from lisa_manager.jobs.discoverer import Discoverer
 
@@ -98,10 +98,10 @@ class Adopter:
         return bool(sent_to)
 
 
-def _keys_of(prefix: str, name: str) -> TopicKeys | None:
+def _keys_of(prefix: str, name: str) -> ShardKeys | None:
     """The keys of a topic, or of a shard, by the name that a wake gives it; None for what can be none."""
     topic, _, shard = name.partition("/")
     try:
-        return TopicKeys(prefix, check_name("topic", topic), check_name("shard", shard) if shard else "")
+        return ShardKeys(prefix, check_name("topic", topic), check_name("shard", shard) if shard else "")
     except InvalidInput:
         return None

@@ -4,15 +4,15 @@ import logging
 from collections import Counter
 from collections.abc import Iterable
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.call import command
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, LisaError
-from lisa_common.keys import TOPIC_KEYS, topics_key
-from lisa_common.layout import Layout
-from lisa_common.policy import DEFAULT_POLICY, Policy
+from lisa_common.model.keys import TOPIC_KEYS, topics_key
+from lisa_common.model.policy import DEFAULT_POLICY, Policy
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol import managing
+from lisa_common.protocol.call import command
 from lisa_common.protocol.consuming import server_time
-from lisa_common.topics import REFRESH_S, parse_registry, read_dropped, read_mark, registered
+from lisa_common.protocol.registry import REFRESH_S, parse_registry, read_dropped, read_mark, registered
 from lisa_manager.board import Board
 from lisa_manager.complaints import Complaints
 from lisa_manager.resharding import CONTENTS, take_up

@@ -2,7 +2,7 @@
 
 import logging
 
-from lisa_common.aio import AsyncConnection
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER
 from lisa_manager.board import Board
 from lisa_manager.complaints import Complaints

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 
-from lisa_common.keys import TopicKeys
+from lisa_common.model.keys import ShardKeys
 from lisa_manager.board import Watched
 
 __all__ = ["Lanes", "Topics"]
@@ -19,7 +19,7 @@ class Lanes:
     A lane is there while somebody serves it: whoever adds the first topic. What is added meanwhile is served as well.
     """
 
-    def __init__(self, node_of: Callable[[TopicKeys], object]) -> None:
+    def __init__(self, node_of: Callable[[ShardKeys], object]) -> None:
         self._node_of = node_of
         self._waiting: dict[object, dict[str, Watched]] = {}
 

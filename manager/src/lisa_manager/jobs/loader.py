@@ -2,10 +2,10 @@
 
 import logging
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.call import Call, command
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError, Unreachable
-from lisa_common.scripts import SCRIPT_NAMES, load
+from lisa_common.protocol.call import Call, command
+from lisa_common.protocol.scripts import SCRIPT_NAMES, load
 
 __all__ = ["Loader", "load_scripts"]
 

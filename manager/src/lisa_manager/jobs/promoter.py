@@ -9,14 +9,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.call import Call, command
+from lisa_common.backoff import RECONNECT
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
-from lisa_common.keys import wake_channel
+from lisa_common.model.keys import wake_channel
+from lisa_common.model.scores import whole_ms
 from lisa_common.protocol import managing
+from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.consuming import server_time
-from lisa_common.scores import whole_ms
-from lisa_common.transport.server import RECONNECT
 from lisa_manager.board import Board, Watched
 from lisa_manager.complaints import Complaints
 from lisa_manager.jobs.adopter import UnknownTopics

@@ -5,7 +5,7 @@ import logging
 import math
 from collections.abc import Iterator
 
-from lisa_common.aio import AsyncConnection
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER
 from lisa_common.protocol import managing
 from lisa_common.protocol.managing import Reclaimed

@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.call import Call, command
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
+from lisa_common.protocol.call import Call, command
 from lisa_manager.board import Agenda, Board, Watched
 from lisa_manager.complaints import Complaints
 from lisa_manager.jobs.lanes import Lanes, Topics

@@ -2,9 +2,9 @@
 
 import logging
 
-from lisa_common.aio import AsyncConnection
-from lisa_common.call import Call, command
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.protocol import managing
+from lisa_common.protocol.call import Call, command
 from lisa_manager.board import Board, Watched
 from lisa_manager.complaints import Complaints
 from lisa_manager.jobs.lanes import Topics

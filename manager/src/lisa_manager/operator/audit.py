@@ -5,10 +5,10 @@ Pure: it is given all that is known of a message, and says what is wrong and whi
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from lisa_common.delivery import Entry
-from lisa_common.keys import NO_GROUP, copy_of
-from lisa_common.scores import whole_ms
-from lisa_common.values import GENERATED_SUFFIX, MAX_DELAY_S
+from lisa_common.model.delivery import Entry
+from lisa_common.model.keys import NO_GROUP, copy_of
+from lisa_common.model.scores import whole_ms
+from lisa_common.validation import GENERATED_SUFFIX, MAX_DELAY_S
 from lisa_manager.operator.pieces import Copy, GroupState, Head, Pieces
 from lisa_manager.operator.problem import Kind, Problem, Step
 

@@ -7,9 +7,9 @@ page by page, the pages of many groups in one round trip.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lisa_common.call import Call, Flow
-from lisa_common.delivery import Entry
-from lisa_common.keys import TopicKeys
+from lisa_common.model.delivery import Entry
+from lisa_common.model.keys import ShardKeys
+from lisa_common.protocol.call import Call, Flow
 from lisa_manager.operator.looking import PAGE, GroupInfo, chunks, entries
 
 __all__ = ["Backlog", "read_backlogs"]
@@ -28,7 +28,7 @@ _FIRST = 20
 class Backlog:
     """One group's share of a stream (or the whole stream, where it has no groups) that was not delivered yet."""
 
-    keys: TopicKeys
+    keys: ShardKeys
     group: GroupInfo | None
     length: int
     """Of the stream."""

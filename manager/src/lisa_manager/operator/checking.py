@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lisa_common.call import Call, Flow, command, script
 from lisa_common.errors import OF_THE_SERVER, LisaError
-from lisa_common.keys import KEY_TYPES, NO_GROUP, TOPIC_KEYS, TopicKeys, text_of
-from lisa_common.layout import Layout
+from lisa_common.model.keys import KEY_TYPES, NO_GROUP, TOPIC_KEYS, ShardKeys, text_of
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.consuming import server_time
 from lisa_manager.operator.audit import audit
 from lisa_manager.operator.looking import chunks, pairs
@@ -45,7 +45,7 @@ class Report:
     """Suspects that moved on so fast that they could not be judged: look again when there is less traffic."""
 
 
-def check(keys: TopicKeys, *, mend: bool, progress: Callable[[int], object] = lambda _: None) -> Flow[Report]:
+def check(keys: ShardKeys, *, mend: bool, progress: Callable[[int], object] = lambda _: None) -> Flow[Report]:
     """Audits a topic, and mends if told to. `progress` is called with the number of messages judged.
 
     What the server does not tell of the topic is a finding, and so no hindrance for others.
@@ -61,7 +61,7 @@ def check(keys: TopicKeys, *, mend: bool, progress: Callable[[int], object] = la
     return report
 
 
-def _check_keys(keys: TopicKeys, report: Report, *, mend: bool) -> Flow[bool]:
+def _check_keys(keys: ShardKeys, report: Report, *, mend: bool) -> Flow[bool]:
     """Looks whether each key is what it should be; says whether the topic can be read."""
     kinds: list[bytes] = yield [command("TYPE", key) for key in keys.all()]
     broken = [
@@ -76,14 +76,14 @@ def _check_keys(keys: TopicKeys, report: Report, *, mend: bool) -> Flow[bool]:
     return mended or not broken
 
 
-def _last_entry(keys: TopicKeys) -> Call[str]:
+def _last_entry(keys: ShardKeys) -> Call[str]:
     def decode(reply: list[Any]) -> str:
         return text_of(pairs(reply)["last-generated-id"])
 
     return command("XINFO", "STREAM", keys.of("ready"), decode=decode)
 
 
-def _check_messages(keys: TopicKeys, report: Report, progress: Callable[[int], object], *, mend: bool) -> Flow[None]:
+def _check_messages(keys: ShardKeys, report: Report, progress: Callable[[int], object], *, mend: bool) -> Flow[None]:
     snapshot = yield from read_snapshot(keys)
     now: int = yield server_time()
     report.messages = sum(pieces.head is not None for pieces in snapshot.pieces.values())
@@ -102,7 +102,7 @@ def _check_messages(keys: TopicKeys, report: Report, progress: Callable[[int], o
         progress(len(some))
 
 
-def _judge(keys: TopicKeys, looked: Look, now: int, report: Report, *, mend: bool) -> Flow[None]:
+def _judge(keys: ShardKeys, looked: Look, now: int, report: Report, *, mend: bool) -> Flow[None]:
     problems = audit(looked.pieces, looked.groups, now)
     if problems and not looked.whole:
         report.undecided += 1

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from lisa_common.call import Call, Flow, command
-from lisa_common.failure import Failure, read_failure
-from lisa_common.keys import NO_GROUP, TopicKeys, bytes_of, copy_of, split_copy
+from lisa_common.model.failure import Failure, read_failure
+from lisa_common.model.keys import NO_GROUP, ShardKeys, bytes_of, copy_of, split_copy
+from lisa_common.model.scores import whole_ms
 from lisa_common.protocol import managing
-from lisa_common.scores import whole_ms
+from lisa_common.protocol.call import Call, Flow, command
 from lisa_manager.operator.looking import PAGE, chunks, groups, scored
 
 __all__ = ["REASONS", "DeadLetter", "Pages", "Wanted", "batches", "count", "named", "purge", "replay"]
@@ -70,7 +70,7 @@ class Pages:
     moment of death where the last one ended; what was met of that very moment is remembered.
     """
 
-    keys: TopicKeys
+    keys: ShardKeys
     wanted: Wanted
     newest_first: bool = False
     done: bool = False
@@ -106,7 +106,7 @@ class Pages:
         return command("ZRANGE", self.keys.of("garbage"), *ends, "LIMIT", 0, limit, "WITHSCORES", decode=scored)
 
 
-def _with_failures(keys: TopicKeys, found: Sequence[tuple[str, float]]) -> Flow[list[DeadLetter]]:
+def _with_failures(keys: ShardKeys, found: Sequence[tuple[str, float]]) -> Flow[list[DeadLetter]]:
     if not found:
         return []
     values: list[bytes | None] = yield command("HMGET", keys.of("failures"), *(bytes_of(copy) for copy, _ in found))
@@ -116,12 +116,12 @@ def _with_failures(keys: TopicKeys, found: Sequence[tuple[str, float]]) -> Flow[
     ]
 
 
-def count(keys: TopicKeys, before_ms: int | None = None) -> Call[int]:
+def count(keys: ShardKeys, before_ms: int | None = None) -> Call[int]:
     """How many dead letters there are, of any group and reason."""
     return command("ZCOUNT", keys.of("garbage"), "-inf", "+inf" if before_ms is None else f"({before_ms}")
 
 
-def named(keys: TopicKeys, ids: Sequence[str]) -> Flow[tuple[list[DeadLetter], list[str]]]:
+def named(keys: ShardKeys, ids: Sequence[str]) -> Flow[tuple[list[DeadLetter], list[str]]]:
     """The dead letters of messages, and the ids that have none. Groups that are gone are searched for last."""
     known = yield groups(keys)
     names = [NO_GROUP, *(group.name for group in known)]
@@ -135,14 +135,14 @@ def named(keys: TopicKeys, ids: Sequence[str]) -> Flow[tuple[list[DeadLetter], l
     return letters, missing
 
 
-def _look_up(keys: TopicKeys, copies: Sequence[str]) -> Flow[list[DeadLetter]]:
+def _look_up(keys: ShardKeys, copies: Sequence[str]) -> Flow[list[DeadLetter]]:
     scores: list[bytes | None] = yield command("ZMSCORE", keys.of("garbage"), *map(bytes_of, copies))
     found = [(copy, float(score)) for copy, score in zip(copies, scores, strict=True) if score is not None]
     letters = yield from _with_failures(keys, found)
     return letters
 
 
-def _search(keys: TopicKeys, ids: set[str]) -> Flow[list[DeadLetter]]:
+def _search(keys: ShardKeys, ids: set[str]) -> Flow[list[DeadLetter]]:
     pages, found = Pages(keys, Wanted()), []
     while not pages.done:
         page = yield from pages.next_page()
@@ -150,13 +150,13 @@ def _search(keys: TopicKeys, ids: set[str]) -> Flow[list[DeadLetter]]:
     return found
 
 
-def replay(keys: TopicKeys, letters: Sequence[DeadLetter]) -> Flow[list[str]]:
+def replay(keys: ShardKeys, letters: Sequence[DeadLetter]) -> Flow[list[str]]:
     """Makes dead letters ready again. Result: for each "replayed", "unknown", "unreadable" or "no group"."""
     outcomes: list[str] = yield managing.replay(keys, [letter.copy for letter in letters])
     return outcomes
 
 
-def purge(keys: TopicKeys, letters: Sequence[DeadLetter]) -> Flow[list[str]]:
+def purge(keys: ShardKeys, letters: Sequence[DeadLetter]) -> Flow[list[str]]:
     """Deletes dead letters for good. Result: "purged" as often as there was one, "unknown" for the rest."""
     purged: int = yield managing.purge(keys, [letter.copy for letter in letters])
     return ["purged"] * purged + ["unknown"] * (len(letters) - purged)

@@ -8,10 +8,10 @@ trimmed. Then it is destroyed, and what is left of it is named by keys. So a dro
 import re
 from collections.abc import Iterator, Sequence
 
-from lisa_common.call import Flow, command
-from lisa_common.keys import TopicKeys, bytes_of, split_copy, text_of
-from lisa_common.layout import Layout
+from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol import managing
+from lisa_common.protocol.call import Flow, command
 from lisa_manager.operator.looking import PAGE, existing
 
 __all__ = ["drop_group", "drop_in_shard"]
@@ -25,7 +25,7 @@ def drop_group(layout: Layout, group: str, *, force: bool) -> Flow[int | None]:
     Also in those of a reshard meanwhile. Result: how many copies of messages were ended, or None: without force it was
     not dropped, as it owes.
     """
-    dropped: set[TopicKeys] = set()
+    dropped: set[ShardKeys] = set()
     ended = 0
     while left := [keys for keys in layout.served if keys not in dropped]:
         for keys in left:
@@ -38,7 +38,7 @@ def drop_group(layout: Layout, group: str, *, force: bool) -> Flow[int | None]:
     return ended
 
 
-def drop_in_shard(keys: TopicKeys, group: str, *, force: bool) -> Flow[int | None]:
+def drop_in_shard(keys: ShardKeys, group: str, *, force: bool) -> Flow[int | None]:
     """The same in one shard."""
     # Retries first: those that are promoted meanwhile are ended with the entries.
     ended = (yield from _end_failed(keys, group, gone=False)) if force else 0
@@ -54,7 +54,7 @@ def drop_in_shard(keys: TopicKeys, group: str, *, force: bool) -> Flow[int | Non
     return ended
 
 
-def _end_owed(keys: TopicKeys, group: str) -> Flow[int]:
+def _end_owed(keys: ShardKeys, group: str) -> Flow[int]:
     cursor, ended = b"0", 0
     while True:
         cursor, flat = yield command("HSCAN", keys.of("owed"), cursor, "COUNT", PAGE)
@@ -64,13 +64,13 @@ def _end_owed(keys: TopicKeys, group: str) -> Flow[int]:
             return ended
 
 
-def _end_failed(keys: TopicKeys, group: str, *, gone: bool) -> Flow[int]:
+def _end_failed(keys: ShardKeys, group: str, *, gone: bool) -> Flow[int]:
     ended: int = yield from _end_copies(keys, group, "ZSCAN", "retry", gone=gone)
     ended += yield from _end_copies(keys, group, "ZSCAN", "garbage", gone=gone)
     return ended
 
 
-def _end_copies(keys: TopicKeys, group: str, verb: str, name: str, *, gone: bool) -> Flow[int]:
+def _end_copies(keys: ShardKeys, group: str, verb: str, name: str, *, gone: bool) -> Flow[int]:
     cursor, ended = b"0", 0
     while True:
         cursor, flat = yield command(verb, keys.of(name), cursor, "MATCH", _pattern(group), "COUNT", PAGE)
@@ -83,7 +83,7 @@ def _pattern(group: str) -> bytes:
     return re.sub(rb"([\\*?\[\]^-])", rb"\\\1", bytes_of(group)) + b"/*"
 
 
-def _end(keys: TopicKeys, group: str, ids: Sequence[str], *, gone: bool) -> Flow[int]:
+def _end(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool) -> Flow[int]:
     done = ended = 0
     while done < len(ids):
         count, ended_now = yield managing.leave(keys, group, ids[done : done + _AT_ONCE], gone=gone)

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lisa_common.call import Flow, command
-from lisa_common.keys import TopicKeys, bytes_of, split_copy, text_of
-from lisa_common.layout import Layout
+from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import Flow, command
 from lisa_manager.operator.backlog import Backlog, read_backlogs
 from lisa_manager.operator.looking import PAGE, GroupInfo, groups, pairs
 
@@ -59,7 +59,7 @@ def _sum(name: str, shards: Sequence[GroupDebt]) -> GroupDebt:
     return GroupDebt(group=name, exists=exists, consumers=consumers, reading=reading, **totals)
 
 
-def _read_shard(keys: TopicKeys) -> Flow[list[GroupDebt]]:
+def _read_shard(keys: ShardKeys) -> Flow[list[GroupDebt]]:
     known: list[GroupInfo] = yield groups(keys)
     length: int = yield command("XLEN", keys.of("ready"))
     backlogs = [Backlog(keys, group, length, alone=len(known) == 1) for group in known]
@@ -87,7 +87,7 @@ def _read_shard(keys: TopicKeys) -> Flow[list[GroupDebt]]:
     ]
 
 
-def _reading(keys: TopicKeys, names: Sequence[str]) -> Flow[dict[str, int]]:
+def _reading(keys: ShardKeys, names: Sequence[str]) -> Flow[dict[str, int]]:
     def decode(reply: Any) -> int:
         # A group may have gone meanwhile.
         return 0 if isinstance(reply, Exception) else sum(pairs(info)["idle"] < _READING_MS for info in reply)
@@ -100,7 +100,7 @@ def _reading(keys: TopicKeys, names: Sequence[str]) -> Flow[dict[str, int]]:
     return dict(zip(names, counts, strict=True))
 
 
-def _count(keys: TopicKeys, verb: str, name: str) -> Flow[Counter[str]]:
+def _count(keys: ShardKeys, verb: str, name: str) -> Flow[Counter[str]]:
     found: Counter[str] = Counter()
     cursor = b"0"
     while True:

@@ -4,14 +4,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from lisa_common.call import Call, Flow, command
-from lisa_common.delivery import Entry, entry_of
-from lisa_common.errors import UnknownTopic
-from lisa_common.keys import TopicKeys, text_of, topics_key
-from lisa_common.layout import Layout
-from lisa_common.topics import parse_topic, read_registry
-from lisa_common.transport.server import lisa_error
-from lisa_common.values import check_name
+from lisa_common.errors import LisaError, UnknownTopic
+from lisa_common.model.delivery import Entry, entry_of
+from lisa_common.model.keys import ShardKeys, text_of, topics_key
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import Call, Flow, command
+from lisa_common.protocol.registry import parse_topic, read_registry
+from lisa_common.validation import check_name
 
 __all__ = [
     "PAGE",
@@ -45,22 +44,22 @@ class GroupInfo:
     """Entries not delivered yet; the server does not know after some have been deleted."""
 
 
-def groups(keys: TopicKeys) -> Call[list[GroupInfo]]:
+def groups(keys: ShardKeys) -> Call[list[GroupInfo]]:
     """The groups of a topic, by name; none where there is no stream."""
 
     def decode(reply: Any) -> list[GroupInfo]:
-        if isinstance(reply, Exception):
+        if isinstance(reply, LisaError):
             return _none_of(reply)
         return sorted((_group(info) for info in reply), key=lambda group: group.name)
 
     return command("XINFO", "GROUPS", keys.of("ready"), decode=decode, takes_errors=True)
 
 
-def _none_of(error: Exception) -> list[GroupInfo]:
+def _none_of(error: LisaError) -> list[GroupInfo]:
     # Without a stream there are no groups; anything else is wrong with the topic, or the server.
     if "no such key" in str(error):
         return []
-    raise lisa_error(error)
+    raise error
 
 
 def _group(info: list[Any]) -> GroupInfo:
@@ -74,7 +73,7 @@ def _group(info: list[Any]) -> GroupInfo:
     )
 
 
-def entries(keys: TopicKeys, first: str = "-", last: str = "+", *, count: int = PAGE) -> Call[list[Entry]]:
+def entries(keys: ShardKeys, first: str = "-", last: str = "+", *, count: int = PAGE) -> Call[list[Entry]]:
     """Entries of the ready stream, oldest first."""
     return command("XRANGE", keys.of("ready"), first, last, "COUNT", count, decode=_entries)
 

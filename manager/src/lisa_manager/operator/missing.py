@@ -2,23 +2,23 @@
 
 from collections.abc import Sequence
 
-from lisa_common import groups
-from lisa_common.call import Flow
-from lisa_common.keys import TopicKeys
-from lisa_common.layout import Layout
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol import groups
+from lisa_common.protocol.call import Flow
 from lisa_manager.operator.looking import GroupInfo
 from lisa_manager.operator.looking import groups as groups_of
 
 __all__ = ["complete_groups", "group_names", "missing_groups"]
 
 
-def group_names(shards: Sequence[TopicKeys]) -> Flow[set[str]]:
+def group_names(shards: Sequence[ShardKeys]) -> Flow[set[str]]:
     """The groups that any of the shards has."""
     known: list[list[GroupInfo]] = yield [groups_of(keys) for keys in shards]
     return {group.name for of_shard in known for group in of_shard}
 
 
-def missing_groups(layout: Layout) -> Flow[dict[str, list[TopicKeys]]]:
+def missing_groups(layout: Layout) -> Flow[dict[str, list[ShardKeys]]]:
     """The shards that lack a group which others have, by the group's name. Empty where all is well."""
     known: list[list[GroupInfo]] = yield [groups_of(keys) for keys in layout.served]
     having = {keys: {group.name for group in of_shard} for keys, of_shard in zip(layout.served, known, strict=True)}

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from lisa_common.delivery import Entry, entry_place
-from lisa_common.failure import Failure
+from lisa_common.model.delivery import Entry, entry_place
+from lisa_common.model.failure import Failure
 
 __all__ = ["Copy", "GroupState", "Head", "Pieces"]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lisa_common.errors import InvalidInput
-from lisa_common.keys import ABSENT, TopicKeys, dropped_key, topics_key, wake_channel
-from lisa_common.values import check_name
+from lisa_common.model.keys import ABSENT, ShardKeys, dropped_key, topics_key, wake_channel
+from lisa_common.validation import check_name
 
 __all__ = ["ANY_TOPIC", "RoleName", "rules"]
 
@@ -138,7 +138,7 @@ def rules(
     if preloaded and cluster:
         # To end a wait safely, consumers of a Cluster send a script.
         raise InvalidInput("preloaded", preloaded, "without a Cluster, where consumers need EVAL, it is")
-    keys = [TopicKeys(prefix, *place) for topic in topics for place in _places(_check_pattern(topic))]
+    keys = [ShardKeys(prefix, *place) for topic in topics for place in _places(_check_pattern(topic))]
     left_out = _LATER.split() * before_7_2 + ["script|load"] * (preloaded and role is not RoleName.MANAGER)
     found = _ROLES[role]
     keyless = [command for command in found.keyless.split() if command not in left_out]
@@ -174,5 +174,5 @@ def _check_pattern(topic: str) -> str:
     try:
         check_name("topic", topic.removesuffix("*") or "any")
     except InvalidInput as error:
-        raise InvalidInput("topic", topic, f"{error.limit}, with a * at the end for all that begin so") from None
+        raise InvalidInput("topic", topic, f"{error.expected}, with a * at the end for all that begin so") from None
     return topic

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lisa_common.call import Call, Flow, command, script
-from lisa_common.delivery import Entry, entry_of, entry_place
-from lisa_common.failure import read_failure
-from lisa_common.keys import TopicKeys, bytes_of, split_copy, text_of
+from lisa_common.model.delivery import Entry, entry_of, entry_place
+from lisa_common.model.failure import read_failure
+from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
+from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_manager.operator.looking import PAGE, GroupInfo, entries, groups
 from lisa_manager.operator.pieces import GroupState, Head, Pieces
 from lisa_manager.operator.problem import Step
@@ -43,7 +43,7 @@ class Snapshot:
         return self.pieces[id]
 
 
-def read_snapshot(keys: TopicKeys) -> Flow[Snapshot]:
+def read_snapshot(keys: ShardKeys) -> Flow[Snapshot]:
     """Reads everything but the bodies. What moves on while it is read may be seen twice, or nowhere."""
     found = Snapshot()
     yield from _read_records(keys, found)
@@ -56,7 +56,7 @@ def read_snapshot(keys: TopicKeys) -> Flow[Snapshot]:
     return found
 
 
-def _read_records(keys: TopicKeys, found: Snapshot) -> Flow[None]:
+def _read_records(keys: ShardKeys, found: Snapshot) -> Flow[None]:
     cursor = b"0"
     while True:
         cursor, flat = yield script("scan", keys, cursor=cursor, limit=_RECORDS)
@@ -76,7 +76,7 @@ def _head(data: bytes) -> Head:
     return Head(due_ms, due_ms + int.from_bytes(data[14:20], "big") if has_ttl else None)
 
 
-def _read_scores(keys: TopicKeys, found: Snapshot, name: str) -> Flow[None]:
+def _read_scores(keys: ShardKeys, found: Snapshot, name: str) -> Flow[None]:
     cursor = b"0"
     while True:
         cursor, flat = yield command("ZSCAN", keys.of(name), cursor, "COUNT", PAGE)
@@ -93,7 +93,7 @@ def _read_scores(keys: TopicKeys, found: Snapshot, name: str) -> Flow[None]:
             return
 
 
-def _read_values(keys: TopicKeys, found: Snapshot, name: str) -> Flow[None]:
+def _read_values(keys: ShardKeys, found: Snapshot, name: str) -> Flow[None]:
     cursor = b"0"
     while True:
         cursor, flat = yield command("HSCAN", keys.of(name), cursor, "COUNT", PAGE)
@@ -110,7 +110,7 @@ def _read_values(keys: TopicKeys, found: Snapshot, name: str) -> Flow[None]:
             return
 
 
-def read_entries(keys: TopicKeys, found: Snapshot) -> Flow[None]:
+def read_entries(keys: ShardKeys, found: Snapshot) -> Flow[None]:
     """Adds the entries that came since the snapshot, or since this was last asked for."""
     while True:
         page: list[Entry] = yield entries(keys, f"({found.last}")
@@ -123,14 +123,14 @@ def read_entries(keys: TopicKeys, found: Snapshot) -> Flow[None]:
             return
 
 
-def _read_groups(keys: TopicKeys, found: Snapshot) -> Flow[None]:
+def _read_groups(keys: ShardKeys, found: Snapshot) -> Flow[None]:
     known: list[GroupInfo] = yield groups(keys)
     for group in known:
         pending = yield from _pending(keys, group.name)
         found.groups[group.name] = GroupState(group.last, frozenset(pending))
 
 
-def _pending(keys: TopicKeys, group: str) -> Flow[list[str]]:
+def _pending(keys: ShardKeys, group: str) -> Flow[list[str]]:
     found: list[str] = []
 
     def decode(reply: Any) -> list[str]:
@@ -161,7 +161,7 @@ class Look:
     since: str
 
 
-def look(keys: TopicKeys, suspect: Pieces, since: str) -> Call[Look]:
+def look(keys: ShardKeys, suspect: Pieces, since: str) -> Call[Look]:
     """Looks at one message again, in one script."""
 
     def decode(reply: list[Any]) -> Look:
@@ -173,7 +173,7 @@ def look(keys: TopicKeys, suspect: Pieces, since: str) -> Call[Look]:
     return script("look", keys, hints, decode=decode, id=bytes_of(suspect.id), since=since, names=_named(suspect))
 
 
-def repair(keys: TopicKeys, looked: Look, steps: Sequence[Step]) -> Call[bool]:
+def repair(keys: ShardKeys, looked: Look, steps: Sequence[Step]) -> Call[bool]:
     """Takes steps to mend a message, unless anything has changed since the look. Result: whether it did."""
     return script(
         "repair",
@@ -194,7 +194,7 @@ def _named(pieces: Pieces) -> bytes:
     return bytes_of(",".join(sorted({*pieces.copies, *(pieces.owed or ())} - {""})))
 
 
-def forget_stranger(keys: TopicKeys, name: str, member: bytes) -> Call[bool]:
+def forget_stranger(keys: ShardKeys, name: str, member: bytes) -> Call[bool]:
     """Removes a member that names no copy. Result: whether it was there."""
     return command("HDEL" if name == "failures" else "ZREM", keys.of(name), member, decode=bool)
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lisa_common.call import Call, Flow, command
 from lisa_common.errors import OF_THE_SERVER, LisaError
-from lisa_common.keys import TopicKeys
-from lisa_common.layout import Layout
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.scores import whole_ms
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.consuming import server_time
-from lisa_common.scores import whole_ms
 from lisa_manager.operator.backlog import Backlog, read_backlogs
 from lisa_manager.operator.looking import GroupInfo, chunks, existing, groups, list_layouts, scored
 
@@ -108,7 +108,7 @@ def _sum_group(name: str, shards: Sequence[GroupStatus]) -> GroupStatus:
     return GroupStatus(name, sum(s.ready for s in shards), sum(s.delivered for s in shards), consumers)
 
 
-def _read_each(topics: Sequence[TopicKeys]) -> Flow[list[TopicStatus]]:
+def _read_each(topics: Sequence[ShardKeys]) -> Flow[list[TopicStatus]]:
     """The status of each; one that the server does not tell of is no hindrance for others."""
     try:
         return (yield from _read(topics))
@@ -121,13 +121,13 @@ def _read_each(topics: Sequence[TopicKeys]) -> Flow[list[TopicStatus]]:
     return [*(yield from _read_each(topics[:half])), *(yield from _read_each(topics[half:]))]
 
 
-def _damaged(keys: TopicKeys, error: LisaError) -> TopicStatus:
+def _damaged(keys: ShardKeys, error: LisaError) -> TopicStatus:
     nothing = (0,) * (len(BUCKETS) + 1)
     damage = f"{keys.tag}: {error}"
     return TopicStatus(keys.topic, *(0, 0, 0, 0, 0), late_ms=0, due_in=nothing, groups=(), damage=damage)
 
 
-def _read(topics: Sequence[TopicKeys]) -> Flow[list[TopicStatus]]:
+def _read(topics: Sequence[ShardKeys]) -> Flow[list[TopicStatus]]:
     now: int = yield server_time()
     calls = [list(_calls(keys, now)) for keys in topics]
     results = iter((yield [call for of_topic in calls for call in of_topic]))
@@ -137,7 +137,7 @@ def _read(topics: Sequence[TopicKeys]) -> Flow[list[TopicStatus]]:
     return [_status(keys, now, size, of_topic) for keys, size, of_topic in zip(topics, sizes, backlogs, strict=True)]
 
 
-def _calls(keys: TopicKeys, now: int) -> Iterator[Call[Any]]:
+def _calls(keys: ShardKeys, now: int) -> Iterator[Call[Any]]:
     yield groups(keys)
     yield command("XLEN", keys.of("ready"))
     for name in ("waiting", "retry", "garbage"):
@@ -150,7 +150,7 @@ def _calls(keys: TopicKeys, now: int) -> Iterator[Call[Any]]:
         low = f"({now + limit}"
 
 
-def _backlogs(keys: TopicKeys, sizes: list[Any]) -> list[Backlog]:
+def _backlogs(keys: ShardKeys, sizes: list[Any]) -> list[Backlog]:
     found: list[GroupInfo] = sizes[0]
     length: int = sizes[1]
     return [Backlog(keys, group, length, alone=len(found) == 1) for group in found] or [
@@ -158,7 +158,7 @@ def _backlogs(keys: TopicKeys, sizes: list[Any]) -> list[Backlog]:
     ]
 
 
-def _status(keys: TopicKeys, now: int, sizes: list[Any], backlogs: Sequence[Backlog]) -> TopicStatus:
+def _status(keys: ShardKeys, now: int, sizes: list[Any], backlogs: Sequence[Backlog]) -> TopicStatus:
     found, _, waiting, retry, garbage, first_waiting, first_retry, *due_in = sizes
     dues = [whole_ms(score) for _, score in (*first_waiting, *first_retry)]
     dues += [b.oldest.at_ms or b.oldest.due_ms for b in backlogs if b.oldest and b.oldest.id]

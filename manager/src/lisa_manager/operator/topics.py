@@ -3,15 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from lisa_common.call import Call, Flow, command, script
 from lisa_common.errors import OF_THE_SERVER, InvalidInput, LisaError
-from lisa_common.keys import TopicKeys, dropped_key, topics_key
-from lisa_common.layout import Layout
-from lisa_common.policy import Policy
+from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, managing, producing
+from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.consuming import server_time
-from lisa_common.topics import Topic, amend, dropped_mark, parse_topic, read_mark, read_registry
-from lisa_common.values import check_name
+from lisa_common.protocol.registry import Topic, amend, dropped_mark, parse_topic, read_mark, read_registry
+from lisa_common.validation import check_name
 from lisa_manager.operator.looking import GroupInfo, existing_as_stored, groups
 
 __all__ = ["DEFAULT", "Dropped", "drop_topic", "list_topics", "set_policy"]
@@ -98,7 +98,7 @@ def drop_topic(prefix: str, topic: str, *, force: bool) -> Flow[Dropped]:
 class _Gone:
     """What of a topic is gone while it is being dropped."""
 
-    shards: set[TopicKeys] = field(default_factory=set)
+    shards: set[ShardKeys] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
     messages: int = 0
     """Those that were dropped, or else those that are in the way."""
@@ -126,7 +126,7 @@ def _drop_shards(layout: Layout, gone: _Gone, *, force: bool) -> Flow[bool]:
     return True
 
 
-def _group_names(keys: TopicKeys) -> Flow[set[str]]:
+def _group_names(keys: ShardKeys) -> Flow[set[str]]:
     try:
         known: list[GroupInfo] = yield groups(keys)
     except OF_THE_SERVER:
@@ -137,12 +137,12 @@ def _group_names(keys: TopicKeys) -> Flow[set[str]]:
     return {group.name for group in known}
 
 
-def _former(layout: Layout) -> list[TopicKeys]:
+def _former(layout: Layout) -> list[ShardKeys]:
     """The shards of before all reshards, drained or not."""
     return [keys for keys in layout.ever if keys not in layout.shards]
 
 
-def _drop(keys: TopicKeys, *, force: bool) -> Call[tuple[bool, int]]:
+def _drop(keys: ShardKeys, *, force: bool) -> Call[tuple[bool, int]]:
     return script("drop", keys, decode=lambda reply: (bool(reply[0]), reply[1]), force=int(force))
 
 

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lisa_common.call import Call, Flow, command
-from lisa_common.delivery import Delivery, Entry, entry_place
 from lisa_common.errors import LisaError, NoGroup, OutcomeUnknown
-from lisa_common.keys import TopicKeys
-from lisa_common.policy import Policy
+from lisa_common.model.delivery import Delivery, Entry, entry_place
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.policy import Policy
 from lisa_common.protocol import consuming
+from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.fetching import fetch_within
-from lisa_common.reading import sort_entries
-from lisa_common.topics import Topics
+from lisa_common.protocol.registry import Topics
+from lisa_common.protocol.triage import sort_entries
 
 __all__ = ["FIRST", "BeganAnew", "Holding"]
 
@@ -39,7 +39,7 @@ class Holding:
     """The flows of one consumer. Entries of the stream stand for deliveries, which they become when fetched."""
 
     topics: Topics = field(repr=False)
-    keys: TopicKeys
+    keys: ShardKeys
     group: str
     consumer: str
 

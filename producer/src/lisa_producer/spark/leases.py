@@ -4,9 +4,9 @@ import logging
 import threading
 from collections.abc import Callable
 
-from lisa_common.call import Flow
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import LisaError
+from lisa_common.protocol.call import Flow
 
 __all__ = ["LeaseKeeper"]
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from lisa_common.errors import InvalidInput
-from lisa_common.values import check_name
+from lisa_common.validation import check_name
 from lisa_producer.message import Message
 from lisa_producer.spark.columns import Columns
 

@@ -6,11 +6,11 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput, InvalidSettings
 from lisa_common.protocol.paging import PAGED
 from lisa_common.protocol.producing import State
-from lisa_common.values import check_name
+from lisa_common.validation import check_name
 from lisa_producer.message import Confirm
 from lisa_producer.settings import ProducerSettings
 

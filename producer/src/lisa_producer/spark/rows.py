@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from lisa_common.delivery import Delivery
 from lisa_common.errors import InvalidInput
+from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.paging import Listed
 from lisa_common.protocol.producing import State
 

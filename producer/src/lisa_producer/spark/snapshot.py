@@ -25,12 +25,12 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from lisa_common.connection import Connection
-from lisa_common.keys import TopicKeys
+from lisa_common.client.connection import Connection
+from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol import paging
 from lisa_common.protocol.paging import Point
 from lisa_common.protocol.producing import State
-from lisa_common.topics import Topics
+from lisa_common.protocol.registry import Topics
 from lisa_producer.spark.options import SnapshotOptions
 from lisa_producer.spark.rows import row_of_listed, to_batch
 
@@ -61,7 +61,7 @@ class _Bounds:
 class _Range(InputPartition):
     """What one task reads."""
 
-    def __init__(self, keys: TopicKeys, state: State, start: Point, end: Point) -> None:
+    def __init__(self, keys: ShardKeys, state: State, start: Point, end: Point) -> None:
         self.keys = keys
         self.state = state
         self.start = start

@@ -14,13 +14,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from lisa_common import groups
-from lisa_common.call import Flow
-from lisa_common.connection import Connection
+from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput
-from lisa_common.keys import TopicKeys
-from lisa_common.layout import Layout
-from lisa_common.topics import Topics
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol import groups
+from lisa_common.protocol.call import Flow
+from lisa_common.protocol.registry import Topics
 from lisa_producer.spark.holding import FIRST, Holding
 from lisa_producer.spark.leases import LeaseKeeper
 from lisa_producer.spark.options import StreamOptions
@@ -38,7 +38,7 @@ Places = dict[str, str]
 class Entries(InputPartition):
     """What one task reads: what the consumer holds of a shard beyond one entry and up to another."""
 
-    def __init__(self, keys: TopicKeys, consumer: str, after: str, last: str) -> None:
+    def __init__(self, keys: ShardKeys, consumer: str, after: str, last: str) -> None:
         self.keys = keys
         self.consumer = consumer
         self.after = after
@@ -94,7 +94,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 entries[keys.shard] = last
         return {"consumer": consumer, "entries": entries}
 
-    def _take(self, keys: TopicKeys, consumer: str, after: str, rows: int | None) -> tuple[str, int]:
+    def _take(self, keys: ShardKeys, consumer: str, after: str, rows: int | None) -> tuple[str, int]:
         holding, target = self._holding(keys, consumer), self._target
         newest = self._run(holding.newest()) if target is None else target.get(keys.shard, FIRST)
         taken: tuple[str, int] = self._run(holding.take(after, newest, rows, beyond=target is None))
@@ -108,7 +108,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._keep(consumer)
         found: list[InputPartition] = []
         for shard, entry in last.items():
-            keys, begin = TopicKeys(self._topics.prefix, self._options.topic, shard), after.get(shard, FIRST)
+            keys, begin = ShardKeys(self._topics.prefix, self._options.topic, shard), after.get(shard, FIRST)
             cuts = self._run(self._holding(keys, consumer).split(begin, entry, self._options.partition_rows))
             found += [Entries(keys, consumer, low, high) for low, high in cuts]
         return found
@@ -143,7 +143,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _settle(self, consumer: str, last: Places) -> None:
         for shard, entry in last.items():
             if entry not in (self._done.get(shard), FIRST):
-                keys = TopicKeys(self._topics.prefix, self._options.topic, shard)
+                keys = ShardKeys(self._topics.prefix, self._options.topic, shard)
                 self._run(self._holding(keys, consumer).settle(entry))
                 self._done[shard] = entry
 
@@ -167,11 +167,11 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._run(groups.join([layout], self._options.group))
             self._joined = layout
 
-    def _shards(self) -> tuple[TopicKeys, ...]:
+    def _shards(self) -> tuple[ShardKeys, ...]:
         layout: Layout = self._run(self._topics.resolve(self._options.topic))
         return layout.served
 
-    def _holding(self, keys: TopicKeys, consumer: str) -> Holding:
+    def _holding(self, keys: ShardKeys, consumer: str) -> Holding:
         return Holding(self._topics, keys, self._options.group, consumer)
 
     def _run(self, flow: Flow[Any]) -> Any:

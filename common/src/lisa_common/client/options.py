@@ -1,0 +1,40 @@
+"""Options of a connection to a server, for either client."""
+
+from typing import Any
+
+from redis.backoff import NoBackoff
+
+from lisa_common.client.address import Address
+from lisa_common.errors import InvalidInput
+
+__all__ = ["NO_RETRY", "UNBOUNDED", "check_options", "connection_options"]
+
+NO_RETRY = NoBackoff()
+"""The client itself must not repeat a command: it cannot know which are safe to repeat."""
+
+UNBOUNDED = 2**31
+"""The client's own limit of connections: it would raise where we wait."""
+
+
+def connection_options(address: Address, *, name: str, timeout_s: float) -> dict[str, Any]:
+    """Options of a connection of either client. What the URL says goes first."""
+    over_tcp = {} if "path" in address.options else {"socket_keepalive": True}
+    return {
+        "client_name": name,
+        "protocol": 2,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "health_check_interval": 30,
+        **over_tcp,
+        **address.options,
+    }
+
+
+def check_options(pool: Any, address: Address) -> None:
+    """Raises InvalidInput when the URL carries options that a connection does not take."""
+    try:
+        # It does not connect yet.
+        pool.connection_class(**pool.connection_kwargs)
+    except (TypeError, ValueError) as error:
+        limit = f"with options, those of the client are ({error})"
+        raise InvalidInput("redis_url", address.shown, limit) from None

@@ -1,0 +1,135 @@
+"""Sentinel: each connection, when it is made, asks where the master is."""
+
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import redis
+import redis.asyncio
+import redis.exceptions
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.retry import Retry
+
+from lisa_common.client.address import Sentinels
+from lisa_common.client.options import NO_RETRY
+from lisa_common.client.tls import AsyncTlsConnection, TlsConnection
+from lisa_common.client.translation import nobody
+
+__all__ = [
+    "AsyncSentinelConnection",
+    "AsyncTlsSentinelConnection",
+    "SentinelConnection",
+    "TlsSentinelConnection",
+]
+
+_PATIENCE_S = 1.0
+"""Longest wait for one sentinel; another may know more."""
+
+_Failures = dict[str, Exception]
+
+
+class SentinelConnection(redis.Connection):
+    """A blocking connection to the master of a service, wherever it is when the connection is made."""
+
+    _kind: type[redis.Connection] = redis.Connection
+
+    def __init__(self, *, sentinels: Sentinels, **options: Any) -> None:
+        self._sentinels = sentinels
+        self._asking = _asking_options(sentinels, options)
+        super().__init__(**options)  # type: ignore[no-untyped-call]
+
+    def _connect(self) -> socket.socket:
+        self.host, self.port = self._find_master()
+        connected: socket.socket = super()._connect()  # type: ignore[no-untyped-call]
+        return connected
+
+    def _find_master(self) -> tuple[str, int]:
+        failures: _Failures = {}
+        for node in self._sentinels.nodes:
+            try:
+                return _master(self._ask(*node))
+            except (redis.exceptions.RedisError, OSError) as error:
+                failures["{}:{}".format(*node)] = error
+        raise _no_master(self._sentinels, failures)
+
+    def _ask(self, host: str, port: int) -> Any:
+        sentinel: Any = self._kind(host=host, port=port, retry=Retry(NO_RETRY, 0), **self._asking)
+        try:
+            sentinel.connect()
+            sentinel.send_command("SENTINEL", "MASTER", self._sentinels.service)
+            return sentinel.read_response()
+        finally:
+            sentinel.disconnect()
+
+
+class TlsSentinelConnection(SentinelConnection, TlsConnection):
+    """The same over TLS, to the sentinels too."""
+
+    _kind = TlsConnection
+
+
+class AsyncSentinelConnection(redis.asyncio.Connection):
+    """The asyncio twin of `SentinelConnection`."""
+
+    _kind: type[redis.asyncio.Connection] = redis.asyncio.Connection
+
+    def __init__(self, *, sentinels: Sentinels, **options: Any) -> None:
+        self._sentinels = sentinels
+        self._asking = _asking_options(sentinels, options)
+        super().__init__(**options)
+
+    async def _connect(self) -> None:
+        self.host, self.port = await self._find_master()
+        await super()._connect()  # type: ignore[no-untyped-call]
+
+    async def _find_master(self) -> tuple[str, int]:
+        failures: _Failures = {}
+        for node in self._sentinels.nodes:
+            try:
+                return _master(await self._ask(*node))
+            except (redis.exceptions.RedisError, OSError) as error:
+                failures["{}:{}".format(*node)] = error
+        raise _no_master(self._sentinels, failures)
+
+    async def _ask(self, host: str, port: int) -> Any:
+        sentinel: Any = self._kind(host=host, port=port, retry=AsyncRetry(NO_RETRY, 0), **self._asking)
+        try:
+            await sentinel.connect()
+            await sentinel.send_command("SENTINEL", "MASTER", self._sentinels.service)
+            return await sentinel.read_response()
+        finally:
+            await sentinel.disconnect(nowait=True)
+
+
+class AsyncTlsSentinelConnection(AsyncSentinelConnection, AsyncTlsConnection):
+    """The asyncio twin of `TlsSentinelConnection`."""
+
+    _kind = AsyncTlsConnection
+
+
+def _asking_options(sentinels: Sentinels, options: Mapping[str, Any]) -> dict[str, Any]:
+    patience_s = min(options["socket_connect_timeout"], _PATIENCE_S)
+    tls = {"tls": options["tls"]} if "tls" in options else {}
+    return {
+        "protocol": 2,
+        "socket_timeout": patience_s,
+        "socket_connect_timeout": patience_s,
+        **sentinels.login,
+        **tls,
+    }
+
+
+def _master(reply: list[bytes]) -> tuple[str, int]:
+    """Host and port of the master in what SENTINEL MASTER tells of it; one that is down is worth no try."""
+    state = dict(zip(reply[::2], reply[1::2], strict=True))
+    if {b"s_down", b"o_down"} & set(state[b"flags"].split(b",")):
+        raise redis.exceptions.ConnectionError("the master is down, and no other promoted yet")
+    return state[b"ip"].decode(), int(state[b"port"])
+
+
+def _no_master(sentinels: Sentinels, failures: _Failures) -> redis.exceptions.ConnectionError:
+    """One of the client's errors, as it expects; its cause is ours, which lisa_error finds."""
+    cause = nobody(f"no sentinel leads to the master of {sentinels.service!r}", failures)
+    error = redis.exceptions.ConnectionError(str(cause))
+    error.__cause__ = cause
+    return error

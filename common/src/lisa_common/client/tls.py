@@ -1,0 +1,125 @@
+"""TLS connections of both clients, and the context that they share."""
+
+import socket
+import ssl
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import redis
+import redis.asyncio
+
+from lisa_common.errors import InvalidInput, Untrusted
+from lisa_common.tls import Tls
+
+__all__ = ["AsyncTlsConnection", "TlsConnection", "tls_context"]
+
+_PEM = "-----BEGIN "
+_HIDDEN = "***"
+
+
+def tls_context(tls: Tls) -> ssl.SSLContext:
+    """A context that verifies the server's certificate and name, with the present content of the files.
+
+    Raises InvalidInput, which never shows a key.
+    """
+    if tls.key and not tls.cert:
+        raise InvalidInput("tls_key", _HIDDEN, "given together with tls_cert")
+    context = _trusting(tls)
+    # Names are the alternative names of a certificate; nobody has verified what its common name says.
+    context.hostname_checks_common_name = False
+    if tls.cert:
+        _identify(context, tls.cert, tls.key)
+    return context
+
+
+def _trusting(tls: Tls) -> ssl.SSLContext:
+    if tls.ca is None:
+        return ssl.create_default_context()
+    try:
+        if _is_text(tls.ca):
+            return ssl.create_default_context(cadata=tls.ca)
+        return ssl.create_default_context(cafile=tls.ca)
+    except (OSError, ValueError) as error:
+        raise InvalidInput("tls_ca", tls.ca, f"a file of PEM certificates, or their text ({_why(error)})") from None
+
+
+def _identify(context: ssl.SSLContext, cert: str, key: str | None) -> None:
+    with ExitStack() as files:
+        cert_file = files.enter_context(_as_file(cert))
+        key_file = files.enter_context(_as_file(key)) if key else None
+        try:
+            context.load_cert_chain(cert_file, key_file, password=_no_passphrase)
+        except (OSError, ValueError) as error:
+            expected = f"with tls_key, files of a PEM certificate and its key, or their texts ({_why(error)})"
+            raise InvalidInput("tls_cert", _HIDDEN if _is_text(cert) else cert, expected) from None
+
+
+def _is_text(value: str) -> bool:
+    return _PEM in value
+
+
+@contextmanager
+def _as_file(value: str) -> Iterator[str]:
+    """The name of a file that holds the value, for as long as the block runs: OpenSSL reads keys from files only."""
+    if not _is_text(value):
+        yield value
+        return
+    with tempfile.NamedTemporaryFile("w", encoding="ascii") as file:  # readable by its owner alone
+        file.write(value)
+        file.flush()
+        yield file.name
+
+
+def _no_passphrase() -> str:
+    # Without this OpenSSL would ask at the terminal.
+    raise ValueError("the key has a passphrase")
+
+
+def _why(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)
+
+
+def _not_tls() -> redis.ConnectionError:
+    """One of the client's errors, as it expects; its cause is ours, which lisa_error finds."""
+    error = redis.ConnectionError("the connection is not over TLS")
+    error.__cause__ = Untrusted("the connection that the Redis client made is not over TLS; nothing was sent")
+    return error
+
+
+class TlsConnection(redis.Connection):
+    """A blocking connection over TLS; it reads the files anew, so that renewed certificates need no restart."""
+
+    def __init__(self, *, tls: Tls, **options: Any) -> None:
+        self._tls = tls
+        super().__init__(**options, redis_connect_func=type(self).greet_over_tls)  # type: ignore[no-untyped-call]
+
+    def greet_over_tls(self) -> None:
+        """Goes on, with the password, on TLS alone: that the client calls `_connect` is no promise of its own."""
+        if not isinstance(getattr(self, "_sock", None), ssl.SSLSocket):
+            raise _not_tls()
+        self.on_connect()  # type: ignore[no-untyped-call]
+
+    def _connect(self) -> socket.socket:
+        context = tls_context(self._tls)
+        plain: socket.socket = super()._connect()  # type: ignore[no-untyped-call]
+        return context.wrap_socket(plain, server_hostname=self.host)
+
+
+class AsyncTlsConnection(redis.asyncio.Connection):
+    """The asyncio twin of `TlsConnection`."""
+
+    def __init__(self, *, tls: Tls, **options: Any) -> None:
+        self._tls = tls
+        super().__init__(**options, redis_connect_func=type(self).greet_over_tls)
+
+    async def greet_over_tls(self) -> None:
+        """As that of its twin."""
+        writer = getattr(self, "_writer", None)
+        if writer is None or writer.get_extra_info("ssl_object") is None:
+            raise _not_tls()
+        await self.on_connect()
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        return {**super()._connection_arguments(), "ssl": tls_context(self._tls)}

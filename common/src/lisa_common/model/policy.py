@@ -1,0 +1,138 @@
+"""The policy of a topic: stored with the topic, so that all programs see one truth."""
+
+import json
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from lisa_common.errors import InvalidInput
+from lisa_common.validation import MAX_DELAY_S, MAX_RETRIES
+
+__all__ = ["DEFAULT_POLICY", "LAYOUT_FIELDS", "MAX_PRIORITY", "MAX_SERVED", "MAX_SHARDS", "MAX_STORED", "Policy"]
+
+MAX_PRIORITY = 255
+MAX_SHARDS = 256
+MAX_SERVED = 16 * MAX_SHARDS
+"""Shards of one topic that may hold messages: those of today, and those of few reshards that still drain."""
+
+_MAX_FORMER = 1_000
+MAX_STORED = 65_536
+"""A stored policy; the largest that there can be is some ten thousand."""
+
+_MAX_MS = MAX_DELAY_S * 1000
+_DAY_MS = 86_400_000
+
+Milliseconds = Annotated[int, Field(ge=1, le=_MAX_MS)]
+Shards = Annotated[int, Field(ge=1, le=MAX_SHARDS)]
+
+LAYOUT_FIELDS = ("shards", "former", "drained")
+"""Fields that say where the messages are, and not how they are treated."""
+
+
+class Policy(BaseModel):
+    """How a topic treats its messages. A message may override its ttl, max retries and priority."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    visibility_ms: Annotated[int, Field(ge=100, le=_DAY_MS, description="lease on a delivery, in ms")] = 30_000
+    max_retries: Annotated[int, Field(ge=0, le=MAX_RETRIES, description="deliveries of a message are one more")] = 10
+    backoff: Annotated[Literal["exponential", "fixed"], Field(description="how delays before retries grow")] = (
+        "exponential"
+    )
+    backoff_base_ms: Annotated[Milliseconds, Field(description="delay before the first retry, in ms")] = 1_000
+    backoff_cap_ms: Annotated[Milliseconds, Field(description="longest delay before a retry, in ms")] = 3_600_000
+    backoff_jitter: Annotated[
+        float,
+        Field(ge=0, le=1, description="share by which a delay varies at random", strict=False),
+    ] = 0.1
+    ttl_ms: Annotated[
+        Milliseconds | None,
+        Field(description="time to live after the due time, in ms; none: for ever"),
+    ] = None
+    on_expire: Annotated[Literal["garbage", "drop"], Field(description="what becomes of a message that expired")] = (
+        "garbage"
+    )
+    dedup_window_ms: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=_MAX_MS,
+            description="how long a finished id that a caller chose stays known, in ms",
+        ),
+    ] = 300_000
+    garbage_retention_ms: Annotated[Milliseconds, Field(description="how long garbage is kept, in ms")] = 7 * _DAY_MS
+    garbage_max_messages: Annotated[int, Field(ge=0, le=100_000_000, description="how much garbage is kept")] = 100_000
+    max_body_bytes: Annotated[int, Field(ge=1, le=512 * 1024 * 1024 - 1024, description="largest body, in bytes")] = (
+        1_048_576
+    )
+    max_groups: Annotated[
+        int, Field(ge=1, le=10_000, description="most groups; each adds to the work on a message")
+    ] = 100
+    priority: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=MAX_PRIORITY,
+            description="order among messages due in the same ms, highest first",
+        ),
+    ] = 0
+    shards: Annotated[Shards, Field(description="over how many slots of a Cluster the topic is spread")] = 1
+    former: Annotated[
+        tuple[Shards, ...],
+        Field(max_length=_MAX_FORMER, description="numbers of shards before each reshard, oldest first", strict=False),
+    ] = ()
+    drained: Annotated[
+        tuple[Annotated[int, Field(ge=0, lt=_MAX_FORMER)], ...],
+        Field(
+            max_length=_MAX_FORMER, description="which of those, by position, hold no messages any more", strict=False
+        ),
+    ] = ()
+
+    @model_validator(mode="after")
+    def _serves_a_few_shards(self) -> Self:
+        drained = frozenset(self.drained)
+        served = self.shards + sum(count for at, count in enumerate(self.former) if at not in drained)
+        if served > MAX_SERVED:
+            raise ValueError(f"at most {MAX_SERVED} shards may hold messages, former shards included")
+        return self
+
+    @cached_property
+    def as_json(self) -> str:
+        """The fields by which scripts treat messages."""
+        return self.model_dump_json(exclude_none=True, exclude={*LAYOUT_FIELDS, "max_groups"})
+
+    @classmethod
+    def load(cls, stored: bytes | str) -> "Policy":
+        """The policy from its stored form, which holds only what differs from the defaults.
+
+        Raises InvalidInput naming the field when it is damaged.
+        """
+        if len(stored) > MAX_STORED:
+            raise InvalidInput("policy", "too long", f"one of at most {MAX_STORED} bytes is")
+        try:
+            fields = json.loads(stored)
+        except (ValueError, RecursionError):
+            raise InvalidInput("policy", stored, "JSON is") from None
+        if not isinstance(fields, dict):
+            raise InvalidInput("policy", stored, "a JSON object is")
+        return cls.of(fields)
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> "Policy":
+        """The policy of these fields, defaults for the rest; raises InvalidInput for the first that is not allowed."""
+        try:
+            return cls(**fields)
+        except ValidationError as error:
+            first = error.errors()[0]
+            # What concerns several fields has no place of its own: it is about the layouts.
+            name = ".".join(str(part) for part in first["loc"][:1]) or "former"
+            known = "" if name in cls.model_fields else f"; fields are {', '.join(cls.model_fields)}"
+            raise InvalidInput(f"policy field {name}", first.get("input"), first["msg"] + known) from None
+
+    def dump(self) -> str:
+        """The stored form: the fields that were set."""
+        return json.dumps(self.model_dump(exclude_unset=True), separators=(",", ":"))
+
+
+DEFAULT_POLICY = Policy()

@@ -1,0 +1,152 @@
+"""What the core hands to its shells: calls to make, and flows that ask for them.
+
+The core does no I/O. A `Call` is one command or script and the function that reads its reply. A `Flow` is a generator
+that yields calls, one or a pipeline of several, and is sent their results; `lisa_common.client.connection` and
+`lisa_common.client.async_connection` drive flows over a blocking and an asyncio client.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from itertools import pairwise
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from lisa_common.model.keys import ShardKeys
+from lisa_common.protocol.scripts import Arg, Script, load
+
+__all__ = [
+    "Call",
+    "Each",
+    "Flow",
+    "Unfinished",
+    "command",
+    "complete",
+    "in_parts",
+    "key_of",
+    "script",
+    "unfinished",
+    "units",
+]
+
+T = TypeVar("T")
+
+
+def _as_is(reply: Any) -> Any:
+    return reply
+
+
+class Call(NamedTuple, Generic[T]):
+    """One Redis command and how to read its reply.
+
+    `repeatable` says that doing it twice is as good as doing it once: shells that retry do so without it only when the
+    call was certainly not carried out.
+    """
+
+    args: tuple[Arg, ...]
+    decode: Callable[[Any], T] = _as_is
+    script: Script | None = None
+    repeatable: bool = True
+    takes_errors: bool = False
+    """Whether `decode` judges an error reply, too: it receives the LisaError. Otherwise the error is raised."""
+
+
+class Each(tuple[Call[Any], ...]):
+    """A pipeline for several callers: what a call ends with is its result, an error too, and concerns no other call."""
+
+    __slots__ = ()
+
+
+Flow = Generator[Call[Any] | Sequence[Call[Any]], Any, T]
+
+
+def command(
+    *args: Arg,
+    decode: Callable[[Any], T] = _as_is,
+    repeatable: bool = True,
+    takes_errors: bool = False,
+) -> Call[T]:
+    """A plain command."""
+    return Call(args, decode, None, repeatable, takes_errors)
+
+
+def script(
+    name: str,
+    keys: ShardKeys,
+    rows: Sequence[Sequence[Arg]] = (),
+    /,
+    *,
+    decode: Callable[[Any], T] = _as_is,
+    repeatable: bool = True,
+    **args: Arg,
+) -> Call[T]:
+    """A script with the keys, arguments and rows that its header declares."""
+    found = load(name)
+    bound = found.bind(keys, rows, **args)
+    return Call(("EVALSHA", found.sha, *bound), decode, found, repeatable)
+
+
+class Unfinished(NamedTuple):
+    """The result of a batch of which a script has done only a part, as its work is bounded."""
+
+    done: Any
+    rest: Call[Any]
+    """The call for what is left; its result is added to `done`."""
+
+
+def in_parts(batch: Call[T], size: int, rest: Callable[[int], Call[T]]) -> Call[T]:
+    """A call of a script over so many rows that says how many of them it has done, and what came of these.
+
+    `rest` gives the call for the rows from a position on. Shells make it, and add the results up.
+    """
+
+    def decode(reply: Any) -> Any:
+        done, results = reply
+        if not min(1, size) <= done <= size:
+            raise ValueError(f"a script says that it has done {done} of {size} rows")
+        decoded: Any = batch.decode(results)
+        if isinstance(decoded, list) and len(decoded) != done:
+            raise ValueError(f"a script tells of {len(decoded)} rows, and says that it has done {done}")
+        return decoded if done == size else Unfinished(decoded, rest(done))
+
+    return batch._replace(decode=decode)
+
+
+def unfinished(results: Sequence[Any]) -> list[int]:
+    """Positions of the results that are a part."""
+    return [at for at, result in enumerate(results) if type(result) is Unfinished]
+
+
+def complete(results: list[Any], positions: Sequence[int], more: Sequence[Any]) -> None:
+    """Adds what came of the rest to the results at these positions."""
+    for at, result in zip(positions, more, strict=True):
+        done = results[at].done
+        results[at] = Unfinished(done + result.done, result.rest) if type(result) is Unfinished else done + result
+
+
+_KEYLESS = frozenset(
+    (
+        *("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "INFO", "PING", "PUBLISH", "SCRIPT", "TIME"),
+        *("WAIT", "WAITAOF"),
+    )
+)
+_CONTAINERS = frozenset(("MEMORY", "OBJECT", "XGROUP", "XINFO"))
+"""Commands with subcommands; their keys stand behind these."""
+
+
+def key_of(call: Call[Any]) -> Arg | None:
+    """The first key of a call, None for a command without."""
+    name, *words = call.args
+    if name == "EVALSHA":
+        return words[2] if words[1] else None
+    if name == "XREADGROUP":
+        return words[words.index("STREAMS", 3) + 1]
+    if name in _KEYLESS or not words:
+        return None
+    return words[1] if name in _CONTAINERS else words[0]
+
+
+def units(calls: Sequence[Call[Any]]) -> list[range]:
+    """Cuts a pipeline into what belongs together: a call with a key, and those without one behind it.
+
+    They may be about its effect, as WAIT is, so they go where it goes, and are made again with it.
+    """
+    starts = [at for at, call in enumerate(calls) if not at or key_of(call) is not None]
+    return [range(*ends) for ends in pairwise((*starts, len(calls)))]

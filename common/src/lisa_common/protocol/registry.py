@@ -1,0 +1,207 @@
+"""The registry of topics and their policies, as flows: producers declare in it, managers and operators list it."""
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from lisa_common.errors import InvalidInput, OutcomeUnknown, Refused, Unreachable
+from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
+from lisa_common.model.policy import DEFAULT_POLICY, MAX_STORED, Policy
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import Call, Flow, command, script
+from lisa_common.protocol.replies import byte_values, pairs
+from lisa_common.validation import check_name
+
+__all__ = [
+    "REFRESH_S",
+    "Topic",
+    "Topics",
+    "amend",
+    "dropped_mark",
+    "parse_registry",
+    "parse_topic",
+    "read_dropped",
+    "read_mark",
+    "read_registry",
+    "registered",
+]
+
+logger = logging.getLogger(__name__)
+
+_AGAIN_S = 1.0
+"""When to read the registry again that could not be read."""
+
+REFRESH_S = 10.0
+"""How long a program goes by what it has read; whoever still sends to a dropped topic declares it anew within it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as the registry has it."""
+
+    name: str
+    policy: Policy = DEFAULT_POLICY
+
+
+def parse_topic(name: str, stored: bytes) -> Topic:
+    """A topic from its entry; one whose policy is damaged gets the default policy, and a line in the log."""
+    # What is too long to be a policy is cut, so that it is not kept.
+    return _parse_topic(name, stored[: MAX_STORED + 1])
+
+
+@lru_cache(maxsize=100_000)
+def _parse_topic(name: str, stored: bytes) -> Topic:
+    try:
+        return Topic(name, Policy.load(stored))
+    except ValueError as error:  # InvalidInput is one
+        logger.error("topic %r has a damaged policy, the default stands in: %s", name, error)
+        return Topic(name)
+
+
+@lru_cache(maxsize=10_000)
+def _complain_once(complaint: str) -> None:
+    logger.error(complaint)
+
+
+def read_registry(prefix: str) -> Flow[dict[str, Topic]]:
+    """All topics by name. Fields that are no topic names are left out."""
+    return parse_registry((yield registered(prefix)))
+
+
+def registered(prefix: str) -> Call[list[bytes]]:
+    """The registry as it stands there, for `parse_registry`."""
+    return command("HGETALL", topics_key(prefix), decode=_flat)
+
+
+def _flat(reply: Any) -> list[bytes]:
+    byte_values(reply, 2 * (len(reply) // 2))
+    return list(reply)
+
+
+def parse_registry(reply: list[bytes]) -> dict[str, Topic]:
+    """All topics by name. Fields that are no topic names are left out."""
+    return {name: parse_topic(name, policy) for name, policy in _by_topic("the registry", reply).items()}
+
+
+def read_dropped(prefix: str) -> Flow[dict[str, bytes]]:
+    """The marks of topics that were dropped lately, by name."""
+    key = dropped_key(prefix)
+    return _by_topic(key, (yield command("HGETALL", key, decode=_flat)))
+
+
+def dropped_mark(now_ms: int, layout: Layout) -> str:
+    """What is said of a topic that is dropped now: when, and where somebody may still send to it."""
+    return f"{now_ms} {layout.policy.dump()}"
+
+
+def read_mark(prefix: str, name: str, mark: bytes) -> tuple[int, Layout]:
+    """When a topic was dropped, in ms, and the layout that it had; long ago, and the default, where that is damaged."""
+    at, _, policy = mark.partition(b" ")
+    return int(at) if at.isdigit() else 0, Layout(prefix, name, parse_topic(name, policy or b"{}").policy)
+
+
+def _by_topic(place: str, reply: list[bytes]) -> dict[str, bytes]:
+    found = {}
+    for name, stored in pairs(reply):
+        try:
+            found[check_name("topic", name.decode("utf-8", "replace"))] = stored
+        except InvalidInput as error:
+            _complain_once(f"passed over in {place}: {error}")
+    return found
+
+
+def amend(prefix: str, topic: str, before: bytes | None, policy: Policy | None) -> Call[bool]:
+    """Sets a topic's policy, or with None forgets the topic, if the registry still says what it said before.
+
+    Result: whether it did.
+    """
+    after = policy.dump() if policy else ""
+    keys = ShardKeys(prefix, topic)
+    return script("amend", keys, decode=bool, repeatable=False, topic=topic, before=before or b"", after=after)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    until: float
+    layout: Layout
+    declared: bool = True
+
+
+@dataclass(slots=True)
+class Topics:
+    """What one program knows of topics: their shards and their policies, for `REFRESH_S` seconds."""
+
+    prefix: str
+    clock: Callable[[], float] = time.monotonic
+    _known: dict[str, _Known] = field(default_factory=dict)
+
+    def known(self, topic: str, *, declared: bool = False) -> Layout | None:
+        """What `resolve`, or `declare`, would say without asking anybody; None where they have to ask.
+
+        Raises InvalidInput for a name that cannot be one.
+        """
+        known = self._known.get(check_name("topic", topic))
+        if known is None or self.clock() >= known.until or (declared and not known.declared):
+            return None
+        return known.layout
+
+    def resolve(self, topic: str) -> Flow[Layout]:
+        """Shards and policy of a topic; raises InvalidInput for a name that cannot be one. Writes nothing."""
+        known = self._known.get(check_name("topic", topic))
+        if known is None or self.clock() >= known.until:
+            return (yield from self.resolve_anew(topic))
+        return known.layout
+
+    def resolve_each(self, topics: Collection[str]) -> Flow[dict[str, Layout]]:
+        """The same for several topics, in one round trip at most; for who reads them, and sends nothing.
+
+        What is known holds on while the registry cannot be read, as its node of a Cluster may be away, and no other.
+        """
+        now = self.clock()
+        stale = [name for name in topics if (known := self._known.get(name)) is None or now >= known.until]
+        if stale:
+            try:
+                yield from self._read([check_name("topic", name) for name in stale])
+            except (Unreachable, OutcomeUnknown, Refused):
+                if any(name not in self._known for name in stale):
+                    raise
+                until = self.clock() + _AGAIN_S
+                self._known |= {name: replace(self._known[name], until=until) for name in stale}
+        return {topic: self._known[topic].layout for topic in topics}
+
+    def recall_each(self, topics: Collection[str]) -> Flow[dict[str, Layout]]:
+        """The same as `resolve_each`, but of topics that were ever read as they were then, however long ago."""
+        if not all(topic in self._known for topic in topics):
+            return (yield from self.resolve_each(topics))
+        return {topic: self._known[topic].layout for topic in topics}
+
+    def resolve_anew(self, topic: str) -> Flow[Layout]:
+        """The same as `resolve`, of a name that was checked, however lately the topic was read."""
+        yield from self._read([topic])
+        return self._known[topic].layout
+
+    def declare(self, topic: str) -> Flow[Layout]:
+        """Makes a topic that was resolved, with the default policy, unless it is there. Result: its layout then."""
+        known = self._known[topic]
+        if known.declared:
+            return known.layout
+        if (yield command("HSETNX", topics_key(self.prefix), topic, "{}")):
+            self._known[topic] = replace(known, declared=True)
+            return known.layout
+        # Whoever declared it meanwhile may have spread it over shards.
+        return (yield from self.resolve_anew(topic))
+
+    def _read(self, topics: list[str]) -> Flow[None]:
+        found: list[bytes | None] = yield command(
+            "HMGET", topics_key(self.prefix), *topics, decode=lambda reply: byte_values(reply, len(topics))
+        )
+        until = self.clock() + REFRESH_S
+        for topic, stored in zip(topics, found, strict=True):
+            policy = DEFAULT_POLICY if stored is None else parse_topic(topic, stored).policy
+            known = self._known.get(topic)
+            # A layout knows its keys by now.
+            layout = known.layout if known and known.layout.policy == policy else Layout(self.prefix, topic, policy)
+            self._known[topic] = _Known(until, layout, declared=stored is not None)

@@ -1,0 +1,44 @@
+"""What becomes of entries that were read: deliveries, and those that must not be delivered."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lisa_common.model.delivery import Delivery, Entry, delivery_of
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.record import UnreadableRecord, is_husk, unpack_record
+from lisa_common.protocol.consuming import Nack
+
+__all__ = ["Sorted", "sort_entries"]
+
+
+@dataclass(slots=True)
+class Sorted:
+    """What one read brought from one topic, sorted by what is to be done with it."""
+
+    deliveries: list[Delivery] = field(default_factory=list)
+    pass_over: list[Entry] = field(default_factory=list)
+    unreadable: list[Nack] = field(default_factory=list)
+
+
+def sort_entries(
+    keys: ShardKeys, group: str, entries: Sequence[Entry], records: Sequence[bytes | None], now_ms: int
+) -> Sorted:
+    """Sorts entries that a group read, with their records as they were fetched at that time of the server."""
+    found = Sorted()
+    for entry, data in zip(entries, records, strict=True):
+        if entry.id is None or data is None or entry.group not in (None, group):
+            found.pass_over.append(entry._replace(id=None))
+            continue
+        try:
+            record = None if is_husk(data) else unpack_record(data)
+        except UnreadableRecord as error:
+            found.unreadable.append(Nack(entry, f"unreadable record: {error}", rejected=True))
+            continue
+        if record is not None and (record.due_ms != entry.due_ms or entry.made_ms < record.sent_ms):
+            # Left over from an earlier message of the same id, which may have been due at the same time.
+            found.pass_over.append(entry._replace(id=None))
+        elif record is None or (record.expires_ms is not None and record.expires_ms <= now_ms):
+            found.pass_over.append(entry)
+        else:
+            found.deliveries.append(delivery_of(keys, group, entry, record))
+    return found

@@ -1,0 +1,137 @@
+"""Checks of what callers pass in: each returns the value as Lisa uses it, or raises `InvalidInput`."""
+
+import json
+import math
+import re
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from lisa_common.errors import ByteCount, InvalidInput
+
+__all__ = [
+    "GENERATED_SUFFIX",
+    "MAX_DELAY_S",
+    "MAX_HEADERS_BYTES",
+    "MAX_ID_BYTES",
+    "MAX_NAME_LENGTH",
+    "MAX_RETRIES",
+    "Duration",
+    "body_bytes",
+    "check_id",
+    "check_int",
+    "check_name",
+    "check_new_id",
+    "duration_ms",
+    "headers_json",
+    "moment_ms",
+]
+
+Duration = float | timedelta
+
+MAX_NAME_LENGTH = 128
+MAX_ID_BYTES = 200
+MAX_DELAY_S = 10 * 366 * 86_400
+MAX_RETRIES = 1_000
+MAX_HEADERS_BYTES = 16_384
+GENERATED_SUFFIX = "~"
+"""Ends the ids that Lisa makes, and only those: they are forgotten at ack, as nobody can send them again."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_NAME = re.compile(r"[A-Za-z0-9_.:-]+")
+
+
+def check_name(field: str, value: object) -> str:
+    """A topic, group or consumer: letters, digits, `_.:-`, at most 128 of them."""
+    if not isinstance(value, str) or len(value) > MAX_NAME_LENGTH or not _NAME.fullmatch(value):
+        raise InvalidInput(field, value, f"1 to {MAX_NAME_LENGTH} letters, digits or _ . : -")
+    return value
+
+
+def check_id(value: object) -> str:
+    """A message id: printable text of at most 200 bytes in UTF-8."""
+    if not isinstance(value, str) or not value or not value.isprintable() or len(value.encode()) > MAX_ID_BYTES:
+        raise InvalidInput("id", value, f"1 to {MAX_ID_BYTES} bytes of printable text")
+    return value
+
+
+def check_new_id(value: object) -> str:
+    """An id that a caller chose for a new message: as `check_id`, and not like those that Lisa makes."""
+    if check_id(value).endswith(GENERATED_SUFFIX):
+        raise InvalidInput("id", value, f"text that does not end in {GENERATED_SUFFIX!r}, as generated ids do")
+    return str(value)
+
+
+def check_int(field: str, value: object, low: int, high: int) -> int:
+    """A whole number within bounds, both included."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InvalidInput(field, value, f"a whole number from {low} to {high}")
+    return value
+
+
+def duration_ms(field: str, value: object, *, low_ms: int = 0, high_s: float = MAX_DELAY_S) -> int:
+    """A duration in seconds (`float`) or as `timedelta`, rounded up to the millisecond."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    # The comparison also refuses NaN; it comes before ceil, which cannot take infinities.
+    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds <= high_s:
+        exact = seconds * 1000
+        nearest = round(exact)
+        # 0.1 + 0.2 s are 300 ms, not 301: a float's last bits are no part of what the caller meant.
+        meant = math.isclose(exact, nearest, rel_tol=1e-15, abs_tol=1e-6)
+        milliseconds = nearest if meant else math.ceil(exact)
+        if milliseconds >= low_ms:
+            return milliseconds
+    high = "10 years" if high_s == MAX_DELAY_S else f"{high_s:g} s"
+    raise InvalidInput(field, value, f"seconds or a timedelta from {low_ms / 1000:g} s to {high}")
+
+
+def moment_ms(field: str, value: object) -> int:
+    """An aware `datetime` as milliseconds since the epoch, rounded up."""
+    if not isinstance(value, datetime) or value.tzinfo is None or value.utcoffset() is None:
+        raise InvalidInput(field, value, "a datetime with a time zone")
+    milliseconds = -((_EPOCH - value) // _MILLISECOND)
+    latest_s = time.time() + MAX_DELAY_S
+    # 0 is how scripts say "duplicate".
+    if not 1 <= milliseconds <= latest_s * 1000:
+        raise InvalidInput(field, value, f"a time from 1970 to {datetime.fromtimestamp(latest_s, UTC):%Y-%m-%d}")
+    return milliseconds
+
+
+def body_bytes(body: object, max_bytes: int) -> bytes:
+    """A body as it is stored: bytes as they are, text as UTF-8, anything else as JSON."""
+    if isinstance(body, (bytes, bytearray, memoryview)):
+        data = bytes(body)
+    elif isinstance(body, str):
+        data = _utf8("body", body)
+    else:
+        try:
+            data = json.dumps(body, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidInput("body", body, f"bytes, text or a JSON value ({error})") from None
+    if len(data) > max_bytes:
+        raise InvalidInput("body", ByteCount(len(data)), f"at most {max_bytes} bytes")
+    return data
+
+
+def headers_json(headers: object) -> bytes:
+    """Headers, a mapping of text to text, as JSON of at most 16 KiB; empty for none."""
+    if headers is None:
+        return b""
+    if not isinstance(headers, Mapping) or not all(
+        isinstance(key, str) and isinstance(value, str) for key, value in headers.items()
+    ):
+        raise InvalidInput("headers", headers, "a mapping of text to text")
+    if not headers:
+        return b""
+    data = _utf8("headers", json.dumps(dict(headers), ensure_ascii=False, separators=(",", ":")))
+    if len(data) > MAX_HEADERS_BYTES:
+        raise InvalidInput("headers", ByteCount(len(data)), f"at most {MAX_HEADERS_BYTES} bytes")
+    return data
+
+
+def _utf8(field: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(field, text, f"text that UTF-8 can encode ({error.reason})") from None

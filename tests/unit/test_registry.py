@@ -1,0 +1,40 @@
+"""What a program knows of topics, and for how long."""
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from lisa_common.errors import AccessDenied, LisaError, Unreachable
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.registry import REFRESH_S, Topics
+
+
+def resolved(topics: Topics, names: Collection[str], reply: Any) -> tuple[dict[str, Layout], bool]:
+    """What is known of topics, with what the registry says when it is asked, or an error; and whether it was asked."""
+    flow, asked = topics.resolve_each(names), False
+    try:
+        next(flow)
+        asked = True
+        flow.throw(reply) if isinstance(reply, LisaError) else flow.send(reply)
+    except StopIteration as stop:
+        return stop.value, asked
+    raise AssertionError
+
+
+def test_who_reads_goes_by_what_is_known_while_the_registry_is_away() -> None:
+    """It may be at a node of its own. What is not known, or not allowed, is told."""
+    now = 0.0
+    topics = Topics("lisa", clock=lambda: now)
+    known, _ = resolved(topics, ["orders"], [b'{"shards": 2}'])
+    assert len(known["orders"].shards) == 2
+    for _ in range(3):
+        now += REFRESH_S
+        assert resolved(topics, ["orders"], Unreachable("away")) == (known, True)
+        assert resolved(topics, ["orders"], Unreachable("away")) == (known, False)
+    now += REFRESH_S
+    with pytest.raises(Unreachable):
+        resolved(topics, ["orders", "invoices"], Unreachable("away"))
+    with pytest.raises(AccessDenied):
+        resolved(topics, ["orders"], AccessDenied("no"))
+    assert resolved(topics, ["orders"], [b"{}"])[0] != known

@@ -1,0 +1,102 @@
+"""What is made again of a pipeline that failed, and what is not."""
+
+import math
+import time
+from typing import Any
+
+import pytest
+
+from lisa_common.client.retry import PipelineRetry
+from lisa_common.errors import LisaError, OutcomeUnknown, Refused, ServerError, Unreachable
+from lisa_common.protocol.call import Call, Each, command, units
+
+SEND: Call[Any] = command("HSET", "k", repeatable=False)
+READ: Call[Any] = command("HGET", "k")
+WAIT: Call[Any] = command("WAIT", 1, 0)
+
+
+def test_units() -> None:
+    """A call with a key begins one; what has no key belongs to the call before it."""
+    assert units([]) == []
+    assert units([WAIT, WAIT]) == [range(2)]
+    assert units([WAIT, READ, WAIT, WAIT, READ]) == [range(1), range(1, 4), range(4, 5)]
+
+
+def test_only_what_failed_is_left() -> None:
+    """Results find their places, whichever try brought them; delays grow."""
+    retry = PipelineRetry([SEND, READ, SEND], [1, Refused("full"), Unreachable("away")], math.inf)
+    assert retry.left == [READ, SEND]
+    assert retry.delay_s > 0
+    retry.take([Refused("full"), 3])
+    assert (retry.left, retry.results[2]) == ([READ], 3)
+    retry.take([2])
+    assert (retry.left, retry.results) == ([], [1, 2, 3])
+
+
+def test_a_unit_is_made_again_as_a_whole() -> None:
+    """A WAIT is about the send before it, which was refused; it tells nothing by itself."""
+    retry = PipelineRetry([SEND, WAIT, SEND, WAIT], [1, 1, Refused("full"), 0], math.inf)
+    assert retry.left == [SEND, WAIT]
+    retry.take([2, 1])
+    assert retry.results == [1, 1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("calls", "results"),
+    [
+        ([SEND], [OutcomeUnknown("broke")]),
+        ([READ, SEND], [OutcomeUnknown("broke")] * 2),
+        ([SEND, WAIT], [1, Refused("busy")]),
+        ([READ, READ], [Refused("full"), ServerError("WRONGTYPE")]),
+    ],
+    ids=["may be done", "one may be done", "done, but for the rest", "would never be done"],
+)
+def test_what_must_not_be_made_again(calls: list[Call[Any]], results: list[Any]) -> None:
+    """Its error is raised."""
+    [error] = {result for result in results if isinstance(result, LisaError) and not isinstance(result, Refused)} or {
+        result for result in results if isinstance(result, LisaError)
+    }
+    with pytest.raises(type(error), match=str(error)):
+        PipelineRetry(calls, results, math.inf)
+
+
+def test_what_may_be_made_twice_is() -> None:
+    """Also when it may have been done."""
+    assert PipelineRetry([READ, WAIT], [OutcomeUnknown("broke")] * 2, math.inf).left == [READ, WAIT]
+
+
+def test_an_unknown_outcome_stays_unknown() -> None:
+    """That a later try did nothing says nothing of the tries before it."""
+    retry = PipelineRetry([READ], [OutcomeUnknown("broke")], time.monotonic() + 1)
+    retry._deadline = 0
+    with pytest.raises(OutcomeUnknown, match="broke") as caught:
+        retry.take([Unreachable("away")])
+    assert isinstance(caught.value.__cause__, Unreachable)
+
+
+def test_patience_ends() -> None:
+    """The error is that of the last try."""
+    with pytest.raises(Refused, match="full"):
+        PipelineRetry([READ], [Refused("full")], time.monotonic())
+
+
+def test_patience_has_no_end_of_its_own() -> None:
+    """A server may be away for days: the delays between tries stay at a second at most."""
+    retry = PipelineRetry([READ], [Unreachable("away")], math.inf)
+    for _ in range(2_000):
+        retry.take([Unreachable("away")])
+        assert 0 <= retry.delay_s <= 1
+    retry.take([5])
+    assert (retry.left, retry.results) == ([], [5])
+
+
+def test_of_calls_of_several_callers_each_has_its_own_error() -> None:
+    """What must not be made again, or is too late, is a result: it ends no other call."""
+    calls = Each([SEND, READ, READ])
+    retry = PipelineRetry(calls, [OutcomeUnknown("broke"), Refused("full"), ServerError("bad")], math.inf)
+    assert retry.left == [READ]
+    assert [type(result) for result in retry.results] == [OutcomeUnknown, Refused, ServerError]
+    retry.take([3])
+    assert (retry.left, retry.results[1]) == ([], 3)
+    late = PipelineRetry(calls, [1, Refused("full"), 2], time.monotonic())
+    assert (late.left, type(late.results[1])) == ([], Refused)
