@@ -49,9 +49,10 @@ bench-spark: .venv/synced ## rows per second from Spark, against the same bytes 
 chaos: .venv/synced ## try to break the promises; SEED=… reproduces a run, MINUTES=10, CHAOS="--faults 'kill a worker'"
 	PYTHONPATH=tests $(RUN) python -m chaos --seed '$(SEED)' --minutes $(or $(MINUTES),3) $(CHAOS)
 
-check: .venv/synced ## lint, formatting, types
+check: .venv/synced ## lint, formatting, floors, types
 	$(RUN) ruff check
 	$(RUN) ruff format --check
+	$(RUN) lint-imports --no-logo
 	$(RUN) mypy
 
 format: .venv/synced ## format, and mend what ruff can mend by itself
@@ -59,7 +60,7 @@ format: .venv/synced ## format, and mend what ruff can mend by itself
 	$(RUN) ruff check --fix
 
 clean: ## remove what was made here
-	rm -rf demo-spark.png .venv .venv-bench .venv-lowest .tools dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf demo-spark.png .import_linter_cache .venv .venv-bench .venv-lowest .tools dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 .venv/synced: pyproject.toml uv.lock $(wildcard */pyproject.toml) | $(filter .tools/%,$(UV))
 	$(UV) sync --locked --all-packages --all-extras
