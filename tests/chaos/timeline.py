@@ -1,8 +1,9 @@
 """The server's clock over a run, from samples of it: what it showed at most, and at least, between two moments."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from chaos.history import Clock
 
@@ -17,7 +18,7 @@ _STRETCH_S = 10.0
 
 @dataclass(slots=True)
 class _Stretch:
-    """From `since` to `until`, in s, the server's clock was ahead of ours by `low` to `high` ms."""
+    """The server's clock was ahead of ours by `low` to `high` ms, at some time between `since` and `until`, in s."""
 
     since: float
     until: float
@@ -29,54 +30,49 @@ class Timeline:
     """Bounds on the server's clock, in ms, at moments of the history's clock, in s.
 
     A sample was taken somewhere between question and answer, so each bounds the clock on both sides; while the clock is
-    not set, the best of them hold for all. When it is set between two samples, it may have shown either.
+    not set, the best of them hold for all. When it is set, it may have shown either from when the last sample before
+    was asked for until the first one after was answered.
     """
 
     def __init__(self, samples: Sequence[Clock]) -> None:
-        self._stretches = list(_with_gaps(_stretches(sorted(samples, key=lambda sample: sample.at))))
+        self._stretches = list(_stretches(sorted(samples, key=lambda sample: sample.at)))
         self._starts = [stretch.since for stretch in self._stretches]
+        self._ends = [stretch.until for stretch in self._stretches]
 
     def at_most(self, since: float, until: float) -> float:
         """The latest time that the server's clock may have shown between the two moments."""
-        if not self._stretches:
-            return float("inf")
-        *before, last = self._between(since, until)
-        return max([last.high + until * 1000, *(each.high + each.until * 1000 for each in before)])
+        return max((each.high + min(until, each.until) * 1000 for each in self._between(since, until)), default=inf)
 
     def at_least(self, since: float, until: float) -> float:
         """The earliest time that the server's clock may have shown between the two moments."""
-        if not self._stretches:
-            return float("-inf")
-        first, *behind = self._between(since, until)
-        return min([first.low + since * 1000, *(each.low + each.since * 1000 for each in behind)])
+        return min((each.low + max(since, each.since) * 1000 for each in self._between(since, until)), default=-inf)
 
     def _between(self, since: float, until: float) -> list[_Stretch]:
-        first = max(bisect_right(self._starts, since) - 1, 0)
-        return self._stretches[first : max(bisect_right(self._starts, until), first + 1)]
+        return self._stretches[bisect_left(self._ends, since) : bisect_right(self._starts, until)]
 
 
 def _stretches(samples: Sequence[Clock]) -> Iterator[_Stretch]:
-    current: _Stretch | None = None
+    groups = list(_unset(samples))
+    for at, group in enumerate(groups):
+        yield _Stretch(
+            since=groups[at - 1][-1].since if at else -inf,
+            until=groups[at + 1][0].at if at + 1 < len(groups) else inf,
+            low=max(sample.server_ms - sample.at * 1000 for sample in group),
+            high=min(sample.server_ms - sample.since * 1000 for sample in group),
+        )
+
+
+def _unset(samples: Sequence[Clock]) -> Iterator[list[Clock]]:
+    """Groups of samples between which the clock was not set."""
+    group: list[Clock] = []
+    low, high = -inf, inf
     for sample in samples:
-        low, high = sample.server_ms - sample.at * 1000, sample.server_ms - sample.since * 1000
-        if current and low - _JUMP_MS < current.high and current.low < high + _JUMP_MS and _is_near(current, sample):
-            current.until, current.low, current.high = sample.at, max(current.low, low), min(current.high, high)
-            continue
-        if current:
-            yield current
-        current = _Stretch(sample.at, sample.at, low, high)
-    if current:
-        yield current
-
-
-def _is_near(stretch: _Stretch, sample: Clock) -> bool:
-    return sample.at - stretch.since < _STRETCH_S
-
-
-def _with_gaps(stretches: Iterator[_Stretch]) -> Iterator[_Stretch]:
-    last: _Stretch | None = None
-    for stretch in stretches:
-        if last:
-            yield _Stretch(last.until, stretch.since, min(last.low, stretch.low), max(last.high, stretch.high))
-        yield stretch
-        last = stretch
+        sample_low, sample_high = sample.server_ms - sample.at * 1000, sample.server_ms - sample.since * 1000
+        is_same = sample_low - _JUMP_MS < high and low < sample_high + _JUMP_MS
+        if group and not (is_same and sample.at - group[0].at < _STRETCH_S):
+            yield group
+            group, low, high = [], -inf, inf
+        group.append(sample)
+        low, high = max(low, sample_low), min(high, sample_high)
+    if group:
+        yield group
