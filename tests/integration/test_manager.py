@@ -177,13 +177,13 @@ async def test_a_changed_policy_is_taken_over(
     """A lowered visibility timeout takes no lease back that was given under the one before; all else holds at once."""
     declare(visibility_ms=3_600_000)
     async with managed(redis_url, prefix) as manager:
-        await wait_until_async(lambda: "orders" in manager._board.topics)
-        watched = manager._board.topics["orders"]
+        await wait_until_async(lambda: "orders" in manager._table.shards)
+        shard = manager._table.shards["orders"]
         await sender.send_many("orders", [Message(body=b"x", id="kept"), Message(body=b"x", id="extended")])
         [kept, extended] = await consumer.read(wait=10)
-        await wait_until_async(lambda: watched.pending.get("billing"))
+        await wait_until_async(lambda: shard.pending.get("billing"))
         declare(visibility_ms=100, backoff="fixed", backoff_base_ms=1)
-        await wait_until_async(lambda: watched.policy.visibility_ms == 100)
+        await wait_until_async(lambda: shard.policy.visibility_ms == 100)
         assert await consumer.extend(extended, lease=0.2) == [True]
         [again] = await _collect(consumer, 1)
         assert (again.id, again.attempt) == ("extended", 2)
@@ -196,12 +196,12 @@ async def test_a_mark_goes_though_the_registry_stays(redis_url: str, prefix: str
     async with managed(redis_url, prefix, **NEVER) as manager:
         client.hset(dropped_key(prefix), "late", int(time.time() * 1000))
         await manager._discover()
-        assert set(manager._board.topics) == {"late"}
+        assert set(manager._table.shards) == {"late"}
         client.hset(dropped_key(prefix), "late", 1)
         await manager._discover()
         assert not client.hgetall(dropped_key(prefix))
         await manager._discover()
-        assert not manager._board.topics
+        assert not manager._table.shards
 
 
 async def test_dropped_topics_are_retired(
@@ -215,11 +215,11 @@ async def test_dropped_topics_are_retired(
     declare("anew")
     declare("orders")
     async with managed(redis_url, prefix) as manager:
-        await wait_until_async(lambda: sorted(manager._board.topics) == ["again", "anew", "orders", "recent"])
+        await wait_until_async(lambda: sorted(manager._table.shards) == ["again", "anew", "orders", "recent"])
         assert sorted(client.hkeys(registry)) == [b"again", b"anew", b"orders"]
         assert client.hgetall(dropped) == {b"recent": str(now_ms).encode()}
         client.hdel(registry, "orders")
-        await wait_until_async(lambda: sorted(manager._board.topics) == ["again", "anew", "recent"])
+        await wait_until_async(lambda: sorted(manager._table.shards) == ["again", "anew", "recent"])
 
 
 async def test_who_goes_on_reading_brings_no_topic_back(
@@ -234,12 +234,12 @@ async def test_who_goes_on_reading_brings_no_topic_back(
         await manager._discover()
         assert keys_left(client, prefix) == [f"{prefix}:{{orders}}:ready"]
         await manager._discover()
-        assert not manager._board.topics
+        assert not manager._table.shards
     await sender.send("orders", b"x", id="m")
     assert [delivery.id for delivery in await consumer.read()] == ["m"]
 
 
-async def test_what_no_reshard_can_reach_is_told_and_kept(
+async def test_what_no_reshard_can_reach_is_logged_and_kept(
     redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A message in a shard of a dropped topic that was declared anew with another number of them, until it is gone."""
@@ -247,12 +247,12 @@ async def test_what_no_reshard_can_reach_is_told_and_kept(
     await sender.send("orders", b"x", id="m", delay=60)
     client.hset(topics_key(prefix), "orders", "{}")
     client.hset(dropped_key(prefix), "orders", '1 {"shards":2}')
-    told = "topic orders: sent to in shards of before it was dropped: orders/"
+    problem = "drop of orders failed: former shards are still in use: orders/"
     async with managed(redis_url, prefix, **NEVER) as manager:
         for _ in range(3):
             await manager._discover()
-        assert set(manager._board.topics) == {"orders", "orders/0", "orders/1"}
-        assert caplog.text.count(told) == 1
+        assert set(manager._table.shards) == {"orders", "orders/0", "orders/1"}
+        assert caplog.text.count(problem) == 1
         assert await sender.cancel("orders", "m") == "cancelled"
         await manager._discover()
         assert not client.exists(dropped_key(prefix))
@@ -280,9 +280,9 @@ async def test_a_broken_topic_does_not_delay_others(
             await sender.send("orders", b"x", delay=0.05)
             [delivery] = await _collect(consumer, 1)
             assert 0 <= _lag_ms(delivery) < 1_000
-    assert "cannot promote" not in caplog.text, "the trouble of one topic is not taken for the server's"
-    complaints = [record.getMessage() for record in caplog.records if "WRONGTYPE" in record.getMessage()]
-    assert len(complaints) == len(set(complaints)), "each is told once"
+    assert "cannot promote" not in caplog.text, "a problem of one topic is not one of the server"
+    problems = [record.getMessage() for record in caplog.records if "WRONGTYPE" in record.getMessage()]
+    assert len(problems) == len(set(problems)), "each is logged once"
 
 
 async def test_a_damaged_registry_does_not_stop_the_manager(
@@ -293,8 +293,8 @@ async def test_a_damaged_registry_does_not_stop_the_manager(
     async with managed(redis_url, prefix) as manager:
         await sender.send("orders", b"x", delay=0.05)
         await _collect(consumer, 1)
-        assert list(manager._board.topics) == ["orders"]
-        assert manager._board.topics["orders"].policy == Policy()
+        assert list(manager._table.shards) == ["orders"]
+        assert manager._table.shards["orders"].policy == Policy()
 
 
 async def test_foreign_wakes_are_harmless(
@@ -304,13 +304,13 @@ async def test_foreign_wakes_are_harmless(
     async with managed(redis_url, prefix) as manager:
         await wait_until_async(lambda: client.pubsub_numsub(f"{prefix}:wake")[0][1] == 1)
         await sender.send("orders", b"x", delay=3_600)
-        await wait_until_async(lambda: "orders" in manager._board.topics)
+        await wait_until_async(lambda: "orders" in manager._table.shards)
         dues = (b"", b" -1", b" 1e9", b" " + b"9" * 400, b" " + b"9" * 5_000, " ²".encode())
         for wake in (b"", b"\xff\xfe 1", b"a/b 5", *(b"orders" + due for due in dues)):
             client.publish(f"{prefix}:wake", wake)
         await sender.send("orders", b"x", delay=0.1)
         await _collect(consumer, 1)
-        assert list(manager._board.topics) == ["orders"]
+        assert list(manager._table.shards) == ["orders"]
 
 
 async def test_two_managers_do_the_work_of_one(

@@ -1,4 +1,4 @@
-"""A fault in one job, or one topic, is told once, and ends neither the manager nor the other jobs."""
+"""A fault in one job, or one topic, is logged once, and ends neither the manager nor the other jobs."""
 
 import logging
 from typing import Any
@@ -7,19 +7,19 @@ import pytest
 import redis
 
 from lisa_common.model.keys import ShardKeys, topics_key
-from lisa_manager.jobs.lanes import Topics
 from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.jobs.trimmer import Trimmer
+from lisa_manager.shard_table import WatchedShard
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import wait_until_async
 from support.commands import Commands
 from support.running import managed
 
 
-async def test_a_fault_is_told_once_and_ends_nothing(
+async def test_a_fault_is_logged_once_and_ends_nothing(
     *, redis_url: str, client: redis.Redis, prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    """In a job, in each of its turns; and in a loop, which begins again."""
+    """In a job that fails in each turn, and in a loop, which restarts."""
     caplog.set_level(logging.ERROR)
     ready, turns = ShardKeys(prefix, "orders").of("ready"), []
 
@@ -29,11 +29,11 @@ async def test_a_fault_is_told_once_and_ends_nothing(
 
     look, looks = Promoter._look, []
 
-    async def fail_twice(promoter: Promoter, topics: Topics) -> None:
+    async def fail_twice(promoter: Promoter, shards: list[WatchedShard]) -> None:
         looks.append(1)
         if len(looks) <= 2:
             raise ZeroDivisionError("of the promoter")
-        await look(promoter, topics)
+        await look(promoter, shards)
 
     monkeypatch.setattr(Trimmer, "turn", fail)
     monkeypatch.setattr(Promoter, "_look", fail_twice)
@@ -41,8 +41,11 @@ async def test_a_fault_is_told_once_and_ends_nothing(
     async with AsyncProducer(settings=settings) as producer, managed(redis_url, prefix):
         await producer.send("orders", b"x", delay=0.05)
         await wait_until_async(lambda: client.exists(ready) and len(turns) > 5)
-    told = [record.getMessage() for record in caplog.records if record.exc_info]
-    assert sorted(told) == ["promote: ZeroDivisionError: of the promoter", "trim: ZeroDivisionError: of the trimmer"]
+    problems = [record.getMessage() for record in caplog.records if record.exc_info]
+    assert sorted(problems) == [
+        "promote failed: ZeroDivisionError: of the promoter",
+        "trim failed: ZeroDivisionError: of the trimmer",
+    ]
 
 
 def test_numbers_that_json_has_not(redis_url: str, client: redis.Redis, prefix: str) -> None:

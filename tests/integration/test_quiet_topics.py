@@ -12,9 +12,10 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.consuming import server_time
 from lisa_consumer import AsyncConsumer, ConsumerSettings
-from lisa_manager.board import Agenda, Board
+from lisa_manager.due_queue import DueQueue
 from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.settings import ManagerSettings
+from lisa_manager.shard_table import ShardTable
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import Server, count_calls, wait_until_async
 from support.plain import plain_client
@@ -69,7 +70,7 @@ async def test_a_retry_of_a_quiet_topic_is_found(redis_url: str, prefix: str) ->
         await producer.send("orders", b"x", id="a")
         [delivery] = await consumer.read(wait=5)
         async with managed(redis_url, prefix, quiet_poll_s=0.3) as manager:
-            await wait_until_async(lambda: [watched.calm for watched in manager._board.topics.values()] == [True] * 2)
+            await wait_until_async(lambda: [shard.calm for shard in manager._table.shards.values()] == [True] * 2)
             with plain_client(redis_url) as client:
                 client.xack(keys.of("ready"), "billing", delivery.entry.entry)
                 client.zadd(keys.of("retry"), {"billing/a": delivery.due_ms})
@@ -80,21 +81,21 @@ async def test_a_retry_of_a_quiet_topic_is_found(redis_url: str, prefix: str) ->
 async def test_a_wake_during_a_look_is_not_forgotten(redis_url: str, prefix: str, *, calm: bool) -> None:
     """The look may have come before the send; its result does not put off what was heard meanwhile."""
     settings = ManagerSettings(redis_url=redis_url, prefix=prefix)
-    board = Board(prefix, fallback_s=settings.poll_s)
-    board.update([Layout(prefix, "orders")])
-    board.topics["orders"].calm = calm
+    table = ShardTable(prefix, fallback_s=settings.poll_s)
+    table.update([Layout(prefix, "orders")])
+    table.shards["orders"].calm = calm
     async with AsyncConnection.of(settings, name="test") as connection:
-        promoter = Promoter(connection, board, settings)
+        promoter = Promoter(connection, table, settings)
         promoter._listening = True
         now_ms = await connection.call(server_time())
-        look = asyncio.create_task(promoter._look(board.due(board.promotions)))
+        look = asyncio.create_task(promoter._look(table.take_due(table.promotions)))
         await asyncio.sleep(0)
-        promoter._clock_of(board.topics["orders"]).see(now_ms, board.clock())
+        promoter._clock_of(table.shards["orders"]).see(now_ms, table.clock())
         promoter._hear(b"orders %d" % (now_ms + 700))
         await look
-    moment = board.promotions.next_moment()
+    moment = table.promotions.next_moment()
     assert moment is not None
-    assert moment - board.clock() < 0.8
+    assert moment - table.clock() < 0.8
 
 
 @given(
@@ -108,26 +109,26 @@ async def test_a_wake_during_a_look_is_not_forgotten(redis_url: str, prefix: str
         )
     )
 )
-def test_an_agenda_is_a_map_of_moments(steps: list[tuple[str, str, int]]) -> None:
-    """However names are moved, each has one moment, and is taken once when that has come."""
-    agenda, moments = Agenda(), dict[str, float]()
-    for step, name, moment in steps:
+def test_a_due_queue_is_a_map_of_moments(steps: list[tuple[str, str, int]]) -> None:
+    """However tags are moved, each has one moment, and is taken once when it is due."""
+    queue, moments = DueQueue(), dict[str, float]()
+    for step, tag, moment in steps:
         if step == "take":
-            due = {name for name, at in moments.items() if at <= moment}
-            taken = agenda.take_due(moment, again=moment + 5)
+            due = {tag for tag, at in moments.items() if at <= moment}
+            taken = queue.take_due(moment, again=moment + 5)
             assert (set(taken), len(taken)) == (due, len(due))
             moments |= dict.fromkeys(due, moment + 5)
         elif step == "put":
-            agenda.put(name, moment)
-            moments[name] = moment
+            queue.put(tag, moment)
+            moments[tag] = moment
         elif step == "add":
-            agenda.add(name, moment)
-            moments.setdefault(name, moment)
+            queue.add(tag, moment)
+            moments.setdefault(tag, moment)
         elif step == "drop":
-            agenda.drop(name)
-            moments.pop(name, None)
+            queue.drop(tag)
+            moments.pop(tag, None)
         else:
-            hastened = name in moments and moment < moments[name]
-            assert agenda.hasten(name, moment) == hastened
-            moments |= {name: moment} if hastened else {}
-        assert agenda.next_moment() == min(moments.values(), default=None)
+            hastened = tag in moments and moment < moments[tag]
+            assert queue.hasten(tag, moment) == hastened
+            moments |= {tag: moment} if hastened else {}
+        assert queue.next_moment() == min(moments.values(), default=None)

@@ -15,8 +15,8 @@ from lisa_common.model.keys import ShardKeys, topics_key, wake_channel
 from lisa_common.model.policy import DEFAULT_POLICY, MAX_SERVED, Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.registry import parse_topic
-from lisa_manager.board import Board
 from lisa_manager.jobs.discoverer import Discoverer
+from lisa_manager.shard_table import ShardTable
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import wait_until_async
 from support.plain import node_of
@@ -68,11 +68,11 @@ async def test_wakes_declare_nothing(redis_url: str, client: redis.Redis, prefix
 
     async with AsyncProducer(settings=settings) as producer, managed(redis_url, prefix) as manager:
         await producer.send("orders", b"x", id="before")
-        await wait_until_async(lambda: "orders" in manager._board.topics)
+        await wait_until_async(lambda: "orders" in manager._table.shards)
         before = resource.getrusage(resource.RUSAGE_SELF)
         await asyncio.to_thread(publish)
         await producer.send("shoes", b"x", delay=60)
-        await wait_until_async(lambda: "shoes" in manager._board.topics)
+        await wait_until_async(lambda: "shoes" in manager._table.shards)
         after = resource.getrusage(resource.RUSAGE_SELF)
     assert sorted(client.hkeys(topics_key(prefix))) == [b"orders", b"shoes"]
     assert after.ru_maxrss - before.ru_maxrss < 30_000, "KiB"
@@ -87,21 +87,21 @@ async def test_a_send_declares_what_the_registry_lost(redis_url: str, client: re
         client.publish(wake_channel(prefix), "nobody 1")
         client.hset(keys.of("messages"), "m", b"x")
         client.publish(wake_channel(prefix), "lost 1")
-        await wait_until_async(lambda: "lost" in manager._board.topics)
+        await wait_until_async(lambda: "lost" in manager._table.shards)
     assert client.hkeys(topics_key(prefix)) == [b"lost"]
 
 
-async def test_a_topic_of_many_shards_is_told_once(
+async def test_a_topic_of_many_shards_is_logged_once(
     connection: AsyncConnection, client: redis.Redis, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line each as it comes and goes: thousands of lines would hold up the topics of others."""
+    """One line when it comes and one when it goes: thousands of lines would delay other topics."""
     caplog.set_level(logging.INFO, "lisa_manager")
-    discoverer = Discoverer(connection, Board(prefix, fallback_s=1))
+    discoverer = Discoverer(connection, ShardTable(prefix, fallback_s=1))
     client.hset(topics_key(prefix), "orders", Policy(shards=256).dump())
     await discoverer.turn()
     client.delete(topics_key(prefix))
     await discoverer.turn()
     assert [record.getMessage() for record in caplog.records] == [
-        "topic orders: serving it, shards: 256",
-        "topic orders: gone, shards: 256",
+        "serving topic orders, shards: 256",
+        "removed topic orders, shards: 256",
     ]
