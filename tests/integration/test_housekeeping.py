@@ -1,4 +1,4 @@
-"""A manager's housekeeping goes on while there is more to do, and serves topics in turn."""
+"""A manager's housekeeping continues while there is work, and serves topics in turn."""
 
 import itertools
 
@@ -21,8 +21,8 @@ def _keys(prefix: str, topic: str) -> ShardKeys:
     return ShardKeys(prefix, topic)
 
 
-async def test_one_turn_ends_all_that_is_over(connection: AsyncConnection, client: redis.Redis, prefix: str) -> None:
-    """Many batches of one topic, however full each of them was."""
+async def test_one_turn_forgets_all_finished_ids(connection: AsyncConnection, client: redis.Redis, prefix: str) -> None:
+    """Many full batches of one topic."""
     finished = _keys(prefix, "orders").of("finished")
     client.eval(_FINISH, 1, finished, 10_000)
     table = ShardTable(prefix, fallback_s=1)
@@ -31,8 +31,8 @@ async def test_one_turn_ends_all_that_is_over(connection: AsyncConnection, clien
     assert client.zcard(finished) == 0
 
 
-async def test_a_long_sweep_does_not_keep_others(connection: AsyncConnection, client: redis.Redis, prefix: str) -> None:
-    """A turn ends in time, with a step for each topic; the rest is left to the next."""
+async def test_a_long_sweep_delays_no_others(connection: AsyncConnection, client: redis.Redis, prefix: str) -> None:
+    """A turn ends in time, with a step for each topic; the next turn does the rest."""
     large, small = (_keys(prefix, topic).of("finished") for topic in ("large", "small"))
     client.eval(_FINISH, 1, large, 50_000)
     client.eval(_FINISH, 1, small, 1_500)
@@ -45,7 +45,7 @@ async def test_a_long_sweep_does_not_keep_others(connection: AsyncConnection, cl
 
 
 async def test_one_turn_trims_a_long_stream(connection: AsyncConnection, client: redis.Redis, prefix: str) -> None:
-    """Step by step, as to free it all at once would keep the server."""
+    """Step by step, as one large trim would block the server."""
     ready = _keys(prefix, "orders").of("ready")
     client.eval(_FILL, 1, ready, 50_000)
     client.xgroup_create(ready, "g", "$")

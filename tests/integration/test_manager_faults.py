@@ -48,8 +48,8 @@ async def test_a_fault_is_logged_once_and_ends_nothing(
     ]
 
 
-def test_numbers_that_json_has_not(redis_url: str, client: redis.Redis, prefix: str) -> None:
-    """`show --json` is JSON, also of a body that is not quite."""
+def test_numbers_beyond_json(redis_url: str, client: redis.Redis, prefix: str) -> None:
+    """`show --json` prints JSON even for a body that is not."""
     commands = Commands(redis_url, prefix)
     body = b'{"a": NaN, "b": [Infinity, -Infinity, 1e999, 1.5], "c": 1}'
     for id, sent in (("odd", body), ("long", b"[" + b"9" * 5_000 + b"]"), ("deep", b"[" * 900 + b"NaN" + b"]" * 900)):
@@ -62,7 +62,7 @@ def test_numbers_that_json_has_not(redis_url: str, client: redis.Redis, prefix: 
 
 
 def test_twenty_thousand_entries_of_one_id(redis_url: str, client: redis.Redis, prefix: str) -> None:
-    """A check looks at them, and mends what can be mended."""
+    """A check finds them, and repairs what it can."""
     keys, commands = ShardKeys(prefix, "orders"), Commands(redis_url, prefix)
     assert commands.producer("send", "orders", "x", "--id", "m", "--delay", "60").code == 0
     script = "for i = 1, 20000 do redis.call('XADD', KEYS[1], '*', 'id', 'm', 'due', 7, 'n', 1) end"

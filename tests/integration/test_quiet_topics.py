@@ -1,4 +1,4 @@
-"""Topics of which nothing is expected: what looking after them costs, and that nothing is missed all the same."""
+"""Quiet topics cost little, and nothing in them is missed."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,7 +25,7 @@ TOPICS = 20
 
 
 async def test_quiet_topics_cost_plain_looks_only(own_server: Callable[..., Server], prefix: str) -> None:
-    """While nothing is expected no script runs, and a look is one command; a wake is heard all the same."""
+    """While nothing is due no script runs, and a check is one command; a wake still works."""
     server = own_server()
     settings = ProducerSettings(redis_url=server.url, prefix=prefix)
     async with AsyncProducer(settings=settings) as producer:
@@ -42,7 +42,7 @@ async def test_quiet_topics_cost_plain_looks_only(own_server: Callable[..., Serv
 
 
 async def test_deliveries_of_a_quiet_topic_are_found(own_server: Callable[..., Server], prefix: str) -> None:
-    """A message due now passes by the manager; when its consumer dies, it is reclaimed all the same."""
+    """The manager sees nothing of a message that is due now, but reclaims it when its consumer dies."""
     server = own_server()
     async with AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer:
         with server.client() as client:
@@ -58,7 +58,7 @@ async def test_deliveries_of_a_quiet_topic_are_found(own_server: Callable[..., S
 
 
 async def test_a_retry_of_a_quiet_topic_is_found(redis_url: str, prefix: str) -> None:
-    """Without a wake, too, which is but a hint; other topics have none."""
+    """Also without a wake, which is only a hint, and beside a topic without retries."""
     keys = ShardKeys(prefix, "orders")
     consuming = ConsumerSettings(redis_url=redis_url, prefix=prefix)
     async with (
@@ -79,7 +79,7 @@ async def test_a_retry_of_a_quiet_topic_is_found(redis_url: str, prefix: str) ->
 
 @pytest.mark.parametrize("calm", [False, True])
 async def test_a_wake_during_a_look_is_not_forgotten(redis_url: str, prefix: str, *, calm: bool) -> None:
-    """The look may have come before the send; its result does not put off what was heard meanwhile."""
+    """The look may have come before the send, so its result does not delay the wake."""
     settings = ManagerSettings(redis_url=redis_url, prefix=prefix)
     table = ShardTable(prefix, fallback_s=settings.poll_s)
     table.update([Layout(prefix, "orders")])

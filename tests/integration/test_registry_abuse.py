@@ -1,4 +1,4 @@
-"""What a producer may write about topics costs a manager little, and declares nothing."""
+"""Hostile writes of a producer about topics cost a manager little, and declare nothing."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ from support.running import managed
     ids=["a million", "many shards", "many reshards", "negative", "many drained", "huge", "long"],
 )
 def test_a_policy_has_bounds(policy: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    """One beyond them is damaged: the default stands in, which is logged once and in short."""
+    """The default replaces a policy beyond them, with one short line in the log."""
     stored = json.dumps(policy).encode()
     with pytest.raises(InvalidInput):
         Policy.load(stored)
@@ -47,15 +47,15 @@ def test_a_policy_has_bounds(policy: dict[str, Any], caplog: pytest.LogCaptureFi
     assert len(record.getMessage()) < 600
 
 
-def test_what_reshards_make_is_allowed() -> None:
-    """Hundreds of them over the years, of which the latest still drain."""
+def test_policies_of_many_reshards_are_allowed() -> None:
+    """Hundreds of reshards over the years; only the latest former shards still hold messages."""
     policy = Policy.of({"shards": 256, "former": [256] * 900, "drained": list(range(897))})
     assert Policy.load(policy.dump()) == policy
     assert len(Layout("lisa", "orders", policy).served) == 4 * 256 < MAX_SERVED
 
 
 async def test_wakes_declare_nothing(redis_url: str, client: redis.Redis, prefix: str) -> None:
-    """A publisher of 100,000 names: the manager's memory and time are bounded, and other topics served."""
+    """With 100,000 names published, the manager's memory and time are bounded, and it serves other topics."""
     channel = wake_channel(prefix)
     settings = ProducerSettings(redis_url=redis_url, prefix=prefix)
 
@@ -80,7 +80,7 @@ async def test_wakes_declare_nothing(redis_url: str, client: redis.Redis, prefix
 
 
 async def test_a_send_declares_what_the_registry_lost(redis_url: str, client: redis.Redis, prefix: str) -> None:
-    """A wake behind which there are messages has the topic served, and declared."""
+    """A wake for a topic with messages has the topic declared and served."""
     keys = ShardKeys(prefix, "lost")
     async with managed(redis_url, prefix, discover_s=60) as manager:
         await wait_until_async(lambda: client.pubsub_numsub(wake_channel(prefix))[0][1] == 1)

@@ -11,7 +11,7 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol.registry import REFRESH_S
 from lisa_manager.due_queue import DueQueue
 
-__all__ = ["ShardTable", "WatchedShard"]
+__all__ = ["ShardTable", "Shards", "WatchedShard"]
 
 
 @dataclass(slots=True)
@@ -53,6 +53,9 @@ class WatchedShard:
         """Returns the longest visibility timeout in ms that leases without a length of their own may have."""
         self.longer_leases = [(former_ms, until) for former_ms, until in self.longer_leases if now < until]
         return max([self.policy.visibility_ms, *(former_ms for former_ms, _ in self.longer_leases)])
+
+
+Shards = list[WatchedShard]
 
 
 class ShardTable:
@@ -107,7 +110,7 @@ class ShardTable:
         if not self.reclaims.hasten(tag, moment):
             self.reclaims.add(tag, moment)
 
-    def take_due(self, queue: DueQueue) -> list[WatchedShard]:
+    def take_due(self, queue: DueQueue) -> Shards:
         """Returns the shards that are due. Each is due again in `fallback_s` unless the caller puts it anew."""
         now = self.clock()
         tags = queue.take_due(now, now + self._fallback_s)

@@ -13,7 +13,7 @@ from lisa_manager.due_queue import DueQueue
 from lisa_manager.jobs.node_queues import NodeQueues
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.settings import ManagerSettings
-from lisa_manager.shard_table import ShardTable, WatchedShard
+from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
 
 __all__ = ["Batches"]
 
@@ -47,7 +47,7 @@ class Batches:
         self._label = label
         self.nodes = NodeQueues(connection.node_of)
 
-    async def run_due(self, work: Callable[[list[WatchedShard]], Awaitable[None]]) -> None:
+    async def run_due(self, work: Callable[[Shards], Awaitable[None]]) -> None:
         """Does the work for the shards that are due now, node by node in parallel.
 
         Where an earlier call still serves a node, it also serves the shards due now. Raises LisaError for a single
@@ -61,15 +61,13 @@ class Batches:
                 for node in nodes:
                     tasks.create_task(self._serve(node, work))
 
-    async def _serve(self, node: object, work: Callable[[list[WatchedShard]], Awaitable[None]]) -> None:
+    async def _serve(self, node: object, work: Callable[[Shards], Awaitable[None]]) -> None:
         try:
             await self.nodes.serve(node, work)
         except LisaError as error:
             self._problems.report(self._label_node(node), error)
 
-    async def repeat(
-        self, busy: list[WatchedShard], step: Callable[[list[WatchedShard]], Awaitable[list[WatchedShard]]]
-    ) -> None:
+    async def repeat(self, busy: Shards, step: Callable[[Shards], Awaitable[Shards]]) -> None:
         """Repeats a step for shards that have more to do; the step returns those that still have.
 
         The shards take turns, one step each, so that none waits for all of another's. Each step is a round trip of its
@@ -81,9 +79,7 @@ class Batches:
         while left and self._table.clock() < until:
             left.extend(await step([left.popleft()]))
 
-    async def call_each(
-        self, shards: list[WatchedShard], call: Callable[[WatchedShard], Call[T]]
-    ) -> list[tuple[WatchedShard, T]]:
+    async def call_each(self, shards: Shards, call: Callable[[WatchedShard], Call[T]]) -> list[tuple[WatchedShard, T]]:
         """Makes the call for each shard, in one round trip. Returns the results of shards that still exist.
 
         A shard that answers with an error does not stop the others: it is reported, and next due like a quiet one.
@@ -96,9 +92,7 @@ class Batches:
                 self._problems.resolve(self._label_node(self._node_of(shards)))
         return results
 
-    async def peek_each(
-        self, shards: list[WatchedShard], call: Callable[[WatchedShard], Call[T]]
-    ) -> list[tuple[WatchedShard, T]]:
+    async def peek_each(self, shards: Shards, call: Callable[[WatchedShard], Call[T]]) -> list[tuple[WatchedShard, T]]:
         """Like `call_each`, for calls whose success resolves no problem. The shards share a node."""
         replies = await self._connection.execute_each([call(shard) for shard in shards])
         results = []
@@ -115,13 +109,13 @@ class Batches:
                 self._queue.put(shard.tag, self._table.clock() + self._settings.quiet_poll_s)
         return results
 
-    async def any_exist(self, shards: list[WatchedShard], *names: str) -> bool:
+    async def any_exist(self, shards: Shards, *names: str) -> bool:
         """Whether any of the shards has any of these keys, by one command for all; True where that fails."""
         keys = [shard.keys.of(name) for shard in shards for name in names]
         (count,) = await self._connection.execute_each([command("EXISTS", *keys)])
         return isinstance(count, LisaError) or count > 0
 
-    def _node_of(self, shards: list[WatchedShard]) -> object:
+    def _node_of(self, shards: Shards) -> object:
         return self._connection.node_of(shards[0].keys)
 
     def _label_node(self, node: object) -> str:

@@ -66,7 +66,7 @@ class Discoverer:
                 await self._finish_drop(layout, at_ms, marks[name])
             except OF_THE_SERVER as error:
                 # A Cluster node that is away must not delay the other topics.
-                self._problems.report(_drop_of(name), error)
+                self._problems.report(f"drop of {name}", error)
 
     async def adopt(self, name: str, policy: Policy = DEFAULT_POLICY) -> bool:
         """Declares a topic that holds messages but is not in the registry. Returns whether it was missing there."""
@@ -80,7 +80,7 @@ class Discoverer:
             done = {*layout.served} <= {*declared.served} or await self._reconcile(layout, declared, at_ms)
         if done:
             await self._connection.call(managing.retire(layout.shards[0], mark))
-            self._problems.resolve(_drop_of(layout.topic))
+            self._problems.resolve(f"drop of {layout.topic}")
 
     async def _forget(self, layout: Layout, at_ms: int) -> bool:
         """Ends a topic once no producer can send to it, or declares it again if one has sent. Returns whether done."""
@@ -119,15 +119,10 @@ class Discoverer:
         except OF_THE_SERVER:
             raise
         except LisaError as error:
-            self._problems.report(_drop_of(layout.topic), error)
+            self._problems.report(f"drop of {layout.topic}", error)
             return False
-        self._problems.report(_drop_of(layout.topic), LisaError(f"former shards are still in use: {tags}"))
+        self._problems.report(f"drop of {layout.topic}", LisaError(f"former shards are still in use: {tags}"))
         return False
-
-
-def _drop_of(topic: str) -> str:
-    """Names the drop of a topic in problems."""
-    return f"drop of {topic}"
 
 
 def _count_shards(tags: Iterable[str]) -> list[tuple[str, int]]:

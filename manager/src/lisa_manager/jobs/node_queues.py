@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable
 
 from lisa_common.model.keys import ShardKeys
-from lisa_manager.shard_table import WatchedShard
+from lisa_manager.shard_table import Shards, WatchedShard
 
 __all__ = ["NodeQueues"]
 
@@ -32,7 +32,7 @@ class NodeQueues:
             self._waiting[node][shard.tag] = shard
         return unserved
 
-    async def serve(self, node: object, work: Callable[[list[WatchedShard]], Awaitable[None]]) -> None:
+    async def serve(self, node: object, work: Callable[[Shards], Awaitable[None]]) -> None:
         """Does the work for the shards of a node, one round trip's worth at a time, until none is left."""
         waiting = self._waiting[node]
         try:

@@ -21,7 +21,7 @@ from lisa_manager.jobs.adopter import UnknownShards
 from lisa_manager.jobs.batches import Batches
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.settings import ManagerSettings
-from lisa_manager.shard_table import ShardTable, WatchedShard
+from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
 
 __all__ = ["Promoter"]
 
@@ -113,7 +113,7 @@ class Promoter:
         moment = self._table.promotions.next_moment()
         return None if moment is None else moment - self._table.clock()
 
-    async def _look_patiently(self, node: object, shards: list[WatchedShard]) -> None:
+    async def _look_patiently(self, node: object, shards: Shards) -> None:
         """Looks at shards of one node. While the node does not answer, all its shards wait for the next attempt."""
         try:
             await self._look(shards)
@@ -137,7 +137,7 @@ class Promoter:
         self._table.make_due([tag for tag, shard in self._table.shards.items() if self._node_of(shard) == node])
         self.wake()
 
-    async def _look(self, shards: list[WatchedShard]) -> None:
+    async def _look(self, shards: Shards) -> None:
         for shard in shards:
             shard.woken_for = math.inf
         if calm := [shard for shard in shards if shard.calm]:
@@ -146,7 +146,7 @@ class Promoter:
             await self._promote(due)
         self.wake()
 
-    async def _peek(self, shards: list[WatchedShard]) -> None:
+    async def _peek(self, shards: Shards) -> None:
         """Reads by plain commands when calm shards are due next: most have nothing to promote."""
         await self._read_clocks(shards)
         now = self._table.clock()
@@ -163,7 +163,7 @@ class Promoter:
         for shard, due_ms in first_due:
             self._plan(shard, min(due_ms, first_waiting[shard.tag]), now)
 
-    async def _read_clocks(self, shards: list[WatchedShard]) -> None:
+    async def _read_clocks(self, shards: Shards) -> None:
         shard_of = {self._node_of(shard): shard for shard in shards}
         # A call without a key goes to the node of the call before it.
         calls = [call for shard in shard_of.values() for call in (_first_due(shard, "waiting"), server_time())]
@@ -179,7 +179,7 @@ class Promoter:
     def _clock_of(self, shard: WatchedShard) -> _ServerClock:
         return self._clocks[self._node_of(shard)]
 
-    async def _promote(self, shards: list[WatchedShard]) -> None:
+    async def _promote(self, shards: Shards) -> None:
         limit = self._settings.promote_batch
         results = await self._batches.call_each(shards, lambda shard: managing.promote(shard.keys, limit=limit))
         now = self._table.clock()

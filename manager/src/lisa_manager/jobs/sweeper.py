@@ -8,7 +8,7 @@ from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.managing import Swept
 from lisa_manager.jobs.batches import Batches
 from lisa_manager.settings import ManagerSettings
-from lisa_manager.shard_table import ShardTable, WatchedShard
+from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
 
 __all__ = ["Sweeper"]
 
@@ -31,7 +31,7 @@ class Sweeper:
         """Runs one turn over the shards that are due."""
         await self._batches.run_due(self._look)
 
-    async def _look(self, shards: list[WatchedShard]) -> None:
+    async def _look(self, shards: Shards) -> None:
         if not await self._batches.any_exist(shards, *_DATED):
             self._rest(shards)
             return
@@ -40,12 +40,12 @@ class Sweeper:
         if due := [shard for shard, count in dated_keys if count]:
             await self._batches.repeat(await self._sweep(due), self._sweep)
 
-    def _rest(self, shards: list[WatchedShard]) -> None:
+    def _rest(self, shards: Shards) -> None:
         moment = self._table.clock() + self._settings.quiet_housekeeping_s
         for shard in shards:
             self._table.sweeps.put(shard.tag, moment)
 
-    async def _sweep(self, shards: list[WatchedShard]) -> list[WatchedShard]:
+    async def _sweep(self, shards: Shards) -> Shards:
         """Runs one step for each shard. Returns the shards that have more to do."""
         limit = self._settings.housekeeping_batch
         results = await self._batches.call_each(

@@ -7,7 +7,7 @@ from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
 from lisa_manager.jobs.batches import Batches
 from lisa_manager.settings import ManagerSettings
-from lisa_manager.shard_table import ShardTable, WatchedShard
+from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
 
 __all__ = ["Trimmer"]
 
@@ -27,7 +27,7 @@ class Trimmer:
         """Runs one turn over the shards that are due."""
         await self._batches.run_due(self._look)
 
-    async def _look(self, shards: list[WatchedShard]) -> None:
+    async def _look(self, shards: Shards) -> None:
         lengths = await self._batches.peek_each(shards, _length)
         now, due = self._table.clock(), []
         for shard, length in lengths:
@@ -38,7 +38,7 @@ class Trimmer:
         if due:
             await self._batches.repeat(await self._trim(due), self._trim)
 
-    async def _trim(self, shards: list[WatchedShard]) -> list[WatchedShard]:
+    async def _trim(self, shards: Shards) -> Shards:
         """Runs one step for each shard. Returns the shards that have more to do."""
         spent_ms = int(self._settings.spent_consumer_s * 1000)
         results = await self._batches.call_each(shards, lambda shard: managing.trim(shard.keys, spent_ms=spent_ms))
