@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 import redis
 
+from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.jobs.trimmer import Trimmer
+from lisa_manager.problem_log import ProblemLog
 from lisa_manager.shard_table import WatchedShard
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import wait_until_async
@@ -46,6 +48,20 @@ async def test_a_fault_is_logged_once_and_ends_nothing(
         "promote failed: ZeroDivisionError: of the promoter",
         "trim failed: ZeroDivisionError: of the trimmer",
     ]
+
+
+def test_a_problem_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """However often it is reported or resolved; another error of the same subject is another problem."""
+    caplog.set_level(logging.INFO)
+    problems = ProblemLog(logging.getLogger("lisa_manager"))
+    for text in ("away", "away", "full"):
+        problems.report("sweep of orders", LisaError(text))
+    problems.resolve("trim of orders")
+    for _ in range(2):
+        problems.resolve("sweep of orders")
+    lines = ["sweep of orders failed: away", "sweep of orders failed: full", "sweep of orders recovered"]
+    assert [record.getMessage() for record in caplog.records] == lines
+    assert not problems
 
 
 def test_numbers_beyond_json(redis_url: str, client: redis.Redis, prefix: str) -> None:

@@ -102,7 +102,7 @@ class ShardTable:
                 queue.put(tag, now)
 
     def expect_lease_end(self, tag: str, moment: float) -> None:
-        """Has a shard trimmed now, which finds its groups with leases, and reclaimed when a lease ends."""
+        """Makes a shard due for a trim now, which finds its groups with leases, and for a reclaim when a lease ends."""
         now = self.clock()
         # Anybody may publish a wake, so its moment must not delay the next reclaim.
         moment = min(max(moment, now), now + self._fallback_s)
