@@ -450,9 +450,8 @@ async def test_a_server_may_go_and_come_back(own_server: OwnServer, prefix: str,
         AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer,
         AsyncConsumer("orders", "billing", settings=consuming) as consumer,
     ):
-        # Without a server, the start would fail.
-        await wait_until_async(lambda: manager._promoter._listening)
-        await producer.send("orders", b"x", id="before", delay=0.1)
+        await producer.send("orders", b"x", id="before", delay=0.5)
+        await wait_until_async(lambda: "orders" in manager._table.shards)
         await asyncio.to_thread(server.stop)
         await wait_until_async(lambda: "cannot promote" in caplog.text)
         await asyncio.to_thread(server.start)
