@@ -1,4 +1,4 @@
-"""A manager's housekeeping goes on while there is more to do, and serves topics in turn."""
+"""A manager's housekeeping continues while there is work, and serves topics in turn."""
 
 import itertools
 
@@ -7,10 +7,10 @@ import redis
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
-from lisa_manager.board import Board
 from lisa_manager.jobs.sweeper import Sweeper
 from lisa_manager.jobs.trimmer import Trimmer
 from lisa_manager.settings import ManagerSettings
+from lisa_manager.shard_table import ShardTable
 
 # As a dedup window leaves them behind.
 _FINISH = "for i = 1, ARGV[1] do redis.call('ZADD', KEYS[1], i, 'm' .. i) end"
@@ -21,37 +21,37 @@ def _keys(prefix: str, topic: str) -> ShardKeys:
     return ShardKeys(prefix, topic)
 
 
-async def test_one_turn_ends_all_that_is_over(connection: AsyncConnection, client: redis.Redis, prefix: str) -> None:
-    """Many batches of one topic, however full each of them was."""
+async def test_one_turn_forgets_all_finished_ids(connection: AsyncConnection, client: redis.Redis, prefix: str) -> None:
+    """Many full batches of one topic."""
     finished = _keys(prefix, "orders").of("finished")
     client.eval(_FINISH, 1, finished, 10_000)
-    board = Board(prefix, fallback_s=1)
-    board.update([Layout(prefix, "orders")])
-    await Sweeper(connection, board, ManagerSettings(prefix=prefix, housekeeping_s=60)).turn()
+    table = ShardTable(prefix, fallback_s=1)
+    table.update([Layout(prefix, "orders")])
+    await Sweeper(connection, table, ManagerSettings(prefix=prefix, housekeeping_s=60)).turn()
     assert client.zcard(finished) == 0
 
 
-async def test_a_long_sweep_does_not_keep_others(connection: AsyncConnection, client: redis.Redis, prefix: str) -> None:
-    """A turn ends in time, with a step for each topic; the rest is left to the next."""
+async def test_a_long_sweep_delays_no_others(connection: AsyncConnection, client: redis.Redis, prefix: str) -> None:
+    """A turn ends in time, with a step for each topic; the next turn does the rest."""
     large, small = (_keys(prefix, topic).of("finished") for topic in ("large", "small"))
     client.eval(_FINISH, 1, large, 50_000)
     client.eval(_FINISH, 1, small, 1_500)
     moments = itertools.count()
-    board = Board(prefix, fallback_s=1, clock=lambda: float(next(moments)))
-    board.update([Layout(prefix, "large"), Layout(prefix, "small")])
-    await Sweeper(connection, board, ManagerSettings(prefix=prefix, housekeeping_s=30)).turn()
+    table = ShardTable(prefix, fallback_s=1, clock=lambda: float(next(moments)))
+    table.update([Layout(prefix, "large"), Layout(prefix, "small")])
+    await Sweeper(connection, table, ManagerSettings(prefix=prefix, housekeeping_s=30)).turn()
     assert client.zcard(small) == 0
     assert 0 < client.zcard(large) < 50_000
 
 
 async def test_one_turn_trims_a_long_stream(connection: AsyncConnection, client: redis.Redis, prefix: str) -> None:
-    """Step by step, as to free it all at once would keep the server."""
+    """Step by step, as one large trim would block the server."""
     ready = _keys(prefix, "orders").of("ready")
     client.eval(_FILL, 1, ready, 50_000)
     client.xgroup_create(ready, "g", "$")
-    board = Board(prefix, fallback_s=1)
-    board.update([Layout(prefix, "orders")])
-    trimmer = Trimmer(connection, board, ManagerSettings(prefix=prefix, housekeeping_s=60))
+    table = ShardTable(prefix, fallback_s=1)
+    table.update([Layout(prefix, "orders")])
+    trimmer = Trimmer(connection, table, ManagerSettings(prefix=prefix, housekeeping_s=60))
     await trimmer.turn()
     assert client.xlen(ready) == 0
     assert trimmer.trimmed == 50_000

@@ -1,4 +1,4 @@
-"""A fault in one job, or one topic, is told once, and ends neither the manager nor the other jobs."""
+"""A fault in one job, or one topic, is logged once, and ends neither the manager nor the other jobs."""
 
 import logging
 from typing import Any
@@ -6,20 +6,22 @@ from typing import Any
 import pytest
 import redis
 
+from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, topics_key
-from lisa_manager.jobs.lanes import Topics
 from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.jobs.trimmer import Trimmer
+from lisa_manager.problem_log import ProblemLog
+from lisa_manager.shard_table import WatchedShard
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import wait_until_async
 from support.commands import Commands
 from support.running import managed
 
 
-async def test_a_fault_is_told_once_and_ends_nothing(
+async def test_a_fault_is_logged_once_and_ends_nothing(
     *, redis_url: str, client: redis.Redis, prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    """In a job, in each of its turns; and in a loop, which begins again."""
+    """In a job that fails in each turn, and in a loop, which restarts."""
     caplog.set_level(logging.ERROR)
     ready, turns = ShardKeys(prefix, "orders").of("ready"), []
 
@@ -29,11 +31,11 @@ async def test_a_fault_is_told_once_and_ends_nothing(
 
     look, looks = Promoter._look, []
 
-    async def fail_twice(promoter: Promoter, topics: Topics) -> None:
+    async def fail_twice(promoter: Promoter, shards: list[WatchedShard]) -> None:
         looks.append(1)
         if len(looks) <= 2:
             raise ZeroDivisionError("of the promoter")
-        await look(promoter, topics)
+        await look(promoter, shards)
 
     monkeypatch.setattr(Trimmer, "turn", fail)
     monkeypatch.setattr(Promoter, "_look", fail_twice)
@@ -41,12 +43,29 @@ async def test_a_fault_is_told_once_and_ends_nothing(
     async with AsyncProducer(settings=settings) as producer, managed(redis_url, prefix):
         await producer.send("orders", b"x", delay=0.05)
         await wait_until_async(lambda: client.exists(ready) and len(turns) > 5)
-    told = [record.getMessage() for record in caplog.records if record.exc_info]
-    assert sorted(told) == ["promote: ZeroDivisionError: of the promoter", "trim: ZeroDivisionError: of the trimmer"]
+    problems = [record.getMessage() for record in caplog.records if record.exc_info]
+    assert sorted(problems) == [
+        "promote failed: ZeroDivisionError: of the promoter",
+        "trim failed: ZeroDivisionError: of the trimmer",
+    ]
 
 
-def test_numbers_that_json_has_not(redis_url: str, client: redis.Redis, prefix: str) -> None:
-    """`show --json` is JSON, also of a body that is not quite."""
+def test_a_problem_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """However often it is reported or resolved; another error of the same subject is another problem."""
+    caplog.set_level(logging.INFO)
+    problems = ProblemLog(logging.getLogger("lisa_manager"))
+    for text in ("away", "away", "full"):
+        problems.report("sweep of orders", LisaError(text))
+    problems.resolve("trim of orders")
+    for _ in range(2):
+        problems.resolve("sweep of orders")
+    lines = ["sweep of orders failed: away", "sweep of orders failed: full", "sweep of orders recovered"]
+    assert [record.getMessage() for record in caplog.records] == lines
+    assert not problems
+
+
+def test_numbers_beyond_json(redis_url: str, client: redis.Redis, prefix: str) -> None:
+    """`show --json` prints JSON even for a body that is not."""
     commands = Commands(redis_url, prefix)
     body = b'{"a": NaN, "b": [Infinity, -Infinity, 1e999, 1.5], "c": 1}'
     for id, sent in (("odd", body), ("long", b"[" + b"9" * 5_000 + b"]"), ("deep", b"[" * 900 + b"NaN" + b"]" * 900)):
@@ -59,7 +78,7 @@ def test_numbers_that_json_has_not(redis_url: str, client: redis.Redis, prefix: 
 
 
 def test_twenty_thousand_entries_of_one_id(redis_url: str, client: redis.Redis, prefix: str) -> None:
-    """A check looks at them, and mends what can be mended."""
+    """A check finds them, and repairs what it can."""
     keys, commands = ShardKeys(prefix, "orders"), Commands(redis_url, prefix)
     assert commands.producer("send", "orders", "x", "--id", "m", "--delay", "60").code == 0
     script = "for i = 1, 20000 do redis.call('XADD', KEYS[1], '*', 'id', 'm', 'due', 7, 'n', 1) end"

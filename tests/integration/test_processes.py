@@ -303,7 +303,7 @@ def test_a_thousand_idle_topics_cost_next_to_nothing(
         for n in range(1_000):
             producer.send(f"topic-{n}", b"x", delay=3_600)
     manager = programs.manager()
-    manager.wait_for("manager serves 1000 topics")
+    manager.wait_for("manager serves 1000 shards")
     idle(1)
     began, used = time.monotonic(), manager.cpu_s()
     idle(10)

@@ -1,4 +1,4 @@
-"""Topics of which nothing is expected: what looking after them costs, and that nothing is missed all the same."""
+"""Quiet topics cost little, and nothing in them is missed."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,9 +12,10 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.consuming import server_time
 from lisa_consumer import AsyncConsumer, ConsumerSettings
-from lisa_manager.board import Agenda, Board
+from lisa_manager.due_queue import DueQueue
 from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.settings import ManagerSettings
+from lisa_manager.shard_table import ShardTable
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import Server, count_calls, wait_until_async
 from support.plain import plain_client
@@ -24,7 +25,7 @@ TOPICS = 20
 
 
 async def test_quiet_topics_cost_plain_looks_only(own_server: Callable[..., Server], prefix: str) -> None:
-    """While nothing is expected no script runs, and a look is one command; a wake is heard all the same."""
+    """While nothing is due no script runs, and a check is one command; a wake still works."""
     server = own_server()
     settings = ProducerSettings(redis_url=server.url, prefix=prefix)
     async with AsyncProducer(settings=settings) as producer:
@@ -41,7 +42,7 @@ async def test_quiet_topics_cost_plain_looks_only(own_server: Callable[..., Serv
 
 
 async def test_deliveries_of_a_quiet_topic_are_found(own_server: Callable[..., Server], prefix: str) -> None:
-    """A message due now passes by the manager; when its consumer dies, it is reclaimed all the same."""
+    """The manager sees nothing of a message that is due now, but reclaims it when its consumer dies."""
     server = own_server()
     async with AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer:
         with server.client() as client:
@@ -57,7 +58,7 @@ async def test_deliveries_of_a_quiet_topic_are_found(own_server: Callable[..., S
 
 
 async def test_a_retry_of_a_quiet_topic_is_found(redis_url: str, prefix: str) -> None:
-    """Without a wake, too, which is but a hint; other topics have none."""
+    """Also without a wake, which is only a hint, and beside a topic without retries."""
     keys = ShardKeys(prefix, "orders")
     consuming = ConsumerSettings(redis_url=redis_url, prefix=prefix)
     async with (
@@ -69,7 +70,7 @@ async def test_a_retry_of_a_quiet_topic_is_found(redis_url: str, prefix: str) ->
         await producer.send("orders", b"x", id="a")
         [delivery] = await consumer.read(wait=5)
         async with managed(redis_url, prefix, quiet_poll_s=0.3) as manager:
-            await wait_until_async(lambda: [watched.calm for watched in manager._board.topics.values()] == [True] * 2)
+            await wait_until_async(lambda: [shard.calm for shard in manager._table.shards.values()] == [True] * 2)
             with plain_client(redis_url) as client:
                 client.xack(keys.of("ready"), "billing", delivery.entry.entry)
                 client.zadd(keys.of("retry"), {"billing/a": delivery.due_ms})
@@ -78,23 +79,23 @@ async def test_a_retry_of_a_quiet_topic_is_found(redis_url: str, prefix: str) ->
 
 @pytest.mark.parametrize("calm", [False, True])
 async def test_a_wake_during_a_look_is_not_forgotten(redis_url: str, prefix: str, *, calm: bool) -> None:
-    """The look may have come before the send; its result does not put off what was heard meanwhile."""
+    """The look may have come before the send, so its result does not delay the wake."""
     settings = ManagerSettings(redis_url=redis_url, prefix=prefix)
-    board = Board(prefix, fallback_s=settings.poll_s)
-    board.update([Layout(prefix, "orders")])
-    board.topics["orders"].calm = calm
+    table = ShardTable(prefix, fallback_s=settings.poll_s)
+    table.update([Layout(prefix, "orders")])
+    table.shards["orders"].calm = calm
     async with AsyncConnection.of(settings, name="test") as connection:
-        promoter = Promoter(connection, board, settings)
+        promoter = Promoter(connection, table, settings)
         promoter._listening = True
         now_ms = await connection.call(server_time())
-        look = asyncio.create_task(promoter._look(board.due(board.promotions)))
+        look = asyncio.create_task(promoter._look(table.take_due(table.promotions)))
         await asyncio.sleep(0)
-        promoter._clock_of(board.topics["orders"]).see(now_ms, board.clock())
+        promoter._clock_of(table.shards["orders"]).see(now_ms, table.clock())
         promoter._hear(b"orders %d" % (now_ms + 700))
         await look
-    moment = board.promotions.next_moment()
+    moment = table.promotions.next_moment()
     assert moment is not None
-    assert moment - board.clock() < 0.8
+    assert moment - table.clock() < 0.8
 
 
 @given(
@@ -108,26 +109,26 @@ async def test_a_wake_during_a_look_is_not_forgotten(redis_url: str, prefix: str
         )
     )
 )
-def test_an_agenda_is_a_map_of_moments(steps: list[tuple[str, str, int]]) -> None:
-    """However names are moved, each has one moment, and is taken once when that has come."""
-    agenda, moments = Agenda(), dict[str, float]()
-    for step, name, moment in steps:
+def test_a_due_queue_is_a_map_of_moments(steps: list[tuple[str, str, int]]) -> None:
+    """However tags are moved, each has one moment, and is taken once when it is due."""
+    queue, moments = DueQueue(), dict[str, float]()
+    for step, tag, moment in steps:
         if step == "take":
-            due = {name for name, at in moments.items() if at <= moment}
-            taken = agenda.take_due(moment, again=moment + 5)
+            due = {tag for tag, at in moments.items() if at <= moment}
+            taken = queue.take_due(moment, again=moment + 5)
             assert (set(taken), len(taken)) == (due, len(due))
             moments |= dict.fromkeys(due, moment + 5)
         elif step == "put":
-            agenda.put(name, moment)
-            moments[name] = moment
+            queue.put(tag, moment)
+            moments[tag] = moment
         elif step == "add":
-            agenda.add(name, moment)
-            moments.setdefault(name, moment)
+            queue.add(tag, moment)
+            moments.setdefault(tag, moment)
         elif step == "drop":
-            agenda.drop(name)
-            moments.pop(name, None)
+            queue.drop(tag)
+            moments.pop(tag, None)
         else:
-            hastened = name in moments and moment < moments[name]
-            assert agenda.hasten(name, moment) == hastened
-            moments |= {name: moment} if hastened else {}
-        assert agenda.next_moment() == min(moments.values(), default=None)
+            hastened = tag in moments and moment < moments[tag]
+            assert queue.hasten(tag, moment) == hastened
+            moments |= {tag: moment} if hastened else {}
+        assert queue.next_moment() == min(moments.values(), default=None)

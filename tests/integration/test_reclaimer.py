@@ -11,7 +11,7 @@ from lisa_common.model.failure import read_failure
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_consumer import AsyncConsumer, ConsumerSettings
-from lisa_manager.board import Watched
+from lisa_manager.shard_table import WatchedShard
 from lisa_producer import AsyncProducer, Message
 from support import wait_until_async
 from support.housekeeping import server_ms
@@ -21,25 +21,25 @@ Declare = Callable[..., Policy]
 
 
 def test_leases_of_a_visibility_timeout_that_was_lowered() -> None:
-    """They are kept for as long as any may be of it, and as workers may not have heard of the new one."""
-    watched = Watched(ShardKeys("lisa", "orders"), Policy(visibility_ms=60_000))
-    watched.take_policy(Policy(visibility_ms=30_000), now=0)
-    watched.take_policy(Policy(visibility_ms=45_000), now=10)
-    watched.take_policy(Policy(visibility_ms=1_000), now=20)
-    found = [watched.visibility_ms(now) for now in (20, 69.9, 70, 74.9, 75)]
-    assert found == [60_000, 60_000, 45_000, 45_000, 1_000]
+    """They keep it for as long as any may have it, and while workers may not have read the new one."""
+    shard = WatchedShard(ShardKeys("lisa", "orders"), Policy(visibility_ms=60_000))
+    shard.set_policy(Policy(visibility_ms=30_000), now=0)
+    shard.set_policy(Policy(visibility_ms=45_000), now=10)
+    shard.set_policy(Policy(visibility_ms=1_000), now=20)
+    longest = [shard.visibility_ms(now) for now in (20, 69.9, 70, 74.9, 75)]
+    assert longest == [60_000, 60_000, 45_000, 45_000, 1_000]
 
 
 @pytest.mark.parametrize("lease_s", [0.3, 1.5])
 async def test_short_leases_are_reclaimed_in_time(
     redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis, lease_s: float
 ) -> None:
-    """However long the topic's visibility timeout is, and though nothing had been pending for long."""
+    """However long the topic's visibility timeout is, even if nothing was pending for long."""
     settings = {"quiet_poll_s": 60, "housekeeping_s": 0.2}
     async with managed(redis_url, prefix, **settings) as manager:
         await wait_until_async(lambda: manager._promoter._listening)
         await sender.send("orders", b"x", id="a")
-        await wait_until_async(lambda: "orders" in manager._board.topics)
+        await wait_until_async(lambda: "orders" in manager._table.shards)
         given = ConsumerSettings(redis_url=redis_url, prefix=prefix)
         async with AsyncConsumer("orders", "billing", settings=given) as consumer:
             [delivery] = await consumer.read(wait=10, visibility=lease_s)
@@ -56,7 +56,7 @@ async def test_short_leases_are_reclaimed_in_time(
 async def test_much_to_reclaim_in_one_topic_delays_no_other(
     redis_url: str, prefix: str, sender: AsyncProducer, declare: Declare
 ) -> None:
-    """Topics are looked at beside each other, and each for a while only."""
+    """Topics are reclaimed in parallel, and each for a limited time."""
     names = [f"t{n}" for n in range(12)]
     for name in ("large", *names):
         declare(name, visibility_ms=300, backoff_base_ms=3_600_000)
@@ -73,10 +73,10 @@ async def test_much_to_reclaim_in_one_topic_delays_no_other(
     async with managed(redis_url, prefix, housekeeping_batch=5) as manager:
         step = manager._reclaimer._step
 
-        async def noted(name: str, *more: Any) -> Any:
-            result = await step(name, *more)
+        async def noted(shard: WatchedShard, *more: Any) -> Any:
+            result = await step(shard, *more)
             if result.count:
-                order.append(name)
+                order.append(shard.tag)
             return result
 
         manager._reclaimer._step = noted  # type: ignore[method-assign]

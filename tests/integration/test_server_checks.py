@@ -1,4 +1,4 @@
-"""What the manager says at start of a server that is not fit for a queue."""
+"""What the manager logs at start about a server that is unfit for a queue."""
 
 from collections.abc import Callable
 
@@ -32,20 +32,20 @@ FIT = {
     ],
 )
 def test_each_fault_is_one_line(info: dict[str, str], save: str, words: str) -> None:
-    """A finding names the setting, and says what it costs."""
-    [found] = judge(FIT | info, save)
-    assert words in found
-    assert "\n" not in found
+    """A finding names the setting and its cost."""
+    [finding] = judge(FIT | info, save)
+    assert words in finding
+    assert "\n" not in finding
 
 
 @pytest.mark.parametrize("info", [{}, {"redis_version": "7.0.15"}, {"redis_version": "10.0"}], ids=str)
 def test_nothing_is_said_of_a_fit_server(info: dict[str, str]) -> None:
-    """With AOF on and noeviction there is nothing to say."""
+    """With AOF on and noeviction there are no findings."""
     assert judge(FIT | info, "") == []
 
 
 async def test_a_servers_faults_are_found(own_server: Callable[..., Server]) -> None:
-    """They are read from the server itself, and several may be found at once."""
+    """The check reads them from the server, and reports several at once."""
     bad = own_server(maxmemory="50mb", maxmemory_policy="allkeys-random")
     good = own_server(appendonly="yes", maxmemory_policy="noeviction")
     async with AsyncConnection(bad.url) as connection:
@@ -55,10 +55,10 @@ async def test_a_servers_faults_are_found(own_server: Callable[..., Server]) -> 
 
 
 async def test_a_server_that_hides_its_settings_is_judged_by_the_rest(own_server: Callable[..., Server]) -> None:
-    """Hosted servers forbid CONFIG: snapshots are then taken to be on."""
+    """Hosted servers forbid CONFIG; the check then assumes that snapshots are on."""
     server = own_server()
     with server.client() as client:
         client.acl_setuser("jo", enabled=True, passwords=["+x"], keys=["*"], categories=["+@all"], commands=["-config"])
     async with AsyncConnection(server.url.replace("redis://", "redis://jo:x@")) as connection:
-        [found] = (await examine(connection)).findings
-    assert "since the last snapshot" in found
+        [finding] = (await examine(connection)).findings
+    assert "since the last snapshot" in finding

@@ -41,7 +41,7 @@ def test_a_cluster_that_is_not_well(own_cluster: Callable[..., Cluster]) -> None
     commands = Commands(cluster.url, "lisa")
     ran = commands.manager("doctor")
     alone = ", ".join(sorted(map(_name, cluster.nodes)))
-    shape = "a Cluster: 3 masters, 0 replicas\nhint: while a master without a replica is away, so are its topics"
+    shape = "a Cluster: 3 masters, 0 replicas\nhint: topics of a master without a replica wait while it is away"
     assert (ran.code, ran.out.startswith(f"{shape}: {alone}\nevery node: no persistence")) == (1, True), ran.out
     first, *_, dead = cluster.nodes
     with first.client() as client:
@@ -52,9 +52,9 @@ def test_a_cluster_that_is_not_well(own_cluster: Callable[..., Cluster]) -> None
     def told() -> str:
         return commands.manager("doctor").out
 
-    wait_until(lambda: "cluster_state is not ok" in told() and "are of a node that has failed" in told(), 20)
-    assert "2 masters, 0 replicas, 1 that cannot be asked" in told()
-    assert f"{_name(dead)}: does not say how it is: cannot reach Redis" in told()
+    wait_until(lambda: "cluster_state is not ok" in told() and "slots have a failed node" in told(), 20)
+    assert "2 masters, 0 replicas, 1 unchecked" in told()
+    assert f"{_name(dead)}: cannot be checked: cannot reach Redis" in told()
 
 
 def test_a_cluster_of_which_nothing_was_made_yet(own_server: Callable[..., Server]) -> None:

@@ -1,3 +1,3 @@
-"""The daemon which promotes, reclaims and trims, and the operator's commands."""
+"""The daemon that promotes, reclaims and trims, and the commands for operators."""
 
 __all__: list[str] = []

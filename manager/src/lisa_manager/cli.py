@@ -1,4 +1,4 @@
-"""The `lisa-manager` command: the daemon, and everything that operators type."""
+"""The `lisa-manager` command: the daemon, and the commands for operators."""
 
 from lisa_common.cli import new_program, sub_commands
 from lisa_manager.commands import garbage, groups, messages, topics

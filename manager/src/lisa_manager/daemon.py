@@ -1,4 +1,4 @@
-"""The daemon: one connection, one board, the promoter in a loop of its own, all periodic work by APScheduler."""
+"""The daemon: one connection, one shard table, the promoter in its own loop, all periodic work by APScheduler."""
 
 import asyncio
 import logging
@@ -11,8 +11,6 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import LisaError
-from lisa_manager.board import Board
-from lisa_manager.complaints import Complaints
 from lisa_manager.jobs.adopter import Adopter
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.drainer import Drainer
@@ -21,8 +19,10 @@ from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.jobs.reclaimer import Reclaimer
 from lisa_manager.jobs.sweeper import Sweeper
 from lisa_manager.jobs.trimmer import Trimmer
+from lisa_manager.problem_log import ProblemLog
 from lisa_manager.server_checks import examine
 from lisa_manager.settings import ManagerSettings
+from lisa_manager.shard_table import ShardTable
 
 __all__ = ["Manager", "serve"]
 
@@ -31,17 +31,17 @@ logger = logging.getLogger(__name__)
 _GAUGES_S = 60
 
 _TURNS = 1_000
-"""Turns of a job at once, where one does not wait for a node at which an earlier one is at work: one for each node."""
+"""Most parallel turns of a job. Each serves other nodes, as a turn skips nodes that an earlier turn still serves."""
 
 _SCRIPTS_S = 1.0
-"""Users who may not load scripts wait for so long after a flush; a look costs the server a few microseconds."""
+"""Users who may not load scripts wait up to this long after a flush. A check costs the server a few microseconds."""
 
-_CALM_S = 10.0
-"""A loop that has run for so long is no more in trouble than one that just began."""
+_STABLE_S = 10.0
+"""A loop that has run for this long restarts with the shortest backoff again."""
 
 
 def serve(settings: ManagerSettings) -> None:
-    """Runs a manager until SIGTERM or SIGINT. Any number may run at once; killing any of them loses nothing."""
+    """Runs a manager until SIGTERM or SIGINT. Any number may run in parallel; killing any of them loses nothing."""
 
     async def main() -> None:
         manager = Manager(settings)
@@ -54,42 +54,42 @@ def serve(settings: ManagerSettings) -> None:
 
 
 class Manager:
-    """One manager. It keeps nothing: all that it knows it has read from the server, and may read again."""
+    """One manager. It has no state of its own: it can read everything from the server again."""
 
     def __init__(self, settings: ManagerSettings) -> None:
         self._settings = settings
         self._connection = AsyncConnection.of(settings, name="lisa-manager")
-        self._board = Board(settings.prefix, fallback_s=settings.poll_s)
-        self._reclaimer = Reclaimer(self._connection, self._board, settings)
-        self._trimmer = Trimmer(self._connection, self._board, settings)
-        self._sweeper = Sweeper(self._connection, self._board, settings)
-        self._discoverer = Discoverer(self._connection, self._board)
-        self._promoter = Promoter(self._connection, self._board, settings)
+        self._table = ShardTable(settings.prefix, fallback_s=settings.poll_s)
+        self._reclaimer = Reclaimer(self._connection, self._table, settings)
+        self._trimmer = Trimmer(self._connection, self._table, settings)
+        self._sweeper = Sweeper(self._connection, self._table, settings)
+        self._discoverer = Discoverer(self._connection, self._table)
+        self._promoter = Promoter(self._connection, self._table, settings)
         self._adopter = Adopter(
             self._connection,
-            self._board,
+            self._table,
             self._discoverer,
-            unknown=self._promoter.unknown_topics,
+            unknown=self._promoter.unknown_shards,
             discover=self._discover,
         )
-        self._drainer = Drainer(self._connection, self._board, self._discoverer)
+        self._drainer = Drainer(self._connection, self._discoverer)
         self._loader = Loader(self._connection)
-        self._complaints = Complaints(logger)
+        self._problems = ProblemLog(logger)
         self._stopping = asyncio.Event()
         self._turns: set[asyncio.Task[None]] = set()
-        """Turns of jobs that are under way."""
+        """Running turns of jobs."""
 
     def stop(self) -> None:
-        """Tells the manager to end. To be called in its event loop."""
+        """Stops the manager. Call it in the manager's event loop."""
         self._stopping.set()
 
     async def run(self) -> None:
-        """Serves all topics until `stop` is called. Raises ServerError at start, and only then."""
+        """Serves all topics until `stop` is called. Raises ServerError only at start."""
         async with self._connection:
             await self._check_server()
             scheduler = self._schedule()
             loops = [
-                asyncio.create_task(self._kept(name, loop), name=name)
+                asyncio.create_task(self._keep_running(name, loop), name=name)
                 for name, loop in {
                     "promote": self._promoter.run,
                     "listen": self._promoter.listen,
@@ -100,23 +100,23 @@ class Manager:
                 await self._stopping.wait()
             finally:
                 scheduler.pause()
-                # A turn that is about to begin does so, as only one that has can say nothing of its cancellation.
+                # Let turns that are about to start do so: a cancellation before the start would be logged as an error.
                 await asyncio.sleep(0)
                 scheduler.shutdown(wait=False)
-                # The scheduler cancels turns, but does not wait for them; one might still take up a connection.
+                # The scheduler cancels turns without waiting for them, and they may still use the connection.
                 await cancel_all(*loops, *self._turns)
-        logger.info("manager has ended")
+        logger.info("manager stopped")
 
-    async def _kept(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
-        """Runs a loop, and begins it again should it fail: no fault in one may end the others."""
+    async def _keep_running(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
+        """Runs a loop, and restarts it after an error, so that no error of one loop ends the others."""
         failures = 0
         while True:
-            began = time.monotonic()
+            started = time.monotonic()
             try:
                 await loop()
-            except Exception as error:  # noqa: BLE001 - whatever it is, all other topics and jobs go on
-                failures = 1 if time.monotonic() - began > _CALM_S else failures + 1
-                self._complaints.about(name, error)
+            except Exception as error:  # noqa: BLE001 - no error may stop the other jobs
+                failures = 1 if time.monotonic() - started > _STABLE_S else failures + 1
+                self._problems.report(name, error)
                 await asyncio.sleep(RECONNECT.compute(failures))
 
     async def _check_server(self) -> None:
@@ -125,9 +125,9 @@ class Manager:
         try:
             await self._loader.turn()
         except LisaError as error:
-            self._complaints.about("scripts", error)
+            self._problems.report("scripts", error)
         await self._discover()
-        logger.info("manager serves %d topics", len(self._board.topics))
+        logger.info("manager serves %d shards", len(self._table.shards))
 
     def _schedule(self) -> AsyncIOScheduler:
         scheduler = AsyncIOScheduler(job_defaults={"coalesce": True, "misfire_grace_time": None})
@@ -153,22 +153,22 @@ class Manager:
         try:
             await turn()
         except asyncio.CancelledError:
-            # The scheduler, which would log it as a failure, cancels what runs when it is shut down.
+            # The scheduler cancels running turns when it shuts down, and would log this as an error.
             if not self._stopping.is_set():
                 raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other jobs go on, and this one has its next turn
-            self._complaints.about(name, error)
+        except Exception as error:  # noqa: BLE001 - no error may stop the other jobs or the next turn
+            self._problems.report(name, error)
         else:
-            self._complaints.settled(name)
+            self._problems.resolve(name)
 
     async def _discover(self) -> None:
         await self._discoverer.turn()
         self._promoter.wake()
 
     async def _gauges(self) -> None:
-        pending = sum(sum(watched.pending.values()) for watched in self._board.topics.values())
+        pending = sum(sum(shard.pending.values()) for shard in self._table.shards.values())
         logger.info(
-            "%d topics, %d deliveries pending; since start: %d promoted, %d reclaimed, %d expired, %d entries trimmed",
-            *(len(self._board.topics), pending, self._promoter.promoted),
+            "serving %d shards, %d deliveries pending; since start: %d promoted, %d reclaimed, %d expired, %d trimmed",
+            *(len(self._table.shards), pending, self._promoter.promoted),
             *(self._reclaimer.reclaimed, self._sweeper.expired, self._trimmer.trimmed),
         )

@@ -1,4 +1,4 @@
-"""Resharding: new messages go to other shards from now on; what is there stays there until it is done."""
+"""Resharding: new messages go to new shards; stored messages stay in their former shards until they are done."""
 
 from collections.abc import Callable
 
@@ -10,39 +10,37 @@ from lisa_common.protocol import consuming, groups, producing
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.registry import amend
 from lisa_common.validation import check_name
-from lisa_manager.operator.group_drop import drop_in_shard
-from lisa_manager.operator.missing import group_names
+from lisa_manager.shard_groups import drop_in_shard, group_names
 
-__all__ = ["CONTENTS", "close_former", "reshard", "take_up"]
+__all__ = ["CONTENTS", "close_former", "reshard", "restore_layout"]
 
 _MOST_FORMER = 3
-"""Layouts that may hold messages besides today's: each costs every send of a chosen id a look."""
+"""Most layouts besides today's that may hold messages: for each, a send with a chosen id checks one more shard."""
 
 CONTENTS = tuple(name for name in TOPIC_KEYS if name not in {"ready", "closed"})
-"""The keys of a shard that are there while it has anything to do, besides entries of its stream."""
+"""The keys that exist while a shard has anything to do, besides the entries of its stream."""
 
 
 def reshard(prefix: str, topic: str, shards: int) -> Flow[tuple[Layout, Layout]]:
-    """Spreads a topic's new messages over another number of shards. Result: the layouts before and after.
+    """Spreads a topic's new messages over another number of shards. Returns the layouts before and after.
 
-    Raises UnknownTopic, and InvalidInput before anything is written. Programs that run meanwhile lose nothing and
-    send nothing twice: whoever still sends to the shards of before is told, and whoever sends to those of now asks them
-    first.
+    Raises UnknownTopic, and InvalidInput before anything is written. Running programs lose nothing and send nothing
+    twice: a former shard refuses their sends, and programs that know the new shards check the former ones first.
     """
     return (yield from _change(prefix, topic, lambda before: _resharded(before, shards)))
 
 
-def take_up(layout: Layout) -> Flow[bool]:
-    """Reshards a topic that was declared anew, to the layout that it had when it was dropped.
+def restore_layout(layout: Layout) -> Flow[bool]:
+    """Reshards a topic that was dropped and declared again, to the layout that it had when it was dropped.
 
-    That can be done where that layout came of today's by reshards. Programs that still go by it, and what they have
-    sent since the drop, are then no different from any others. Result: whether all of its shards are served.
+    This works where reshards of today's layout led to that layout. It then serves programs that still use that layout,
+    and what they have sent since the drop. Returns whether all shards of that layout are served.
     """
-    _, after = yield from _change(layout.prefix, layout.topic, lambda before: _taken_up(before.policy, layout.policy))
+    _, after = yield from _change(layout.prefix, layout.topic, lambda before: _restored(before.policy, layout.policy))
     return {*layout.served} <= {*after.served}
 
 
-def _taken_up(policy: Policy, dropped: Policy) -> Policy:
+def _restored(policy: Policy, dropped: Policy) -> Policy:
     counts, later = (*policy.former, policy.shards), (*dropped.former, dropped.shards)
     if later[: len(counts)] != counts:
         return policy
@@ -51,32 +49,32 @@ def _taken_up(policy: Policy, dropped: Policy) -> Policy:
 
 
 def _change(prefix: str, topic: str, changed: Callable[[Layout], Policy]) -> Flow[tuple[Layout, Layout]]:
-    made: set[str] = set()
+    joined: set[str] = set()
     while True:
         before, stored = yield from _read(prefix, topic)
         after = Layout(prefix, topic, changed(before))
         if after.policy.former == before.policy.former:
             return before, before
-        # Before it is read which groups there are: one that is made later looks for these streams.
+        # Create the streams before the groups are read: a group that is created later looks for these streams.
         yield [consuming.open_stream(keys) for keys in after.ever if keys not in before.ever]
-        # Each group is there before the first message.
-        made |= yield from _take_over_groups(before, after)
+        # Every group has to be in the new shards before their first message.
+        joined |= yield from _take_over_groups(before, after)
         if (yield amend(prefix, topic, stored, after.policy)):
             break
     yield [producing.close(keys, []) for keys in before.shards]
-    yield from _agree_on_groups(before, after, made)
+    yield from _reconcile_groups(before, after, joined)
     return before, after
 
 
 def _take_over_groups(before: Layout, after: Layout) -> Flow[set[str]]:
-    """Makes all groups in the new shards. Result: their names.
+    """Creates all groups in the new shards. Returns their names.
 
-    Those that only the new shards have are of a reshard that was killed, and were dropped since: they go.
+    A group that only the new shards have comes from an interrupted reshard, and was dropped since: it is dropped here.
     """
     new = _new_shards(before, after)
-    found = yield from group_names(new)
+    in_new = yield from group_names(new)
     known = yield from group_names(before.served)
-    for name in sorted(found - known):
+    for name in sorted(in_new - known):
         for keys in new:
             yield from drop_in_shard(keys, name, force=False)
     for name in sorted(known):
@@ -84,17 +82,17 @@ def _take_over_groups(before: Layout, after: Layout) -> Flow[set[str]]:
     return known
 
 
-def _agree_on_groups(before: Layout, after: Layout, made: set[str]) -> Flow[None]:
-    """Makes good what was done to groups meanwhile by those who did not look at the new shards.
+def _reconcile_groups(before: Layout, after: Layout, joined: set[str]) -> Flow[None]:
+    """Repeats in the new shards what programs did meanwhile to groups in the former shards alone.
 
-    An operator may have dropped some, and programs of an earlier release made others.
+    An operator may have dropped some, and programs of an earlier release may have created others.
     """
     new = _new_shards(before, after)
     known = yield from group_names(before.served)
-    for name in sorted(made - known):
+    for name in sorted(joined - known):
         for keys in new:
             yield from drop_in_shard(keys, name, force=True)
-    for name in sorted(known - made):
+    for name in sorted(known - joined):
         yield from groups.join_shards([new], name)
 
 
@@ -116,14 +114,16 @@ def _resharded(before: Layout, shards: int) -> Policy:
     if shards == policy.shards:
         return policy
     if len(before.former) >= _MOST_FORMER:
-        raise InvalidInput("shards", shards, f"one more reshard, while {_MOST_FORMER} are still draining, is not")
+        raise InvalidInput(
+            "shards", shards, f"{policy.shards}, as now, while {_MOST_FORMER} former layouts hold messages"
+        )
     return after
 
 
 def close_former(prefix: str, topic: str) -> Flow[list[int]]:
-    """Strikes out the layouts of before a reshard whose shards hold nothing any more.
+    """Removes a topic's former layouts whose shards are empty. Returns the number of shards in each.
 
-    Closes these shards, too, should the reshard not have come to it. Result: how many there were in each.
+    Also closes these layouts' shards, in case a reshard was interrupted before it did. Raises UnknownTopic.
     """
     layout, stored = yield from _read(prefix, topic)
     drained = []
@@ -136,5 +136,5 @@ def close_former(prefix: str, topic: str) -> Flow[list[int]]:
     if not drained:
         return []
     fields = layout.policy.model_dump(exclude_unset=True) | {"drained": (*layout.policy.drained, *drained)}
-    struck = yield amend(prefix, topic, stored, Policy.of(fields))
-    return [len(layout.former[number]) for number in drained] if struck else []
+    removed = yield amend(prefix, topic, stored, Policy.of(fields))
+    return [len(layout.former[number]) for number in drained] if removed else []

@@ -1,4 +1,4 @@
-"""What is wrong with a server, or the nodes of a Cluster, for a queue that must not lose messages."""
+"""Checks whether a server, or each node of a Cluster, is fit for a queue that must not lose messages."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -17,32 +17,32 @@ _SLOTS = "16384"
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a server is, or a Cluster."""
+    """The health of a server or a Cluster."""
 
     findings: list[str]
-    """What is wrong, one line each; nothing when all is well."""
+    """Problems, one line each."""
     remarks: list[str] = field(default_factory=list)
-    """What a Cluster is made of, and what it could do without; nothing of one server."""
+    """The nodes of a Cluster, and hints; empty for a single server."""
 
 
 async def examine(connection: AsyncConnection) -> Health:
-    """Asks the server, or each node, how it is. Raises what `AsyncConnection.survey` raises."""
-    told = await connection.survey(_QUESTIONS)
-    if "" in told:
-        return Health(judge(*_read(told[""], in_cluster=False)))
+    """Checks the server, or each node. Raises what `AsyncConnection.survey` raises."""
+    answers = await connection.survey(_QUESTIONS)
+    if "" in answers:
+        return Health(judge(*_read(answers[""], in_cluster=False)))
     infos: dict[str, dict[str, str]] = {}
-    found: dict[str, list[str]] = defaultdict(list)
-    for name, answer in told.items():
+    nodes_by_finding: dict[str, list[str]] = defaultdict(list)
+    for name, answer in answers.items():
         try:
             infos[name], save = _read(answer, in_cluster=True)
         except LisaError as error:
-            found[f"does not say how it is: {error}"].append(name)
+            nodes_by_finding[f"cannot be checked: {error}"].append(name)
         else:
             for finding in judge(infos[name], save):
-                found[finding].append(name)
+                nodes_by_finding[finding].append(name)
     return Health(
-        [f"{_named(names, told)}: {finding}" for finding, names in found.items()],
-        _remarks(infos, len(told) - len(infos)),
+        [f"{_join(names, len(answers))}: {finding}" for finding, names in nodes_by_finding.items()],
+        _remarks(infos, len(answers) - len(infos)),
     )
 
 
@@ -54,13 +54,13 @@ def _fields(reply: bytes) -> dict[str, str]:
 _SECTIONS = ("server", "memory", "persistence", "replication")
 _QUESTIONS: tuple[Call[Any], ...] = (
     *(command("INFO", section, decode=_fields) for section in _SECTIONS),
-    command("CLUSTER", "INFO", decode=_fields),  # an error, where there is none
+    command("CLUSTER", "INFO", decode=_fields),  # an error without a Cluster
     command("CONFIG", "GET", "save"),
 )
 
 
 def _read(answer: list[Any] | LisaError, *, in_cluster: bool) -> tuple[dict[str, str], str]:
-    """What INFO and CLUSTER INFO say, and the setting `save`; raises the error of what cannot be done without."""
+    """The fields of INFO and CLUSTER INFO, and the setting `save`. Raises LisaError where INFO is refused."""
     if isinstance(answer, LisaError):
         raise answer
     *sections, cluster, save = answer
@@ -69,48 +69,48 @@ def _read(answer: list[Any] | LisaError, *, in_cluster: bool) -> tuple[dict[str,
         if isinstance(section, LisaError):
             raise section
         info |= section
-    # Hosted servers forbid CONFIG; without it, snapshots cannot be told from none.
+    # Hosted servers forbid CONFIG; then assume that snapshots are on.
     return info, "unknown" if isinstance(save, LisaError) or not save else save[1].decode()
 
 
 def judge(info: Mapping[str, str], save: str) -> list[str]:
-    """Findings from what INFO and CLUSTER INFO say and the setting `save`."""
-    found = []
+    """Findings from the fields of INFO and CLUSTER INFO and the setting `save`."""
+    findings = []
     version = info.get("redis_version", "0")
     if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _OLDEST:
-        found.append(f"the server is too old: version {version}; 7.0 is the oldest that Lisa runs on")
+        findings.append(f"the server is too old: version {version}; Lisa needs 7.0 or later")
     policy = info.get("maxmemory_policy", "noeviction")
     if policy.startswith("allkeys"):
-        found.append(f"maxmemory-policy is {policy}: a full server deletes messages in silence; set noeviction")
+        findings.append(f"maxmemory-policy is {policy}: a full server silently deletes messages; set noeviction")
     if info.get("aof_enabled") == "0":
         if save:
-            found.append("appendonly is off: a crash loses all since the last snapshot; set appendonly yes")
+            findings.append("appendonly is off: a crash loses everything since the last snapshot; set appendonly yes")
         else:
-            found.append("no persistence: a restart loses every message; set appendonly yes")
+            findings.append("no persistence: a restart loses every message; set appendonly yes")
     if info.get("aof_last_write_status", "ok") != "ok" or info.get("rdb_last_bgsave_status", "ok") != "ok":
-        found.append("the server cannot write to its disk (see its log): it refuses sends until it can")
+        findings.append("the server cannot write to its disk (see its log): it refuses sends until it can")
     assigned = info.get("cluster_slots_assigned", _SLOTS)
     if assigned != _SLOTS:
-        found.append(f"{assigned} of {_SLOTS} slots have a node: topics in the others are refused; assign all")
+        findings.append(f"{assigned} of {_SLOTS} slots have a node: calls for topics in the others fail; assign all")
     if failed := int(info.get("cluster_slots_fail", "0")):
-        found.append(f"{failed} slots are of a node that has failed: their topics wait until it is back, or replaced")
+        findings.append(f"{failed} slots have a failed node: their topics wait until it is back or replaced")
     if info.get("cluster_state", "ok") != "ok":
-        found.append(
-            "cluster_state is not ok: the node refuses calls until it is (see the other findings, and its log)"
+        findings.append(
+            "cluster_state is not ok: the node refuses calls until it is (see the other findings and its log)"
         )
-    return found
+    return findings
 
 
-def _named(names: list[str], told: Mapping[str, Any]) -> str:
-    return "every node" if len(names) == len(told) else ", ".join(names)
+def _join(names: list[str], nodes: int) -> str:
+    return "every node" if len(names) == nodes else ", ".join(names)
 
 
-def _remarks(infos: Mapping[str, Mapping[str, str]], silent: int) -> list[str]:
+def _remarks(infos: Mapping[str, Mapping[str, str]], unchecked: int) -> list[str]:
     masters = [name for name, info in infos.items() if info.get("role") == "master"]
     alone = [name for name in masters if infos[name].get("connected_slaves") == "0"]
     nodes = [f"{len(masters)} masters", f"{len(infos) - len(masters)} replicas"]
-    nodes += [f"{silent} that cannot be asked"] if silent else []
+    nodes += [f"{unchecked} unchecked"] if unchecked else []
     remarks = [f"a Cluster: {', '.join(nodes)}"]
     if alone:
-        remarks.append(f"hint: while a master without a replica is away, so are its topics: {', '.join(alone)}")
+        remarks.append(f"hint: topics of a master without a replica wait while it is away: {', '.join(alone)}")
     return remarks

@@ -10,7 +10,7 @@ __all__ = ["ManagerSettings"]
 
 
 class ManagerSettings(Settings):
-    """What a manager needs to know. Defaults serve from one topic to thousands."""
+    """The settings of a manager. The defaults suit from one topic to thousands."""
 
     table: ClassVar[str] = "manager"
 
@@ -18,14 +18,15 @@ class ManagerSettings(Settings):
         int, Field(ge=1, le=5_000, description="most messages of a topic that one script call promotes")
     ] = 500
     resolution_s: Annotated[
-        float, Field(ge=0, le=1, description="dues closer together than this are promoted together, in seconds")
+        float,
+        Field(ge=0, le=1, description="messages due within this time of each other are promoted together, in seconds"),
     ] = 0.002
     poll_s: Annotated[
         float,
-        Field(ge=0.01, le=60, description="how often a topic is looked at that has something due soon, in seconds"),
+        Field(ge=0.01, le=60, description="how often a topic with something due soon is checked, in seconds"),
     ] = 1.0
     quiet_poll_s: Annotated[
-        float, Field(ge=0.01, le=600, description="how often a quiet topic is looked at, in seconds")
+        float, Field(ge=0.01, le=600, description="how often a quiet topic is checked, in seconds")
     ] = 10.0
     discover_s: Annotated[
         float, Field(ge=0.1, le=600, description="how often the registry of topics is read, in seconds")
@@ -42,5 +43,5 @@ class ManagerSettings(Settings):
 
     @property
     def quiet_housekeeping_s(self) -> float:
-        """How often trim and sweep look at a quiet topic, in seconds: more seldom, as nobody waits for them."""
+        """How often trim and sweep check a quiet shard, in seconds: seldom, as nobody waits for them."""
         return 3 * self.quiet_poll_s

@@ -1,4 +1,4 @@
 """The jobs of the manager, one file each. The promoter has a loop of its own; the daemon schedules the others.
 
-`lanes` and `rounds` are what they share.
+They share `batches` and `node_queues`.
 """

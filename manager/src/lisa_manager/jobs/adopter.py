@@ -1,7 +1,7 @@
-"""The adopter: serves a topic at once of which a send was heard, not only when the registry is read again.
+"""The adopter: serves an unknown topic as soon as a wake names it, before the registry is read again.
 
-Anybody who may send may publish any wake. So a wake alone declares nothing, and how many there are costs little: names
-are gathered, each once and only so many; a few times a second the server is asked which of them hold messages.
+Anybody who may send may publish any wake. So a wake alone declares nothing, and many wakes cost little: tags are
+gathered, each once and up to a limit, and a few times a second the server is asked which of them hold messages.
 """
 
 import asyncio
@@ -12,95 +12,95 @@ from lisa_common.errors import OF_THE_SERVER, InvalidInput, LisaError
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import command
 from lisa_common.validation import MAX_NAME_LENGTH, check_name
-from lisa_manager.board import Board
 from lisa_manager.jobs.discoverer import Discoverer
+from lisa_manager.shard_table import ShardTable
 
-__all__ = ["Adopter", "UnknownTopics"]
+__all__ = ["Adopter", "UnknownShards"]
 
 _MOST = 500
-"""Names at once; what is sent to another meanwhile is found as the registry is read again."""
+"""Most tags at once; further shards are found when the registry is read again."""
 
 _LONGEST = 2 * MAX_NAME_LENGTH
-"""More than the name of any shard has characters."""
+"""Longer than the tag of any shard, in characters."""
 
 _REST_S = 0.2
-"""Time between two looks at what was heard."""
+"""Time between two looks at the tags."""
 
 
-class UnknownTopics:
-    """Names of wakes that the board does not know, each once and only so many."""
+class UnknownShards:
+    """Tags in wakes that the shard table does not have, each once and up to a limit."""
 
     def __init__(self) -> None:
-        self._names: set[str] = set()
+        self._tags: set[str] = set()
         self._missed = False
-        self._heard = asyncio.Event()
+        self._changed = asyncio.Event()
 
-    def hear(self, name: str) -> None:
-        """Takes note of a name."""
-        if len(self._names) < _MOST:
-            self._names.add(name[:_LONGEST])
-            self._heard.set()
+    def add(self, tag: str) -> None:
+        """Notes a tag."""
+        if len(self._tags) < _MOST:
+            self._tags.add(tag[:_LONGEST])
+            self._changed.set()
 
-    def miss(self) -> None:
-        """Takes note that nobody listened for a while."""
+    def mark_missed(self) -> None:
+        """Notes that wakes may have been missed."""
         self._missed = True
-        self._heard.set()
+        self._changed.set()
 
     async def take(self) -> tuple[set[str], bool]:
-        """The names that were heard since the last time, and whether any may have been missed; waits for either."""
-        await self._heard.wait()
-        self._heard.clear()
-        taken = self._names, self._missed
-        self._names, self._missed = set(), False
+        """Waits for tags or missed wakes. Returns the tags since the last time, and whether wakes may be missing."""
+        await self._changed.wait()
+        self._changed.clear()
+        taken = self._tags, self._missed
+        self._tags, self._missed = set(), False
         return taken
 
 
 class Adopter:
-    """Looks what is behind the names that were heard, and serves it."""
+    """Serves unknown shards that hold messages."""
 
     def __init__(
         self,
         connection: AsyncConnection,
-        board: Board,
+        table: ShardTable,
         discoverer: Discoverer,
         *,
-        unknown: UnknownTopics,
+        unknown: UnknownShards,
         discover: Callable[[], Awaitable[None]],
     ) -> None:
         self._connection = connection
-        self._board = board
+        self._table = table
         self._discoverer = discoverer
         self._unknown = unknown
         self._discover = discover
 
     async def run(self) -> None:
-        """Adopts topics until cancelled. Raises what the server says."""
+        """Adopts topics until cancelled. Raises LisaError as the server answers."""
         while True:
-            names, missed = await self._unknown.take()
+            tags, missed = await self._unknown.take()
             # The registry may have been read meanwhile.
-            unknown = sorted(names - self._board.topics.keys())
+            unknown = sorted(tags - self._table.shards.keys())
             if await self._adopt(unknown) or missed:
                 await self._discover()
             await asyncio.sleep(_REST_S)
 
-    async def _adopt(self, names: Sequence[str]) -> bool:
-        """Declares those topics that hold messages, if nobody has. Result: whether there are any."""
-        keys = [found for name in names if (found := _keys_of(self._board.prefix, name))]
-        held = await self._connection.execute_each([command("EXISTS", k.of("messages")) for k in keys])
-        for error in held:
-            if isinstance(error, OF_THE_SERVER):
-                raise error
-        sent_to = [k for k, there in zip(keys, held, strict=True) if not isinstance(there, LisaError) and there]
-        for each in sent_to:
-            # Of the shards of a topic the registry knows.
-            if not each.shard:
-                await self._discoverer.adopt(each.topic)
-        return bool(sent_to)
+    async def _adopt(self, tags: Sequence[str]) -> bool:
+        """Declares the topics of shards that hold messages, where nobody has. Returns whether any shard does."""
+        shards = [keys for tag in tags if (keys := _parse_tag(self._table.prefix, tag))]
+        replies = await self._connection.execute_each([command("EXISTS", keys.of("messages")) for keys in shards])
+        for reply in replies:
+            if isinstance(reply, OF_THE_SERVER):
+                raise reply
+        used = [k for k, reply in zip(shards, replies, strict=True) if not isinstance(reply, LisaError) and reply]
+        for keys in used:
+            # A topic of several shards is in the registry already.
+            if not keys.shard:
+                await self._discoverer.adopt(keys.topic)
+        return bool(used)
 
 
-def _keys_of(prefix: str, name: str) -> ShardKeys | None:
-    """The keys of a topic, or of a shard, by the name that a wake gives it; None for what can be none."""
-    topic, _, shard = name.partition("/")
+def _parse_tag(prefix: str, tag: str) -> ShardKeys | None:
+    """The keys of a shard by its tag; None for a tag that no shard can have."""
+    topic, _, shard = tag.partition("/")
     try:
         return ShardKeys(prefix, check_name("topic", topic), check_name("shard", shard) if shard else "")
     except InvalidInput:

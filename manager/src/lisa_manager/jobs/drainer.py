@@ -1,12 +1,11 @@
-"""The drainer: strikes the shards of before a reshard out once they hold nothing any more."""
+"""The drainer: removes former shards once they are empty."""
 
 import logging
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER
-from lisa_manager.board import Board
-from lisa_manager.complaints import Complaints
 from lisa_manager.jobs.discoverer import Discoverer
+from lisa_manager.problem_log import ProblemLog
 from lisa_manager.resharding import close_former
 
 __all__ = ["Drainer"]
@@ -15,25 +14,25 @@ logger = logging.getLogger(__name__)
 
 
 class Drainer:
-    """Looks at the topics that were resharded, which are few."""
+    """Checks the topics with former shards, which are few."""
 
-    def __init__(self, connection: AsyncConnection, board: Board, discoverer: Discoverer) -> None:
+    def __init__(self, connection: AsyncConnection, discoverer: Discoverer) -> None:
         self._connection = connection
-        self._board = board
         self._discoverer = discoverer
-        self._complaints = Complaints(logger)
+        self._problems = ProblemLog(logger)
 
     async def turn(self) -> None:
-        """One turn over these topics."""
-        for name, layout in [(name, layout) for name, layout in self._discoverer.layouts.items() if layout.former]:
+        """Runs one turn over these topics. Raises an error of the server, where all topics are on one."""
+        for layout in [layout for layout in self._discoverer.layouts.values() if layout.former]:
+            subject = f"drain of {layout.topic}"
             try:
-                drained = await self._connection.run(close_former(self._board.prefix, name))
+                drained = await self._connection.run(close_former(layout.prefix, layout.topic))
             except Exception as error:
-                # One node of a Cluster may be away; the topics of others are drained all the same.
+                # One node of a Cluster may be away; the topics of the others are drained all the same.
                 if isinstance(error, OF_THE_SERVER) and self._connection.node_of(layout.shards[0]) is None:
                     raise
-                self._complaints.about(f"drain of {name}", error)
+                self._problems.report(subject, error)
             else:
-                self._complaints.settled(f"drain of {name}")
+                self._problems.resolve(subject)
                 for count in drained:
-                    logger.info("topic %s: its %d shards of before a reshard are drained", name, count)
+                    logger.info("drained %d former shards of topic %s", count, layout.topic)

@@ -1,4 +1,4 @@
-"""The loader: keeps the scripts at the server, for users who may run them and not load them."""
+"""The loader: keeps the scripts at the server, for users who may run scripts but not load them."""
 
 import logging
 
@@ -13,21 +13,21 @@ logger = logging.getLogger(__name__)
 
 
 class Loader:
-    """Looks whether the server has them all: after a restart, a flush, or a fail-over it has none."""
+    """Loads the scripts whenever one is missing: a server loses them by a restart, a flush or a fail-over."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
     async def turn(self) -> None:
-        """Loads what is missing, if anything is. Raises what the server says."""
+        """Loads all scripts if one is missing anywhere. Raises LisaError as the server answers."""
         answers = await self._connection.survey([_exist()])
         for node, answer in answers.items():
-            there = answer if isinstance(answer, LisaError) else answer[0]
-            if isinstance(there, LisaError):
-                # Of a Cluster, one node that is away; the next turn asks it again.
-                if node == "" or not isinstance(there, Unreachable):
-                    raise there
-            elif not all(there):
+            exist = answer if isinstance(answer, LisaError) else answer[0]
+            if isinstance(exist, LisaError):
+                # A node of a Cluster may be away; the next turn asks it again.
+                if node == "" or not isinstance(exist, Unreachable):
+                    raise exist
+            elif not all(exist):
                 await load_scripts(self._connection)
                 logger.info("loaded the scripts")
                 return
@@ -38,7 +38,7 @@ def _exist() -> Call[list[int]]:
 
 
 async def load_scripts(connection: AsyncConnection) -> int:
-    """Loads all scripts, at each node. Result: how many nodes have them now. Raises the first error."""
+    """Loads all scripts at each node. Returns the number of nodes; raises the first error."""
     calls: list[Call[bytes]] = [command("SCRIPT", "LOAD", load(name).text) for name in SCRIPT_NAMES]
     answers = await connection.survey(calls)
     for answer in answers.values():

@@ -17,29 +17,28 @@ from lisa_common.model.scores import whole_ms
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.consuming import server_time
-from lisa_manager.board import Board, Watched
-from lisa_manager.complaints import Complaints
-from lisa_manager.jobs.adopter import UnknownTopics
-from lisa_manager.jobs.lanes import Topics
-from lisa_manager.jobs.rounds import Rounds
+from lisa_manager.jobs.adopter import UnknownShards
+from lisa_manager.jobs.batches import Batches
+from lisa_manager.problem_log import ProblemLog
 from lisa_manager.settings import ManagerSettings
+from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
 
 __all__ = ["Promoter"]
 
 logger = logging.getLogger(__name__)
 
-# Anybody may publish, and not all that looks like a number fits into a clock.
+# Anybody may publish, and a number may be too large for a clock.
 _WAKE = re.compile(rb"(.+) ([0-9]{1,15})")
 
 _LEASE = re.compile(rb"(.+) ([0-9]{1,15}) lease")
-"""Says when a lease ends which is shorter than those of its topic."""
+"""The tag of a shard, and when a lease ends that is shorter than the topic's visibility timeout."""
 
 _SOON_S = 10.0
-"""A topic with something due within this time is polled often: a wake that was lost would matter."""
+"""A shard with something due within this time is polled often, in case a wake was lost."""
 
 
-def _first_due(topic: Watched, place: str) -> Call[float]:
-    return command("ZRANGE", topic.keys.of(place), 0, 0, "WITHSCORES", decode=_due_ms)
+def _first_due(shard: WatchedShard, key: str) -> Call[float]:
+    return command("ZRANGE", shard.keys.of(key), 0, 0, "WITHSCORES", decode=_due_ms)
 
 
 def _due_ms(reply: list[Any]) -> float:
@@ -47,205 +46,205 @@ def _due_ms(reply: list[Any]) -> float:
 
 
 class _ServerClock:
-    """The server's clock by ours: how far it is ahead of the monotonic one, as seen in the latest replies.
+    """Maps the server's clock to the monotonic one, by the time in its latest replies.
 
-    A reply was on its way for a while, so its time is a little behind; of recent ones the most advanced is nearest.
+    A reply takes a while to arrive, so its time is a little behind. The largest offset of recent replies is nearest.
     """
 
     def __init__(self) -> None:
         self._offsets: deque[float] = deque(maxlen=16)
-        self._ahead = 0.0
+        self._ahead_s = 0.0
 
     def see(self, now_ms: int, moment: float) -> None:
         """Notes the server's time in a reply that arrived at that moment."""
         self._offsets.append(now_ms / 1000 - moment)
-        self._ahead = max(self._offsets)
+        self._ahead_s = max(self._offsets)
 
     def moment_of(self, server_ms: float) -> float:
-        """When the server's clock will show that time."""
-        return server_ms / 1000 - self._ahead
+        """Returns the moment when the server's clock shows that time."""
+        return server_ms / 1000 - self._ahead_s
 
 
 class Promoter:
-    """One agenda of all topics, and a lane for each node. The wake channel is a hint; polling is the truth."""
+    """Promotes in a task for each node. Wakes only hasten this; every shard is polled as well."""
 
-    def __init__(self, connection: AsyncConnection, board: Board, settings: ManagerSettings) -> None:
+    def __init__(self, connection: AsyncConnection, table: ShardTable, settings: ManagerSettings) -> None:
         self._connection = connection
-        self._board = board
+        self._table = table
         self._settings = settings
-        self.unknown_topics = UnknownTopics()
+        self.unknown_shards = UnknownShards()
         self._clocks: dict[object, _ServerClock] = defaultdict(_ServerClock)
-        """Of each node of a Cluster; else of the one server."""
+        """One for each node of a Cluster, or one for the single server."""
         self._woken = asyncio.Event()
         self._listening = False
         self._was_busy = False
         self._failures: Counter[object] = Counter()
-        """Of each node, since it last answered."""
-        self._complaints = Complaints(logger)
-        self._rounds = Rounds(connection, board, board.promotions, settings, Complaints(logger))
+        """Failures of each node since its last answer."""
+        self._problems = ProblemLog(logger)
+        self._batches = Batches(connection, table, table.promotions, settings, logger=logger, label="promotion of {}")
         self.promoted = 0
         """Messages and retries promoted so far."""
 
     def wake(self) -> None:
-        """Has the agenda looked at again; for whoever changed it."""
+        """Has the loop look at the queue again; call it after a change of the queue."""
         self._woken.set()
 
     async def run(self) -> None:
         """Promotes until cancelled."""
-        async with asyncio.TaskGroup() as serving:
+        async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._sleep()
-                for node in self._rounds.lanes.add(self._board.due(self._board.promotions)):
-                    serving.create_task(self._rounds.lanes.serve(node, partial(self._look_patiently, node)))
+                for node in self._batches.nodes.add(self._table.take_due(self._table.promotions)):
+                    tasks.create_task(self._batches.nodes.serve(node, partial(self._look_patiently, node)))
 
     async def _sleep(self) -> None:
-        while (left := self._left_s()) is None or left > 0:
+        while (left_s := self._left_s()) is None or left_s > 0:
             # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the wake.
             with suppress(TimeoutError):
-                async with asyncio.timeout(left):
+                async with asyncio.timeout(left_s):
                     await self._woken.wait()
-        # Dues that are close together make one round.
+        # Promote messages that are due close together in one round trip.
         await asyncio.sleep(self._settings.resolution_s if self._was_busy else 0)
         self._was_busy = False
 
     def _left_s(self) -> float | None:
-        """Seconds until the next topic is due, by the agenda of this moment."""
+        """Seconds until the next shard is due, by the queue as it is now."""
         self._woken.clear()
-        moment = self._board.promotions.next_moment()
-        return None if moment is None else moment - self._board.clock()
+        moment = self._table.promotions.next_moment()
+        return None if moment is None else moment - self._table.clock()
 
-    async def _look_patiently(self, node: object, topics: Topics) -> None:
-        """Looks at topics of one node. Where it does not answer, its other topics wait for the next try as well."""
+    async def _look_patiently(self, node: object, shards: Shards) -> None:
+        """Looks at shards of one node. While the node does not answer, all its shards wait for the next attempt."""
         try:
-            await self._look(topics)
+            await self._look(shards)
         except LisaError as error:
             log = logger.debug if self._failures[node] else logger.warning
-            log("cannot promote, will try again: %s", error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the topics of other nodes go on
-            self._complaints.about("promote", error)
+            log("cannot promote, retrying: %s", error)
+        except Exception as error:  # noqa: BLE001 - no error may stop the shards of other nodes
+            self._problems.report("promote", error)
         else:
             if self._failures.pop(node, 0):
-                logger.info("the server is back")
+                logger.info("promoting again: the server is back")
                 self._look_at_all(node)
-            self._complaints.settled("promote")
+            self._problems.resolve("promote")
             return
         self._failures[node] += 1
         await asyncio.sleep(RECONNECT.compute(self._failures[node]))
         self._look_at_all(node)
 
     def _look_at_all(self, node: object) -> None:
-        """Has all topics of a node looked at now."""
-        self._board.look_now([name for name, watched in self._board.topics.items() if self._node_of(watched) == node])
+        """Makes all shards of a node due now."""
+        self._table.make_due([tag for tag, shard in self._table.shards.items() if self._node_of(shard) == node])
         self.wake()
 
-    async def _look(self, topics: Topics) -> None:
-        for _, watched in topics:
-            watched.heard = math.inf
-        if calm := [topic for topic in topics if topic[1].calm]:
-            await self._glance(calm)
-        if due := [topic for topic in topics if not topic[1].calm]:
+    async def _look(self, shards: Shards) -> None:
+        for shard in shards:
+            shard.woken_for = math.inf
+        if calm := [shard for shard in shards if shard.calm]:
+            await self._peek(calm)
+        if due := [shard for shard in shards if not shard.calm]:
             await self._promote(due)
         self.wake()
 
-    async def _glance(self, topics: Topics) -> None:
-        """Looks by plain commands when topics are due next, for the many of which nothing is due."""
-        await self._see_times(topics)
-        now = self._board.clock()
-        for _, watched in topics:
-            # Those that cannot be looked at like this are promoted next time, which tells what is wrong with them.
-            watched.calm = False
-        waiting = await self._rounds.glance(topics, partial(_first_due, place="waiting"))
-        first_waiting = {name: due_ms for name, _, due_ms in waiting}
-        found = [(name, watched) for name, watched, _ in waiting]
-        if found and await self._rounds.any_there(found, "retry"):
-            looked = await self._rounds.glance(found, partial(_first_due, place="retry"))
+    async def _peek(self, shards: Shards) -> None:
+        """Reads by plain commands when calm shards are due next: most have nothing to promote."""
+        await self._read_clocks(shards)
+        now = self._table.clock()
+        for shard in shards:
+            # A shard whose read fails is promoted next time, and that reports its error.
+            shard.calm = False
+        waiting = await self._batches.peek_each(shards, partial(_first_due, key="waiting"))
+        first_waiting = {shard.tag: due_ms for shard, due_ms in waiting}
+        readable = [shard for shard, _ in waiting]
+        if readable and await self._batches.any_exist(readable, "retry"):
+            first_due = await self._batches.peek_each(readable, partial(_first_due, key="retry"))
         else:
-            looked = waiting
-        for name, watched, due_ms in looked:
-            self._plan(name, watched, min(due_ms, first_waiting[name]), now)
+            first_due = waiting
+        for shard, due_ms in first_due:
+            self._plan(shard, min(due_ms, first_waiting[shard.tag]), now)
 
-    async def _see_times(self, topics: Topics) -> None:
-        asked = {self._node_of(watched): watched for _, watched in topics}
-        # What has no key goes where the call before it went.
-        pairs = [call for watched in asked.values() for call in (_first_due(watched, "waiting"), server_time())]
-        times = (await self._connection.execute_each(pairs))[1::2]
-        now = self._board.clock()
-        for node, now_ms in zip(asked, times, strict=True):
+    async def _read_clocks(self, shards: Shards) -> None:
+        shard_of = {self._node_of(shard): shard for shard in shards}
+        # A call without a key goes to the node of the call before it.
+        calls = [call for shard in shard_of.values() for call in (_first_due(shard, "waiting"), server_time())]
+        times = (await self._connection.execute_each(calls))[1::2]
+        now = self._table.clock()
+        for node, now_ms in zip(shard_of, times, strict=True):
             if not isinstance(now_ms, LisaError):
                 self._clocks[node].see(now_ms, now)
 
-    def _node_of(self, watched: Watched) -> object:
-        return self._connection.node_of(watched.keys)
+    def _node_of(self, shard: WatchedShard) -> object:
+        return self._connection.node_of(shard.keys)
 
-    def _clock_of(self, watched: Watched) -> _ServerClock:
-        return self._clocks[self._node_of(watched)]
+    def _clock_of(self, shard: WatchedShard) -> _ServerClock:
+        return self._clocks[self._node_of(shard)]
 
-    async def _promote(self, topics: Topics) -> None:
+    async def _promote(self, shards: Shards) -> None:
         limit = self._settings.promote_batch
-        answered = await self._rounds.ask(topics, lambda topic: managing.promote(topic.keys, limit=limit))
-        now = self._board.clock()
-        for name, watched, result in answered:
-            self._clock_of(watched).see(result.now_ms, now)
-            self.promoted += result.count
-            self._was_busy = self._was_busy or (result.count > 0 and not result.more)
-            next_due_ms = math.inf if result.next_due_ms is None else result.next_due_ms
-            self._plan(name, watched, result.now_ms if result.more else next_due_ms, now)
-            if result.count:
-                self._board.trims.hasten(name, now + self._settings.housekeeping_s)
+        results = await self._batches.call_each(shards, lambda shard: managing.promote(shard.keys, limit=limit))
+        now = self._table.clock()
+        for shard, promoted in results:
+            self._clock_of(shard).see(promoted.now_ms, now)
+            self.promoted += promoted.count
+            self._was_busy = self._was_busy or (promoted.count > 0 and not promoted.more)
+            next_due_ms = math.inf if promoted.next_due_ms is None else promoted.next_due_ms
+            self._plan(shard, promoted.now_ms if promoted.more else next_due_ms, now)
+            if promoted.count:
+                self._table.trims.hasten(shard.tag, now + self._settings.housekeeping_s)
 
-    def _plan(self, name: str, watched: Watched, due_ms: float, now: float) -> None:
-        """Puts a topic on the agenda for its next due time, or for a look before that."""
-        due = max(now, min(self._clock_of(watched).moment_of(due_ms), watched.heard))
+    def _plan(self, shard: WatchedShard, due_ms: float, now: float) -> None:
+        """Queues a shard for its next due time, or for a poll before that."""
+        due = max(now, min(self._clock_of(shard).moment_of(due_ms), shard.woken_for))
         quiet = self._listening and due - now > _SOON_S
-        poll = self._settings.quiet_poll_s if quiet else self._settings.poll_s
-        # Polls fall on whole multiples, so that many topics share one round trip.
-        tick = min(poll, 1.0)
-        look = math.floor((now + poll) / tick) * tick
-        watched.calm = look < due
-        self._board.promotions.put(name, min(due, look))
+        poll_s = self._settings.quiet_poll_s if quiet else self._settings.poll_s
+        # Polls fall on whole multiples, so that many shards share one round trip.
+        tick_s = min(poll_s, 1.0)
+        poll = math.floor((now + poll_s) / tick_s) * tick_s
+        shard.calm = poll < due
+        self._table.promotions.put(shard.tag, min(due, poll))
 
     async def listen(self) -> None:
-        """Hears of sends that are due before all else, until cancelled."""
+        """Listens for wakes until cancelled: a send publishes one when it is due before all other messages."""
         failures = 0
         while True:
             try:
-                async for heard in self._connection.listen(wake_channel(self._board.prefix)):
+                async for wake in self._connection.listen(wake_channel(self._table.prefix)):
                     failures = 0
                     if not self._listening:
-                        # What was sent while nobody listened.
+                        # Wakes may have been missed before.
                         self._listening = True
-                        self._board.look_now(self._board.topics)
+                        self._table.make_due(self._table.shards)
                         self.wake()
-                        self.unknown_topics.miss()
-                    if heard is not None:
-                        self._hear(heard)
+                        self.unknown_shards.mark_missed()
+                    if wake is not None:
+                        self._hear(wake)
             except LisaError as error:
                 self._listening = False
                 failures += 1
                 log = logger.warning if failures == 1 else logger.debug
-                log("not woken by sends, polling until they are heard again: %s", error)
+                log("not woken by sends, polling instead: %s", error)
                 await asyncio.sleep(RECONNECT.compute(failures))
 
-    def _hear(self, heard: bytes) -> None:
-        wake = _WAKE.fullmatch(heard)
-        if lease := _LEASE.fullmatch(heard):
+    def _hear(self, message: bytes) -> None:
+        if lease := _LEASE.fullmatch(message):
             self._hear_of_lease(lease[1].decode("utf-8", "replace"), int(lease[2]))
             return
+        wake = _WAKE.fullmatch(message)
         if wake is None:
-            logger.debug("passed over on the wake channel: %r", heard[:80])
+            logger.debug("ignored a message on the wake channel: %r", message[:80])
             return
-        name = wake[1].decode("utf-8", "replace")
-        watched = self._board.topics.get(name)
-        if watched is None:
-            self.unknown_topics.hear(name)
+        tag = wake[1].decode("utf-8", "replace")
+        shard = self._table.shards.get(tag)
+        if shard is None:
+            self.unknown_shards.add(tag)
             return
-        moment = self._clock_of(watched).moment_of(int(wake[2]))
-        # A look that is under way may have come before that send.
-        watched.heard = min(watched.heard, moment)
-        if self._board.promotions.hasten(name, moment):
-            watched.calm = False
+        moment = self._clock_of(shard).moment_of(int(wake[2]))
+        # A look that is under way may not have seen that send.
+        shard.woken_for = min(shard.woken_for, moment)
+        if self._table.promotions.hasten(tag, moment):
+            shard.calm = False
             self.wake()
 
-    def _hear_of_lease(self, name: str, ends_ms: int) -> None:
-        if watched := self._board.topics.get(name):
-            self._board.look_at_leases(name, self._clock_of(watched).moment_of(ends_ms))
+    def _hear_of_lease(self, tag: str, ends_ms: int) -> None:
+        if shard := self._table.shards.get(tag):
+            self._table.expect_lease_end(tag, self._clock_of(shard).moment_of(ends_ms))

@@ -9,9 +9,9 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER
 from lisa_common.protocol import managing
 from lisa_common.protocol.managing import Reclaimed
-from lisa_manager.board import Board, Watched
-from lisa_manager.complaints import Complaints
+from lisa_manager.problem_log import ProblemLog
 from lisa_manager.settings import ManagerSettings
+from lisa_manager.shard_table import ShardTable, WatchedShard
 
 __all__ = ["Reclaimer"]
 
@@ -19,85 +19,86 @@ logger = logging.getLogger(__name__)
 
 _END = "0-0"
 
-_AT_ONCE = 8
-"""Topics that are looked at at the same time, so that one with much to do does not delay the others."""
+_PARALLEL = 8
+"""Shards that are reclaimed in parallel, so that a busy one does not delay the others."""
 
 _TURN_S = 1.0
-"""How long one topic is looked at in one turn; the next turn resumes where this one ended."""
+"""Most seconds for one shard in one turn; the next turn resumes where this one ended."""
 
 _LOOKS = 4
 """Looks within one visibility timeout: how late a reclaim may be, as a share of it."""
 
 
 class Reclaimer:
-    """Looks at the groups that had deliveries pending, in bounded steps, without locks."""
+    """Reclaims from the groups with pending deliveries, in bounded steps, without locks."""
 
-    def __init__(self, connection: AsyncConnection, board: Board, settings: ManagerSettings) -> None:
+    def __init__(self, connection: AsyncConnection, table: ShardTable, settings: ManagerSettings) -> None:
         self._connection = connection
-        self._board = board
+        self._table = table
         self._settings = settings
-        self._complaints = Complaints(logger)
-        self._left: dict[str, dict[str, str]] = {}
-        """Groups of topics that were not looked at to the end, each with its cursor."""
+        self._problems = ProblemLog(logger)
+        self._unfinished: dict[str, dict[str, str]] = {}
+        """The cursors of groups that a turn did not finish, by shard and group."""
         self.reclaimed = 0
 
     async def turn(self) -> None:
-        """One turn over the topics that are due for it. Raises what concerns the server, once the others are done."""
-        self._left = {name: left for name, left in self._left.items() if name in self._board.topics}
-        due = iter(self._board.due(self._board.reclaims))
-        results = await asyncio.gather(*(self._look_at_each(due) for _ in range(_AT_ONCE)), return_exceptions=True)
+        """Runs one turn over the shards that are due. Raises an error of the server once all tasks have ended."""
+        self._unfinished = {tag: cursors for tag, cursors in self._unfinished.items() if tag in self._table.shards}
+        due = iter(self._table.take_due(self._table.reclaims))
+        results = await asyncio.gather(*(self._look_at_each(due) for _ in range(_PARALLEL)), return_exceptions=True)
         for failure in filter(None, results):
             raise failure
 
-    async def _look_at_each(self, due: Iterator[tuple[str, Watched]]) -> None:
-        # All that look at topics share the iterator.
-        for name, watched in due:
-            if watched.has_pending:
-                await self._look(name, watched)
+    async def _look_at_each(self, due: Iterator[WatchedShard]) -> None:
+        # All tasks share the iterator.
+        for shard in due:
+            if shard.has_pending:
+                await self._look(shard)
             else:
-                self._board.reclaims.drop(name)
+                self._table.reclaims.drop(shard.tag)
 
-    async def _look(self, name: str, watched: Watched) -> None:
-        """A step of each group in turn, to the end of their pending lists or of the topic's time."""
-        clock = self._board.clock
-        visibility_ms = watched.visibility_ms(clock())
+    async def _look(self, shard: WatchedShard) -> None:
+        """Takes a step for each group in turn, until all pending lists are read or the shard's time is up."""
+        clock = self._table.clock
+        visibility_ms = shard.visibility_ms(clock())
         interval = max(self._settings.housekeeping_s, visibility_ms / 1000 / _LOOKS)
         moment = clock() + min(interval, self._settings.quiet_poll_s)
-        left = self._left.pop(name, None) or {group: _END for group, pending in watched.pending.items() if pending}
+        cursors = self._unfinished.pop(shard.tag, None)
+        cursors = cursors or {group: _END for group, pending in shard.pending.items() if pending}
         until = clock() + _TURN_S
-        while left and clock() < until:
-            for group, cursor in list(left.items()):
-                step = await self._step(name, group, watched, cursor, visibility_ms)
+        while cursors and clock() < until:
+            for group, cursor in list(cursors.items()):
+                step = await self._step(shard, group, cursor, visibility_ms)
                 next_in_s = math.inf if step is None or step.next_in_ms is None else step.next_in_ms / 1000
                 moment = min(moment, clock() + next_in_s)
                 if step is None or step.cursor == _END:
-                    del left[group]
+                    del cursors[group]
                 else:
-                    left[group] = step.cursor
-        if left:
-            self._left[name] = left
-        self._board.reclaims.put(name, clock() if left else moment)
+                    cursors[group] = step.cursor
+        if cursors:
+            self._unfinished[shard.tag] = cursors
+        self._table.reclaims.put(shard.tag, clock() if cursors else moment)
 
-    async def _step(self, name: str, group: str, watched: Watched, cursor: str, visibility_ms: int) -> Reclaimed | None:
-        """One bounded step; None where it met an error that is the group's alone."""
-        subject = f"reclaim of {name}, group {group}"
+    async def _step(self, shard: WatchedShard, group: str, cursor: str, visibility_ms: int) -> Reclaimed | None:
+        """Takes one bounded step; returns None on an error of this group alone."""
+        subject = f"reclaim of {shard.tag}, group {group}"
         limit = self._settings.housekeeping_batch
         try:
             step = await self._connection.call(
                 managing.reclaim(
-                    *(watched.keys, group, watched.policy), cursor=cursor, limit=limit, visibility_ms=visibility_ms
+                    *(shard.keys, group, shard.policy), cursor=cursor, limit=limit, visibility_ms=visibility_ms
                 )
             )
         except OF_THE_SERVER:
             raise
-        except Exception as error:  # noqa: BLE001 - of this group alone, whatever it is
-            self._complaints.about(subject, error)
+        except Exception as error:  # noqa: BLE001 - no error of one group may stop the others
+            self._problems.report(subject, error)
             return None
-        self._complaints.settled(subject)
+        self._problems.resolve(subject)
         if step.count:
             self.reclaimed += step.count
             logger.info(
-                "reclaimed from group %s of %s: %d to be retried, %d garbage, %d no longer wanted, %d released unbegun",
-                *(group, name, step.retry, step.garbage, step.gone, step.released),
+                "reclaimed %d deliveries of group %s of %s: %d to retry, %d garbage, %d no longer wanted, %d unbegun",
+                *(step.count, group, shard.tag, step.retry, step.garbage, step.gone, step.released),
             )
         return step

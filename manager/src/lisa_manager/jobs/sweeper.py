@@ -6,75 +6,71 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.managing import Swept
-from lisa_manager.board import Board, Watched
-from lisa_manager.complaints import Complaints
-from lisa_manager.jobs.lanes import Topics
-from lisa_manager.jobs.rounds import Rounds
+from lisa_manager.jobs.batches import Batches
 from lisa_manager.settings import ManagerSettings
+from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
 
 __all__ = ["Sweeper"]
 
 _DATED = ("expiring", "finished", "garbage")
-"""The keys that hold what ends by itself."""
+"""The keys whose contents end by time."""
 
 logger = logging.getLogger(__name__)
 
 
 class Sweeper:
-    """Looks at a topic when it said there would be something to do, and seldom at the others."""
+    """Sweeps a shard when its last sweep said that more ends, and quiet shards seldom."""
 
-    def __init__(self, connection: AsyncConnection, board: Board, settings: ManagerSettings) -> None:
-        self._board = board
+    def __init__(self, connection: AsyncConnection, table: ShardTable, settings: ManagerSettings) -> None:
+        self._table = table
         self._settings = settings
-        self._rounds = Rounds(connection, board, board.sweeps, settings, Complaints(logger))
+        self._batches = Batches(connection, table, table.sweeps, settings, logger=logger, label="sweep of {}")
         self.expired = 0
-        self.aged_out = 0
 
     async def turn(self) -> None:
-        """One turn over the topics that are due for it."""
-        await self._rounds.each(self._look)
+        """Runs one turn over the shards that are due."""
+        await self._batches.run_due(self._look)
 
-    async def _look(self, topics: Topics) -> None:
-        if not await self._rounds.any_there(topics, *_DATED):
-            self._rest([name for name, _ in topics])
+    async def _look(self, shards: Shards) -> None:
+        if not await self._batches.any_exist(shards, *_DATED):
+            self._rest(shards)
             return
-        found = await self._rounds.glance(topics, _count_dated, "sweep of {}")
-        self._rest([name for name, _, dated in found if not dated])
-        if due := [(name, watched) for name, watched, dated in found if dated]:
-            await self._rounds.go_on(await self._sweep(due), self._sweep)
+        dated_keys = await self._batches.peek_each(shards, _count_dated)
+        self._rest([shard for shard, count in dated_keys if not count])
+        if due := [shard for shard, count in dated_keys if count]:
+            await self._batches.repeat(await self._sweep(due), self._sweep)
 
-    def _rest(self, names: list[str]) -> None:
-        moment = self._board.clock() + self._settings.quiet_housekeeping_s
-        for name in names:
-            self._board.sweeps.put(name, moment)
+    def _rest(self, shards: Shards) -> None:
+        moment = self._table.clock() + self._settings.quiet_housekeeping_s
+        for shard in shards:
+            self._table.sweeps.put(shard.tag, moment)
 
-    async def _sweep(self, topics: Topics) -> Topics:
-        """One step for each topic. Result: those that have more to do."""
+    async def _sweep(self, shards: Shards) -> Shards:
+        """Runs one step for each shard. Returns the shards that have more to do."""
         limit = self._settings.housekeeping_batch
-        answered = await self._rounds.ask(
-            topics, lambda topic: managing.sweep(topic.keys, topic.policy, limit=limit), "sweep of {}"
+        results = await self._batches.call_each(
+            shards, lambda shard: managing.sweep(shard.keys, shard.policy, limit=limit)
         )
-        now = self._board.clock()
-        for name, _, result in answered:
-            self._board.sweeps.put(name, now + self._rest_s(result))
-            self._count(name, result)
-        return [(name, watched) for name, watched, result in answered if result.more]
+        now = self._table.clock()
+        for shard, swept in results:
+            self._table.sweeps.put(shard.tag, now + self._rest_s(swept))
+            self._count(shard, swept)
+        return [shard for shard, swept in results if swept.more]
 
-    def _rest_s(self, result: Swept) -> float:
-        if result.more:
+    def _rest_s(self, swept: Swept) -> float:
+        if swept.more:
             return 0.0
         quiet_s = self._settings.quiet_housekeeping_s
-        seen = quiet_s if result.next_in_ms is None else result.next_in_ms / 1000
-        return min(max(seen, self._settings.housekeeping_s), quiet_s)
+        next_in_s = quiet_s if swept.next_in_ms is None else swept.next_in_ms / 1000
+        return min(max(next_in_s, self._settings.housekeeping_s), quiet_s)
 
-    def _count(self, name: str, result: Swept) -> None:
-        self.expired += result.expired
-        self.aged_out += result.aged_out
-        if result.expired:
-            logger.info("%d messages of %s have expired", result.expired, name)
-        if result.aged_out:
-            logger.warning("%d dead letters of %s were removed by its garbage limits", result.aged_out, name)
+    def _count(self, shard: WatchedShard, swept: Swept) -> None:
+        self.expired += swept.expired
+        if swept.expired:
+            logger.info("expired %d messages of %s", swept.expired, shard.tag)
+        if swept.aged_out:
+            logger.warning("removed %d dead letters of %s by its garbage limits", swept.aged_out, shard.tag)
 
 
-def _count_dated(topic: Watched) -> Call[int]:
-    return command("EXISTS", *map(topic.keys.of, _DATED))
+def _count_dated(shard: WatchedShard) -> Call[int]:
+    return command("EXISTS", *map(shard.keys.of, _DATED))

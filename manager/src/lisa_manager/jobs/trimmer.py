@@ -1,15 +1,13 @@
-"""The trimmer: removes acked entries and spent consumers, and learns which topics have deliveries pending."""
+"""The trimmer: removes acked entries and spent consumers, and learns which shards have pending deliveries."""
 
 import logging
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
-from lisa_manager.board import Board, Watched
-from lisa_manager.complaints import Complaints
-from lisa_manager.jobs.lanes import Topics
-from lisa_manager.jobs.rounds import Rounds
+from lisa_manager.jobs.batches import Batches
 from lisa_manager.settings import ManagerSettings
+from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
 
 __all__ = ["Trimmer"]
 
@@ -17,53 +15,52 @@ logger = logging.getLogger(__name__)
 
 
 class Trimmer:
-    """Looks often at topics with entries in their stream, and seldom at the others."""
+    """Trims shards with entries in their stream often, and the others seldom."""
 
-    def __init__(self, connection: AsyncConnection, board: Board, settings: ManagerSettings) -> None:
-        self._board = board
+    def __init__(self, connection: AsyncConnection, table: ShardTable, settings: ManagerSettings) -> None:
+        self._table = table
         self._settings = settings
-        self._rounds = Rounds(connection, board, board.trims, settings, Complaints(logger))
+        self._batches = Batches(connection, table, table.trims, settings, logger=logger, label="trim of {}")
         self.trimmed = 0
 
     async def turn(self) -> None:
-        """One turn over the topics that are due for it."""
-        await self._rounds.each(self._look)
+        """Runs one turn over the shards that are due."""
+        await self._batches.run_due(self._look)
 
-    async def _look(self, topics: Topics) -> None:
-        lengths = await self._rounds.glance(topics, _length, "trim of {}")
-        now, due = self._board.clock(), []
-        for name, watched, length in lengths:
-            if length or watched.has_pending or now >= watched.trim_by:
-                due.append((name, watched))
+    async def _look(self, shards: Shards) -> None:
+        lengths = await self._batches.peek_each(shards, _length)
+        now, due = self._table.clock(), []
+        for shard, length in lengths:
+            if length or shard.has_pending or now >= shard.trim_by:
+                due.append(shard)
             else:
-                self._board.trims.put(name, now + self._quiet_s(watched))
+                self._table.trims.put(shard.tag, now + self._quiet_s(shard))
         if due:
-            await self._rounds.go_on(await self._trim(due), self._trim)
+            await self._batches.repeat(await self._trim(due), self._trim)
 
-    async def _trim(self, topics: Topics) -> Topics:
-        """One step for each topic. Result: those that have more to do."""
+    async def _trim(self, shards: Shards) -> Shards:
+        """Runs one step for each shard. Returns the shards that have more to do."""
         spent_ms = int(self._settings.spent_consumer_s * 1000)
-        answered = await self._rounds.ask(
-            topics, lambda topic: managing.trim(topic.keys, spent_ms=spent_ms), "trim of {}"
-        )
-        now = self._board.clock()
-        for name, watched, result in answered:
-            self.trimmed += result.entries
-            watched.pending = result.pending
-            busy = result.entries_left or watched.has_pending
-            if watched.has_pending:
-                self._board.reclaims.add(name, now)
-            watched.trim_by = now + self._settings.spent_consumer_s
-            self._board.trims.put(name, now + (self._settings.housekeeping_s if busy else self._quiet_s(watched)))
-            if result.consumers:
-                logger.info("removed %d spent consumers of %s", result.consumers, name)
-        return [(name, watched) for name, watched, result in answered if result.more]
+        results = await self._batches.call_each(shards, lambda shard: managing.trim(shard.keys, spent_ms=spent_ms))
+        now = self._table.clock()
+        for shard, trimmed in results:
+            self.trimmed += trimmed.entries
+            shard.pending = trimmed.pending
+            busy = trimmed.entries_left or shard.has_pending
+            if shard.has_pending:
+                self._table.reclaims.add(shard.tag, now)
+            shard.trim_by = now + self._settings.spent_consumer_s
+            rest_s = self._settings.housekeeping_s if busy else self._quiet_s(shard)
+            self._table.trims.put(shard.tag, now + rest_s)
+            if trimmed.consumers:
+                logger.info("removed %d spent consumers of %s", trimmed.consumers, shard.tag)
+        return [shard for shard, trimmed in results if trimmed.more]
 
-    def _quiet_s(self, watched: Watched) -> float:
-        # Deliveries of which nobody knows yet are seen before, or when, their leases run out.
-        visibility_s = watched.policy.visibility_ms / 1000
+    def _quiet_s(self, shard: WatchedShard) -> float:
+        # New deliveries have to be seen before, or when, their leases run out.
+        visibility_s = shard.policy.visibility_ms / 1000
         return min(self._settings.quiet_housekeeping_s, max(visibility_s, self._settings.housekeeping_s))
 
 
-def _length(topic: Watched) -> Call[int]:
-    return command("XLEN", topic.keys.of("ready"))
+def _length(shard: WatchedShard) -> Call[int]:
+    return command("XLEN", shard.keys.of("ready"))

@@ -1,16 +1,16 @@
 """What the operator's commands read from the server: calls, and how to read their replies. Nothing here writes."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from lisa_common.errors import LisaError, UnknownTopic
+from lisa_common.errors import UnknownTopic
 from lisa_common.model.delivery import Entry, entry_of
 from lisa_common.model.keys import ShardKeys, text_of, topics_key
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.registry import parse_topic, read_registry
 from lisa_common.validation import check_name
+from lisa_manager.shard_groups import GroupInfo, groups
 
 __all__ = [
     "PAGE",
@@ -29,48 +29,6 @@ T = TypeVar("T")
 
 PAGE = 1_000
 """How much is read at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupInfo:
-    """A consumer group as the server has it."""
-
-    name: str
-    consumers: int
-    pending: int
-    last: str
-    """The entry delivered last."""
-    lag: int | None
-    """Entries not delivered yet; the server does not know after some have been deleted."""
-
-
-def groups(keys: ShardKeys) -> Call[list[GroupInfo]]:
-    """The groups of a topic, by name; none where there is no stream."""
-
-    def decode(reply: Any) -> list[GroupInfo]:
-        if isinstance(reply, LisaError):
-            return _none_of(reply)
-        return sorted((_group(info) for info in reply), key=lambda group: group.name)
-
-    return command("XINFO", "GROUPS", keys.of("ready"), decode=decode, takes_errors=True)
-
-
-def _none_of(error: LisaError) -> list[GroupInfo]:
-    # Without a stream there are no groups; anything else is wrong with the topic, or the server.
-    if "no such key" in str(error):
-        return []
-    raise error
-
-
-def _group(info: list[Any]) -> GroupInfo:
-    fields = pairs(info)
-    return GroupInfo(
-        name=text_of(fields["name"]),
-        consumers=fields["consumers"],
-        pending=fields["pending"],
-        last=fields["last-delivered-id"].decode(),
-        lag=fields.get("lag"),
-    )
 
 
 def entries(keys: ShardKeys, first: str = "-", last: str = "+", *, count: int = PAGE) -> Call[list[Entry]]:

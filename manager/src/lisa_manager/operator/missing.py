@@ -1,21 +1,13 @@
 """Groups that some shards of a topic lack."""
 
-from collections.abc import Sequence
-
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import groups
 from lisa_common.protocol.call import Flow
-from lisa_manager.operator.looking import GroupInfo
-from lisa_manager.operator.looking import groups as groups_of
+from lisa_manager.shard_groups import GroupInfo
+from lisa_manager.shard_groups import groups as groups_of
 
-__all__ = ["complete_groups", "group_names", "missing_groups"]
-
-
-def group_names(shards: Sequence[ShardKeys]) -> Flow[set[str]]:
-    """The groups that any of the shards has."""
-    known: list[list[GroupInfo]] = yield [groups_of(keys) for keys in shards]
-    return {group.name for of_shard in known for group in of_shard}
+__all__ = ["complete_groups", "missing_groups"]
 
 
 def missing_groups(layout: Layout) -> Flow[dict[str, list[ShardKeys]]]:

@@ -1,0 +1,30 @@
+"""Logs each problem once when it begins, and once when it ends."""
+
+import logging
+
+from lisa_common.errors import LisaError
+
+__all__ = ["ProblemLog"]
+
+
+class ProblemLog:
+    """The open problems of one logger, by subject."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._open: dict[str, str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def report(self, subject: str, error: Exception) -> None:
+        """Logs a problem unless the same one is open. An error that is no LisaError is logged with its traceback."""
+        text = str(error) if isinstance(error, LisaError) else f"{type(error).__name__}: {error}"
+        if self._open.get(subject) != text:
+            self._open[subject] = text
+            self._logger.error("%s failed: %s", subject, text, exc_info=None if isinstance(error, LisaError) else error)
+
+    def resolve(self, subject: str) -> None:
+        """Logs that a subject recovered, if it has an open problem."""
+        if self._open.pop(subject, None) is not None:
+            self._logger.info("%s recovered", subject)

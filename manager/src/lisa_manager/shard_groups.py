@@ -1,0 +1,129 @@
+"""The groups of single shards: what they are, and how to drop one beside running managers.
+
+Entries of the stream, `retry` and `garbage` name what a group owes, and `owed` does where there are several groups.
+Copies that only entries name end first, page by page, while the group exists and so keeps them from being trimmed. Then
+the group is destroyed, and keys name the rest. So an interrupted drop can run again to finish.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lisa_common.errors import LisaError
+from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
+from lisa_common.protocol import managing
+from lisa_common.protocol.call import Call, Flow, command
+from lisa_common.protocol.replies import pairs
+
+__all__ = ["GroupInfo", "drop_in_shard", "group_names", "groups"]
+
+_PAGE = 1_000
+"""How much is read at a time."""
+
+_STEP = 200
+"""Most copies that one script call ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A consumer group as the server has it."""
+
+    name: str
+    consumers: int
+    pending: int
+    last: str
+    """The entry delivered last."""
+    lag: int | None
+    """Entries not delivered yet; None where the server does not know, as some have been deleted."""
+
+
+def groups(keys: ShardKeys) -> Call[list[GroupInfo]]:
+    """The groups of a shard, by name; none where the stream does not exist."""
+
+    def decode(reply: Any) -> list[GroupInfo]:
+        if isinstance(reply, LisaError):
+            return _none_of(reply)
+        return sorted((_group(info) for info in reply), key=lambda group: group.name)
+
+    return command("XINFO", "GROUPS", keys.of("ready"), decode=decode, takes_errors=True)
+
+
+def _none_of(error: LisaError) -> list[GroupInfo]:
+    # Without a stream there are no groups. Any other error is a problem of the shard or the server.
+    if "no such key" in str(error):
+        return []
+    raise error
+
+
+def _group(info: list[Any]) -> GroupInfo:
+    fields = {text_of(name): value for name, value in pairs(info)}
+    return GroupInfo(
+        name=text_of(fields["name"]),
+        consumers=fields["consumers"],
+        pending=fields["pending"],
+        last=fields["last-delivered-id"].decode(),
+        lag=fields.get("lag"),
+    )
+
+
+def group_names(shards: Sequence[ShardKeys]) -> Flow[set[str]]:
+    """The names of all groups in any of the shards."""
+    by_shard: list[list[GroupInfo]] = yield [groups(keys) for keys in shards]
+    return {group.name for of_shard in by_shard for group in of_shard}
+
+
+def drop_in_shard(keys: ShardKeys, group: str, *, force: bool) -> Flow[int | None]:
+    """Drops a group in one shard; with `force`, even if it owes messages.
+
+    Returns how many copies of messages were ended, or None if nothing was dropped because the group owes some.
+    """
+    # Retries first: a retry that is promoted meanwhile ends with the entries.
+    ended = (yield from _end_failed(keys, group, gone=False)) if force else 0
+    outcome = "more"
+    while outcome == "more":
+        outcome, count = yield managing.disband(keys, group, limit=_STEP if force else 0)
+        ended += count
+    if outcome == "owes":
+        return None
+    ended += yield from _end_owed(keys, group)
+    ended += yield from _end_failed(keys, group, gone=True)
+    ended += yield from _end_copies(keys, group, "HSCAN", "failures", gone=True)
+    return ended
+
+
+def _end_owed(keys: ShardKeys, group: str) -> Flow[int]:
+    cursor, ended = b"0", 0
+    while True:
+        cursor, flat = yield command("HSCAN", keys.of("owed"), cursor, "COUNT", _PAGE)
+        ids = [text_of(id) for id, names in pairs(flat) if group in text_of(names).split(",")]
+        ended += yield from _end(keys, group, ids, gone=True)
+        if cursor == b"0":
+            return ended
+
+
+def _end_failed(keys: ShardKeys, group: str, *, gone: bool) -> Flow[int]:
+    ended: int = yield from _end_copies(keys, group, "ZSCAN", "retry", gone=gone)
+    ended += yield from _end_copies(keys, group, "ZSCAN", "garbage", gone=gone)
+    return ended
+
+
+def _end_copies(keys: ShardKeys, group: str, verb: str, name: str, *, gone: bool) -> Flow[int]:
+    cursor, ended = b"0", 0
+    while True:
+        cursor, flat = yield command(verb, keys.of(name), cursor, "MATCH", _pattern(group), "COUNT", _PAGE)
+        ended += yield from _end(keys, group, [split_copy(text_of(copy))[1] for copy, _ in pairs(flat)], gone=gone)
+        if cursor == b"0":
+            return ended
+
+
+def _pattern(group: str) -> bytes:
+    return re.sub(rb"([\\*?\[\]^-])", rb"\\\1", bytes_of(group)) + b"/*"
+
+
+def _end(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool) -> Flow[int]:
+    done = ended = 0
+    while done < len(ids):
+        count, ended_now = yield managing.leave(keys, group, ids[done : done + _STEP], gone=gone)
+        done, ended = done + count, ended + ended_now
+    return ended
