@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.keys import ShardKeys, split_copy, text_of
-from lisa_common.model.record import Record, UnreadableRecord, is_husk, unpack_record
+from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
 from lisa_common.model.scores import whole_ms
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.producing import State
@@ -90,7 +90,7 @@ def _listed(state: State, member: bytes, score: bytes, data: bytes | None, failu
     group, id = (None, name) if state is State.WAITING else split_copy(name)
     record, unreadable = None, ""
     try:
-        record = None if data is None or is_husk(data) else unpack_record(data)
+        record = None if data is None or is_cancelled(data) else unpack_record(data)
     except UnreadableRecord as error:
         unreadable = f"unreadable record: {error}"
     return Listed(state, group or None, id, whole_ms(score), record, read_failure(failure), unreadable)

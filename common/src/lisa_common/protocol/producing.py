@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from lisa_common.errors import OutcomeUnknown
 from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.keys import ShardKeys, text_of, wake_channel
-from lisa_common.model.record import Record, UnreadableRecord, is_husk, unpack_record
+from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
 from lisa_common.protocol.call import Call, in_parts, script
 from lisa_common.protocol.replies import numbers, rows
 from lisa_common.protocol.scripts import Arg
@@ -228,7 +228,7 @@ def _found(id: str, reply: list[Any]) -> Found | None:
     data, waiting, finished, places = reply
     if data is None:
         return Found(id, State.FINISHED, None) if finished else None
-    if is_husk(data):
+    if is_cancelled(data):
         return Found(id, State.CANCELLED, None)
     try:
         record = unpack_record(data)

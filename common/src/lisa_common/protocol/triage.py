@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from lisa_common.model.delivery import Delivery, Entry, delivery_of
 from lisa_common.model.keys import ShardKeys
-from lisa_common.model.record import UnreadableRecord, is_husk, unpack_record
+from lisa_common.model.record import UnreadableRecord, is_cancelled, unpack_record
 from lisa_common.protocol.consuming import Nack
 
 __all__ = ["Sorted", "sort_entries"]
@@ -30,7 +30,7 @@ def sort_entries(
             found.pass_over.append(entry._replace(id=None))
             continue
         try:
-            record = None if is_husk(data) else unpack_record(data)
+            record = None if is_cancelled(data) else unpack_record(data)
         except UnreadableRecord as error:
             found.unreadable.append(Nack(entry, f"unreadable record: {error}", rejected=True))
             continue
