@@ -74,7 +74,7 @@ def test_retry_after_a_trim_with_a_younger_group(queue: Queue) -> None:
 
 
 def test_delivered(queue: Queue) -> None:
-    """What a consumer has leaves a cancelled record: no retry follows, and the id is taken until the delivery is settled."""
+    """A delivered message leaves a cancelled record: no retry follows; its id stays taken until it is settled."""
     queue.join("g")
     queue.send("a", ttl_ms=9)
     (delivery,) = queue.read("g")

@@ -96,7 +96,7 @@ class Policy(BaseModel):
         drained = frozenset(self.drained)
         served = self.shards + sum(count for at, count in enumerate(self.former) if at not in drained)
         if served > MAX_SERVED:
-            raise ValueError(f"at most {MAX_SERVED} shards that may hold messages, former shards included")
+            raise ValueError(f"few enough shards: undrained former and current ones, at most {MAX_SERVED}")
         return self
 
     @cached_property

@@ -1,8 +1,8 @@
 """The record of a message: a value of the `messages` hash.
 
-Layout, all numbers big-endian: version (1 byte), sent and due in ms (6 bytes each), flags (1 byte), then the fields that
-the flags name, in this order: ttl in ms (6), max retries (2), priority (1), length of the headers (4) and the headers as
-JSON; then the body. A cancelled record has version 0 and only the first 13 bytes, or fewer.
+Layout, all numbers big-endian: version (1 byte), sent and due in ms (6 bytes each), flags (1 byte), then the fields
+that the flags name, in this order: ttl in ms (6), max retries (2), priority (1), length of the headers (4) and the
+headers as JSON; then the body. A cancelled record has version 0 and only the first 13 bytes, or fewer.
 `lua/include/record.lua` is the twin of this file: scripts write the first 13 bytes.
 """
 
