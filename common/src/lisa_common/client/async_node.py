@@ -18,7 +18,7 @@ from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, conne
 from lisa_common.client.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
 from lisa_common.client.tls import AsyncTlsConnection
 from lisa_common.client.translation import is_no_master, lisa_error, unreachable
-from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, pack
+from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, pack, script_loads
 from lisa_common.errors import AccessDenied, OutcomeUnknown, Unreachable
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import Call, command
@@ -159,10 +159,8 @@ class AsyncNode:
 
     async def _load(self, calls: Sequence[Call[Any]]) -> bool:
         """Loads the scripts of these calls. Result: False if the user may not."""
-        scripts = {call.script for call in calls if call.script}
-        loads: list[Call[Any]] = [command("SCRIPT", "LOAD", script.text) for script in scripts]
         try:
-            check_replies(await self._attempt(self._exchange(loads)))
+            check_replies(await self._attempt(self._exchange(script_loads(calls))))
         except AccessDenied:
             return False
         return True

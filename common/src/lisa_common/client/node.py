@@ -16,7 +16,7 @@ from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, conne
 from lisa_common.client.sentinel import SentinelConnection, TlsSentinelConnection
 from lisa_common.client.tls import TlsConnection
 from lisa_common.client.translation import is_no_master, lisa_error, unreachable
-from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, pack
+from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, pack, script_loads
 from lisa_common.errors import AccessDenied, OutcomeUnknown, Unreachable
 from lisa_common.protocol.call import Call, command
 from lisa_common.settings import MAX_CONNECTIONS
@@ -150,10 +150,8 @@ class Node:
 
     def _load(self, calls: Sequence[Call[Any]]) -> bool:
         """Loads the scripts of these calls. Result: False if the user may not."""
-        scripts = {call.script for call in calls if call.script}
-        loads: list[Call[Any]] = [command("SCRIPT", "LOAD", script.text) for script in scripts]
         try:
-            check_replies(self._attempt(partial(self._exchange, loads)))
+            check_replies(self._attempt(partial(self._exchange, script_loads(calls))))
         except AccessDenied:
             return False
         return True

@@ -8,9 +8,9 @@ import redis.exceptions as redis_errors
 
 from lisa_common.client.translation import first_line, lisa_error
 from lisa_common.errors import LisaError, UnreadableReply
-from lisa_common.protocol.call import Call, units
+from lisa_common.protocol.call import Call, command, units
 
-__all__ = ["LOADS", "check_replies", "forgotten", "has_errors", "pack", "read_reply"]
+__all__ = ["LOADS", "check_replies", "forgotten", "has_errors", "pack", "read_reply", "script_loads"]
 
 
 def has_errors(results: Sequence[Any]) -> bool:
@@ -45,6 +45,11 @@ def forgotten(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
     """Positions of the calls whose scripts the server forgot, and of the keyless calls behind each."""
     missing = {at for at, reply in enumerate(replies) if isinstance(reply, redis_errors.NoScriptError)}
     return [at for unit in units(calls) if missing.intersection(unit) for at in unit] if missing else []
+
+
+def script_loads(calls: Sequence[Call[Any]]) -> list[Call[Any]]:
+    """Calls that load the scripts of these calls."""
+    return [command("SCRIPT", "LOAD", script.text) for script in {call.script for call in calls if call.script}]
 
 
 def read_reply(call: Call[Any], reply: Any) -> Any:
