@@ -4,7 +4,7 @@ import pytest
 
 from lisa_common.errors import OutcomeUnknown
 from lisa_common.model.policy import Policy
-from lisa_common.model.record import is_husk
+from lisa_common.model.record import is_cancelled
 from lisa_common.protocol.call import command
 from support.queue import EPOCH_MS, STEADY, Queue, outgoing
 
@@ -74,14 +74,14 @@ def test_retry_after_a_trim_with_a_younger_group(queue: Queue) -> None:
 
 
 def test_delivered(queue: Queue) -> None:
-    """What a consumer has leaves a husk: no retry follows, and the id is taken until the delivery is settled."""
+    """A delivered message leaves a cancelled record: no retry follows; its id stays taken until it is settled."""
     queue.join("g")
     queue.send("a", ttl_ms=9)
     (delivery,) = queue.read("g")
     assert queue.cancel("a") == ["delivered"]
     contents = queue.contents()
     assert contents.left == ["records"]
-    assert is_husk(contents.records["a"])
+    assert is_cancelled(contents.records["a"])
     assert queue.send("a") == 0
     assert queue.cancel("a") == ["cancelled"]
     assert queue.ack(delivery) == ["acked"]
@@ -189,7 +189,7 @@ def test_failed_in_a_group_that_is_gone(queue: Queue, *, rejected: bool, held: b
 
 
 def test_delivered_in_one_group(queue: Queue) -> None:
-    """The husk stays for those groups alone that still meet the entry."""
+    """The cancelled record stays for those groups alone that still meet the entry."""
     queue.join("g", "h", "i")
     queue.send("a")
     queue.nack(*queue.read("g"))
@@ -217,7 +217,7 @@ def test_finished_and_unknown(queue: Queue) -> None:
 
 
 def test_deep_in_a_backlog(queue: Queue) -> None:
-    """The search of the stream is bounded: deeper than that, a husk stays until its entry is met."""
+    """The search of the stream is bounded: deeper than that, a cancelled record stays until its entry is met."""
     queue.join("g")
     for start in range(0, 3_000, 1_000):
         queue.send_all([outgoing(f"{n}") for n in range(start, start + 1_000)])
@@ -225,7 +225,7 @@ def test_deep_in_a_backlog(queue: Queue) -> None:
     contents = queue.contents()
     assert len(contents.stream) == 2_999
     assert "1999" not in contents.records
-    assert is_husk(contents.records["2999"])
+    assert is_cancelled(contents.records["2999"])
     assert queue.send("2999") == 0
     assert len(queue.read("g")) == 2_998
     assert queue.send("2999") != 0
@@ -268,4 +268,4 @@ def test_thousand_at_once(queue: Queue, state: str) -> None:
         assert contents.left == []
         assert contents.stream == {} or state == "retry"
     else:
-        assert all(map(is_husk, contents.records.values()))
+        assert all(map(is_cancelled, contents.records.values()))

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lisa_common.model.failure import Failure, read_failure
-from lisa_common.model.record import UnreadableRecord, is_husk, pack_content, unpack_record
+from lisa_common.model.record import UnreadableRecord, is_cancelled, pack_content, unpack_record
 from lisa_common.protocol.scripts import _read
 from lisa_common.validation import headers_json
 
@@ -81,7 +81,7 @@ def test_records(
     assert unpack_record(moved).body == body
     assert unpack_record(lifted).ttl_ms is None
     assert (unpack_record(lifted).body, unpack_record(lifted).headers) == (body, headers)
-    assert is_husk(husk)
+    assert is_cancelled(husk)
     assert (same, other, older) == (3, 0, 0 if sent else 3)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lisa_common.model.keys import NO_GROUP, split_copy
-from lisa_common.model.record import is_husk, unpack_record
+from lisa_common.model.record import is_cancelled, unpack_record
 from support.queue import Contents
 
 __all__ = ["facts", "order", "places", "shown"]
@@ -45,7 +45,7 @@ def _is_current(contents: Contents, fields: dict[str, str]) -> bool:
     data = contents.records.get(fields["id"])
     if data is None:
         return False
-    due_ms = int.from_bytes(data[7:13], "big") if is_husk(data) else unpack_record(data).due_ms
+    due_ms = int.from_bytes(data[7:13], "big") if is_cancelled(data) else unpack_record(data).due_ms
     return due_ms == int(fields["due"])
 
 
@@ -55,8 +55,8 @@ def order(entry: str) -> tuple[int, ...]:
 
 
 def facts(data: bytes) -> tuple[Any, ...] | None:
-    """What a record says, None for a husk."""
-    if is_husk(data):
+    """What a record says, None for a cancelled one."""
+    if is_cancelled(data):
         return None
     record = unpack_record(data)
     return record.due_ms, record.ttl_ms, record.max_retries, record.priority, record.body

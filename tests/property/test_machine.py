@@ -24,7 +24,7 @@ from lisa_common.client.connection import Connection
 from lisa_common.model.delivery import Delivery
 from lisa_common.model.keys import ShardKeys, copy_of, split_copy
 from lisa_common.model.policy import Policy
-from lisa_common.model.record import is_husk, unpack_record
+from lisa_common.model.record import is_cancelled, unpack_record
 from lisa_common.protocol.call import command
 from lisa_manager.shard_groups import drop_in_shard
 from property.model import Copy, Entry, Message, Model
@@ -423,7 +423,7 @@ class Machine(RuleBasedStateMachine):
     def _nothing_is_lost(self, contents: Contents) -> None:
         """Promise 2: a record goes with an ack, a cancel, a purge, its expiry, or with garbage that is too old."""
         for id, data in (self.before.records if self.before else {}).items():
-            if id in self.ended or id in contents.records or is_husk(data):
+            if id in self.ended or id in contents.records or is_cancelled(data):
                 continue
             record = unpack_record(data)
             expired = record.expires_ms is not None and record.expires_ms <= self.model.now_ms

@@ -116,11 +116,11 @@ def test_bad_files_are_named(certificates: Certificates, foreign: Certificates, 
     own = certificates.client
     cert, key = str(own.cert), str(own.key)
     cases = {
-        Tls(ca="/nowhere"): "tls_ca '/nowhere' .*No such file",
-        Tls(ca=key): "tls_ca .*certificates in PEM",
+        Tls(ca="/nowhere"): "tls_ca must be .*No such file.*; got '/nowhere'",
+        Tls(ca=key): "tls_ca must be a file of PEM certificates",
         Tls(ca="-----BEGIN CERTIFICATE-----\nrubbish"): "tls_ca ",
-        Tls(key=_text(own.key)): r"tls_key '\*\*\*' .*only together with tls_cert",
-        Tls(cert="/nowhere", key=key): "tls_cert '/nowhere' .*No such file",
+        Tls(key=_text(own.key)): r"tls_key must be set together with tls_cert, .*; got '\*\*\*'",
+        Tls(cert="/nowhere", key=key): "tls_cert must be .*No such file.*; got '/nowhere'",
         Tls(cert=cert): "tls_cert .*key",
         Tls(cert=cert, key=str(foreign.client.key)): "tls_cert .*key values mismatch",
         Tls(cert=cert, key=_text(foreign.client.key)): "tls_cert .*key values mismatch",
@@ -135,8 +135,12 @@ def test_bad_files_are_named(certificates: Certificates, foreign: Certificates, 
 @pytest.mark.parametrize(
     ("url", "tls", "words"),
     [
-        ("redis://localhost:1", Tls(ca="ca.crt"), "with tls_ca, tls_cert or tls_key, a rediss:// URL is"),
-        ("unix:///x", Tls(ca="ca.crt"), "a rediss:// URL is"),
+        (
+            "redis://localhost:1",
+            Tls(ca="ca.crt"),
+            r"a rediss:// or rediss\+… URL where tls_ca, tls_cert or tls_key is set",
+        ),
+        ("unix:///x", Tls(ca="ca.crt"), "a rediss:// or"),
         ("rediss://localhost:1?ssl_cert_reqs=none", NO_TLS, "without ssl_cert_reqs"),
     ],
 )
@@ -195,7 +199,7 @@ async def test_a_name_that_nobody_verified_is_refused(tmp_path: Path, ping: Ping
 async def test_old_tls_is_not_trusted(certificates: Certificates, ping: Ping) -> None:
     """A server that speaks TLS 1.0 or 1.1 alone is told as that: it is not we who are not trusted."""
     cert, tls = certificates.server.both, Tls(ca=str(certificates.ca))
-    said = pytest.raises(Untrusted, match=r"speaks no TLS that is safe; from 1\.2 on")
+    said = pytest.raises(Untrusted, match=r"must speak TLS 1\.2 or newer")
     with serving_tls(cert, newest=ssl.TLSVersion.TLSv1_1) as port, said:
         await ping(f"rediss://localhost:{port}", tls, patience_s=0)
 

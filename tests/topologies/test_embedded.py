@@ -189,9 +189,9 @@ async def test_a_directory_that_cannot_be_used(tmp_path: Path, ping: Ping) -> No
 @pytest.mark.parametrize(
     ("url", "limit"),
     [
-        ("embedded://", "with the path of a directory"),
-        ("embedded:///tmp/x?db=3", "with the path of a directory"),
-        (f"embedded:///tmp/{'x' * 100}", "a directory with a shorter path is, by 14 bytes"),
+        ("embedded://", "and the path of a directory, nothing else"),
+        ("embedded:///tmp/x?db=3", "and the path of a directory, nothing else"),
+        (f"embedded:///tmp/{'x' * 100}", "a directory whose path is 14 bytes shorter"),
     ],
 )
 def test_wrong_urls(url: str, limit: str) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lisa_common.model.failure import Failure, read_failure
-from lisa_common.model.record import Record, UnreadableRecord, is_husk, pack_content, unpack_record
+from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, pack_content, unpack_record
 from lisa_common.validation import headers_json
 
 STAMP = b"\1" + (5).to_bytes(6, "big") + (7).to_bytes(6, "big")
@@ -30,7 +30,7 @@ def test_round_trip(
     record = unpack_record(STAMP + content)
     assert record == Record(5, 7, body, ttl_ms, max_retries, priority, headers)
     assert record.expires_ms == (None if ttl_ms is None else 7 + ttl_ms)
-    assert not is_husk(STAMP + content)
+    assert not is_cancelled(STAMP + content)
 
 
 def test_a_plain_message_costs_little() -> None:

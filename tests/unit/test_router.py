@@ -6,7 +6,7 @@ import pytest
 import redis.exceptions
 
 from lisa_common.client.address import NodeName
-from lisa_common.client.cluster.fanout import Answer, Round, may_be_left
+from lisa_common.client.cluster.fanout import Answer, Fanout, may_abandon
 from lisa_common.client.cluster.router import Router
 from lisa_common.client.cluster.slots import slot_of
 from lisa_common.errors import AccessDenied, LisaError, NoFreeConnection, OutcomeUnknown, Refused, Unreachable
@@ -65,7 +65,7 @@ class Dialogue:
         return self.tell([owned(low, high)])
 
     @staticmethod
-    def _shown(step: Round) -> list[Any]:
+    def _shown(step: Fanout) -> list[Any]:
         shown = [(part.node, [call.args for call in part.calls]) for part in step.parts]
         return [*shown, "race"] if step.race else shown
 
@@ -116,7 +116,7 @@ def test_who_comes_before_anything_is_known() -> None:
     other.router = talk.router
     talk.ask(FOO)
     assert other.learned(A, B, FOO) == [(B, [FOO.args])]
-    talk.router.failed(C)
+    talk.router.mark_failed(C)
     assert talk.ask(FOO) == [(A, [("CLUSTER", "SLOTS")])]
     assert other.ask(FOO) == [(B, [FOO.args])]
 
@@ -244,17 +244,17 @@ def test_a_silent_node_is_asked_nothing() -> None:
     talk = Dialogue(A)
     talk.learned(A, B, FOO, BAR)
     talk.tell([1], [2])
-    talk.router.fell_silent(B)
+    talk.router.mark_silent(B)
     assert talk.learned(A, B, FOO, BAR) == [(A, [BAR.args])]
     talk.tell([2])
     assert (type(talk.replies[0]), talk.replies[1]) == (Unreachable, 2)
     with pytest.raises(Unreachable, match="node b:2 does not answer"):
         talk.ask(FOO)
-    talk.router.failed(B)
+    talk.router.mark_failed(B)
     assert talk.learned(A, C, FOO) == [(C, [FOO.args])]
     talk.tell([1])
-    talk.router.answers(B)
-    talk.router.failed(C)
+    talk.router.mark_answering(B)
+    talk.router.mark_failed(C)
     assert talk.learned(A, B, FOO) == [(B, [FOO.args])]
 
 
@@ -262,10 +262,10 @@ def test_a_silent_node_is_not_asked_for_the_slots() -> None:
     """However often they are asked for; unless there is nobody else."""
     for _ in range(20):
         talk = Dialogue(A, B)
-        talk.router.fell_silent(A)
+        talk.router.mark_silent(A)
         assert talk.router.home == B
         assert talk.ask(FOO) == [(B, [("CLUSTER", "SLOTS")])]
-        talk.router.fell_silent(B)
+        talk.router.mark_silent(B)
         assert talk.ask(FOO)
 
 
@@ -280,7 +280,7 @@ def test_a_silent_node_is_not_asked_for_the_slots() -> None:
 )
 def test_what_is_left_at_a_silent_node(call: Call[Any], *, left: bool) -> None:
     """All but sends that must not be made again: their callers have to know."""
-    assert may_be_left([FOO, call]) is left
+    assert may_abandon([FOO, call]) is left
 
 
 # Reads
@@ -339,7 +339,7 @@ def test_a_read_waits_for_those_who_can_be_asked() -> None:
         talk.learned(A, B, FOO)
         talk.tell([1])
         if silent:
-            talk.router.fell_silent(B)
+            talk.router.mark_silent(B)
             assert talk.learned(A, B, read(9)) == NOW[1:]
             assert talk.tell([NIL]) == RACE[1:]
         else:

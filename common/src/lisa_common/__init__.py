@@ -1,4 +1,4 @@
-"""What the programs of Lisa share: keys, records, scripts, and the core that does no I/O."""
+"""The parts that Lisa's programs share: stored data, calls, clients and commands. See `docs/architecture.md`."""
 
 from lisa_common.errors import (
     AccessDenied,

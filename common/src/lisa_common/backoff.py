@@ -6,7 +6,7 @@ from dataclasses import dataclass
 __all__ = ["RECONNECT", "Backoff"]
 
 _MAX_DOUBLINGS = 32
-"""By then every delay has reached its cap; 2.0 ** 1024 would overflow, after a quarter of an hour of failures."""
+"""Every delay has reached its cap by then; 2.0 ** 1024 would overflow, after 15 minutes of failures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Backoff:
     cap: float
 
     def compute(self, failures: int) -> float:
-        """The delay after so many failures in a row, in seconds; from 0 to `cap`."""
+        """The delay after so many failures in a row: seconds from 0 to `cap`."""
         return min(self.cap, random.random() * self.base * 2.0 ** min(failures, _MAX_DOUBLINGS))
 
 

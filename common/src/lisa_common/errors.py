@@ -3,19 +3,19 @@
 LisaError
 ├── InvalidInput          bad input: names the field, the value and the limit; nothing was written
 ├── InvalidSettings       a setting that is unknown or out of bounds
-├── NotConfirmed          written, but fewer replicas or disks confirmed it than were asked for
+├── NotConfirmed          written, but confirmed by fewer replicas or disks than requested
 ├── UnknownTopic          an operator named a topic that does not exist
 ├── UnknownGroup          likewise a group
 └── ServerError
     ├── Unreachable       no connection; nothing was done
-    │   └── NoFreeConnection  all connections that the settings allow were in use for too long; nothing was done
-    ├── OutcomeUnknown    the connection broke between request and reply: done or not
+    │   └── NoFreeConnection  all allowed connections stayed in use for too long; nothing was done
+    ├── OutcomeUnknown    the connection broke before the reply; the request may have been carried out
     ├── Refused           the server refuses for now (memory or disk full, loading, read only); nothing was done
     ├── AccessDenied      wrong password, an ACL that forbids the command, or no certificate that the server trusts
-    ├── Untrusted         the server's certificate is not one that we trust, or is for another host; nothing was done
-    ├── NoGroup           the consumer group, or its stream, is not there
-    ├── UnreadableReply   the reply is none that the call can have; it was carried out, or not
-    ├── Resharded         new messages of the topic go to other shards since; nothing was done
+    ├── Untrusted         the server's certificate is not trusted, or names another host; nothing was done
+    ├── NoGroup           the consumer group or its stream does not exist
+    ├── UnreadableReply   the reply does not fit the call, which may have been carried out
+    ├── Resharded         the topic was resharded after its policy was read; nothing was done
     └── TooManyGroups     the topic has as many groups as its policy allows; nothing was done
 """
 
@@ -49,7 +49,7 @@ class LisaError(Exception):
 
 
 class InvalidInput(LisaError, ValueError):
-    """A refused value: the field, the value as given, and what it must be."""
+    """Refuses a value: names the field, the value as given, and what it must be."""
 
     def __init__(self, field: str, value: object, expected: str) -> None:
         self.field = field
@@ -59,11 +59,11 @@ class InvalidInput(LisaError, ValueError):
 
 
 class InvalidSettings(LisaError, ValueError):
-    """Settings that cannot be taken; the text has one line for each."""
+    """Refuses settings; the text has one line for each."""
 
 
 class NotConfirmed(LisaError):
-    """Messages were written, but not confirmed as asked; they may be lost if the server fails now."""
+    """Messages were written, but not confirmed as requested; they may be lost if the server fails now."""
 
     def __init__(self, topic: str, ids: Sequence[str], wanted: str, got: str) -> None:
         self.topic = topic
@@ -72,7 +72,7 @@ class NotConfirmed(LisaError):
 
 
 class UnknownTopic(LisaError):
-    """There is no such topic."""
+    """The topic does not exist."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -80,7 +80,7 @@ class UnknownTopic(LisaError):
 
 
 class UnknownGroup(LisaError):
-    """There is no such group on the topic."""
+    """The topic has no such group."""
 
     def __init__(self, topic: str, group: str) -> None:
         self.topic = topic
@@ -89,7 +89,7 @@ class UnknownGroup(LisaError):
 
 
 class ServerError(LisaError):
-    """Redis did not do what was asked."""
+    """Redis did not carry out the request."""
 
 
 class Unreachable(ServerError):
@@ -97,47 +97,47 @@ class Unreachable(ServerError):
 
 
 class NoFreeConnection(Unreachable):
-    """All connections that the settings allow were in use for too long; nothing was done. It says nothing of Redis."""
+    """All allowed connections stayed in use for too long; nothing was done. Redis itself may be fine."""
 
 
 class OutcomeUnknown(ServerError):
-    """The connection broke after the request and before the reply: it was carried out, or not."""
+    """The connection broke after the request and before the reply; the request may have been carried out."""
 
 
 class Refused(ServerError):
-    """Redis refuses for now and says why; nothing was done, and the same may be accepted later."""
+    """Redis refuses for now and says why; nothing was done, and a later attempt may succeed."""
 
 
 class AccessDenied(ServerError):
-    """Redis knows no such user, password or certificate, or forbids the user what was asked."""
+    """Redis does not accept the user, password or certificate, or forbids the command to the user."""
 
 
 class Untrusted(ServerError):
-    """The server's certificate is not one that we trust, or is for another host; nothing was done."""
+    """The server's certificate is not trusted, or names another host; nothing was done."""
 
 
 class NoGroup(ServerError):
-    """The consumer group, or the stream that it reads, is not there."""
+    """The consumer group, or the stream that it reads, does not exist."""
 
 
 class Resharded(ServerError):
-    """New messages of the topic go to other shards since its policy was read; nothing was done."""
+    """The topic was resharded after its policy was read; nothing was done."""
 
 
 class UnreadableReply(ServerError):
-    """The reply is none that the call can have: damaged data, or no Redis; the call was carried out, or not."""
+    """The reply does not fit the call: damaged data, or no Redis. The call may have been carried out."""
 
 
 class TooManyGroups(ServerError):
-    """The topic has as many groups as its policy allows; the group was not made."""
+    """The topic has as many groups as its policy allows; the group was not created."""
 
 
 OF_THE_SERVER = (Unreachable, OutcomeUnknown, Refused, AccessDenied, Untrusted)
-"""Errors that any call would meet now; others are a call's own, and so its topic's."""
+"""Errors that every call to the server meets now; other errors concern one call, and so its topic."""
 
 
 class ByteCount(int):
-    """Stands for a value that is too long to show."""
+    """The length of a value that is too long to show."""
 
     def __repr__(self) -> str:
         return f"{int(self)} bytes"
@@ -149,6 +149,6 @@ _SHOWN = 80
 def _shown(value: object) -> str:
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - whatever a value's own repr raises; Python's refuse long numbers, and deep lists
-        return f"of type {type(value).__name__}"
+    except Exception:  # noqa: BLE001 - a repr may raise anything; Python's own refuse long numbers and deep lists
+        return f"a value of type {type(value).__name__}"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 20]}… ({len(text)} characters)"

@@ -1,4 +1,4 @@
-"""Logging of the programs: one line each on stderr, for people and for collectors."""
+"""Logging of the programs: one line per record on stderr, for people and for collectors."""
 
 import logging
 import textwrap
@@ -11,7 +11,7 @@ __all__ = ["configure_logging"]
 
 
 class _Formatter(logging.Formatter):
-    """Each record on one line, whatever is in it; a traceback below, with lines that begin as no record does."""
+    """Prints each record on one line, and a traceback below it on indented lines, unlike any record."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as in logging
         return shown(super().formatMessage(record))
@@ -28,11 +28,11 @@ def _below(text: str) -> str:
 
 
 def configure_logging(level: str) -> None:
-    """Sets up logging for a program. Lines begin with the time in UTC, the level and the part of Lisa that speaks."""
+    """Sets up logging for a program. Lines begin with the time in UTC, the level and the logger."""
     formatter = _Formatter("%(asctime)s.%(msecs)03dZ %(levelname)-7s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    # It tells of each run of each job, and, while the server is away, of each that it leaves out.
+    # It would log each run of each job, and each skipped run while the server is away.
     logging.getLogger("apscheduler").setLevel(logging.ERROR)

@@ -1,7 +1,7 @@
 """Process settings: typed, bounded, from flags, `LISA_…` environment variables and `lisa.toml`, in this order.
 
-`lisa.toml` lies in the working directory, or where `LISA_CONFIG` says. Its top level holds what all programs share;
-each program has a table of its own:
+`lisa.toml` lies in the working directory, or `LISA_CONFIG` names its path. Its top level holds the settings that all
+programs share; each program has a table of its own:
 
     redis_url = "redis://localhost:6379"
 
@@ -11,6 +11,7 @@ each program has a table of its own:
 
 import os
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -19,7 +20,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from lisa_common.errors import InvalidSettings
 from lisa_common.tls import Tls
-from lisa_common.validation import check_name
+from lisa_common.validation import check_name, expected_by
 
 __all__ = ["MAX_CONNECTIONS", "Settings"]
 
@@ -30,7 +31,7 @@ _TABLES = ("producer", "consumer", "manager")
 
 
 class Settings(BaseSettings):
-    """What every program of Lisa needs to know."""
+    """Settings that all programs share."""
 
     model_config = SettingsConfigDict(env_prefix="LISA_", extra="forbid", frozen=True)
     table: ClassVar[str] = ""
@@ -41,21 +42,22 @@ class Settings(BaseSettings):
         Field(description="redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or embedded:// URL"),
     ] = SecretStr("redis://localhost:6379")
     tls_ca: Annotated[
-        str | None, Field(description="certificates of those whom to trust: a file, or the PEM text; else the system's")
+        str | None, Field(description="trusted certificates: a file, or the PEM text; else the system's")
     ] = None
     tls_cert: Annotated[
-        SecretStr | None, Field(description="certificate to show to a server that wants one: a file, or the PEM text")
+        SecretStr | None,
+        Field(description="certificate to show to a server that requests one: a file, or the PEM text"),
     ] = None
     tls_key: Annotated[
-        SecretStr | None, Field(description="key of that certificate, if not with it: a file, or the PEM text")
+        SecretStr | None, Field(description="key of tls_cert, unless tls_cert contains it: a file, or the PEM text")
     ] = None
     prefix: Annotated[str, Field(description="first part of every key")] = "lisa"
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Field(description="least level of what programs log")
+        Literal["debug", "info", "warning", "error"], Field(description="lowest level that programs log")
     ] = "info"
     timeout_s: Annotated[
         float,
-        Field(ge=0.1, le=600, description="patience with a silent server, in seconds"),
+        Field(ge=0.1, le=600, description="longest wait for a silent server, in seconds"),
     ] = 10.0
 
     max_connections: Annotated[
@@ -67,8 +69,8 @@ class Settings(BaseSettings):
 
     @property
     def tls(self) -> Tls:
-        """How `rediss://` URLs are connected to."""
-        return Tls(self.tls_ca, _told(self.tls_cert), _told(self.tls_key))
+        """TLS for `rediss://` URLs."""
+        return Tls(self.tls_ca, _revealed(self.tls_cert), _revealed(self.tls_key))
 
     @field_validator("prefix")
     @classmethod
@@ -77,11 +79,11 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **flags: Any) -> Self:
-        """Settings from all sources; flags that are None were not given. Raises InvalidSettings."""
+        """Settings from all sources; a flag of None counts as not given. Raises InvalidSettings."""
         try:
             return cls(**{name: value for name, value in flags.items() if value is not None})
         except ValidationError as error:
-            raise InvalidSettings("\n".join(_line(problem) for problem in error.errors())) from None
+            raise InvalidSettings("\n".join(_line(problem, cls.model_fields) for problem in error.errors())) from None
 
     @classmethod
     def settings_customise_sources(
@@ -100,7 +102,7 @@ _SECRET = [name for name, field in Settings.model_fields.items() if "SecretStr" 
 
 
 class _TomlSource(PydanticBaseSettingsSource):
-    """The shared keys of `lisa.toml` and the program's own table; other programs' tables are theirs to judge."""
+    """The shared keys of `lisa.toml` and the program's own table; other programs check their tables themselves."""
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002
         return None, field_name, False
@@ -118,19 +120,21 @@ class _TomlSource(PydanticBaseSettingsSource):
         shared = {name: value for name, value in content.items() if name not in _TABLES}
         for name in shared:
             if name not in Settings.model_fields:
-                raise InvalidSettings(f"{path}: unknown setting {name!r}; known: {', '.join(Settings.model_fields)}")
+                known = ", ".join(Settings.model_fields)
+                raise InvalidSettings(f"{path}: setting must be one of {known}; got {name!r}")
         if not isinstance(own, dict):
             raise InvalidSettings(f"{path}: {self.settings_cls.__name__} must be a table")
         return shared | own
 
 
-def _told(secret: SecretStr | None) -> str | None:
+def _revealed(secret: SecretStr | None) -> str | None:
     return secret.get_secret_value() if secret else None
 
 
-def _line(problem: Any) -> str:
+def _line(problem: Any, known: Iterable[str]) -> str:
     name = ".".join(str(part) for part in problem["loc"]) or "settings"
-    # What stands under an unknown name may be a secret, too.
-    hidden = name in _SECRET or problem["type"] == "extra_forbidden"
-    shown = "" if hidden else f" {problem['input']!r}"
-    return f"setting {name}{shown} is not allowed: {problem['msg'].removeprefix('Value error, ')}"
+    if problem["type"] == "extra_forbidden":
+        # The value of an unknown setting may be a secret.
+        return f"setting must be one of {', '.join(known)}; got {name!r}"
+    value = "" if name in _SECRET else f"; got {problem['input']!r}"
+    return f"setting {name} must be {expected_by(problem)}{value}"

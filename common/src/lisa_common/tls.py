@@ -1,4 +1,4 @@
-"""What a connection over TLS trusts and shows, as settings name it."""
+"""The TLS settings of a connection: the certificates that it trusts, and the one that it shows."""
 
 from dataclasses import dataclass, field
 
@@ -7,18 +7,18 @@ __all__ = ["NO_TLS", "Tls"]
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Each value is the name of a file, or the PEM text itself."""
+    """Certificates and key; each value is the name of a file, or the PEM text itself."""
 
     ca: str | None = None
-    """Certificates of those whom we trust, and of nobody else; None: whom the system trusts."""
+    """The only trusted certificates; None: those that the system trusts."""
     cert: str | None = field(default=None, repr=False)
-    """Our certificate, for a server that wants one; its chain may follow it."""
+    """The certificate to show to a server that requests one; its chain may follow it."""
     key: str | None = field(default=None, repr=False)
-    """Its private key, without a passphrase; None: it is in `cert` too."""
+    """The private key of `cert`, without a passphrase; None: `cert` contains it."""
 
     def __bool__(self) -> bool:
         return any((self.ca, self.cert, self.key))
 
 
 NO_TLS = Tls()
-"""Trusts whom the system trusts, and shows no certificate."""
+"""Trusts the system's certificates, and shows none."""

@@ -1,4 +1,4 @@
-"""Checks of what callers pass in: each returns the value as Lisa uses it, or raises `InvalidInput`."""
+"""Checks of callers' values: each returns the value as Lisa uses it, or raises `InvalidInput`."""
 
 import json
 import math
@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from lisa_common.errors import ByteCount, InvalidInput
 
@@ -23,6 +24,7 @@ __all__ = [
     "check_name",
     "check_new_id",
     "duration_ms",
+    "expected_by",
     "headers_json",
     "moment_ms",
 ]
@@ -35,15 +37,16 @@ MAX_DELAY_S = 10 * 366 * 86_400
 MAX_RETRIES = 1_000
 MAX_HEADERS_BYTES = 16_384
 GENERATED_SUFFIX = "~"
-"""Ends the ids that Lisa makes, and only those: they are forgotten at ack, as nobody can send them again."""
+"""Ends generated ids, and only those: they are forgotten at ack, as nobody can send them again."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _NAME = re.compile(r"[A-Za-z0-9_.:-]+")
+_PYDANTIC_FRAME = re.compile(r"^(Value error,|\w+ should (be|have)) |(,| after validation, not) (unable|got|not|\d).*$")
 
 
 def check_name(field: str, value: object) -> str:
-    """A topic, group or consumer: letters, digits, `_.:-`, at most 128 of them."""
+    """The name of a topic, group or consumer: 1 to 128 letters, digits or `_.:-`."""
     if not isinstance(value, str) or len(value) > MAX_NAME_LENGTH or not _NAME.fullmatch(value):
         raise InvalidInput(field, value, f"1 to {MAX_NAME_LENGTH} letters, digits or _ . : -")
     return value
@@ -57,9 +60,9 @@ def check_id(value: object) -> str:
 
 
 def check_new_id(value: object) -> str:
-    """An id that a caller chose for a new message: as `check_id`, and not like those that Lisa makes."""
+    """A caller's id for a new message: as `check_id`, and unlike generated ids."""
     if check_id(value).endswith(GENERATED_SUFFIX):
-        raise InvalidInput("id", value, f"text that does not end in {GENERATED_SUFFIX!r}, as generated ids do")
+        raise InvalidInput("id", value, f"text that does not end in {GENERATED_SUFFIX!r}, which marks generated ids")
     return str(value)
 
 
@@ -77,9 +80,9 @@ def duration_ms(field: str, value: object, *, low_ms: int = 0, high_s: float = M
     if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds <= high_s:
         exact = seconds * 1000
         nearest = round(exact)
-        # 0.1 + 0.2 s are 300 ms, not 301: a float's last bits are no part of what the caller meant.
-        meant = math.isclose(exact, nearest, rel_tol=1e-15, abs_tol=1e-6)
-        milliseconds = nearest if meant else math.ceil(exact)
+        # 0.1 + 0.2 s are 300 ms, not 301: the caller did not mean a float's last bits.
+        is_whole = math.isclose(exact, nearest, rel_tol=1e-15, abs_tol=1e-6)
+        milliseconds = nearest if is_whole else math.ceil(exact)
         if milliseconds >= low_ms:
             return milliseconds
     high = "10 years" if high_s == MAX_DELAY_S else f"{high_s:g} s"
@@ -92,14 +95,14 @@ def moment_ms(field: str, value: object) -> int:
         raise InvalidInput(field, value, "a datetime with a time zone")
     milliseconds = -((_EPOCH - value) // _MILLISECOND)
     latest_s = time.time() + MAX_DELAY_S
-    # 0 is how scripts say "duplicate".
+    # Scripts return 0 for a duplicate.
     if not 1 <= milliseconds <= latest_s * 1000:
         raise InvalidInput(field, value, f"a time from 1970 to {datetime.fromtimestamp(latest_s, UTC):%Y-%m-%d}")
     return milliseconds
 
 
 def body_bytes(body: object, max_bytes: int) -> bytes:
-    """A body as it is stored: bytes as they are, text as UTF-8, anything else as JSON."""
+    """A body as stored: bytes unchanged, text as UTF-8, anything else as JSON."""
     if isinstance(body, (bytes, bytearray, memoryview)):
         data = bytes(body)
     elif isinstance(body, str):
@@ -128,6 +131,14 @@ def headers_json(headers: object) -> bytes:
     if len(data) > MAX_HEADERS_BYTES:
         raise InvalidInput("headers", ByteCount(len(data)), f"at most {MAX_HEADERS_BYTES} bytes")
     return data
+
+
+def expected_by(problem: Any) -> str:
+    """What a value must be, from one of pydantic's errors about it: "at least 1", "a valid integer"."""
+    if isinstance(cause := problem.get("ctx", {}).get("error"), InvalidInput):
+        return cause.expected
+    text = _PYDANTIC_FRAME.sub("", problem["msg"])
+    return text.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
 
 
 def _utf8(field: str, text: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Options of commands. Those for settings are derived from the settings' fields, so that nothing is said twice."""
+"""Options of commands; those for settings are derived from the settings' fields."""
 
 import functools
 import inspect
@@ -21,9 +21,9 @@ YesFlag = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 def with_settings(settings: type[Settings], *, shared_only: bool = False) -> Callable[..., Callable[..., None]]:
-    """Gives a command one option for each field of the settings, and passes it `settings`, loaded from all sources.
+    """Gives a command one option per field of the settings, and passes it `settings`, loaded from all sources.
 
-    `shared_only` offers the options that all programs have; the other fields still come from environment and file.
+    `shared_only` offers only the options that all programs have; the other fields come from environment and file.
     """
     names = Settings.model_fields if shared_only else settings.model_fields
     options = [_option(name, settings.model_fields[name]) for name in names]
@@ -32,12 +32,12 @@ def with_settings(settings: type[Settings], *, shared_only: bool = False) -> Cal
         own = [p for p in inspect.signature(command).parameters.values() if p.name != "settings"]
 
         @functools.wraps(command)
-        def run(**given: Any) -> None:
-            flags = {option.name: given.pop(option.name) for option in options}
+        def run(**values: Any) -> None:
+            flags = {option.name: values.pop(option.name) for option in options}
             _warn_of_secrets(flags)
-            command(settings=settings.load(**flags), **given)
+            command(settings=settings.load(**flags), **values)
 
-        # What typer reads: the signature, and the annotations by name.
+        # Typer reads both the signature and the annotations.
         parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *options)]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -51,15 +51,15 @@ _PRIVATE = "PRIVATE KEY-----"
 
 
 def _warn_of_secrets(flags: Mapping[str, Any]) -> None:
-    """What stands in a command line is seen by whoever may list processes, and kept by shells."""
-    seen = ["redis_url"] if _IN_URL.search(flags.get("redis_url") or "") else []
-    seen += [name for name in ("tls_key", "tls_cert") if _PRIVATE in (flags.get(name) or "")]
-    for name in seen:
+    """Warns of secrets in the command line, which process lists show and shells store."""
+    exposed = ["redis_url"] if _IN_URL.search(flags.get("redis_url") or "") else []
+    exposed += [name for name in ("tls_key", "tls_cert") if _PRIVATE in (flags.get(name) or "")]
+    for name in exposed:
         say(f"warning: others can read the secret in --{flag_of(name)}; set LISA_{name.upper()} instead", error=True)
 
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:
-    # Values are taken as text: pydantic reads them as it reads the environment, and complains in the same words.
+    # Values are text: pydantic parses them like the environment, with the same errors.
     switch = field.annotation is bool
     option = typer.Option(
         f"--{flag_of(name)}" + (f"/--no-{flag_of(name)}" if switch else ""),
@@ -92,7 +92,7 @@ def bounds_of(field: FieldInfo) -> str:
 
 
 def _marks(field: FieldInfo) -> Iterator[Any]:
-    # The bounds of `int | None` stand with the int: Annotated[int, Field(ge=1)] | None.
+    # The bounds of `int | None` are on the int: Annotated[int, Field(ge=1)] | None.
     yield from field.metadata
     for kind in get_args(field.annotation):
         for mark in getattr(kind, "__metadata__", ()):
@@ -108,7 +108,7 @@ def _default(field: FieldInfo) -> str:
     if field.is_required() or field.default is None:
         return ""
     default = field.default.get_secret_value() if isinstance(field.default, SecretStr) else field.default
-    # A default is in the documentation, and so no secret.
+    # Defaults are documented, so they are no secrets.
     return f"; default {default}"
 
 

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, plain columns for pipes, JSON for programs."""
+"""Output of commands: tables for people, plain columns for pipes, JSON for programs."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table; numbers stand to the right."""
+    """A column of a table; numbers are aligned to the right."""
 
     title: str
     number: bool = False
@@ -38,7 +38,7 @@ class Column:
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, nothing: str = "") -> None:
     """Prints a table: with lines and colours at a terminal, else in plain columns, each row on one line.
 
-    `nothing` is what to say where there are no rows.
+    Prints `nothing`, if given, when there are no rows.
     """
     cells = [[shown(str(cell)) for cell in row] for row in rows]
     if not cells and nothing:
@@ -55,7 +55,7 @@ def new_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Table
     for column in columns:
         table.add_column(column.title, justify="right" if column.number else "left", overflow="fold")
     for row in rows:
-        # As Text: a message's id or error is no markup.
+        # As Text: rich must not read an id or an error as markup.
         table.add_row(*(Text(shown(cell)) for cell in row))
     return table
 
@@ -77,7 +77,7 @@ def print_json(document: Any) -> None:
 
 
 def say(text: str, *, error: bool = False) -> None:
-    """Prints lines, to stderr if they are about an error or about progress."""
+    """Prints lines; to stderr if they concern an error or progress."""
     print(shown_lines(text), file=sys.stderr if error else sys.stdout)
 
 

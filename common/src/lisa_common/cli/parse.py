@@ -1,6 +1,7 @@
 """Durations and times as people write them."""
 
 import re
+from contextlib import suppress
 from datetime import datetime
 
 from lisa_common.errors import InvalidInput
@@ -15,22 +16,19 @@ _ALL_PARTS = re.compile(rf"(?:{_PART.pattern})+")
 
 
 def read_duration(field: str, text: str) -> float:
-    """A duration in seconds: "90" and "1.5" are seconds, "250ms", "30s", "15m", "1h30m", "7d" say their units."""
+    """A duration in seconds, from "90", "1.5", "250ms", "30s", "15m", "1h30m" or "7d"; numbers alone are seconds."""
     text = text.strip()
     if _SECONDS.fullmatch(text):
         return float(text)
     if not _ALL_PARTS.fullmatch(text):
-        raise InvalidInput(field, text, "seconds, or numbers with units, as in 250ms, 30s, 15m, 1h30m, 7d, are")
+        raise InvalidInput(field, text, "seconds, or numbers with units, as in 250ms, 30s, 15m, 1h30m, 7d")
     return sum(float(number) * _UNIT_S[unit] for number, unit in _PART.findall(text))
 
 
 def read_moment(field: str, text: str) -> datetime:
     """A time in ISO 8601 with its zone: "2026-01-31T12:00:00+01:00", "2026-01-31 11:00Z"."""
-    limit = "a time in ISO 8601 with its zone is, as in 2026-01-31T12:00:00+01:00"
-    try:
+    with suppress(ValueError):
         moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise InvalidInput(field, text, limit) from None
-    if moment.tzinfo is None:
-        raise InvalidInput(field, text, limit)
-    return moment
+        if moment.tzinfo is not None:
+            return moment
+    raise InvalidInput(field, text, "a time in ISO 8601 with its zone, as in 2026-01-31T12:00:00+01:00")

@@ -1,4 +1,4 @@
-"""A program of commands, which ends with a line and an exit code, and never with a traceback for an expected error."""
+"""A program of commands. An expected error ends it with one line and an exit code, without a traceback."""
 
 import errno
 import io
@@ -22,12 +22,12 @@ EXIT_WRONG = 1
 EXIT_NOT_DONE = 2
 _EXIT_INTERRUPTED = 130
 
-# Typer has brought click along in some versions, and in others not; this is click's base of usage errors in all.
+# Click's base of usage errors, which some versions of typer vendor and others import.
 _UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
 class Declined(LisaError):
-    """A command that would lose something was not told to go on."""
+    """A destructive command was not confirmed."""
 
 
 class _Program(TyperGroup):
@@ -46,7 +46,7 @@ class _Program(TyperGroup):
         provide_streams()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                # What a terminal cannot show must not end the program.
+                # Characters that a terminal cannot show must not end the program.
                 stream.reconfigure(errors="backslashreplace")
         code = self._run(
             args, prog_name=prog_name, complete_var=complete_var, windows_expand_args=windows_expand_args, **extra
@@ -64,7 +64,7 @@ class _Program(TyperGroup):
                 raise
             abandon_output()
             if error.errno != errno.EPIPE:
-                self._complain(f"standard output cannot be written to: {error.strerror}")
+                self._print_error(f"standard output cannot be written to: {error.strerror}")
             return EXIT_WRONG
         return code
 
@@ -82,17 +82,17 @@ class _Program(TyperGroup):
             lines = [" ".join(error.format_message().split())]  # type: ignore[attr-defined]
         else:
             return code if isinstance(code, int) else EXIT_FINE
-        self._complain(*lines)
+        self._print_error(*lines)
         return EXIT_NOT_DONE
 
-    def _complain(self, *lines: str) -> None:
+    def _print_error(self, *lines: str) -> None:
         with suppress(OSError):
             for line in lines:
                 print(f"{self.name}: {shown(line)}", file=sys.stderr)  # noqa: T201
 
 
 def new_program(name: str, purpose: str) -> typer.Typer:
-    """The commands of a program, none so far, with `--version`."""
+    """A program without commands so far, with `--version`."""
     program = typer.Typer(
         name=name,
         help=purpose,
@@ -104,8 +104,8 @@ def new_program(name: str, purpose: str) -> typer.Typer:
         epilog="Exit codes: 0 done, 1 done and something is wrong, 2 not done.",
     )
 
-    def show_version(wanted: bool) -> None:  # noqa: FBT001 - called by typer
-        if wanted:
+    def show_version(given: bool) -> None:  # noqa: FBT001 - called by typer
+        if given:
             print(f"{name} {metadata.version(name)}")  # noqa: T201
             raise typer.Exit
 
@@ -129,10 +129,10 @@ def sub_commands(program: typer.Typer, name: str, purpose: str) -> typer.Typer:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks at a terminal; elsewhere only `--yes` is a yes. Raises Declined."""
+    """Asks at a terminal; elsewhere requires `--yes`. Raises Declined."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Declined(f"{question} Not done, as nobody can be asked here: pass --yes")
+        raise Declined(f"{question} Not done: pass --yes where there is no terminal")
     if not typer.confirm(shown(question), err=True):
         raise Declined("not done")

@@ -11,14 +11,14 @@ __all__ = ["progress"]
 
 
 @contextmanager
-def progress(what: str, total: int | None, *, in_bytes: bool = False) -> Iterator[Callable[[int], None]]:
-    """Shows a bar while the block runs; it is given the function to call with each step. `total` is None if unknown."""
+def progress(label: str, total: int | None, *, in_bytes: bool = False) -> Iterator[Callable[[int], None]]:
+    """Shows a bar while the block runs; yields the function to call with each step. `total` is None if unknown."""
     if not sys.stderr.isatty():
-        # A disabled bar of rich still ends with an empty line in some of its versions.
+        # In some versions of rich even a disabled bar ends with an empty line.
         yield lambda _: None
         return
     counter = DownloadColumn() if in_bytes else MofNCompleteColumn()
     columns = (TextColumn("{task.description}"), BarColumn(), counter, TimeRemainingColumn())
     with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(label, total=total)
         yield lambda step: bar.advance(task, step)

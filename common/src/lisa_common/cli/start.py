@@ -1,4 +1,4 @@
-"""How a program starts: its commands are imported only here, so that an installation without them can say so."""
+"""Starts a program; imports its commands only here, so that it can report missing packages."""
 
 import sys
 from importlib import import_module
@@ -12,7 +12,7 @@ _BROUGHT_BY_CLI = ("click", "rich", "shellingham", "typer")
 def start(distribution: str, module: str) -> NoReturn:
     """Runs `program`, the commands that a module defines, and exits with their code.
 
-    Without the packages of the distribution's `cli` extra it says on one line what to install, and exits with 2.
+    Without the packages of the distribution's `cli` extra it prints one line with what to install, and exits with 2.
     """
     try:
         program = import_module(module).program

@@ -1,4 +1,4 @@
-"""Standard streams that are not there, or take nothing any more."""
+"""Standard streams that are missing or broken."""
 
 import errno
 import io
@@ -10,11 +10,11 @@ from typing import TextIO
 __all__ = ["OUTPUT_ERRORS", "abandon_output", "provide_streams"]
 
 OUTPUT_ERRORS = (errno.EPIPE, errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What the system may say to one who prints."""
+"""Errors that writing to standard output may raise."""
 
 
 class _Closed(io.RawIOBase):
-    """Stands for a stream that the program was started without: whoever uses it is told so."""
+    """Replaces a missing stream; using it raises OSError."""
 
     def readable(self) -> bool:
         return True
@@ -30,19 +30,19 @@ class _Closed(io.RawIOBase):
 
 
 def provide_streams() -> None:
-    """Gives the program the streams that it was started without, for which Python has None."""
+    """Replaces the standard streams that the program was started without, for which Python has None."""
     missing = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
     if "stdin" in missing:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(_Closed()))
     if "stdout" in missing:
         sys.stdout = io.TextIOWrapper(io.BufferedWriter(_Closed()))
     if "stderr" in missing:
-        # Nobody is to be told anything; and Python would print to standard output instead.
+        # Without stderr nothing is printed; Python would use standard output instead.
         sys.stderr = _nowhere()
 
 
 def abandon_output() -> None:
-    """Keeps Python from trying once more, when it ends, to write what standard output did not take."""
+    """Discards buffered output, so that Python does not write it again at exit."""
     nowhere = _nowhere()
     try:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -1,1 +1,1 @@
-"""How calls reach a server or the nodes of a Cluster. `connection` and `async_connection` are its entry points."""
+"""Sends calls to a server or the nodes of a Cluster. Entry points: `connection` and `async_connection`."""

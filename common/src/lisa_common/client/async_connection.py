@@ -9,57 +9,32 @@ from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from lisa_common.client.address import read_url
 from lisa_common.client.async_node import AsyncNode
 from lisa_common.client.async_tasks import cancel_all
 from lisa_common.client.cluster.async_cluster import AsyncCluster
 from lisa_common.client.retry import PipelineRetry
+from lisa_common.client.shell import Shell
 from lisa_common.client.wire import has_errors, read_reply
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import Call, Flow, complete, unfinished
-from lisa_common.settings import MAX_CONNECTIONS, Settings
-from lisa_common.tls import NO_TLS, Tls
 
 __all__ = ["AsyncConnection", "cancel_all"]
 
 T = TypeVar("T")
 
 
-class AsyncConnection:
+class AsyncConnection(Shell[AsyncCluster | AsyncNode]):
     """Connections to one server, or to all nodes of a Cluster, for the tasks of one event loop.
 
-    Promises what `Connection` promises.
+    Same guarantees as `Connection`.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        name: str = "lisa",
-        timeout_s: float = 10.0,
-        max_connections: int = MAX_CONNECTIONS,
-        tls: Tls = NO_TLS,
-    ) -> None:
-        address = read_url(url, tls)
-        kind = AsyncCluster if address.nodes else AsyncNode
-        self._server: AsyncCluster | AsyncNode = kind(
-            address, name=name, timeout_s=timeout_s, max_connections=max_connections
-        )
-
-    @classmethod
-    def of(cls, settings: Settings, *, name: str, url: str | None = None, blocking_s: float = 0.0) -> Self:
-        """A connection as the settings have it, or to `url`; calls may wait at the server for `blocking_s` seconds."""
-        return cls(
-            url or settings.redis_url.get_secret_value(),
-            name=name,
-            timeout_s=settings.timeout_s + blocking_s,
-            max_connections=settings.max_connections,
-            tls=settings.tls,
-        )
+    _node_type = AsyncNode
+    _cluster_type = AsyncCluster
 
     async def run(self, flow: Flow[T], *, patience_s: float = 0.0, deadline: float | None = None) -> T:
-        """Drives a flow to its result. Patience ends after so many seconds, or at a time of the monotonic clock."""
+        """Drives a flow to its result. Patience ends after `patience_s`, or at `deadline` of the monotonic clock."""
         if deadline is None:
             deadline = time.monotonic() + patience_s
         try:
@@ -67,7 +42,7 @@ class AsyncConnection:
             while True:
                 calls = (step,) if isinstance(step, Call) else step
                 try:
-                    results = await self._patiently(calls, deadline)
+                    results = await self._complete(calls, deadline)
                 except LisaError as error:
                     step = flow.throw(error)
                 else:
@@ -76,21 +51,21 @@ class AsyncConnection:
             result: T = stop.value
             return result
         finally:
-            # One that was broken off is to know at once.
+            # An interrupted flow cleans up at once.
             flow.close()
 
     async def call(self, call: Call[T], *, patience_s: float = 0.0) -> T:
         """Makes one call."""
-        result: T = (await self._patiently((call,), time.monotonic() + patience_s))[0]
+        result: T = (await self._complete((call,), time.monotonic() + patience_s))[0]
         return result
 
-    async def _patiently(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
-        results = await self._tried(calls, deadline)
+    async def _complete(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
+        results = await self._retry(calls, deadline)
         while parts := unfinished(results):
-            complete(results, parts, await self._tried([results[at].rest for at in parts], deadline))
+            complete(results, parts, await self._retry([results[at].rest for at in parts], deadline))
         return results
 
-    async def _tried(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
+    async def _retry(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
         results = await self._try(calls)
         if not has_errors(results):
             return results
@@ -115,23 +90,23 @@ class AsyncConnection:
         return results
 
     async def execute_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Makes calls in one round trip; a call that meets an error has it as its result.
+        """Makes calls in one round trip. Result: for each call its result, or its LisaError.
 
-        Loads scripts that a server does not have. Raises what concerns the connection as a whole: of a Cluster, when
-        no node has answered.
+        Loads scripts that a server lacks. Raises errors of the connection as a whole; of a Cluster, when no node has
+        answered.
         """
         replies = await self._server.ask(calls)
         return [read_reply(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
     def node_of(self, keys: ShardKeys) -> object:
-        """Stands for the server that has these keys, as far as is known: the same for all that share a clock."""
+        """A value that stands for the server of these keys, if known: equal for keys that share a clock."""
         return self._server.node_of(keys)
 
     async def survey(self, calls: Sequence[Call[Any]]) -> dict[str, list[Any] | LisaError]:
-        """Makes calls at each node of a Cluster, replicas too, or at the one server.
+        """Makes calls at each node of a Cluster, replicas included, or at the one server.
 
-        Result: by `host:port`, or "" for the one server, what `execute_each` would give, or why there is nothing.
-        Raises when the one server does not answer, or no node can tell who the others are.
+        Result: by `host:port`, or "" for the one server, the results as of `execute_each`, or the node's error.
+        Raises when the one server does not answer, or no node lists the others.
         """
         answers = await self._server.survey(calls)
         return {
@@ -140,7 +115,7 @@ class AsyncConnection:
         }
 
     def listen(self, channel: str) -> AsyncGenerator[bytes | None]:
-        """What is published on a channel from now on; None first, once it is subscribed, and at least once a second.
+        """Yields the messages of a channel; None first, once it is subscribed, and None at least once a second.
 
         Raises when the subscription breaks.
         """

@@ -1,4 +1,4 @@
-"""One server, for the asyncio shell: connections to it, and calls over them. `node` is the twin."""
+"""One server, for the asyncio shell: connections and calls. `node` is its blocking twin."""
 
 import math
 from collections.abc import AsyncGenerator, Awaitable, Sequence
@@ -11,14 +11,14 @@ from redis.asyncio.retry import Retry
 
 from lisa_common.client.address import Address
 from lisa_common.client.async_progress import ProgressTimeout, noting_arrivals
-from lisa_common.client.async_subscription import heard
+from lisa_common.client.async_subscription import subscribe
 from lisa_common.client.embedded.connection import AsyncEmbeddedConnection
 from lisa_common.client.lending import AsyncIdleConnections
 from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, connection_options
 from lisa_common.client.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
 from lisa_common.client.tls import AsyncTlsConnection
 from lisa_common.client.translation import is_no_master, lisa_error, unreachable
-from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, pack
+from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, pack, script_loads
 from lisa_common.errors import AccessDenied, OutcomeUnknown, Unreachable
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import Call, command
@@ -42,9 +42,9 @@ _CLASSES = {scheme: noting_arrivals(kind) for scheme, kind in _KINDS.items()}
 
 
 class AsyncNode:
-    """Connections to one server, for the tasks of one event loop. Promises what `Node` promises.
+    """Connections to one server, for the tasks of one event loop. Same guarantees as `Node`.
 
-    The subscription of `listen` has a connection beside them.
+    The subscription of `listen` has a connection of its own.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class AsyncNode:
         self._timeout_s = timeout_s
 
     async def ask(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Makes calls in one round trip. Result: their replies. Loads scripts that the server does not have."""
+        """Makes calls in one round trip. Result: their replies. Loads scripts that the server lacks."""
         if self._suspect:
             await self._probe()
         return await self._complete(calls, await self._attempt(self._exchange(calls)))
 
     async def send(self, calls: Sequence[Call[Any]]) -> Any:
-        """The first half of `ask`. Result: the connection over which the replies come; it must be received from."""
+        """The first half of `ask`. Result: the connection, from which the caller must receive the replies."""
         if self._suspect:
             await self._probe()
         return await self._attempt(self._send(calls))
@@ -81,10 +81,10 @@ class AsyncNode:
         return await self._complete(calls, await self._attempt(self._receive(connection, len(calls))))
 
     async def receive_first(self, connection: Any) -> Any:
-        """The first reply alone; the others are still to be received."""
+        """Receives the first reply only; the caller must receive the others."""
         return await self._attempt(self._receive_first(connection))
 
-    def node_of(self, keys: ShardKeys) -> object:  # noqa: ARG002 - it has all keys
+    def node_of(self, keys: ShardKeys) -> object:  # noqa: ARG002 - this server has all keys
         """See `AsyncConnection.node_of`."""
         return None
 
@@ -95,7 +95,7 @@ class AsyncNode:
     async def listen(self, channel: str) -> AsyncGenerator[bytes | None]:
         """See `AsyncConnection.listen`."""
         try:
-            async with aclosing(heard(self._client, channel)) as messages:
+            async with aclosing(subscribe(self._client, channel)) as messages:
                 async for message in messages:
                     yield message
         except (redis.exceptions.RedisError, OSError) as error:
@@ -106,7 +106,7 @@ class AsyncNode:
         self._suspect = False
 
     async def _ping(self) -> None:
-        # Not by the client, whose pool `_leave` may break at the same moment for another task.
+        # Not through the pool, whose connections `_leave` may break at the same moment for another task.
         [reply] = await self._exchange([_PING])
         if isinstance(reply, Exception):
             raise reply
@@ -125,7 +125,7 @@ class AsyncNode:
 
     async def _receive(self, connection: Any, count: int) -> list[Any]:
         try:
-            # One timer for all replies, as the client would start and stop one for each.
+            # One timer for all replies; the Redis client would start and stop one for each.
             async with ProgressTimeout(connection, self._timeout_s):
                 replies = [await _reply(connection) for _ in range(count)]
         except BaseException:
@@ -143,26 +143,24 @@ class AsyncNode:
             raise
 
     async def _complete(self, calls: Sequence[Call[Any]], replies: list[Any]) -> list[Any]:
-        """Repeats what the server did not do for want of a script."""
+        """Repeats calls for which the server lacked a script."""
         if not has_errors(replies):
             return replies
         for _ in range(LOADS):
-            again = forgotten(calls, replies)
-            left = [calls[at] for at in again]
+            positions = forgotten(calls, replies)
+            left = [calls[at] for at in positions]
             if not left or not await self._load(left):
                 break
-            for at, reply in zip(again, await self._attempt(self._exchange(left)), strict=True):
+            for at, reply in zip(positions, await self._attempt(self._exchange(left)), strict=True):
                 replies[at] = reply
         if is_no_master(replies):
             await self._leave()
         return replies
 
     async def _load(self, calls: Sequence[Call[Any]]) -> bool:
-        """Loads the scripts of these calls; says whether we may."""
-        scripts = {call.script for call in calls if call.script}
-        loads: list[Call[Any]] = [command("SCRIPT", "LOAD", script.text) for script in scripts]
+        """Loads the scripts of these calls. Result: False if the user may not."""
         try:
-            check_replies(await self._attempt(self._exchange(loads)))
+            check_replies(await self._attempt(self._exchange(script_loads(calls))))
         except AccessDenied:
             return False
         return True
@@ -173,7 +171,7 @@ class AsyncNode:
         try:
             if connection is None:
                 return await self._client.connection_pool.get_connection()  # type: ignore[no-untyped-call]
-            if await _is_spoilt(connection):
+            if await _is_broken(connection):
                 await connection.disconnect(nowait=True)
         except BaseException:
             self._idle.append(connection)
@@ -181,7 +179,7 @@ class AsyncNode:
         return connection
 
     async def _give_up(self, connection: Any) -> None:
-        """Takes a connection back broken, as there may be replies on their way that nobody waits for."""
+        """Takes back and breaks a connection on which replies may still arrive."""
         try:
             await connection.disconnect(nowait=True)
         finally:
@@ -191,13 +189,13 @@ class AsyncNode:
         try:
             return await ask
         except (redis.exceptions.RedisError, OSError) as error:
-            found = unreachable(error, unreachable_at) if unreachable_at else lisa_error(error)
-            if isinstance(found, OutcomeUnknown | Unreachable):
+            translated = unreachable(error, unreachable_at) if unreachable_at else lisa_error(error)
+            if isinstance(translated, OutcomeUnknown | Unreachable):
                 await self._leave()
-            raise found from error
+            raise translated from error
 
     async def _leave(self) -> None:
-        """Breaks all connections that are not in use: the next may lead elsewhere, after a fail-over."""
+        """Breaks all idle connections: after a fail-over the next may lead to another server."""
         self._suspect = True
         await self._idle.disconnect()
 
@@ -206,9 +204,9 @@ class AsyncNode:
         await self._client.aclose()
 
 
-async def _is_spoilt(connection: Any) -> bool:
-    """Whether the server has closed it, or something came that nobody asked for."""
-    # Before version 8 the client has it by another name.
+async def _is_broken(connection: Any) -> bool:
+    """Whether the server has closed the connection, or sent something unasked."""
+    # Before version 8 the Redis client uses the other name.
     can_read = getattr(connection, "can_read", None) or connection.can_read_destructive
     try:
         return bool(await can_read())

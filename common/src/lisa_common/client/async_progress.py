@@ -1,7 +1,7 @@
-"""What the client's asyncio connections lack: a timeout of progress, and writes that do not lose a cancellation.
+"""Adds to the Redis client's asyncio connections a progress timeout, and writes that keep a cancellation.
 
-With a timeout of progress an exchange lasts for as long as its bytes keep arriving. Blocking sockets have it by
-nature: it is one of each `recv`.
+With a progress timeout an exchange may last as long as bytes keep arriving. Blocking sockets time out this way anyway:
+their timeout applies to each `recv`.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ __all__ = ["ProgressTimeout", "noting_arrivals"]
 
 
 def noting_arrivals(kind: type[Any]) -> type[Any]:
-    """A class of connections that also know, as `arrived_at`, when bytes last came, by the time of the event loop.
+    """A subclass whose `arrived_at` is when bytes last arrived, by the event loop's clock.
 
-    A task that is cancelled as it writes is cancelled. The client writes through `wait_for`, which in Python 3.11
-    returns as if nothing had happened where the cancellation comes at the moment of its success.
+    It also keeps a cancellation during a write. The Redis client writes through `wait_for`, which in Python 3.11 loses
+    a cancellation that comes at the moment of its success.
     """
 
-    class Connection(kind):  # type: ignore[misc] # the client's classes differ by scheme
+    class Connection(kind):  # type: ignore[misc] # the class depends on the scheme
         arrived_at = 0.0
 
         async def _connect(self) -> None:
@@ -42,9 +42,9 @@ def noting_arrivals(kind: type[Any]) -> type[Any]:
 
 
 class ProgressTimeout:
-    """Raises TimeoutError in its block once nothing has come over a connection for `timeout_s` seconds.
+    """Raises TimeoutError in its block once nothing has arrived over a connection for `timeout_s` seconds.
 
-    It has one timer for the whole exchange, which is set again only when it fires.
+    One timer serves the whole exchange; it is restarted only when it fires.
     """
 
     __slots__ = ("_connection", "_limit", "_loop", "_timeout_s", "_timer")
@@ -57,7 +57,7 @@ class ProgressTimeout:
 
     async def __aenter__(self) -> Self:
         await self._limit.__aenter__()
-        self._timer = self._loop.call_later(self._timeout_s, self._look)
+        self._timer = self._loop.call_later(self._timeout_s, self._check)
         return self
 
     async def __aexit__(
@@ -66,9 +66,9 @@ class ProgressTimeout:
         self._timer.cancel()
         await self._limit.__aexit__(kind, error, trace)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         quiet_until = self._connection.arrived_at + self._timeout_s
         if quiet_until > self._loop.time():
-            self._timer = self._loop.call_at(quiet_until, self._look)
+            self._timer = self._loop.call_at(quiet_until, self._check)
         else:
             self._limit.reschedule(self._loop.time())

@@ -1,4 +1,4 @@
-"""Tasks of an event loop."""
+"""Cancellation of asyncio tasks."""
 
 import asyncio
 from typing import Any
@@ -7,9 +7,9 @@ __all__ = ["cancel_all"]
 
 
 async def cancel_all(*tasks: "asyncio.Task[Any]") -> None:
-    """Cancels tasks and returns once all have ended, however they did.
+    """Cancels tasks and returns once all have ended, in whatever way.
 
-    Cancelling once is not enough: in Python 3.11 `wait_for`, through which the Redis client writes, loses one that
+    Cancels repeatedly: in Python 3.11 `wait_for`, through which the Redis client writes, loses a cancellation that
     comes at the moment of its success.
     """
     pending = set(tasks)

@@ -8,55 +8,32 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from lisa_common.client.address import read_url
 from lisa_common.client.cluster.cluster import Cluster
 from lisa_common.client.node import Node
 from lisa_common.client.retry import PipelineRetry
+from lisa_common.client.shell import Shell
 from lisa_common.client.wire import has_errors, read_reply
 from lisa_common.errors import LisaError
 from lisa_common.protocol.call import Call, Flow, complete, unfinished
-from lisa_common.settings import MAX_CONNECTIONS, Settings
-from lisa_common.tls import NO_TLS, Tls
 
 __all__ = ["Connection"]
 
 T = TypeVar("T")
 
 
-class Connection:
+class Connection(Shell[Cluster | Node]):
     """Connections to one server, or to all nodes of a Cluster, safe to share among threads.
 
-    There are `max_connections` to each server at most; a call that finds none free waits for one, for `timeout_s`.
-    Errors are those of `lisa_common.errors`. With patience, what the server has certainly not done, or what is as good
-    done twice, is tried again for so many seconds, with growing delays; then the last error is raised.
+    There are at most `max_connections` to each server; a call waits up to `timeout_s` for a free one. Raises the
+    errors of `lisa_common.errors`. With patience, calls that were certainly not carried out, or are repeatable, are
+    retried for so many seconds, with growing delays; then the last error is raised.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        name: str = "lisa",
-        timeout_s: float = 10.0,
-        max_connections: int = MAX_CONNECTIONS,
-        tls: Tls = NO_TLS,
-    ) -> None:
-        address = read_url(url, tls)
-        kind = Cluster if address.nodes else Node
-        self._server: Cluster | Node = kind(address, name=name, timeout_s=timeout_s, max_connections=max_connections)
-
-    @classmethod
-    def of(cls, settings: Settings, *, name: str, url: str | None = None, blocking_s: float = 0.0) -> Self:
-        """A connection as the settings have it, or to `url`; calls may wait at the server for `blocking_s` seconds."""
-        return cls(
-            url or settings.redis_url.get_secret_value(),
-            name=name,
-            timeout_s=settings.timeout_s + blocking_s,
-            max_connections=settings.max_connections,
-            tls=settings.tls,
-        )
+    _node_type = Node
+    _cluster_type = Cluster
 
     def run(self, flow: Flow[T], *, patience_s: float = 0.0, deadline: float | None = None) -> T:
-        """Drives a flow to its result. Patience ends after so many seconds, or at a time of the monotonic clock."""
+        """Drives a flow to its result. Patience ends after `patience_s`, or at `deadline` of the monotonic clock."""
         if deadline is None:
             deadline = time.monotonic() + patience_s
         try:
@@ -64,7 +41,7 @@ class Connection:
             while True:
                 calls = (step,) if isinstance(step, Call) else step
                 try:
-                    results = self._patiently(calls, deadline)
+                    results = self._complete(calls, deadline)
                 except LisaError as error:
                     step = flow.throw(error)
                 else:
@@ -73,21 +50,21 @@ class Connection:
             result: T = stop.value
             return result
         finally:
-            # One that was broken off is to know at once.
+            # An interrupted flow cleans up at once.
             flow.close()
 
     def call(self, call: Call[T], *, patience_s: float = 0.0) -> T:
         """Makes one call."""
-        result: T = self._patiently((call,), time.monotonic() + patience_s)[0]
+        result: T = self._complete((call,), time.monotonic() + patience_s)[0]
         return result
 
-    def _patiently(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
-        results = self._tried(calls, deadline)
+    def _complete(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
+        results = self._retry(calls, deadline)
         while parts := unfinished(results):
-            complete(results, parts, self._tried([results[at].rest for at in parts], deadline))
+            complete(results, parts, self._retry([results[at].rest for at in parts], deadline))
         return results
 
-    def _tried(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
+    def _retry(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
         results = self._try(calls)
         if not has_errors(results):
             return results
@@ -112,10 +89,10 @@ class Connection:
         return results
 
     def execute_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Makes calls in one round trip; a call that meets an error has it as its result.
+        """Makes calls in one round trip. Result: for each call its result, or its LisaError.
 
-        Loads scripts that a server does not have. Raises what concerns the connection as a whole: of a Cluster, when
-        no node has answered.
+        Loads scripts that a server lacks. Raises errors of the connection as a whole; of a Cluster, when no node has
+        answered.
         """
         replies = self._server.ask(calls)
         return [read_reply(call, reply) for call, reply in zip(calls, replies, strict=True)]

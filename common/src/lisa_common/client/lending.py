@@ -1,7 +1,7 @@
-"""The connections to one server that nobody uses at the moment, and who waits for one: for threads, and for tasks.
+"""Lends the idle connections to one server, in order of arrival: to threads, and to tasks.
 
-Both lend what was given back last, so that a program keeps no more connections busy than it needs. A connection that is
-None has yet to be made. Nobody overtakes those who wait.
+Both lend the connection that was returned last, so that a program keeps no more connections busy than it needs. None
+stands for a connection that is yet to be made.
 """
 
 import asyncio
@@ -16,8 +16,29 @@ __all__ = ["AsyncIdleConnections", "IdleConnectionsByProcess", "refuse_connectio
 
 
 def refuse_connection(limit: int, waited_s: float) -> NoFreeConnection:
-    """The error of a caller that found no free connection in time."""
+    """The error of a caller that got no free connection in time."""
     return NoFreeConnection(f"cannot reach Redis: no connection of {limit} was free within {waited_s:g} s")
+
+
+class _IdleConnections:
+    _waiters: deque[Any]
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._idle: list[Any] = [None] * limit
+        self._waiters = deque()
+
+    def append(self, connection: Any) -> None:
+        """Takes a connection back; None stands for one that was not made."""
+        if connection is None:
+            self._idle.insert(0, None)
+        else:
+            self._idle.append(connection)
+        if self._waiters:
+            self._serve()
+
+    def _serve(self) -> None:
+        raise NotImplementedError
 
 
 class _Waiter:
@@ -30,7 +51,7 @@ class _Waiter:
 
 
 class IdleConnectionsByProcess(dict[int, "IdleConnections"]):
-    """Those of each process, as a forked child must not use its parent's connections, nor wait for its threads."""
+    """Idle connections by process: a forked child must not use its parent's connections, nor wait for its threads."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
@@ -40,24 +61,24 @@ class IdleConnectionsByProcess(dict[int, "IdleConnections"]):
         return self.setdefault(pid, IdleConnections(self._limit))
 
 
-class IdleConnections:
+class IdleConnections(_IdleConnections):
     """For the threads of one process."""
 
+    _waiters: deque[_Waiter]
+
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._idle: list[Any] = [None] * limit
-        self._waiters: deque[_Waiter] = deque()
+        super().__init__(limit)
         self._lock = threading.Lock()
 
     @property
     def next(self) -> Any:
-        """The connection that would be lent now, None where it is still to be made or to be waited for."""
+        """The connection to be lent next; None if it is yet to be made, or none is free."""
         return next(iter(self._idle[-1:]), None)
 
     def pop(self, timeout_s: float) -> Any:
-        """Lends a connection; raises NoFreeConnection where none is given back for so many seconds."""
+        """Lends a connection; raises NoFreeConnection where none is returned for so many seconds."""
         if not self._waiters:
-            # Without the lock: these are atomic, and every call comes by here.
+            # Without the lock: every call runs this, and it is atomic.
             try:
                 return self._idle.pop()
             except IndexError:
@@ -75,15 +96,6 @@ class IdleConnections:
             raise
         raise refuse_connection(self._limit, timeout_s)
 
-    def append(self, connection: Any) -> None:
-        """Takes a connection back; None stands for one that was not made."""
-        if connection is None:
-            self._idle.insert(0, None)
-        else:
-            self._idle.append(connection)
-        if self._waiters:
-            self._serve()
-
     def _serve(self) -> None:
         with self._lock:
             while self._waiters:
@@ -96,7 +108,7 @@ class IdleConnections:
                 waiter.served.release()
 
     def _withdraw(self, waiter: _Waiter) -> bool:
-        """Ends a wait. Result: whether nothing was lent yet."""
+        """Ends a wait. Result: False if a connection was lent already."""
         with self._lock:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
@@ -104,7 +116,7 @@ class IdleConnections:
             return False
 
     def disconnect(self) -> None:
-        """Breaks all that nobody uses, one by one, as other threads borrow meanwhile."""
+        """Breaks all idle connections; other threads may borrow meanwhile."""
         taken = []
         with suppress(IndexError):
             while True:
@@ -115,13 +127,10 @@ class IdleConnections:
             self.append(connection)
 
 
-class AsyncIdleConnections:
+class AsyncIdleConnections(_IdleConnections):
     """For the tasks of one event loop."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._idle: list[Any] = [None] * limit
-        self._waiters: deque[asyncio.Future[Any]] = deque()
+    _waiters: deque[asyncio.Future[Any]]
 
     @property
     def has_free(self) -> bool:
@@ -133,7 +142,7 @@ class AsyncIdleConnections:
         return self._idle.pop()
 
     async def wait(self, timeout_s: float) -> Any:
-        """Lends a connection; raises NoFreeConnection where none is given back for so many seconds."""
+        """Lends a connection; raises NoFreeConnection where none is returned for so many seconds."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._serve()
@@ -150,21 +159,12 @@ class AsyncIdleConnections:
             raise refuse_connection(self._limit, timeout_s)
         return waiter.result()
 
-    def append(self, connection: Any) -> None:
-        """Takes a connection back; None stands for one that was not made."""
-        if connection is None:
-            self._idle.insert(0, None)
-        else:
-            self._idle.append(connection)
-        if self._waiters:
-            self._serve()
-
     def _serve(self) -> None:
         while self._waiters and self._idle:
             self._waiters.popleft().set_result(self._idle.pop())
 
     async def disconnect(self) -> None:
-        """Breaks all that nobody uses."""
+        """Breaks all idle connections."""
         taken, self._idle = self._idle, []
         try:
             for connection in taken:

@@ -1,4 +1,4 @@
-"""One server, for the blocking shell: connections to it, and calls over them. `async_node` is the twin."""
+"""One server, for the blocking shell: connections and calls. `async_node` is its asyncio twin."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, conne
 from lisa_common.client.sentinel import SentinelConnection, TlsSentinelConnection
 from lisa_common.client.tls import TlsConnection
 from lisa_common.client.translation import is_no_master, lisa_error, unreachable
-from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, pack
+from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, pack, script_loads
 from lisa_common.errors import AccessDenied, OutcomeUnknown, Unreachable
 from lisa_common.protocol.call import Call, command
 from lisa_common.settings import MAX_CONNECTIONS
@@ -40,7 +40,7 @@ _CLASSES = {
 class Node:
     """At most `max_connections` to one server, safe to share among threads, which wait while all are in use.
 
-    What the server answers is a reply, errors too. What concerns the connection is raised, as a LisaError.
+    The server's errors are replies. Errors of the connection are raised, as LisaErrors.
     """
 
     def __init__(
@@ -57,40 +57,40 @@ class Node:
             **options,
         )
         check_options(self._pool, address)
-        # A connection that may be broken is tried with a PING first, so that a request which finds no server is known
-        # not to have been carried out.
+        # A connection that may be broken is tested with a PING first: if that fails, the request was certainly not
+        # carried out.
         self._suspect = True
-        # Connections are kept here between calls, as what the pool does and counts each time takes a sixth of a send.
+        # Idle connections stay here, not in the pool, whose bookkeeping takes a sixth of the time of a send.
         self._idle = IdleConnectionsByProcess(limit)
 
     def ask(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Makes calls in one round trip. Result: their replies. Loads scripts that the server does not have."""
+        """Makes calls in one round trip. Result: their replies. Loads scripts that the server lacks."""
         if self._suspect:
             self._probe()
         return self._complete(calls, self._attempt(partial(self._exchange, calls)))
 
     def send(self, calls: Sequence[Call[Any]]) -> Any:
-        """The first half of `ask`. Result: the connection over which the replies come; it must be received from."""
+        """The first half of `ask`. Result: the connection, from which the caller must receive the replies."""
         if self._suspect:
             self._probe()
         return self._attempt(lambda: self._send(calls))
 
     @property
     def sends_at_once(self) -> bool:
-        """Whether `send` has a connection that is open, and need not wait for the server to make one."""
+        """Whether `send` has an open connection, and need not wait for the server to accept one."""
         idle = self._idle[os.getpid()].next
-        return not self._suspect and idle is not None and idle._sock is not None  # noqa: SLF001 - the client does not tell
+        return not self._suspect and idle is not None and idle._sock is not None  # noqa: SLF001 - there is no public way
 
     def receive(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         """The second half of `ask`."""
         return self._complete(calls, self._attempt(lambda: self._receive(connection, len(calls))))
 
     def receive_first(self, connection: Any) -> Any:
-        """The first reply alone; the others are still to be received."""
+        """Receives the first reply only; the caller must receive the others."""
         return self._attempt(lambda: self._receive_first(connection))
 
     def give_up(self, connection: Any) -> None:
-        """Takes a connection back that is not received from to the end, and breaks it: replies may be on their way."""
+        """Takes back and breaks a connection on which replies may still arrive."""
         try:
             connection.disconnect()
         finally:
@@ -134,26 +134,24 @@ class Node:
             raise
 
     def _complete(self, calls: Sequence[Call[Any]], replies: list[Any]) -> list[Any]:
-        """Repeats what the server did not do for want of a script."""
+        """Repeats calls for which the server lacked a script."""
         if not has_errors(replies):
             return replies
         for _ in range(LOADS):
-            again = forgotten(calls, replies)
-            left = [calls[at] for at in again]
+            positions = forgotten(calls, replies)
+            left = [calls[at] for at in positions]
             if not left or not self._load(left):
                 break
-            for at, reply in zip(again, self._attempt(partial(self._exchange, left)), strict=True):
+            for at, reply in zip(positions, self._attempt(partial(self._exchange, left)), strict=True):
                 replies[at] = reply
         if is_no_master(replies):
             self._leave()
         return replies
 
     def _load(self, calls: Sequence[Call[Any]]) -> bool:
-        """Loads the scripts of these calls; says whether we may."""
-        scripts = {call.script for call in calls if call.script}
-        loads: list[Call[Any]] = [command("SCRIPT", "LOAD", script.text) for script in scripts]
+        """Loads the scripts of these calls. Result: False if the user may not."""
         try:
-            check_replies(self._attempt(partial(self._exchange, loads)))
+            check_replies(self._attempt(partial(self._exchange, script_loads(calls))))
         except AccessDenied:
             return False
         return True
@@ -163,7 +161,7 @@ class Node:
         try:
             if connection is None:
                 return self._pool.get_connection()
-            if _is_spoilt(connection):
+            if _is_broken(connection):
                 connection.disconnect()
         except BaseException:
             self._idle[os.getpid()].append(connection)
@@ -174,13 +172,13 @@ class Node:
         try:
             return ask()
         except (redis.exceptions.RedisError, OSError) as error:
-            found = unreachable(error, unreachable_at) if unreachable_at else lisa_error(error)
-            if isinstance(found, OutcomeUnknown | Unreachable):
+            translated = unreachable(error, unreachable_at) if unreachable_at else lisa_error(error)
+            if isinstance(translated, OutcomeUnknown | Unreachable):
                 self._leave()
-            raise found from error
+            raise translated from error
 
     def _leave(self) -> None:
-        """Breaks all connections that are not in use: the next may lead elsewhere, after a fail-over."""
+        """Breaks all idle connections: after a fail-over the next may lead to another server."""
         self._suspect = True
         self._idle[os.getpid()].disconnect()
 
@@ -189,8 +187,8 @@ class Node:
         self._pool.disconnect()
 
 
-def _is_spoilt(connection: Any) -> bool:
-    """Whether the server has closed it, or something came that nobody asked for."""
+def _is_broken(connection: Any) -> bool:
+    """Whether the server has closed the connection, or sent something unasked."""
     try:
         return bool(connection.can_read())
     except (redis.exceptions.RedisError, OSError):

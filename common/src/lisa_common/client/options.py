@@ -1,4 +1,4 @@
-"""Options of a connection to a server, for either client."""
+"""Options of a connection to a server, for both clients."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from lisa_common.errors import InvalidInput
 __all__ = ["NO_RETRY", "UNBOUNDED", "check_options", "connection_options"]
 
 NO_RETRY = NoBackoff()
-"""The client itself must not repeat a command: it cannot know which are safe to repeat."""
+"""The Redis client must not repeat commands: it cannot know which are safe to repeat."""
 
 UNBOUNDED = 2**31
-"""The client's own limit of connections: it would raise where we wait."""
+"""The Redis client's own limit of connections: it would raise where Lisa waits."""
 
 
 def connection_options(address: Address, *, name: str, timeout_s: float) -> dict[str, Any]:
-    """Options of a connection of either client. What the URL says goes first."""
+    """Options of a connection. Those in the URL win."""
     over_tcp = {} if "path" in address.options else {"socket_keepalive": True}
     return {
         "client_name": name,
@@ -31,10 +31,10 @@ def connection_options(address: Address, *, name: str, timeout_s: float) -> dict
 
 
 def check_options(pool: Any, address: Address) -> None:
-    """Raises InvalidInput when the URL carries options that a connection does not take."""
+    """Raises InvalidInput when the URL has options that a connection does not take."""
     try:
-        # It does not connect yet.
+        # This does not connect yet.
         pool.connection_class(**pool.connection_kwargs)
     except (TypeError, ValueError) as error:
-        limit = f"with options, those of the client are ({error})"
-        raise InvalidInput("redis_url", address.shown, limit) from None
+        expected = f"a URL with options of the Redis client only ({error})"
+        raise InvalidInput("redis_url", address.shown, expected) from None

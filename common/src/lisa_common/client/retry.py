@@ -1,4 +1,4 @@
-"""What becomes of a pipeline that failed, all of it or in parts: what is made again, and after how long."""
+"""Retries of a pipeline that failed, as a whole or in parts: which calls, and after which delay."""
 
 import time
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ __all__ = ["PipelineRetry"]
 
 
 class PipelineRetry:
-    """A pipeline that failed in parts, or as a whole: shells make what is `left` of it after `delay_s`, and so on.
+    """A pipeline that failed in parts, or as a whole. Shells repeat the calls that are `left` after `delay_s` seconds.
 
-    Made again is only what was certainly not carried out, or is as good done twice. What is done stays done. Raises
-    the error of what must not be made again, or for which the time is up; of `Each` it becomes the result of its call.
+    Only calls that were certainly not carried out, or are repeatable, are repeated. A call that must not be repeated,
+    or whose time is up, raises its error; in a pipeline of `Each` the error becomes its result.
     """
 
     def __init__(self, calls: Sequence[Call[Any]], results: list[Any], deadline: float) -> None:
@@ -30,7 +30,7 @@ class PipelineRetry:
         self.take(results)
 
     def take(self, results: Sequence[Any]) -> None:
-        """Takes the results, or errors, of what was left."""
+        """Takes the results, or errors, of the calls that were left."""
         for at, result in zip(self._positions, results, strict=True):
             self.results[at] = result
         self._failures += 1
@@ -40,7 +40,7 @@ class PipelineRetry:
         self.left, self._positions = [self.left[at] for at in again], [self._positions[at] for at in again]
 
     def _judge(self, unit: range, results: Sequence[Any], *, is_late: bool) -> bool:
-        """Whether a unit is to be made again; if it must not be, its error is raised, or is its result."""
+        """Whether a unit is repeated; if it must not be, its error is raised or becomes its result."""
         try:
             return self._is_left(unit, results, is_late=is_late)
         except LisaError as error:
@@ -64,6 +64,6 @@ class PipelineRetry:
         if is_late or (once and unknown) or not all(isinstance(result, LisaError) for result in once):
             if unknown is None or unknown is error:
                 raise error
-            # That the last try did nothing says nothing of the tries before it.
+            # The last attempt did nothing, but an earlier one may have been carried out.
             raise unknown from error
         return True

@@ -1,4 +1,4 @@
-"""Sentinel: each connection, when it is made, asks where the master is."""
+"""Sentinel: each new connection asks the sentinels for the master."""
 
 import socket
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from redis.retry import Retry
 from lisa_common.client.address import Sentinels
 from lisa_common.client.options import NO_RETRY
 from lisa_common.client.tls import AsyncTlsConnection, TlsConnection
-from lisa_common.client.translation import nobody
+from lisa_common.client.translation import no_answer
 
 __all__ = [
     "AsyncSentinelConnection",
@@ -23,19 +23,19 @@ __all__ = [
 ]
 
 _PATIENCE_S = 1.0
-"""Longest wait for one sentinel; another may know more."""
+"""Longest wait for one sentinel, as others may answer."""
 
 _Failures = dict[str, Exception]
 
 
 class SentinelConnection(redis.Connection):
-    """A blocking connection to the master of a service, wherever it is when the connection is made."""
+    """A blocking connection to the current master of a service."""
 
     _kind: type[redis.Connection] = redis.Connection
 
     def __init__(self, *, sentinels: Sentinels, **options: Any) -> None:
         self._sentinels = sentinels
-        self._asking = _asking_options(sentinels, options)
+        self._sentinel_options = _sentinel_arguments(sentinels, options)
         super().__init__(**options)  # type: ignore[no-untyped-call]
 
     def _connect(self) -> socket.socket:
@@ -53,7 +53,7 @@ class SentinelConnection(redis.Connection):
         raise _no_master(self._sentinels, failures)
 
     def _ask(self, host: str, port: int) -> Any:
-        sentinel: Any = self._kind(host=host, port=port, retry=Retry(NO_RETRY, 0), **self._asking)
+        sentinel: Any = self._kind(host=host, port=port, retry=Retry(NO_RETRY, 0), **self._sentinel_options)
         try:
             sentinel.connect()
             sentinel.send_command("SENTINEL", "MASTER", self._sentinels.service)
@@ -63,7 +63,7 @@ class SentinelConnection(redis.Connection):
 
 
 class TlsSentinelConnection(SentinelConnection, TlsConnection):
-    """The same over TLS, to the sentinels too."""
+    """The same over TLS, also to the sentinels."""
 
     _kind = TlsConnection
 
@@ -75,7 +75,7 @@ class AsyncSentinelConnection(redis.asyncio.Connection):
 
     def __init__(self, *, sentinels: Sentinels, **options: Any) -> None:
         self._sentinels = sentinels
-        self._asking = _asking_options(sentinels, options)
+        self._sentinel_options = _sentinel_arguments(sentinels, options)
         super().__init__(**options)
 
     async def _connect(self) -> None:
@@ -92,7 +92,7 @@ class AsyncSentinelConnection(redis.asyncio.Connection):
         raise _no_master(self._sentinels, failures)
 
     async def _ask(self, host: str, port: int) -> Any:
-        sentinel: Any = self._kind(host=host, port=port, retry=AsyncRetry(NO_RETRY, 0), **self._asking)
+        sentinel: Any = self._kind(host=host, port=port, retry=AsyncRetry(NO_RETRY, 0), **self._sentinel_options)
         try:
             await sentinel.connect()
             await sentinel.send_command("SENTINEL", "MASTER", self._sentinels.service)
@@ -107,7 +107,7 @@ class AsyncTlsSentinelConnection(AsyncSentinelConnection, AsyncTlsConnection):
     _kind = AsyncTlsConnection
 
 
-def _asking_options(sentinels: Sentinels, options: Mapping[str, Any]) -> dict[str, Any]:
+def _sentinel_arguments(sentinels: Sentinels, options: Mapping[str, Any]) -> dict[str, Any]:
     patience_s = min(options["socket_connect_timeout"], _PATIENCE_S)
     tls = {"tls": options["tls"]} if "tls" in options else {}
     return {
@@ -120,16 +120,16 @@ def _asking_options(sentinels: Sentinels, options: Mapping[str, Any]) -> dict[st
 
 
 def _master(reply: list[bytes]) -> tuple[str, int]:
-    """Host and port of the master in what SENTINEL MASTER tells of it; one that is down is worth no try."""
+    """Host and port of the master from the reply to SENTINEL MASTER. Raises if the master is down."""
     state = dict(zip(reply[::2], reply[1::2], strict=True))
     if {b"s_down", b"o_down"} & set(state[b"flags"].split(b",")):
-        raise redis.exceptions.ConnectionError("the master is down, and no other promoted yet")
+        raise redis.exceptions.ConnectionError("the master is down, and no replica is promoted yet")
     return state[b"ip"].decode(), int(state[b"port"])
 
 
 def _no_master(sentinels: Sentinels, failures: _Failures) -> redis.exceptions.ConnectionError:
-    """One of the client's errors, as it expects; its cause is ours, which lisa_error finds."""
-    cause = nobody(f"no sentinel leads to the master of {sentinels.service!r}", failures)
+    """The Redis client expects one of its own errors; its cause is ours, which `lisa_error` unwraps."""
+    cause = no_answer(f"no sentinel leads to the master of {sentinels.service!r}", failures)
     error = redis.exceptions.ConnectionError(str(cause))
     error.__cause__ = cause
     return error

@@ -1,4 +1,4 @@
-"""TLS connections of both clients, and the context that they share."""
+"""TLS connections of both Redis clients, and the context that they share."""
 
 import socket
 import ssl
@@ -20,14 +20,14 @@ _HIDDEN = "***"
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
-    """A context that verifies the server's certificate and name, with the present content of the files.
+    """A context that verifies the server's certificate and name. Reads the files anew.
 
     Raises InvalidInput, which never shows a key.
     """
     if tls.key and not tls.cert:
-        raise InvalidInput("tls_key", _HIDDEN, "given together with tls_cert")
+        raise InvalidInput("tls_key", _HIDDEN, "set together with tls_cert, or not at all")
     context = _trusting(tls)
-    # Names are the alternative names of a certificate; nobody has verified what its common name says.
+    # Only the alternative names of a certificate count; nobody has verified its common name.
     context.hostname_checks_common_name = False
     if tls.cert:
         _identify(context, tls.cert, tls.key)
@@ -42,7 +42,7 @@ def _trusting(tls: Tls) -> ssl.SSLContext:
             return ssl.create_default_context(cadata=tls.ca)
         return ssl.create_default_context(cafile=tls.ca)
     except (OSError, ValueError) as error:
-        raise InvalidInput("tls_ca", tls.ca, f"a file of PEM certificates, or their text ({_why(error)})") from None
+        raise InvalidInput("tls_ca", tls.ca, f"a file of PEM certificates, or their text ({_reason(error)})") from None
 
 
 def _identify(context: ssl.SSLContext, cert: str, key: str | None) -> None:
@@ -52,7 +52,9 @@ def _identify(context: ssl.SSLContext, cert: str, key: str | None) -> None:
         try:
             context.load_cert_chain(cert_file, key_file, password=_no_passphrase)
         except (OSError, ValueError) as error:
-            expected = f"with tls_key, files of a PEM certificate and its key, or their texts ({_why(error)})"
+            expected = (
+                f"a PEM certificate that goes with its key in tls_key, each a file or the text ({_reason(error)})"
+            )
             raise InvalidInput("tls_cert", _HIDDEN if _is_text(cert) else cert, expected) from None
 
 
@@ -62,7 +64,7 @@ def _is_text(value: str) -> bool:
 
 @contextmanager
 def _as_file(value: str) -> Iterator[str]:
-    """The name of a file that holds the value, for as long as the block runs: OpenSSL reads keys from files only."""
+    """The name of a file with the value, while the block runs: OpenSSL reads keys from files only."""
     if not _is_text(value):
         yield value
         return
@@ -73,30 +75,30 @@ def _as_file(value: str) -> Iterator[str]:
 
 
 def _no_passphrase() -> str:
-    # Without this OpenSSL would ask at the terminal.
+    # Without this function OpenSSL would ask at the terminal.
     raise ValueError("the key has a passphrase")
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
 def _not_tls() -> redis.ConnectionError:
-    """One of the client's errors, as it expects; its cause is ours, which lisa_error finds."""
+    """The Redis client expects one of its own errors; its cause is ours, which `lisa_error` unwraps."""
     error = redis.ConnectionError("the connection is not over TLS")
     error.__cause__ = Untrusted("the connection that the Redis client made is not over TLS; nothing was sent")
     return error
 
 
 class TlsConnection(redis.Connection):
-    """A blocking connection over TLS; it reads the files anew, so that renewed certificates need no restart."""
+    """A blocking connection over TLS. It reads the files anew, so renewed certificates need no restart."""
 
     def __init__(self, *, tls: Tls, **options: Any) -> None:
         self._tls = tls
         super().__init__(**options, redis_connect_func=type(self).greet_over_tls)  # type: ignore[no-untyped-call]
 
     def greet_over_tls(self) -> None:
-        """Goes on, with the password, on TLS alone: that the client calls `_connect` is no promise of its own."""
+        """Sends the password over TLS only, even if a later Redis client no longer calls `_connect`."""
         if not isinstance(getattr(self, "_sock", None), ssl.SSLSocket):
             raise _not_tls()
         self.on_connect()  # type: ignore[no-untyped-call]
@@ -115,7 +117,7 @@ class AsyncTlsConnection(redis.asyncio.Connection):
         super().__init__(**options, redis_connect_func=type(self).greet_over_tls)
 
     async def greet_over_tls(self) -> None:
-        """As that of its twin."""
+        """See `TlsConnection.greet_over_tls`."""
         writer = getattr(self, "_writer", None)
         if writer is None or writer.get_extra_info("ssl_object") is None:
             raise _not_tls()

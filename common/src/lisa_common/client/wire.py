@@ -1,4 +1,4 @@
-"""Calls as they go over the wire, and their replies as results."""
+"""Packs calls for the wire, and reads replies as results."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,15 +8,15 @@ import redis.exceptions as redis_errors
 
 from lisa_common.client.translation import first_line, lisa_error
 from lisa_common.errors import LisaError, UnreadableReply
-from lisa_common.protocol.call import Call, units
+from lisa_common.protocol.call import Call, command, units
 
-__all__ = ["LOADS", "check_replies", "forgotten", "has_errors", "pack", "read_reply"]
+__all__ = ["LOADS", "check_replies", "forgotten", "has_errors", "pack", "read_reply", "script_loads"]
 
 
-def has_errors(found: Sequence[Any]) -> bool:
-    """Whether there are errors among replies, or results."""
-    for one in found:  # noqa: SIM110 - every call comes by here, and `any` takes three times as long
-        if isinstance(one, Exception):
+def has_errors(results: Sequence[Any]) -> bool:
+    """Whether there are errors among replies or results."""
+    for result in results:  # noqa: SIM110 - runs for every call, and `any` takes three times as long
+        if isinstance(result, Exception):
             return True
     return False
 
@@ -29,28 +29,33 @@ def check_replies(replies: Sequence[Any]) -> None:
 
 
 def pack(calls: Sequence[Call[Any]]) -> list[bytes]:
-    """Calls as they go over the wire.
+    """Packs calls for the wire.
 
-    Shells send them on a connection of the pool themselves: the client's own commands, with their retries, metrics and
-    callbacks, and its way of packing, would take a third of the time of a send.
+    Lisa packs and sends by itself: the Redis client's commands, with their retries, metrics, callbacks and packing,
+    would take a third of the time of a send.
     """
     return [b"".join([hiredis.pack_command(call.args) for call in calls])]  # type: ignore[arg-type] # declared for one item
 
 
 LOADS = 3
-"""How often scripts are loaded for one request: what stands before several servers may never keep them."""
+"""Most times that scripts are loaded for one request: a proxy in front of several servers may never keep them."""
 
 
 def forgotten(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
-    """Positions of the calls to make again because the server forgot their scripts, with what follows each of them."""
-    lost = {at for at, reply in enumerate(replies) if isinstance(reply, redis_errors.NoScriptError)}
-    return [at for unit in units(calls) if lost.intersection(unit) for at in unit] if lost else []
+    """Positions of the calls whose scripts the server forgot, and of the keyless calls behind each."""
+    missing = {at for at, reply in enumerate(replies) if isinstance(reply, redis_errors.NoScriptError)}
+    return [at for unit in units(calls) if missing.intersection(unit) for at in unit] if missing else []
+
+
+def script_loads(calls: Sequence[Call[Any]]) -> list[Call[Any]]:
+    """Calls that load the scripts of these calls."""
+    return [command("SCRIPT", "LOAD", script.text) for script in {call.script for call in calls if call.script}]
 
 
 def read_reply(call: Call[Any], reply: Any) -> Any:
-    """The result of a call, or the LisaError that it met.
+    """The result of a call, or its LisaError.
 
-    Whatever `decode` raises is an error of this call alone: what it was told of may be damaged.
+    Whatever `decode` raises is an error of this call alone: the data may be damaged.
     """
     if isinstance(reply, LisaError):
         return reply
@@ -62,7 +67,7 @@ def read_reply(call: Call[Any], reply: Any) -> Any:
         return call.decode(reply)
     except LisaError as error:
         return error
-    except Exception as error:  # noqa: BLE001 - what a decode raises depends on what others wrote
+    except Exception as error:  # noqa: BLE001 - a decode may raise anything on data that others wrote
         name = call.script.name if call.script else str(call.args[0])
         return UnreadableReply(f"the reply to {name} cannot be read: {first_line(error)}; got {_excerpt(reply)}")
 
@@ -71,7 +76,7 @@ _MOST_ITEMS, _MOST_TEXT = 6, 60
 
 
 def _excerpt(reply: Any, depth: int = 2) -> str:
-    """The beginning of a reply in printable characters; replies may be large."""
+    """The beginning of a reply, in printable characters."""
     if isinstance(reply, list):
         if not depth:
             return "[…]"

@@ -1,1 +1,1 @@
-"""What is stored: keys, records, deliveries, policies, and how a topic is spread over shards. No I/O."""
+"""The stored data: keys, records, deliveries, policies, and the shards of a topic. No I/O."""

@@ -1,4 +1,4 @@
-"""What a consumer reads: entries of the ready stream, and the deliveries that they make with their records."""
+"""Entries of the ready stream, and the deliveries that they form with their records."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ __all__ = ["Delivery", "Entry", "delivery_of", "entry_of", "entry_place"]
 
 
 class Entry(NamedTuple):
-    """An entry as read from the ready stream. Without an id it is none of ours."""
+    """An entry of the ready stream. An entry without an id is not of Lisa."""
 
     entry: str
     id: str | None = None
@@ -20,21 +20,20 @@ class Entry(NamedTuple):
     group: str | None = None
     at_ms: int | None = None
     alone: bool = False
-    """Whether nothing else is to run beside it in the same process: workers died with this message, or with others
-    that ran beside it."""
+    """Whether it must run alone in its process: workers died with this message, or with others that ran beside it."""
     begun: bool = True
-    """False: the server takes it for not begun. Workers mark what begins."""
+    """False: the server counts it as not begun. Workers mark deliveries that begin."""
 
     @property
     def made_ms(self) -> int:
-        """When it was made, by the server's time in ms; where that was set back, the time of the entry before it."""
+        """When it was added, in ms of the server's clock; if that was set back, the time of the entry before it."""
         return int(self.entry.partition("-")[0])
 
 
 class Delivery(NamedTuple):
-    """A message in the hands of a consumer.
+    """A message that is delivered to a consumer.
 
-    Until it is acked, nacked or rejected, or its lease runs out, no other consumer of the group has it.
+    No other consumer of the group gets it until it is acked, nacked or rejected, or its lease runs out.
     """
 
     topic: str
@@ -45,41 +44,41 @@ class Delivery(NamedTuple):
     attempt: int
     """1 for the first delivery in this group."""
     due_ms: int
-    """When this delivery was due: the message, or its retry. Server time, in ms."""
+    """When the message, or its retry, was due. Server time, in ms."""
     sent_ms: int
     entry: Entry
-    """What acks are fenced by."""
+    """The entry, which fences acks."""
     shard: str = ""
-    """Where in the topic it was read; nothing where the topic is one."""
+    """The shard of the topic; empty if the topic has one shard."""
 
     @property
     def alone(self) -> bool:
-        """Whether it should be handled while nothing else is, as it may have killed consumers before."""
+        """Whether it should be handled alone, as it may have killed consumers before."""
         return self.entry.alone
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """The entry that was read: what no other delivery in the same hands has."""
+        """Identifies the delivery among those of one consumer."""
         return self.topic, self.shard, self.entry.entry
 
     def __repr__(self) -> str:
-        # As it stands in logs: without the body and the headers, which are nobody's business there.
+        # Logs must not contain bodies and headers.
         return (
             f"Delivery(topic={self.topic!r}, group={self.group!r}, id={self.id!r}, attempt={self.attempt}, "
             f"due_ms={self.due_ms}, sent_ms={self.sent_ms})"
         )
 
     def json(self) -> Any:
-        """The body decoded as JSON; raises ValueError when it is none."""
+        """The body decoded as JSON; raises ValueError if it is not."""
         return json.loads(self.body)
 
     def text(self) -> str:
-        """The body decoded as UTF-8; raises UnicodeDecodeError when it is none."""
+        """The body decoded as UTF-8; raises UnicodeDecodeError if it is not."""
         return self.body.decode()
 
 
 def delivery_of(keys: ShardKeys, group: str, entry: Entry, record: Record) -> Delivery:
-    """The delivery that an entry and its record make."""
+    """The delivery of an entry and its record."""
     due_ms = entry.at_ms or record.due_ms
     return Delivery(
         *(keys.topic, group, entry.id or "", record.body, record.headers, entry.attempt, due_ms, record.sent_ms, entry),
@@ -88,28 +87,27 @@ def delivery_of(keys: ShardKeys, group: str, entry: Entry, record: Record) -> De
 
 
 def entry_place(entry: str) -> tuple[int, int]:
-    """Where an entry stands in its stream: entry ids are two numbers, so that 9-0 comes before 10-0."""
+    """Sort key of an entry in its stream: its id is two numbers, so that 9-0 comes before 10-0."""
     milliseconds, _, number = entry.partition("-")
     return int(milliseconds), int(number or 0)
 
 
 _PLAIN = [b"id", b"due", b"n"]
-"""Fields of an entry that is no retry, as most are: told apart, reading one takes half the time."""
+"""Fields of most entries, all but retries; recognising them halves the time of reading one."""
 
-
-_MOST = 10**15
-"""Beyond every time and every attempt of ours, and still exact in Lua."""
+_LIMIT = 10**15
+"""Above every valid time and attempt, and still exact in Lua."""
 
 
 def _number(value: bytes) -> int:
     number = int(value)
-    if not 0 <= number < _MOST:
+    if not 0 <= number < _LIMIT:
         raise ValueError(value)
     return number
 
 
 def entry_of(entry: bytes, values: list[bytes] | None) -> Entry:
-    """An entry of the ready stream as Redis gives it; whoever may write the stream may write any."""
+    """Reads an entry of the ready stream; a foreign or damaged one has no id."""
     name = entry.decode()
     try:
         if values and values[::2] == _PLAIN:

@@ -1,4 +1,4 @@
-"""A value of `failures`: what is known of a copy that was settled without an ack.
+"""A value of the `failures` hash: how a copy was settled without an ack.
 
 `lua/include/failure.lua` is the twin of this file.
 """
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 __all__ = ["Failure", "read_failure"]
 
-# No number of ours has more digits: Lua would not keep them, and Python does not read thousands of them.
+# Valid numbers have no more digits: Lua would lose them, and Python refuses thousands of them.
 _NUMBER, _ENTRY = rb"([0-9]{1,15})", rb"[0-9]{1,20}-[0-9]{1,20}"
 _LAYOUT = re.compile(rb"%b (%b) (%b|-) %b %b (\S+) (.*)" % (_NUMBER, _ENTRY, _ENTRY, _NUMBER, _NUMBER), re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How the last delivery of a copy ended, and how many count so far."""
+    """How the last delivery of a copy ended, and how many attempts it has spent."""
 
     attempts: int
     entry: str
@@ -27,7 +27,7 @@ class Failure:
 
 
 def read_failure(value: bytes | None) -> Failure | None:
-    """Reads a value of `failures`; None for none, or one that is damaged."""
+    """Reads a value of `failures`; None for a missing or damaged one."""
     match = _LAYOUT.fullmatch(value or b"")
     if match is None:
         return None

@@ -1,7 +1,7 @@
 """Every Redis key of Lisa, and the names that are built from others.
 
 All keys of a shard share one hash tag, so that each script touches one slot of a Redis Cluster; most topics are one
-shard. What each key holds is told in `lua/README.md` and `docs/keys.md`.
+shard. `lua/README.md` and `docs/keys.md` describe what each key holds.
 """
 
 from dataclasses import dataclass, field
@@ -35,15 +35,15 @@ KEY_TYPES: Final = {
     "garbage": "zset",
     "closed": "string",
 }
-"""The keys of a topic and their types, as the server calls them."""
+"""The keys of a shard and their types, in the server's words."""
 
 TOPIC_KEYS: Final = tuple(KEY_TYPES)
 
 ABSENT: Final = "absent"
-"""The name of a topic's key that is never there; see `lisa_common.client.cluster.slots.guarded`."""
+"""The name of a key that never exists; see `lisa_common.client.cluster.slots.guarded`."""
 
 NO_GROUP: Final = ""
-"""Stands for the group of a message that died before any group had it."""
+"""The group of a message that became garbage before any group had it."""
 
 
 def topics_key(prefix: str) -> str:
@@ -52,7 +52,7 @@ def topics_key(prefix: str) -> str:
 
 
 def dropped_key(prefix: str) -> str:
-    """The hash of topics that were dropped lately: topic -> when, in ms. Producers have no business with it."""
+    """The hash of recently dropped topics: topic -> mark. Producers do not use it."""
     return f"{prefix}:dropped"
 
 
@@ -63,12 +63,12 @@ def wake_channel(prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ShardKeys:
-    """The keys of one topic, or of one shard of it: whatever a script may touch at once."""
+    """The keys of one shard of a topic, all in one slot, so that one script may use them."""
 
     prefix: str
     topic: str
     shard: str = ""
-    """What the shard adds to the topic's name in the hash tag; nothing where the topic is one."""
+    """The shard's part of the hash tag, after the topic; empty if the topic has one shard."""
     _known: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
     _known_together: dict[tuple[str, ...], tuple[str, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -76,12 +76,12 @@ class ShardKeys:
 
     @property
     def tag(self) -> str:
-        """The hash tag, by which logs and wakes name the shard. Names of topics hold no slash."""
+        """The hash tag, which names the shard in logs and wakes. Names of topics contain no slash."""
         return f"{self.topic}/{self.shard}" if self.shard else self.topic
 
     def of(self, name: str) -> str:
-        """The key of one of `TOPIC_KEYS`, or `ABSENT`, or of the registry: `topics` and those that were `dropped`."""
-        # Made once, as every call asks for some.
+        """The key of a name: one of `TOPIC_KEYS`, `ABSENT`, `topics` or `dropped`."""
+        # Cached, as every call needs some.
         return self._known.get(name) or self._known.setdefault(name, self._make(name))
 
     def _make(self, name: str) -> str:
@@ -92,26 +92,26 @@ class ShardKeys:
         return f"{self.prefix}:{{{self.tag}}}:{name}"
 
     def of_each(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The keys of several names, as a script takes them."""
+        """The keys of several names."""
         return self._known_together.get(names) or self._known_together.setdefault(names, tuple(map(self.of, names)))
 
     def all(self) -> tuple[str, ...]:
-        """All keys that there may be."""
+        """All keys that the shard may have."""
         return tuple(self.of(name) for name in TOPIC_KEYS)
 
 
 def absent_key(key: str) -> str:
-    """The key beside another one of a topic that is never there."""
+    """The key that never exists, in the shard of another key."""
     return f"{key.rpartition(':')[0]}:{ABSENT}"
 
 
 def text_of(data: bytes) -> str:
-    """A name, an id or a copy as the server has it; what is no UTF-8 is none of ours, and `bytes_of` gives it back."""
+    """A stored name, id or copy as text. Bytes that are not UTF-8 survive the way back through `bytes_of`."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def bytes_of(text: str) -> bytes:
-    """What `text_of` was given."""
+    """The inverse of `text_of`."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -121,6 +121,6 @@ def copy_of(group: str, id: str) -> str:
 
 
 def split_copy(copy: str) -> tuple[str, str]:
-    """Group and message id of a copy. Group names hold no slash, ids may."""
+    """Group and message id of a copy. Group names contain no slash; ids may."""
     group, _, id = copy.partition("/")
     return group, id

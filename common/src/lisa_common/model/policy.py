@@ -1,4 +1,4 @@
-"""The policy of a topic: stored with the topic, so that all programs see one truth."""
+"""The policy of a topic: stored with the topic, so that all programs apply the same one."""
 
 import json
 from functools import cached_property
@@ -6,19 +6,19 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from lisa_common.errors import InvalidInput
-from lisa_common.validation import MAX_DELAY_S, MAX_RETRIES
+from lisa_common.errors import ByteCount, InvalidInput
+from lisa_common.validation import MAX_DELAY_S, MAX_RETRIES, expected_by
 
 __all__ = ["DEFAULT_POLICY", "LAYOUT_FIELDS", "MAX_PRIORITY", "MAX_SERVED", "MAX_SHARDS", "MAX_STORED", "Policy"]
 
 MAX_PRIORITY = 255
 MAX_SHARDS = 256
 MAX_SERVED = 16 * MAX_SHARDS
-"""Shards of one topic that may hold messages: those of today, and those of few reshards that still drain."""
+"""Most shards of one topic that may hold messages: its current shards, and former ones that still drain."""
 
 _MAX_FORMER = 1_000
 MAX_STORED = 65_536
-"""A stored policy; the largest that there can be is some ten thousand."""
+"""Most bytes of a stored policy; the largest valid one has some ten thousand."""
 
 _MAX_MS = MAX_DELAY_S * 1000
 _DAY_MS = 86_400_000
@@ -27,7 +27,7 @@ Milliseconds = Annotated[int, Field(ge=1, le=_MAX_MS)]
 Shards = Annotated[int, Field(ge=1, le=MAX_SHARDS)]
 
 LAYOUT_FIELDS = ("shards", "former", "drained")
-"""Fields that say where the messages are, and not how they are treated."""
+"""Fields that say where the messages are, not how they are treated."""
 
 
 class Policy(BaseModel):
@@ -36,7 +36,9 @@ class Policy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     visibility_ms: Annotated[int, Field(ge=100, le=_DAY_MS, description="lease on a delivery, in ms")] = 30_000
-    max_retries: Annotated[int, Field(ge=0, le=MAX_RETRIES, description="deliveries of a message are one more")] = 10
+    max_retries: Annotated[
+        int, Field(ge=0, le=MAX_RETRIES, description="retries of a message after its first delivery")
+    ] = 10
     backoff: Annotated[Literal["exponential", "fixed"], Field(description="how delays before retries grow")] = (
         "exponential"
     )
@@ -50,19 +52,21 @@ class Policy(BaseModel):
         Milliseconds | None,
         Field(description="time to live after the due time, in ms; none: for ever"),
     ] = None
-    on_expire: Annotated[Literal["garbage", "drop"], Field(description="what becomes of a message that expired")] = (
-        "garbage"
-    )
+    on_expire: Annotated[
+        Literal["garbage", "drop"], Field(description="whether an expired message becomes garbage or is deleted")
+    ] = "garbage"
     dedup_window_ms: Annotated[
         int,
         Field(
             ge=0,
             le=_MAX_MS,
-            description="how long a finished id that a caller chose stays known, in ms",
+            description="how long a finished id of the caller's choice stays known, in ms",
         ),
     ] = 300_000
     garbage_retention_ms: Annotated[Milliseconds, Field(description="how long garbage is kept, in ms")] = 7 * _DAY_MS
-    garbage_max_messages: Annotated[int, Field(ge=0, le=100_000_000, description="how much garbage is kept")] = 100_000
+    garbage_max_messages: Annotated[int, Field(ge=0, le=100_000_000, description="most messages kept as garbage")] = (
+        100_000
+    )
     max_body_bytes: Annotated[int, Field(ge=1, le=512 * 1024 * 1024 - 1024, description="largest body, in bytes")] = (
         1_048_576
     )
@@ -77,16 +81,14 @@ class Policy(BaseModel):
             description="order among messages due in the same ms, highest first",
         ),
     ] = 0
-    shards: Annotated[Shards, Field(description="over how many slots of a Cluster the topic is spread")] = 1
+    shards: Annotated[Shards, Field(description="number of Cluster slots over which the topic is spread")] = 1
     former: Annotated[
         tuple[Shards, ...],
-        Field(max_length=_MAX_FORMER, description="numbers of shards before each reshard, oldest first", strict=False),
+        Field(max_length=_MAX_FORMER, description="number of shards before each reshard, oldest first", strict=False),
     ] = ()
     drained: Annotated[
         tuple[Annotated[int, Field(ge=0, lt=_MAX_FORMER)], ...],
-        Field(
-            max_length=_MAX_FORMER, description="which of those, by position, hold no messages any more", strict=False
-        ),
+        Field(max_length=_MAX_FORMER, description="positions in `former` that hold no messages any more", strict=False),
     ] = ()
 
     @model_validator(mode="after")
@@ -94,7 +96,7 @@ class Policy(BaseModel):
         drained = frozenset(self.drained)
         served = self.shards + sum(count for at, count in enumerate(self.former) if at not in drained)
         if served > MAX_SERVED:
-            raise ValueError(f"at most {MAX_SERVED} shards may hold messages, former shards included")
+            raise ValueError(f"few enough shards: undrained former and current ones, at most {MAX_SERVED}")
         return self
 
     @cached_property
@@ -104,31 +106,32 @@ class Policy(BaseModel):
 
     @classmethod
     def load(cls, stored: bytes | str) -> "Policy":
-        """The policy from its stored form, which holds only what differs from the defaults.
+        """The policy from its stored form, which holds only the fields that were set.
 
-        Raises InvalidInput naming the field when it is damaged.
+        Raises InvalidInput, which names the damaged field.
         """
         if len(stored) > MAX_STORED:
-            raise InvalidInput("policy", "too long", f"one of at most {MAX_STORED} bytes is")
+            raise InvalidInput("policy", ByteCount(len(stored)), f"at most {MAX_STORED} bytes")
         try:
             fields = json.loads(stored)
         except (ValueError, RecursionError):
-            raise InvalidInput("policy", stored, "JSON is") from None
+            raise InvalidInput("policy", stored, "JSON") from None
         if not isinstance(fields, dict):
-            raise InvalidInput("policy", stored, "a JSON object is")
+            raise InvalidInput("policy", stored, "a JSON object")
         return cls.of(fields)
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "Policy":
-        """The policy of these fields, defaults for the rest; raises InvalidInput for the first that is not allowed."""
+        """The policy of these fields, defaults for the rest. Raises InvalidInput for the first invalid field."""
         try:
             return cls(**fields)
         except ValidationError as error:
             first = error.errors()[0]
-            # What concerns several fields has no place of its own: it is about the layouts.
+            # An error about several fields has no location; it is about the layouts.
             name = ".".join(str(part) for part in first["loc"][:1]) or "former"
-            known = "" if name in cls.model_fields else f"; fields are {', '.join(cls.model_fields)}"
-            raise InvalidInput(f"policy field {name}", first.get("input"), first["msg"] + known) from None
+            if name not in cls.model_fields:
+                raise InvalidInput("policy field", name, f"one of {', '.join(cls.model_fields)}") from None
+            raise InvalidInput(f"policy field {name}", first.get("input"), expected_by(first)) from None
 
     def dump(self) -> str:
         """The stored form: the fields that were set."""

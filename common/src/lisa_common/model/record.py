@@ -1,8 +1,9 @@
-"""The record of a message: what stands in `messages`.
+"""The record of a message: a value of the `messages` hash.
 
-Layout, all numbers big-endian: version (1 byte), sent and due in ms (6 bytes each), flags (1 byte), then what the flags
-name, in this order: ttl in ms (6), max retries (2), priority (1), length of the headers (4) and the headers as JSON;
-then the body. `lua/include/record.lua` is the twin of this file: scripts write the first 13 bytes.
+Layout, all numbers big-endian: version (1 byte), sent and due in ms (6 bytes each), flags (1 byte), then the fields
+that the flags name, in this order: ttl in ms (6), max retries (2), priority (1), length of the headers (4) and the
+headers as JSON; then the body. A cancelled record has version 0 and only the first 13 bytes, or fewer.
+`lua/include/record.lua` is the twin of this file: scripts write the first 13 bytes.
 """
 
 import json
@@ -10,9 +11,10 @@ import struct
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-__all__ = ["VERSION", "Record", "UnreadableRecord", "is_husk", "pack_content", "unpack_record"]
+__all__ = ["VERSION", "Record", "UnreadableRecord", "is_cancelled", "pack_content", "unpack_record"]
 
 VERSION: Final = 1
+_CANCELLED: Final = b"\0"
 _HEAD: Final = 14
 _HAS_TTL, _HAS_MAX_RETRIES, _HAS_PRIORITY, _HAS_HEADERS = 1, 2, 4, 8
 
@@ -22,7 +24,7 @@ class UnreadableRecord(Exception):
 
 
 class Record(NamedTuple):
-    """A message as it is stored. Times are ms of the server's clock."""
+    """A stored message. Times are ms of the server's clock."""
 
     sent_ms: int
     due_ms: int
@@ -34,7 +36,7 @@ class Record(NamedTuple):
 
     @property
     def expires_ms(self) -> int | None:
-        """When the message expires if it has not been delivered; None for never."""
+        """When the message expires unless it is delivered; None for never."""
         return None if self.ttl_ms is None else self.due_ms + self.ttl_ms
 
 
@@ -65,9 +67,9 @@ def pack_content(
     return b"".join((bytes((flags,)), *parts, body))
 
 
-def is_husk(data: bytes) -> bool:
-    """Whether this is what is left of a cancelled message until its last entry in the stream has been met."""
-    return data[:1] == b"\0"
+def is_cancelled(data: bytes) -> bool:
+    """Whether a record is cancelled: it keeps the id of its message taken until a consumer meets its last entry."""
+    return data[:1] == _CANCELLED
 
 
 def unpack_record(data: bytes) -> Record:
@@ -91,7 +93,7 @@ def unpack_record(data: bytes) -> Record:
         headers = _read_headers(data[at + 4 : end])
         at = end
     if at > len(data):
-        raise UnreadableRecord(f"it ends after {len(data)} bytes")
+        raise UnreadableRecord(f"cut off after {len(data)} bytes")
     return Record(sent_ms, due_ms, data[at:], ttl_ms, max_retries, priority, headers)
 
 
@@ -101,5 +103,5 @@ def _read_headers(data: bytes) -> dict[str, str]:
     except (ValueError, RecursionError) as error:
         raise UnreadableRecord(f"headers: {error}") from None
     if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
-        raise UnreadableRecord("headers that are no mapping of text to text")
+        raise UnreadableRecord("headers must be a mapping of text to text")
     return headers

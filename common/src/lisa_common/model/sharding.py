@@ -1,8 +1,7 @@
-"""Where the messages of a topic are: the shards of today, and those from before it was resharded.
+"""The shards of a topic: its current ones, and the former ones of each reshard.
 
-A reshard moves nothing. It closes the shards of before to new messages, and what they hold is delivered, retried and
-aged out where it is. So an id is looked for where it belongs today and where it belonged before; a message is in one of
-these places and stays there.
+A reshard moves nothing. It closes the former shards to new messages; their messages are delivered, retried and aged out
+there. So an id is looked up in its current shard and in its former ones: a message is in one of these, and stays there.
 """
 
 from collections import defaultdict
@@ -30,12 +29,12 @@ class Layout:
 
     @cached_property
     def shards(self) -> tuple[ShardKeys, ...]:
-        """Where new messages go."""
+        """The current shards, which get new messages."""
         return self._of(len(self.policy.former), self.policy.shards)
 
     @cached_property
     def former(self) -> dict[int, tuple[ShardKeys, ...]]:
-        """Where they went before each reshard, by its number; without what is drained."""
+        """The undrained former shards, by the number of the reshard that closed them, from 0."""
         past, drained = enumerate(self.policy.former), frozenset(self.policy.drained)
         return {number: self._of(number, count) for number, count in past if number not in drained}
 
@@ -46,12 +45,12 @@ class Layout:
 
     @cached_property
     def ever(self) -> tuple[ShardKeys, ...]:
-        """All shards of which something may be left, if only their streams."""
+        """All shards, drained ones included, whose streams may still exist."""
         counts = (*self.policy.former, self.policy.shards)
         return tuple(keys for number, count in enumerate(counts) for keys in self._of(number, count))
 
     def shard(self, number: int, shard: int) -> ShardKeys:
-        """One of the shards after so many reshards, of which this layout may know nothing."""
+        """A shard after `number` reshards, which may be later than this layout."""
         return ShardKeys(self.prefix, self.topic, f"{shard}.{number}" if number else f"{shard}")
 
     def home(self, id: str) -> ShardKeys:
@@ -59,24 +58,24 @@ class Layout:
         return home(self.shards, id)
 
     def homes(self, id: str) -> tuple[ShardKeys, ...]:
-        """The shards where a message may be, most likely first."""
+        """The shards that may hold a message, most likely first."""
         return (self.home(id), *(home(shards, id) for shards in reversed(self.former.values())))
 
     def _of(self, number: int, count: int) -> tuple[ShardKeys, ...]:
-        # Each reshard makes shards of its own, so that one which was closed stays so.
+        # Each reshard creates new shards, so that a closed one stays closed.
         if number == 0 and count == 1:
             return (ShardKeys(self.prefix, self.topic),)
         return tuple(self.shard(number, shard) for shard in range(count))
 
 
 def home(shards: tuple[ShardKeys, ...], id: str) -> ShardKeys:
-    """Which of the shards of one layout an id belongs to."""
+    """The shard of an id among the shards of one reshard."""
     return shards[crc32(id.encode()) % len(shards)] if len(shards) > 1 else shards[0]
 
 
 def by_shard(items: Iterable[T], shard: Callable[[T], ShardKeys]) -> dict[ShardKeys, list[T]]:
-    """The items by the shard of each, both in the order of their first appearance."""
-    found: dict[ShardKeys, list[T]] = defaultdict(list)
+    """Groups items by shard; keeps the order of items, and of shards by first appearance."""
+    groups: dict[ShardKeys, list[T]] = defaultdict(list)
     for item in items:
-        found[shard(item)].append(item)
-    return found
+        groups[shard(item)].append(item)
+    return groups

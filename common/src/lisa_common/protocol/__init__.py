@@ -1,1 +1,1 @@
-"""The calls that each program makes, built and read without I/O: one module for each program."""
+"""Builds the calls of each program and reads their replies, without I/O."""

@@ -1,7 +1,7 @@
-"""What the core hands to its shells: calls to make, and flows that ask for them.
+"""What the core hands to its shells: calls, and flows of calls.
 
 The core does no I/O. A `Call` is one command or script and the function that reads its reply. A `Flow` is a generator
-that yields calls, one or a pipeline of several, and is sent their results; `lisa_common.client.connection` and
+that yields calls, one or a pipeline of several, and receives their results; `lisa_common.client.connection` and
 `lisa_common.client.async_connection` drive flows over a blocking and an asyncio client.
 """
 
@@ -36,8 +36,7 @@ def _as_is(reply: Any) -> Any:
 class Call(NamedTuple, Generic[T]):
     """One Redis command and how to read its reply.
 
-    `repeatable` says that doing it twice is as good as doing it once: shells that retry do so without it only when the
-    call was certainly not carried out.
+    A `repeatable` call may be carried out twice. Shells retry another call only if it was certainly not carried out.
     """
 
     args: tuple[Arg, ...]
@@ -45,11 +44,11 @@ class Call(NamedTuple, Generic[T]):
     script: Script | None = None
     repeatable: bool = True
     takes_errors: bool = False
-    """Whether `decode` judges an error reply, too: it receives the LisaError. Otherwise the error is raised."""
+    """Whether `decode` also receives an error reply, as a LisaError. Otherwise the error is raised."""
 
 
 class Each(tuple[Call[Any], ...]):
-    """A pipeline for several callers: what a call ends with is its result, an error too, and concerns no other call."""
+    """A pipeline for several callers: the error of a call is its result, and does not concern the other calls."""
 
     __slots__ = ()
 
@@ -77,45 +76,45 @@ def script(
     repeatable: bool = True,
     **args: Arg,
 ) -> Call[T]:
-    """A script with the keys, arguments and rows that its header declares."""
-    found = load(name)
-    bound = found.bind(keys, rows, **args)
-    return Call(("EVALSHA", found.sha, *bound), decode, found, repeatable)
+    """A call of a script with the keys, arguments and rows that its header declares."""
+    loaded = load(name)
+    bound = loaded.bind(keys, rows, **args)
+    return Call(("EVALSHA", loaded.sha, *bound), decode, loaded, repeatable)
 
 
 class Unfinished(NamedTuple):
-    """The result of a batch of which a script has done only a part, as its work is bounded."""
+    """The result of a batch of which a script, whose work is bounded, has done only a part."""
 
     done: Any
     rest: Call[Any]
-    """The call for what is left; its result is added to `done`."""
+    """The call for the remaining rows; its result is added to `done`."""
 
 
 def in_parts(batch: Call[T], size: int, rest: Callable[[int], Call[T]]) -> Call[T]:
-    """A call of a script over so many rows that says how many of them it has done, and what came of these.
+    """A call of a script over `size` rows whose reply is the number of rows done, and their results.
 
-    `rest` gives the call for the rows from a position on. Shells make it, and add the results up.
+    `rest` builds the call for the rows from a position on. Shells make that call, and add up the results.
     """
 
     def decode(reply: Any) -> Any:
         done, results = reply
         if not min(1, size) <= done <= size:
-            raise ValueError(f"a script says that it has done {done} of {size} rows")
+            raise ValueError(f"a script must do {min(1, size)} to {size} rows, not {done}")
         decoded: Any = batch.decode(results)
         if isinstance(decoded, list) and len(decoded) != done:
-            raise ValueError(f"a script tells of {len(decoded)} rows, and says that it has done {done}")
+            raise ValueError(f"a script must return {done} results for {done} rows, not {len(decoded)}")
         return decoded if done == size else Unfinished(decoded, rest(done))
 
     return batch._replace(decode=decode)
 
 
 def unfinished(results: Sequence[Any]) -> list[int]:
-    """Positions of the results that are a part."""
+    """Positions of the unfinished results."""
     return [at for at, result in enumerate(results) if type(result) is Unfinished]
 
 
 def complete(results: list[Any], positions: Sequence[int], more: Sequence[Any]) -> None:
-    """Adds what came of the rest to the results at these positions."""
+    """Adds the results of the remaining rows at these positions."""
     for at, result in zip(positions, more, strict=True):
         done = results[at].done
         results[at] = Unfinished(done + result.done, result.rest) if type(result) is Unfinished else done + result
@@ -128,11 +127,11 @@ _KEYLESS = frozenset(
     )
 )
 _CONTAINERS = frozenset(("MEMORY", "OBJECT", "XGROUP", "XINFO"))
-"""Commands with subcommands; their keys stand behind these."""
+"""Commands with a subcommand before the keys."""
 
 
 def key_of(call: Call[Any]) -> Arg | None:
-    """The first key of a call, None for a command without."""
+    """The first key of a call, None for a command without keys."""
     name, *words = call.args
     if name == "EVALSHA":
         return words[2] if words[1] else None
@@ -144,9 +143,9 @@ def key_of(call: Call[Any]) -> Arg | None:
 
 
 def units(calls: Sequence[Call[Any]]) -> list[range]:
-    """Cuts a pipeline into what belongs together: a call with a key, and those without one behind it.
+    """Cuts a pipeline into units: a call with a key, and the calls without one behind it.
 
-    They may be about its effect, as WAIT is, so they go where it goes, and are made again with it.
+    The latter may concern its effect, as WAIT does, so they go to the same node, and are repeated with it.
     """
     starts = [at for at, call in enumerate(calls) if not at or key_of(call) is not None]
     return [range(*ends) for ends in pairwise((*starts, len(calls)))]

@@ -35,17 +35,17 @@ _REASON_NACK, _REASON_REJECTED = "nack", "rejected"
 
 
 def join(keys: ShardKeys, group: str, *, most: int = 0) -> Call[bool]:
-    """Makes the group if need be, in one shard; `protocol.groups` does so in all. Result: whether it was made.
+    """Creates a missing group in one shard; `protocol.groups` covers all shards. Result: whether it was created.
 
-    Raises TooManyGroups where there are `most` others, 0 for any number.
+    Raises TooManyGroups if there are `most` others already; 0 for no limit.
     """
     return script("join", keys, decode=bool, group=group, most=most)
 
 
 def join_beside(keys: ShardKeys, group: str, known: Sequence[str], *, most: int = 0) -> Call[str | None]:
-    """Makes the group if need be, unless one that is not known is there alone. Result: the name of that one.
+    """Creates a missing group, unless the only group there is not in `known`. Result: the name of that group, or None.
 
-    With nothing known the group is made in any case. Raises TooManyGroups as `join` does.
+    With an empty `known` the group is created in any case. Raises TooManyGroups as `join` does.
     """
 
     def decode(reply: int | bytes) -> str | None:
@@ -55,7 +55,7 @@ def join_beside(keys: ShardKeys, group: str, known: Sequence[str], *, most: int 
 
 
 def open_stream(keys: ShardKeys) -> Call[bool]:
-    """Makes the stream of a shard, without groups, if need be. Result: whether it was made."""
+    """Creates the missing stream of a shard, without groups. Result: whether it was created."""
     return script("join", keys, decode=bool, group="", most=0)
 
 
@@ -64,7 +64,7 @@ def read(
 ) -> Call[list[tuple[ShardKeys, list[Entry]]]]:
     """Reads new entries of several shards; waits up to `block_ms` (None: not at all) while there are none.
 
-    Result: pairs of shard and entries. Not repeatable: a reply that is lost leaves its entries pending.
+    Result: pairs of shard and entries. Not repeatable: the entries of a lost reply stay pending.
     """
     shards = {k.of("ready"): k for k in keys}
     block: tuple[Arg, ...] = () if block_ms is None else ("BLOCK", max(1, block_ms))
@@ -86,9 +86,9 @@ def read(
 def held(
     keys: ShardKeys, group: str, consumer: str, *, after: str = "0-0", last: str = "+", limit: int
 ) -> Call[list[Entry]]:
-    """What a consumer has read and not settled, beyond one entry and up to another, at most `limit`, oldest first.
+    """Entries that a consumer has read and not settled, after one and up to another, at most `limit`, oldest first.
 
-    An entry that the stream has lost meanwhile is without an id.
+    An entry that the stream has lost meanwhile has no id.
     """
     return script(
         "held",
@@ -117,7 +117,7 @@ class AckOutcome(StrEnum):
 
     ACKED = "acked"
     LATE = "late"
-    """The lease had run out, but no newer delivery had begun: the retry is withdrawn, the message is done."""
+    """The lease had run out, but no newer delivery had begun: the retry is withdrawn, and the message is done."""
     STALE = "stale"
     """A newer delivery exists, or the message is done or gone. Nothing changed."""
 
@@ -127,7 +127,7 @@ def ack(
 ) -> Call[list[AckOutcome]]:
     """Acks deliveries. Result: one outcome for each.
 
-    `judge` goes on with what an ack has left: all of it seems to be pending then.
+    `judge` is for the rows that an earlier part has left, all of which look pending.
     """
 
     def decode(reply: Any) -> tuple[int, list[AckOutcome]]:
@@ -155,7 +155,7 @@ def ack(
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """A delivery to give up. `delay_ms` None: the policy's backoff. Rejected: garbage at once."""
+    """A failed delivery. `delay_ms` None: the policy's backoff. Rejected: garbage at once."""
 
     entry: Entry
     error: str = ""
@@ -164,14 +164,14 @@ class Nack:
 
 
 class NackOutcome(StrEnum):
-    """What became of a delivery that was given up."""
+    """The outcome of a nack."""
 
     RETRY = "retry"
     GARBAGE = "garbage"
     DROPPED = "dropped"
-    """Expired meanwhile, and the policy drops what expires."""
+    """Expired meanwhile, and the policy drops expired messages."""
     GONE = "gone"
-    """Cancelled meanwhile, or done."""
+    """Cancelled or done meanwhile."""
     STALE = "stale"
     """The lease had run out and the delivery was reclaimed. Nothing changed."""
 
@@ -179,8 +179,8 @@ class NackOutcome(StrEnum):
 def nack(
     keys: ShardKeys, group: str, nacks: Sequence[Nack], policy: Policy, *, now_ms: Arg = ""
 ) -> Call[list[tuple[NackOutcome, int | None]]]:
-    """Gives up deliveries. Result: outcome, and for a retry its due time in ms, for each."""
-    given: list[Sequence[Arg]] = [
+    """Nacks deliveries. Result: for each its outcome, and for a retry its due time in ms."""
+    nack_rows: list[Sequence[Arg]] = [
         (
             n.entry.entry,
             n.entry.id or "",
@@ -195,7 +195,7 @@ def nack(
     call = script(
         "nack",
         keys,
-        given,
+        nack_rows,
         decode=lambda reply: [(NackOutcome(o.decode()), number(due) or None) for o, due in rows(reply)],
         repeatable=False,
         now_ms=now_ms,
@@ -205,11 +205,11 @@ def nack(
         policy=policy.as_json,
         seed=new_seed(),
     )
-    return in_parts(call, len(given), lambda done: nack(keys, group, nacks[done:], policy, now_ms=now_ms))
+    return in_parts(call, len(nacks), lambda done: nack(keys, group, nacks[done:], policy, now_ms=now_ms))
 
 
 def release(keys: ShardKeys, group: str, entries: Sequence[Entry], *, now_ms: Arg = "") -> Call[int]:
-    """Gives deliveries back that have not begun, without spending an attempt. Result: how many."""
+    """Returns deliveries that have not begun, without spending an attempt. Result: how many."""
     call: Call[int] = script("release", keys, _rows(entries), decode=number, now_ms=now_ms, group=group)
     return in_parts(call, len(entries), lambda done: release(keys, group, entries[done:], now_ms=now_ms))
 
@@ -224,8 +224,8 @@ def extend(
     lease_ms: int | None = None,
     now_ms: Arg = "",
 ) -> Call[list[bool]]:
-    """Renews leases to `lease_ms` from now (None: the visibility timeout). Result: False for each that is lost."""
-    # Managers look four times within the visibility timeout.
+    """Renews leases to `lease_ms` from now (None: the visibility timeout). Result: False for each lost lease."""
+    # Managers check four times within the visibility timeout; a shorter lease must wake them.
     is_short = lease_ms is not None and lease_ms < policy.visibility_ms
     return script(
         "extend",
@@ -242,9 +242,9 @@ def extend(
 
 
 def pass_over(keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = "") -> Call[int]:
-    """Acks entries that must not be delivered, and settles what expired. Result: how many had expired.
+    """Acks entries that must not be delivered, and settles expired messages. Result: how many had expired.
 
-    An entry of another group, or none of ours, is named without its id: there is nothing to settle.
+    An entry of another group, or not of Lisa, is passed without its id: it has nothing to settle.
     """
     call: Call[int] = script(
         "pass",

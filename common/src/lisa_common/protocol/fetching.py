@@ -13,13 +13,13 @@ __all__ = ["fetch", "fetch_within"]
 
 
 def fetch(keys: ShardKeys, ids: Sequence[str]) -> Call[list[bytes | None] | str]:
-    """The records of messages, None for each that has none; or, as text, what is wrong with all of this topic's."""
+    """The records of messages, None for each missing one; or the text of an error that concerns the whole topic."""
     decode = partial(_records, least=len(ids), most=len(ids))
     return command("HMGET", keys.of("messages"), *ids, decode=decode, takes_errors=True)
 
 
 def fetch_within(keys: ShardKeys, ids: Sequence[str], *, most_bytes: int, least: int) -> Call[list[bytes | None] | str]:
-    """The same of the first messages only: of `least`, and of more while all are not larger than `most_bytes`."""
+    """As `fetch`, for the first messages only: `least` of them, and more while all fit in `most_bytes`."""
     decode = partial(_records, least=least, most=len(ids))
     call = script("fetch", keys, [(id,) for id in ids], decode=decode, most_bytes=most_bytes, least=least)
     return call._replace(takes_errors=True)

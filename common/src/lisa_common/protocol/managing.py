@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """One round of promotion of one topic."""
+    """The result of one promotion of one shard."""
 
     now_ms: int
     count: int
@@ -40,7 +40,7 @@ class Promoted:
 
 
 def promote(keys: ShardKeys, *, limit: int, now_ms: Arg = "") -> Call[Promoted]:
-    """Moves what is due into ready."""
+    """Moves due messages to the ready stream."""
 
     def decode(reply: Any) -> Promoted:
         now, count, next_due, full = numbers(reply, 4)
@@ -57,21 +57,21 @@ def promote(keys: ShardKeys, *, limit: int, now_ms: Arg = "") -> Call[Promoted]:
 
 @dataclass(frozen=True, slots=True)
 class Reclaimed:
-    """One bounded step of reclaim in one group."""
+    """The result of one bounded step of reclaim in one group."""
 
     cursor: str
-    """Where to go on; "0-0" after the last step."""
+    """Start of the next step; "0-0" after the last one."""
     retry: int
     garbage: int
     gone: int
     released: int = 0
-    """Given back, as they had not begun."""
+    """Deliveries that were returned, as they had not begun."""
     next_in_ms: int | None = None
-    """When the first lease of a length of its own ends, of those that were looked at; None: there is none."""
+    """Time until the first inspected lease of custom length ends; None: there is none."""
 
     @property
     def count(self) -> int:
-        """All deliveries that were taken back."""
+        """All reclaimed deliveries."""
         return self.retry + self.garbage + self.gone + self.released
 
 
@@ -85,7 +85,7 @@ def reclaim(
     visibility_ms: int | None = None,
     now_ms: Arg = "",
 ) -> Call[Reclaimed]:
-    """Takes back deliveries whose lease has run out, by the policy's visibility timeout or another one."""
+    """Reclaims deliveries whose lease has run out, by the policy's visibility timeout or another one."""
 
     def decode(reply: Any) -> Reclaimed:
         following, *counts = rows(reply, 6)
@@ -110,19 +110,19 @@ def reclaim(
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """One trim of one topic."""
+    """The result of one trim of one shard."""
 
     entries: int
     consumers: int
     entries_left: int
     pending: Mapping[str, int]
-    """Deliveries that are not settled yet, by group; names as `text_of` has them."""
+    """Deliveries that are not settled yet, by group; names are as `text_of` returns them."""
     more: bool = False
     """Whether more could be removed now."""
 
 
 def trim(keys: ShardKeys, *, spent_ms: int) -> Call[Trimmed]:
-    """Removes what every group has acked, and consumers that were away for longer than `spent_ms`."""
+    """Removes entries that every group has acked, and consumers that were away for longer than `spent_ms`."""
 
     def decode(reply: Any) -> Trimmed:
         *counts, pending, more = rows(reply, 5)
@@ -135,18 +135,18 @@ def trim(keys: ShardKeys, *, spent_ms: int) -> Call[Trimmed]:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """One round of housekeeping by time of one topic."""
+    """The result of one sweep of one shard."""
 
     expired: int
     forgotten: int
     aged_out: int
     more: bool
     next_in_ms: int | None
-    """When there is more to do, as things stand; None: nothing in sight."""
+    """Time until there is more to do; None: nothing is scheduled."""
 
 
 def sweep(keys: ShardKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> Call[Swept]:
-    """Expires messages, forgets finished ids, ages out garbage: at most `limit` of each, and five times as many ids."""
+    """Expires messages, forgets finished ids, ages out garbage: at most `limit` of each, but five times as many ids."""
 
     def decode(reply: Any) -> Swept:
         expired, forgotten, aged_out, full, next_in = numbers(reply, 5)
@@ -176,13 +176,13 @@ def replay(keys: ShardKeys, copies: Sequence[str], *, now_ms: Arg = "") -> Call[
 
 
 def purge(keys: ShardKeys, copies: Sequence[str]) -> Call[int]:
-    """Deletes dead letters for good. Result: how many were there."""
+    """Deletes dead letters for good. Result: how many existed."""
     call: Call[int] = script("purge", keys, [(bytes_of(copy),) for copy in copies], decode=number)
     return in_parts(call, len(copies), lambda done: purge(keys, copies[done:]))
 
 
 def leave(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool = True) -> Call[tuple[int, int]]:
-    """Ends a group's copies of these messages; where it is taken to be gone, only if it is.
+    """Ends a group's copies of these messages; with `gone`, only if the group does not exist.
 
     Result: how many of the ids are done, from the first on, and how many copies were ended.
     """
@@ -192,8 +192,8 @@ def leave(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool = True)
 def disband(keys: ShardKeys, group: str, *, limit: int) -> Call[tuple[str, int]]:
     """Takes one step in dropping a group: ends its copies by up to `limit` entries, or destroys it if there are none.
 
-    With a limit of 0 nothing is ended. Result: "more", "done", "gone" (it was not there) or "owes" (nothing changed, as
-    the limit is 0), and how many copies were ended.
+    With a limit of 0 it ends nothing. Result: "more", "done", "gone" (the group did not exist) or "owes" (nothing
+    changed, as the limit is 0), and how many copies were ended.
     """
     return script("disband", keys, decode=_disband, group=bytes_of(group), limit=limit)
 
@@ -209,5 +209,5 @@ def _disband(reply: Any) -> tuple[str, int]:
 
 
 def retire(keys: ShardKeys, mark: Arg) -> Call[bool]:
-    """Forgets that a topic was dropped, if its mark is still this one."""
+    """Forgets that a topic was dropped, if its mark is unchanged."""
     return script("retire", keys, decode=bool, topic=keys.topic, mark=mark)

@@ -1,4 +1,4 @@
-"""Marks on deliveries that are pending: whether they have begun."""
+"""Marks on pending deliveries that say whether they have begun."""
 
 from collections.abc import Sequence
 from enum import IntEnum
@@ -9,26 +9,26 @@ from lisa_common.protocol.call import Call, command
 __all__ = ["MARKING", "Begun", "mark"]
 
 MARKING = "~"
-"""What the name of a consumer ends in that marks what has begun; no name that a caller gives may."""
+"""Ends the names of consumers that mark begun deliveries; callers' names must not end in it."""
 
 
 class Begun(IntEnum):
-    """Whether a delivery has begun, as the server's counter of its deliveries says; see `lua/include/lease.lua`."""
+    """Whether a delivery has begun, stored in its delivery counter; see `lua/include/lease.lua`."""
 
     NOT = 1
-    """What a read leaves. If the lease of a worker's runs out, no attempt is spent; of a plain consumer one is."""
+    """Set by a read. If the lease runs out, a worker's delivery spends no attempt; a plain consumer's spends one."""
     YES = 2
-    """It has, and with it all that the consumer holds of entries before it, but those that are to run alone."""
+    """It has begun, and so have the consumer's earlier entries, except those that must run alone."""
     ALONE = 4
-    """It has, and is to run alone."""
+    """It has begun, and must run alone."""
     BESIDE = 3
-    """It was to run alone, and others run beside it: if its lease runs out, that may be their doing."""
+    """It should run alone, but others run beside it: they may be why its lease runs out."""
 
 
 def mark(keys: ShardKeys, group: str, consumer: str, entries: Sequence[str], begun: Begun) -> Call[bool]:
-    """Marks deliveries of this consumer, and renews their leases to the visibility timeout. Result: whether it could.
+    """Marks deliveries of this consumer, and renews their leases to the visibility timeout. Result: False on an error.
 
-    Leaves alone what is no longer pending.
+    Skips deliveries that are no longer pending.
     """
     return command(
         *("XCLAIM", keys.of("ready"), group, consumer, 0),

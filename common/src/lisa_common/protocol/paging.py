@@ -1,6 +1,6 @@
 """Calls that read a topic's waiting, retry and garbage messages page by page, in ranges that can be read in parallel.
 
-What moves meanwhile does no harm: a message that stays where it is, is met exactly once.
+Messages may move meanwhile: a message that does not move is read exactly once.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.keys import ShardKeys, split_copy, text_of
-from lisa_common.model.record import Record, UnreadableRecord, is_husk, unpack_record
+from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
 from lisa_common.model.scores import whole_ms
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.producing import State
@@ -19,17 +19,17 @@ from lisa_common.protocol.producing import State
 __all__ = ["END", "PAGED", "START", "Listed", "Page", "Point", "page", "split"]
 
 PAGED = (State.WAITING, State.RETRY, State.GARBAGE)
-"""The states that are sets in the order of time."""
+"""The states that are stored as sets in order of time."""
 
 
 class Point(NamedTuple):
-    """A place in the order of a set: a score, and a member among those of that score. It need not be there."""
+    """A place in the order of a set: a score, and a member among those of that score. It need not exist."""
 
     score: float
     member: bytes = b""
 
     def successor(self) -> "Point":
-        """The place right after this one."""
+        """The next place after this one."""
         return Point(self.score, self.member + b"\0")
 
 
@@ -46,15 +46,15 @@ class Listed:
     at_ms: int
     """When it is due, or when it died."""
     record: Record | None
-    """None where it is gone or unreadable; of a dead letter that was cancelled, too."""
+    """None if it is missing, unreadable or cancelled."""
     failure: Failure | None
     unreadable: str = ""
-    """What is wrong with the record, if anything is."""
+    """The error of an unreadable record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some of a set, and where to go on: None at the end."""
+    """A part of a set, and the start of the next page; None at the end."""
 
     messages: list[Listed]
     rest: Point | None
@@ -63,7 +63,7 @@ class Page:
 def page(
     keys: ShardKeys, state: State, start: Point, end: Point, *, limit: int = 1_000, max_bytes: int = 2 * 1024 * 1024
 ) -> Call[Page]:
-    """The messages from one point, which is part of the page, up to another, which is not."""
+    """The messages from `start`, included, up to `end`, excluded."""
 
     def decode(reply: Any) -> Page:
         done, flat = reply
@@ -90,14 +90,14 @@ def _listed(state: State, member: bytes, score: bytes, data: bytes | None, failu
     group, id = (None, name) if state is State.WAITING else split_copy(name)
     record, unreadable = None, ""
     try:
-        record = None if data is None or is_husk(data) else unpack_record(data)
+        record = None if data is None or is_cancelled(data) else unpack_record(data)
     except UnreadableRecord as error:
         unreadable = f"unreadable record: {error}"
     return Listed(state, group or None, id, whole_ms(score), record, read_failure(failure), unreadable)
 
 
 def split(keys: ShardKeys, state: State, start: Point, end: Point, size: int) -> Flow[list[tuple[Point, Point]]]:
-    """Cuts what lies between two points into ranges of about `size` messages, as it stands now; at least one range."""
+    """Cuts the messages between two points into ranges of about `size` messages; at least one range."""
     name = keys.of(state.value)
     first, last = yield [
         command("ZCOUNT", name, "-inf", f"({_number(start.score)}"),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from lisa_common.errors import OutcomeUnknown
 from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.keys import ShardKeys, text_of, wake_channel
-from lisa_common.model.record import Record, UnreadableRecord, is_husk, unpack_record
+from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
 from lisa_common.protocol.call import Call, in_parts, script
 from lisa_common.protocol.replies import numbers, rows
 from lisa_common.protocol.scripts import Arg
@@ -33,19 +33,19 @@ __all__ = [
 
 _RANDOM_BYTES, _RANDOM_CHARACTERS = 9, 12
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-# In ascending order, as ids are to sort by the time in them. Without "-" and "/": an id may stand first in a command
-# line, and after a group's name.
+# In ascending order, so that ids sort by time. Without "-" and "/": an id may come first in a command line, or follow
+# a group's name.
 _ASCENDING = bytes.maketrans(_BASE64, b".0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz")
 
 
 def new_ids(count: int) -> list[str]:
-    """Ids nobody else will make, ascending: the time in ms, 72 random bits, and the mark of a generated id.
+    """Unique ids, ascending: the time in ms, 72 random bits, and the mark of a generated id.
 
-    Of 10⁹ messages, sent at 100,000 a second, the chance that any two share one is about 10⁻¹¹ (n² / 2⁷³ in each ms).
+    Among 10⁹ messages, sent at 100,000 a second, two share an id with a probability of 10⁻¹¹ (n² / 2⁷³ in each ms).
     The time is this machine's and decides nothing: it makes messages that are sent together neighbours in the server's
-    sorted sets, which cost it half as much as places at random.
+    sorted sets, which halves the cost of inserting them.
     """
-    # The time makes 8 characters of which the first, 6 bits, changes in the year 2109 for the first time.
+    # The time fills 8 characters; the first one, of 6 bits, does not change before the year 2109.
     time_ms = (time.time_ns() // 1_000_000).to_bytes(6, "big")
     text = base64.b64encode(time_ms + os.urandom(_RANDOM_BYTES * count)).translate(_ASCENDING).decode()
     tails = sorted(text[at : at + _RANDOM_CHARACTERS] for at in range(8, len(text), _RANDOM_CHARACTERS))
@@ -53,7 +53,7 @@ def new_ids(count: int) -> list[str]:
 
 
 class Outgoing(NamedTuple):
-    """A checked message on its way, a row of the send script: `due` is "+ms" from now or an absolute time in ms."""
+    """A checked message, as a row of the send script: `due` is "+ms" from now or an absolute time in ms."""
 
     id: str
     due: str
@@ -66,9 +66,9 @@ class Outgoing(NamedTuple):
 
 
 def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now_ms: Arg = "") -> Call[list[int]]:
-    """Stores and schedules messages. Result: per message its due time in ms, 0 for a duplicate.
+    """Stores and schedules messages. Result: for each its due time in ms, 0 for a duplicate.
 
-    Raises Resharded where the shard is closed.
+    Raises Resharded if the shard is closed.
     """
     channel = wake_channel(keys.prefix)
     return script(
@@ -84,7 +84,7 @@ def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now
 
 
 def close(keys: ShardKeys, ids: Sequence[str], *, now_ms: Arg = "") -> Call[list[bool]]:
-    """Closes a shard to new messages, for good. Result: which of the ids it knows; others it never will."""
+    """Closes a shard to new messages for good. Result: for each id whether the shard knows it."""
     rows_of = [(id,) for id in ids]
     return script("close", keys, rows_of, decode=lambda reply: list(map(bool, numbers(reply, len(ids)))), now_ms=now_ms)
 
@@ -93,22 +93,22 @@ class CancelOutcome(StrEnum):
     """What a cancel did."""
 
     CANCELLED = "cancelled"
-    """It will not be delivered any more."""
+    """It will not be delivered."""
     DELIVERED = "delivered"
-    """A consumer has it now; no further delivery follows, whatever becomes of this one."""
+    """A consumer has it now; no further delivery follows."""
     GARBAGE = "garbage"
     """Too late: it is a dead letter already. Nothing changed."""
     FINISHED = "finished"
     """Too late: it was acked, within the dedup window. Nothing changed."""
     UNKNOWN = "unknown"
-    """There is no such message, or none any more."""
+    """There is no such message now."""
 
 
 def cancel(keys: ShardKeys, ids: Sequence[str], *, sent_ms: Arg = "", now_ms: Arg = "") -> Call[list[CancelOutcome]]:
     """Cancels messages. Result: one outcome for each.
 
-    With `sent_ms` only what was sent then; raises OutcomeUnknown where an id is another message's. Not repeatable, as
-    it might be by then.
+    With `sent_ms` only messages that were sent then; raises OutcomeUnknown if an id belongs to another message. Not
+    repeatable, as the id may belong to another message by then.
     """
     call = script(
         "cancel",
@@ -124,12 +124,12 @@ def cancel(keys: ShardKeys, ids: Sequence[str], *, sent_ms: Arg = "", now_ms: Ar
 
 def _outcome(reply: bytes) -> str:
     if reply == b"another":
-        raise OutcomeUnknown("the id is another message's by now")
+        raise OutcomeUnknown("the id belongs to another message now")
     return reply.decode()
 
 
 class RescheduleOutcome(StrEnum):
-    """What a reschedule did; where it did nothing, the state that stood against it."""
+    """What a reschedule did: if nothing, the state that prevented it."""
 
     RESCHEDULED = "rescheduled"
     READY = "ready"
@@ -142,9 +142,9 @@ class RescheduleOutcome(StrEnum):
 def reschedule(
     keys: ShardKeys, dues: Sequence[tuple[str, str]], *, sent_ms: Arg = "", now_ms: Arg = ""
 ) -> Call[list[tuple[RescheduleOutcome, int]]]:
-    """Gives messages, as pairs of id and due, new due times. Result: outcome and due time in ms for each.
+    """Sets new due times, given as pairs of id and due. Result: for each its outcome and due time in ms.
 
-    `sent_ms` and repeating: as with `cancel`.
+    `sent_ms` and repeatability are as for `cancel`.
     """
     call = script(
         "reschedule",
@@ -161,7 +161,7 @@ def reschedule(
 
 
 class State(StrEnum):
-    """Where a message, or one group's copy of it, stands."""
+    """The state of a message, or of one group's copy of it."""
 
     WAITING = "waiting"
     READY = "ready"
@@ -169,9 +169,9 @@ class State(StrEnum):
     RETRY = "retry"
     GARBAGE = "garbage"
     FINISHED = "finished"
-    """Acked, within the dedup window of an id that the caller chose."""
+    """Acked, within the dedup window of the caller's id."""
     CANCELLED = "cancelled"
-    """Cancelled while a consumer had it, or deep in a backlog; gone as soon as that entry has been met."""
+    """Cancelled while a consumer had it, or deep in a backlog; forgotten once a consumer meets its entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,19 +181,19 @@ class CopyState:
     group: str
     state: State
     at_ms: int | None
-    """When the retry is due, or when the copy died."""
+    """When the retry is due, or when the copy became garbage."""
     failure: Failure | None
 
     @property
     def attempts(self) -> int:
-        """Deliveries that have begun: those that failed, and the one under way."""
+        """Begun deliveries: those that failed, and the one under way."""
         failed = self.failure.attempts if self.failure else 0
         return failed + (self.state is State.DELIVERED)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A message as it stands. `record` is None once it is finished or cancelled, or when it is unreadable."""
+    """The state of a message. `record` is None if it is finished, cancelled or unreadable."""
 
     id: str
     state: State
@@ -202,13 +202,13 @@ class Found:
 
     @property
     def due_ms(self) -> int | None:
-        """When it is due next: of its retries the earliest, else its own due time."""
+        """When it is due next: its earliest retry, else its own due time."""
         retries = [c.at_ms for c in self.copies if c.state is State.RETRY and c.at_ms]
         return min(retries) if retries else self.record.due_ms if self.record else None
 
     @property
     def attempts(self) -> int:
-        """Deliveries that have begun, in the group that tried most."""
+        """Begun deliveries, in the group with the most."""
         return max((copy.attempts for copy in self.copies), default=0)
 
 
@@ -217,9 +217,9 @@ _NEAREST = (State.DELIVERED, State.READY, State.RETRY, State.GARBAGE)
 
 
 def find(keys: ShardKeys, id: str, *, now_ms: Arg = "") -> Call[Found | None]:
-    """Where a message stands, None when it is not known.
+    """The state of a message, None if it is unknown.
 
-    A ready message more than 2,000 entries deep in a backlog cannot be told from a delivered one: it is "ready".
+    More than 2,000 entries deep in a backlog a delivered message is reported as "ready".
     """
     return script("find", keys, decode=lambda reply: _found(id, reply), now_ms=now_ms, id=id)
 
@@ -228,7 +228,7 @@ def _found(id: str, reply: list[Any]) -> Found | None:
     data, waiting, finished, places = reply
     if data is None:
         return Found(id, State.FINISHED, None) if finished else None
-    if is_husk(data):
+    if is_cancelled(data):
         return Found(id, State.CANCELLED, None)
     try:
         record = unpack_record(data)
@@ -244,5 +244,5 @@ def _found(id: str, reply: list[Any]) -> Found | None:
 
 def _copies(places: list[Any]) -> Iterator[CopyState]:
     for group, state, at_ms, failure in places:
-        known = State.READY if state == b"unknown" else State(state.decode())
-        yield CopyState(text_of(group), known, at_ms or None, read_failure(failure))
+        copy_state = State.READY if state == b"unknown" else State(state.decode())
+        yield CopyState(text_of(group), copy_state, at_ms or None, read_failure(failure))

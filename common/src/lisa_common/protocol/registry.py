@@ -1,4 +1,4 @@
-"""The registry of topics and their policies, as flows: producers declare in it, managers and operators list it."""
+"""The registry of topics and their policies, as flows: producers declare topics, managers and operators list them."""
 
 import logging
 import time
@@ -31,24 +31,24 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_AGAIN_S = 1.0
-"""When to read the registry again that could not be read."""
+_RETRY_S = 1.0
+"""Time until the next read after the registry could not be read."""
 
 REFRESH_S = 10.0
-"""How long a program goes by what it has read; whoever still sends to a dropped topic declares it anew within it."""
+"""How long a program uses what it has read; within this time a producer declares a dropped topic anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as the registry has it."""
+    """A topic in the registry."""
 
     name: str
     policy: Policy = DEFAULT_POLICY
 
 
 def parse_topic(name: str, stored: bytes) -> Topic:
-    """A topic from its entry; one whose policy is damaged gets the default policy, and a line in the log."""
-    # What is too long to be a policy is cut, so that it is not kept.
+    """A topic from its registry value. Logs a damaged policy and uses the default one."""
+    # Cut, so that the cache keeps no huge value; the rest is still too long for a policy.
     return _parse_topic(name, stored[: MAX_STORED + 1])
 
 
@@ -57,13 +57,13 @@ def _parse_topic(name: str, stored: bytes) -> Topic:
     try:
         return Topic(name, Policy.load(stored))
     except ValueError as error:  # InvalidInput is one
-        logger.error("topic %r has a damaged policy, the default stands in: %s", name, error)
+        logger.error("damaged policy of topic %r, using the default: %s", name, error)
         return Topic(name)
 
 
 @lru_cache(maxsize=10_000)
-def _complain_once(complaint: str) -> None:
-    logger.error(complaint)
+def _log_once(text: str) -> None:
+    logger.error(text)
 
 
 def read_registry(prefix: str) -> Flow[dict[str, Topic]]:
@@ -72,7 +72,7 @@ def read_registry(prefix: str) -> Flow[dict[str, Topic]]:
 
 
 def registered(prefix: str) -> Call[list[bytes]]:
-    """The registry as it stands there, for `parse_registry`."""
+    """The stored registry, for `parse_registry`."""
     return command("HGETALL", topics_key(prefix), decode=_flat)
 
 
@@ -87,36 +87,36 @@ def parse_registry(reply: list[bytes]) -> dict[str, Topic]:
 
 
 def read_dropped(prefix: str) -> Flow[dict[str, bytes]]:
-    """The marks of topics that were dropped lately, by name."""
+    """The marks of recently dropped topics, by name."""
     key = dropped_key(prefix)
     return _by_topic(key, (yield command("HGETALL", key, decode=_flat)))
 
 
 def dropped_mark(now_ms: int, layout: Layout) -> str:
-    """What is said of a topic that is dropped now: when, and where somebody may still send to it."""
+    """The mark of a topic that is dropped now: the time, and the layout to which producers may still send."""
     return f"{now_ms} {layout.policy.dump()}"
 
 
 def read_mark(prefix: str, name: str, mark: bytes) -> tuple[int, Layout]:
-    """When a topic was dropped, in ms, and the layout that it had; long ago, and the default, where that is damaged."""
+    """When a topic was dropped, in ms, and its layout then; 0 and the default layout for a damaged mark."""
     at, _, policy = mark.partition(b" ")
     return int(at) if at.isdigit() else 0, Layout(prefix, name, parse_topic(name, policy or b"{}").policy)
 
 
 def _by_topic(place: str, reply: list[bytes]) -> dict[str, bytes]:
-    found = {}
+    topics = {}
     for name, stored in pairs(reply):
         try:
-            found[check_name("topic", name.decode("utf-8", "replace"))] = stored
+            topics[check_name("topic", name.decode("utf-8", "replace"))] = stored
         except InvalidInput as error:
-            _complain_once(f"passed over in {place}: {error}")
-    return found
+            _log_once(f"skipped a field of {place}: {error}")
+    return topics
 
 
 def amend(prefix: str, topic: str, before: bytes | None, policy: Policy | None) -> Call[bool]:
-    """Sets a topic's policy, or with None forgets the topic, if the registry still says what it said before.
+    """Sets a topic's policy, or with None forgets the topic, if the registry still has the value `before`.
 
-    Result: whether it did.
+    Result: whether it had.
     """
     after = policy.dump() if policy else ""
     keys = ShardKeys(prefix, topic)
@@ -132,16 +132,16 @@ class _Known:
 
 @dataclass(slots=True)
 class Topics:
-    """What one program knows of topics: their shards and their policies, for `REFRESH_S` seconds."""
+    """A program's cache of the shards and policies of topics, for `REFRESH_S` seconds."""
 
     prefix: str
     clock: Callable[[], float] = time.monotonic
     _known: dict[str, _Known] = field(default_factory=dict)
 
     def known(self, topic: str, *, declared: bool = False) -> Layout | None:
-        """What `resolve`, or `declare`, would say without asking anybody; None where they have to ask.
+        """The cached result of `resolve`, or of `declare`; None if they have to ask the server.
 
-        Raises InvalidInput for a name that cannot be one.
+        Raises InvalidInput for an invalid name.
         """
         known = self._known.get(check_name("topic", topic))
         if known is None or self.clock() >= known.until or (declared and not known.declared):
@@ -149,16 +149,16 @@ class Topics:
         return known.layout
 
     def resolve(self, topic: str) -> Flow[Layout]:
-        """Shards and policy of a topic; raises InvalidInput for a name that cannot be one. Writes nothing."""
+        """Shards and policy of a topic. Raises InvalidInput for an invalid name. Writes nothing."""
         known = self._known.get(check_name("topic", topic))
         if known is None or self.clock() >= known.until:
             return (yield from self.resolve_anew(topic))
         return known.layout
 
     def resolve_each(self, topics: Collection[str]) -> Flow[dict[str, Layout]]:
-        """The same for several topics, in one round trip at most; for who reads them, and sends nothing.
+        """The same for several topics, in one round trip at most; for programs that read and do not send.
 
-        What is known holds on while the registry cannot be read, as its node of a Cluster may be away, and no other.
+        Uses older values while the registry cannot be read: of a Cluster only its node may be away.
         """
         now = self.clock()
         stale = [name for name in topics if (known := self._known.get(name)) is None or now >= known.until]
@@ -168,40 +168,40 @@ class Topics:
             except (Unreachable, OutcomeUnknown, Refused):
                 if any(name not in self._known for name in stale):
                     raise
-                until = self.clock() + _AGAIN_S
+                until = self.clock() + _RETRY_S
                 self._known |= {name: replace(self._known[name], until=until) for name in stale}
         return {topic: self._known[topic].layout for topic in topics}
 
     def recall_each(self, topics: Collection[str]) -> Flow[dict[str, Layout]]:
-        """The same as `resolve_each`, but of topics that were ever read as they were then, however long ago."""
+        """As `resolve_each`, but uses cached values of any age."""
         if not all(topic in self._known for topic in topics):
             return (yield from self.resolve_each(topics))
         return {topic: self._known[topic].layout for topic in topics}
 
     def resolve_anew(self, topic: str) -> Flow[Layout]:
-        """The same as `resolve`, of a name that was checked, however lately the topic was read."""
+        """As `resolve` for a checked name, but always reads the registry."""
         yield from self._read([topic])
         return self._known[topic].layout
 
     def declare(self, topic: str) -> Flow[Layout]:
-        """Makes a topic that was resolved, with the default policy, unless it is there. Result: its layout then."""
+        """Registers a resolved topic with the default policy unless it exists. Result: its layout."""
         known = self._known[topic]
         if known.declared:
             return known.layout
         if (yield command("HSETNX", topics_key(self.prefix), topic, "{}")):
             self._known[topic] = replace(known, declared=True)
             return known.layout
-        # Whoever declared it meanwhile may have spread it over shards.
+        # Another program declared it meanwhile, perhaps with several shards.
         return (yield from self.resolve_anew(topic))
 
     def _read(self, topics: list[str]) -> Flow[None]:
-        found: list[bytes | None] = yield command(
+        policies: list[bytes | None] = yield command(
             "HMGET", topics_key(self.prefix), *topics, decode=lambda reply: byte_values(reply, len(topics))
         )
         until = self.clock() + REFRESH_S
-        for topic, stored in zip(topics, found, strict=True):
+        for topic, stored in zip(topics, policies, strict=True):
             policy = DEFAULT_POLICY if stored is None else parse_topic(topic, stored).policy
             known = self._known.get(topic)
-            # A layout knows its keys by now.
+            # The old layout has its keys cached.
             layout = known.layout if known and known.layout.policy == policy else Layout(self.prefix, topic, policy)
             self._known[topic] = _Known(until, layout, declared=stored is not None)

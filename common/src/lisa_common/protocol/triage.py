@@ -1,11 +1,11 @@
-"""What becomes of entries that were read: deliveries, and those that must not be delivered."""
+"""Sorts entries that were read into deliveries and entries that must not be delivered."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lisa_common.model.delivery import Delivery, Entry, delivery_of
 from lisa_common.model.keys import ShardKeys
-from lisa_common.model.record import UnreadableRecord, is_husk, unpack_record
+from lisa_common.model.record import UnreadableRecord, is_cancelled, unpack_record
 from lisa_common.protocol.consuming import Nack
 
 __all__ = ["Sorted", "sort_entries"]
@@ -13,7 +13,7 @@ __all__ = ["Sorted", "sort_entries"]
 
 @dataclass(slots=True)
 class Sorted:
-    """What one read brought from one topic, sorted by what is to be done with it."""
+    """The entries of one read from one shard, sorted by what to do with them."""
 
     deliveries: list[Delivery] = field(default_factory=list)
     pass_over: list[Entry] = field(default_factory=list)
@@ -23,22 +23,22 @@ class Sorted:
 def sort_entries(
     keys: ShardKeys, group: str, entries: Sequence[Entry], records: Sequence[bytes | None], now_ms: int
 ) -> Sorted:
-    """Sorts entries that a group read, with their records as they were fetched at that time of the server."""
-    found = Sorted()
+    """Sorts entries that a group read, by their records; `now_ms` is the server's time of the fetch."""
+    result = Sorted()
     for entry, data in zip(entries, records, strict=True):
         if entry.id is None or data is None or entry.group not in (None, group):
-            found.pass_over.append(entry._replace(id=None))
+            result.pass_over.append(entry._replace(id=None))
             continue
         try:
-            record = None if is_husk(data) else unpack_record(data)
+            record = None if is_cancelled(data) else unpack_record(data)
         except UnreadableRecord as error:
-            found.unreadable.append(Nack(entry, f"unreadable record: {error}", rejected=True))
+            result.unreadable.append(Nack(entry, f"unreadable record: {error}", rejected=True))
             continue
         if record is not None and (record.due_ms != entry.due_ms or entry.made_ms < record.sent_ms):
-            # Left over from an earlier message of the same id, which may have been due at the same time.
-            found.pass_over.append(entry._replace(id=None))
+            # The entry of an earlier message with the same id, which may have been due at the same time.
+            result.pass_over.append(entry._replace(id=None))
         elif record is None or (record.expires_ms is not None and record.expires_ms <= now_ms):
-            found.pass_over.append(entry)
+            result.pass_over.append(entry)
         else:
-            found.deliveries.append(delivery_of(keys, group, entry, record))
-    return found
+            result.deliveries.append(delivery_of(keys, group, entry, record))
+    return result

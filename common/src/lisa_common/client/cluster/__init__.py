@@ -1,1 +1,1 @@
-"""The nodes of a Cluster: which of them a call goes to, and what to do while one is silent."""
+"""The nodes of a Cluster: routing calls to them, and handling silent ones."""

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from lisa_common.client.address import NodeName
 from lisa_common.client.async_node import AsyncNode
 from lisa_common.client.async_tasks import cancel_all
-from lisa_common.client.cluster.fanout import stray
+from lisa_common.client.cluster.fanout import no_reply
 from lisa_common.client.cluster.router import Router
-from lisa_common.client.cluster.silence import LOOK_S, PATIENCE_S, PING, REPEAT_S
+from lisa_common.client.cluster.silence import PATIENCE_S, PING, QUIET_S, REPEAT_S
 from lisa_common.errors import LisaError
 
 __all__ = ["AsyncWatch", "any_answers"]
@@ -18,15 +18,15 @@ __all__ = ["AsyncWatch", "any_answers"]
 T = TypeVar("T")
 
 _STEPS = 4
-"""Parts of a wait: an event loop that was held up misses one of them, and no more."""
+"""Parts of a wait: an event loop that was held up misses only one of them."""
 
 
 class AsyncWatch:
-    """The calls that are under way at one node, and whether the node answers.
+    """Watches the calls under way at one node, and whether the node answers.
 
-    While calls wait and none is answered, the node is asked a PING on a connection of its own. If it does not answer
-    that either, though other nodes answer, it is silent: its calls are left, and no more are made, until it answers a
-    later PING.
+    While calls wait and none is answered, it sends the node a PING on a separate connection. A node that does not
+    answer it, though other nodes do, is silent: its calls are abandoned, and no more are made, until it answers a later
+    PING.
     """
 
     def __init__(
@@ -38,37 +38,37 @@ class AsyncWatch:
         self._others_answer = others_answer
         self._under_way = 0
         self._quiet_since = 0.0
-        """When a call ended, or the first one began, or a PING was answered; by the event loop's clock."""
-        self._leaving: set[asyncio.Timeout] = set()
-        """Scopes of the calls that are left once the node is silent."""
+        """When a call ended, the first one began, or a PING was answered; by the event loop's clock."""
+        self._scopes: set[asyncio.Timeout] = set()
+        """Scopes of the calls to abandon once the node is silent."""
         self._timer: asyncio.TimerHandle | None = None
         self._check: asyncio.Task[None] | None = None
 
-    async def over(self, asking: Awaitable[T], *, may_be_left: bool) -> T:
-        """Makes a call. Raises OutcomeUnknown when it is left as the node is silent."""
+    async def run(self, request: Awaitable[T], *, may_abandon: bool) -> T:
+        """Awaits a request. Raises OutcomeUnknown when it abandons the request because the node is silent."""
         clock = asyncio.get_running_loop().time
         if not self._under_way:
             self._quiet_since = clock()
         self._under_way += 1
         if self._timer is None:
-            self._look_later()
+            self._schedule_check()
         scope = asyncio.timeout(None)
         try:
             async with scope:
-                if may_be_left:
-                    self._leaving.add(scope)
-                return await asking
+                if may_abandon:
+                    self._scopes.add(scope)
+                return await request
         except TimeoutError:
             if scope.expired():
-                raise stray(self._name) from None
+                raise no_reply(self._name) from None
             raise
         finally:
-            self._leaving.discard(scope)
+            self._scopes.discard(scope)
             self._under_way -= 1
             self._quiet_since = clock()
 
     async def ping(self) -> bool:
-        """Whether the node answers a PING, whatever it says."""
+        """Whether the node answers a PING, even with an error."""
         try:
             await self._probe.ask([PING])
         except LisaError:
@@ -76,34 +76,34 @@ class AsyncWatch:
         self._quiet_since = asyncio.get_running_loop().time()
         return True
 
-    def _look_later(self) -> None:
+    def _schedule_check(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_at(max(self._quiet_since, loop.time() - LOOK_S / 2) + LOOK_S, self._look)
+        self._timer = loop.call_at(max(self._quiet_since, loop.time() - QUIET_S / 2) + QUIET_S, self._check_quiet)
 
-    def _look(self) -> None:
+    def _check_quiet(self) -> None:
         self._timer = None
         if not self._under_way:
             return
-        is_quiet = asyncio.get_running_loop().time() - self._quiet_since >= LOOK_S
+        is_quiet = asyncio.get_running_loop().time() - self._quiet_since >= QUIET_S
         if is_quiet and (self._check is None or self._check.done()):
-            self._check = asyncio.create_task(self._probe_it())
-        self._look_later()
+            self._check = asyncio.create_task(self._check_node())
+        self._schedule_check()
 
-    async def _probe_it(self) -> None:
+    async def _check_node(self) -> None:
         ping = asyncio.create_task(self.ping())
         try:
             await _wait(ping)
-            # A PING that has failed is no silence: the calls will meet the same error.
+            # A failed PING is not silence: the calls will meet the same error.
             if ping.done() or not await self._others_answer() or ping.done():
                 return
-            self._router.fell_silent(self._name)
-            for scope in tuple(self._leaving):
+            self._router.mark_silent(self._name)
+            for scope in tuple(self._scopes):
                 scope.reschedule(asyncio.get_running_loop().time())
-            await self._until_it_answers(ping)
+            await self._probe_until_answered(ping)
         finally:
             await cancel_all(ping)
 
-    async def _until_it_answers(self, ping: "asyncio.Task[bool]") -> None:
+    async def _probe_until_answered(self, ping: "asyncio.Task[bool]") -> None:
         try:
             while self._name in self._router.known:
                 await asyncio.wait((ping,), timeout=REPEAT_S)
@@ -113,10 +113,10 @@ class AsyncWatch:
                     await asyncio.sleep(REPEAT_S)
                     ping = asyncio.create_task(self.ping())
                 # Another node may have taken over.
-                self._router.failed(self._name)
+                self._router.mark_failed(self._name)
         finally:
             await cancel_all(ping)
-            self._router.answers(self._name)
+            self._router.mark_answering(self._name)
 
     async def close(self) -> None:
         """Ends the watch."""

@@ -1,4 +1,4 @@
-"""A Cluster, for the blocking shell. `router` knows the way; `async_cluster` is the twin."""
+"""A Cluster, for the blocking shell. `router` routes the calls; `async_cluster` is the asyncio twin."""
 
 import select
 import time
@@ -9,10 +9,10 @@ from typing import Any
 import redis.exceptions
 
 from lisa_common.client.address import Address, NodeName
-from lisa_common.client.cluster.fanout import STRAGGLE_S, Answer, Part, is_news, may_be_left, stray, unblock
+from lisa_common.client.cluster.fanout import STRAGGLE_S, Answer, Part, is_news, may_abandon, no_reply, unblock
+from lisa_common.client.cluster.nodes import Nodes
 from lisa_common.client.cluster.probes import Probes
-from lisa_common.client.cluster.router import Router
-from lisa_common.client.cluster.silence import LOOK_S, PATIENCE_S
+from lisa_common.client.cluster.silence import PATIENCE_S, QUIET_S
 from lisa_common.client.node import Node
 from lisa_common.errors import LisaError, OutcomeUnknown
 from lisa_common.protocol.call import Call
@@ -21,28 +21,24 @@ from lisa_common.settings import MAX_CONNECTIONS
 __all__ = ["Cluster"]
 
 
-class Cluster:
-    """Connections to the nodes of a Cluster, safe to share among threads. It is asked as `Node` is."""
+class Cluster(Nodes[Node]):
+    """Connections to the nodes of a Cluster, safe to share among threads; used like `Node`."""
+
+    _node_type = Node
 
     def __init__(
         self, address: Address, *, name: str, timeout_s: float, max_connections: int = MAX_CONNECTIONS
     ) -> None:
-        self._address = address
-        self._max_connections = address.options.get("max_connections", max_connections)
-        self._name = name
-        self._timeout_s = timeout_s
-        self._router = Router(address.nodes, self._max_connections)
-        self._nodes: dict[NodeName, Node] = {}
+        super().__init__(address, name=name, timeout_s=timeout_s, max_connections=max_connections)
         self._probes = Probes(self._router, self._connect)
-        self._node(address.nodes[0])  # which checks the options of the URL
 
     def ask(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Makes calls, each at the node that serves it. Result: replies, and LisaErrors for what nobody has answered.
+        """Makes calls, each at the node that serves it. Result: for each call its reply, or a LisaError.
 
         Raises a LisaError where no node has answered.
         """
         if self._router.silent:
-            self._probes.go_on()
+            self._probes.ensure_probing()
         routing = self._router.ask(calls)
         try:
             step = next(routing)
@@ -53,17 +49,17 @@ class Cluster:
             return replies
 
     def _exchange(self, parts: Sequence[Part]) -> list[Answer]:
-        """Asks all nodes before it waits for any."""
+        """Sends to all nodes before it waits for any."""
         if len(parts) == 1:
             return [self._ask(parts[0])]
-        under_way: list[_UnderWay] = []
+        requests: list[_Request] = []
         try:
-            under_way.extend(map(self._send, parts))
-            self._await(under_way, self._timeout_s)
+            requests.extend(map(self._send, parts))
+            self._await(requests, self._timeout_s)
         finally:
-            for sent in under_way:
-                sent.give_up()
-        return [sent.answer or stray(sent.name) for sent in under_way]
+            for request in requests:
+                request.give_up()
+        return [request.answer or no_reply(request.name) for request in requests]
 
     def _ask(self, part: Part) -> Answer:
         began = time.monotonic()
@@ -74,56 +70,49 @@ class Cluster:
             return error
 
     def _suspect(self, name: NodeName, began: float) -> None:
-        """Looks whether a node is silent that has taken its time to fail."""
+        """Checks for silence a node that was slow to fail."""
         if time.monotonic() - began >= PATIENCE_S:
             self._probes.is_silent(name)
 
     def _race(self, parts: Sequence[Part]) -> list[Answer]:
-        runners: list[_UnderWay] = []
-        tellers: list[_UnderWay] = []
+        runners: list[_Request] = []
+        unblockers: list[_Request] = []
         try:
             runners.extend(self._send(part, race=True) for part in parts)
-            # Until the first has ended nobody is waited for in vain.
+            # Until the first one ends, every wait is meant.
             _await(runners, self._timeout_s, until=lambda _: True)
             self._await(runners, self._timeout_s, until=is_news)
-            tellers.extend(self._send(part) for part in _unblocking(runners) if self._may_send(part.node))
-            self._await([*runners, *tellers], STRAGGLE_S)
+            unblockers.extend(self._send(part) for part in _unblocking(runners) if self._may_send(part.node))
+            self._await([*runners, *unblockers], STRAGGLE_S)
         finally:
-            for either in (*runners, *tellers):
-                either.give_up()
-        return [runner.answer or stray(runner.name) for runner in runners]
+            for request in (*runners, *unblockers):
+                request.give_up()
+        return [runner.answer or no_reply(runner.name) for runner in runners]
 
-    def _send(self, part: Part, *, race: bool = False) -> "_UnderWay":
+    def _send(self, part: Part, *, race: bool = False) -> "_Request":
         began = time.monotonic()
-        sent = _UnderWay(self._node(part.node), part, race=race)
-        if sent.answer is not None:
+        request = _Request(self._node(part.node), part, race=race)
+        if request.answer is not None:
             self._suspect(part.node, began)
-        return sent
+        return request
 
     def _may_send(self, name: NodeName) -> bool:
-        """Whether a node need not be waited for before anything is sent to it, in vain where it hangs."""
+        """Whether sending to a node does not wait for a connection to a node that hangs."""
         return self._node(name).sends_at_once or not self._probes.is_silent(name)
 
     def _await(
-        self, sent: Collection["_UnderWay"], wait_s: float, until: Callable[[Answer], bool] = lambda _: False
+        self, requests: Collection["_Request"], wait_s: float, until: Callable[[Answer], bool] = lambda _: False
     ) -> None:
-        """Receives answers as `_await` does, but leaves those of nodes that are silent while others have answered."""
+        """Receives answers as `_await` does, but abandons silent nodes once others have answered."""
         deadline = time.monotonic() + wait_s
         while (left := deadline - time.monotonic()) > 0:
-            _await(sent, min(left, LOOK_S), until)
-            answers = [one.answer for one in sent if one.answer is not None]
-            if len(answers) == len(sent) or any(map(until, answers)):
+            _await(requests, min(left, QUIET_S), until)
+            answers = [request.answer for request in requests if request.answer is not None]
+            if len(answers) == len(requests) or any(map(until, answers)):
                 return
-            for one in [one for one in sent if answers and one.answer is None and one.may_be_left]:
-                if self._probes.is_silent(one.name):
-                    one.give_up()
-
-    def _node(self, name: NodeName) -> Node:
-        known = self._nodes.get(name)
-        return known or self._nodes.setdefault(name, self._connect(name, self._timeout_s))
-
-    def _connect(self, name: NodeName, timeout_s: float) -> Node:
-        return Node(self._address.of(name), name=self._name, timeout_s=timeout_s, max_connections=self._max_connections)
+            for request in requests if answers else ():
+                if request.answer is None and request.may_abandon and self._probes.is_silent(request.name):
+                    request.give_up()
 
     def close(self) -> None:
         """Closes all connections."""
@@ -132,39 +121,39 @@ class Cluster:
             node.close()
 
 
-class _UnderWay:
-    """Calls that were sent to a node, until there is an answer to them.
+class _Request:
+    """Calls that were sent to a node, and their answer once it has come.
 
-    Of a part of a race all replies but the last, for which it waits, are received first.
+    In a race it first receives all replies but the last, and then waits for that.
     """
 
     def __init__(self, node: Node, part: Part, *, race: bool) -> None:
         self.name = part.node
         self.answer: Answer | None = None
-        self.may_be_left = may_be_left(part.calls)
+        self.may_abandon = may_abandon(part.calls)
         self._node = node
         self._calls = part.calls
         self._race = race
         self._first: list[Any] = []
-        self._connection = self._tried(lambda: node.send(part.calls))
+        self._connection = self._attempt(lambda: node.send(part.calls))
 
     def receive(self) -> None:
-        """Waits for the replies that are to come next."""
+        """Waits for the next replies."""
         if self._race and len(self._calls) > 1:
             self._receive_first()
         elif self.answer is None:
-            replies = self._tried(lambda: self._node.receive(self._connection, self._calls))
+            replies = self._attempt(lambda: self._node.receive(self._connection, self._calls))
             if replies is not None:
                 self.answer = [*self._first, *replies]
 
     def _receive_first(self) -> None:
         while len(self._calls) > 1 and self.answer is None:
-            self._first.append(self._tried(lambda: self._node.receive_first(self._connection)))
+            self._first.append(self._attempt(lambda: self._node.receive_first(self._connection)))
             self._calls = self._calls[1:]
 
     @property
     def client(self) -> int:
-        """The id of a runner's client, 0 if it is not known: there is none of that id."""
+        """The client id of a runner's connection; 0, which no client has, if it is unknown."""
         return next((first for first in self._first[:1] if isinstance(first, int)), 0)
 
     @property
@@ -181,12 +170,12 @@ class _UnderWay:
         return descriptor
 
     def give_up(self) -> None:
-        """Ends what has no answer yet."""
+        """Ends the request, unless it is answered."""
         if self.answer is None:
             self._node.give_up(self._connection)
-            self.answer = stray(self.name)
+            self.answer = no_reply(self.name)
 
-    def _tried(self, ask: Callable[[], Any]) -> Any:
+    def _attempt(self, ask: Callable[[], Any]) -> Any:
         try:
             return ask()
         except LisaError as error:
@@ -194,12 +183,12 @@ class _UnderWay:
             return None
         except BaseException:
             # The node has taken the connection back.
-            self.answer = OutcomeUnknown("the call was broken off")
+            self.answer = OutcomeUnknown("the call was interrupted")
             raise
 
 
-def _unblocking(runners: Sequence[_UnderWay]) -> Iterator[Part]:
-    """Ends the waits of those that still wait though the race is over, over one connection to each node."""
+def _unblocking(runners: Sequence[_Request]) -> Iterator[Part]:
+    """Ends the waits of unanswered runners once the race is over, over one connection to each node."""
     clients: dict[NodeName, list[int]] = defaultdict(list)
     for runner in runners:
         if runner.answer is None and runner.client:
@@ -208,20 +197,20 @@ def _unblocking(runners: Sequence[_UnderWay]) -> Iterator[Part]:
         yield Part(name, unblock(*waiting))
 
 
-def _await(sent: Collection[_UnderWay], wait_s: float, until: Callable[[Answer], bool] = lambda _: False) -> None:
-    """Receives answers as they come, for so many seconds, until all are there or one is of that kind."""
+def _await(requests: Collection[_Request], wait_s: float, until: Callable[[Answer], bool] = lambda _: False) -> None:
+    """Receives answers for up to `wait_s` seconds, until all have come or `until` holds for one."""
     deadline = time.monotonic() + wait_s
-    while not any(until(one.answer) for one in sent if one.answer is not None):
-        waiting = [one for one in sent if one.answer is None]
+    while not any(until(request.answer) for request in requests if request.answer is not None):
+        waiting = [request for request in requests if request.answer is None]
         left = deadline - time.monotonic()
         if not waiting or left <= 0:
             return
-        for one in [one for one in waiting if one.is_ready] or _poll(waiting, left):
-            one.receive()
+        for request in [request for request in waiting if request.is_ready] or _poll(waiting, left):
+            request.receive()
 
 
-def _poll(waiting: Sequence[_UnderWay], left: float) -> list[_UnderWay]:
-    poll, by_descriptor = select.poll(), {one.fileno(): one for one in waiting}
+def _poll(waiting: Sequence[_Request], left: float) -> list[_Request]:
+    poll, by_descriptor = select.poll(), {request.fileno(): request for request in waiting}
     for descriptor in by_descriptor:
         poll.register(descriptor, select.POLLIN)
     return [by_descriptor[descriptor] for descriptor, _ in poll.poll(left * 1000)]

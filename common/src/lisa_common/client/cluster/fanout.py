@@ -1,4 +1,4 @@
-"""What the nodes of a Cluster are asked at once: an exchange, or a race, which the first news ends for all."""
+"""Requests to several nodes of a Cluster at once: an exchange, or a race, which ends with the first news."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -11,33 +11,33 @@ __all__ = [
     "CLIENT_ID",
     "STRAGGLE_S",
     "Answer",
+    "Fanout",
     "Part",
-    "Round",
+    "awaited_reply",
     "first_error",
     "is_news",
-    "last",
-    "may_be_left",
-    "merged",
-    "stray",
+    "may_abandon",
+    "merge_reads",
+    "no_reply",
     "unblock",
 ]
 
 STRAGGLE_S = 1.0
-"""How long a node may take to answer that was told that the race is over: its reply would keep back what has come."""
+"""How long a node may take to end its wait after a race: the result of the race is held back meanwhile."""
 
 
 class Part(NamedTuple):
-    """Calls that one node is to be asked, in one pipeline."""
+    """Calls to one node, in one pipeline."""
 
     node: NodeName
     calls: Sequence[Call[Any]]
 
 
-class Round(NamedTuple):
-    """What is asked at once, of several nodes.
+class Fanout(NamedTuple):
+    """Parts to send to several nodes at once.
 
-    In a race each part blocks a connection of its own: its first reply is the id of that client, and once the last
-    reply of any part is news, the other clients are to be unblocked.
+    In a race each part blocks a connection of its own. Its first reply is the id of that client; once the last reply of
+    any part is news, the other clients must be unblocked.
     """
 
     parts: Sequence[Part]
@@ -45,18 +45,18 @@ class Round(NamedTuple):
 
 
 Answer = list[Any] | LisaError
-"""The replies to a part, errors among them; or why there are none."""
+"""The replies to a part, including errors; or the error that left it without replies."""
 
 CLIENT_ID: Call[int] = command("CLIENT", "ID")
 
 
 def unblock(*clients: int) -> list[Call[Any]]:
-    """Ends the waits of other clients, as if their time were up.
+    """Calls that end the waits of other clients, as if their time were up.
 
-    Behind a script, in one packet: a server that is paused, as it is during a fail-over by agreement, holds back
-    whatever might write, and what comes behind it. To end a wait that began in a pause crashes servers older than
-    redis#14164 and valkey#2117, of mid-2025, and does nothing at others: what such a client waits for is the end of the
-    pause. A transaction would hold it back as well, but a server without memory refuses those.
+    A script comes first, in the same packet: a paused server, as during an agreed fail-over, delays calls that might
+    write, and all calls behind them. Without it, ending a wait that began in a pause would crash servers older than
+    redis#14164 and valkey#2117 (mid-2025), and does nothing on others, as the client waits for the end of the pause. A
+    transaction would be delayed as well, but a server without memory refuses it.
     """
     return [
         command("EVAL", "return 0", 0),
@@ -65,37 +65,37 @@ def unblock(*clients: int) -> list[Call[Any]]:
 
 
 def is_news(answer: Answer) -> bool:
-    """Whether a part of a race has ended otherwise than by its time."""
-    return last(answer) is not None
+    """Whether a part of a race has ended before its time was up."""
+    return awaited_reply(answer) is not None
 
 
-def stray(node: NodeName) -> OutcomeUnknown:
-    """The error of a node that was not waited for any longer."""
+def no_reply(node: NodeName) -> OutcomeUnknown:
+    """The error of a node that was not awaited any longer."""
     return OutcomeUnknown("node {}:{} has not answered in time".format(*node))
 
 
-def may_be_left(calls: Sequence[Call[Any]]) -> bool:
-    """Whether calls are not waited for any longer once their node is silent.
+def may_abandon(calls: Sequence[Call[Any]]) -> bool:
+    """Whether calls may be abandoned once their node is silent.
 
-    Whoever sends what must not be sent again has to know what became of it. All else is fenced, or made again.
+    The outcome of a send that must not be repeated has to be known. All other calls are fenced or repeatable.
     """
     return all(call.repeatable or call.script is None or call.script.name != "send" for call in calls)
 
 
-def last(answer: Answer) -> Any:
-    """The reply that a part of a race waited for, or what went wrong before."""
+def awaited_reply(answer: Answer) -> Any:
+    """The reply for which a part of a race waited, or the error that came before it."""
     if isinstance(answer, LisaError):
         return answer
     return first_error(answer) if answer[-1] is None else answer[-1]
 
 
-def merged(replies: Sequence[Any]) -> Any:
-    """The streams of several reads as one reply; without any the first error, if there was one, else None."""
+def merge_reads(replies: Sequence[Any]) -> Any:
+    """The streams of several reads as one reply; without streams the first error, or None."""
     if streams := [stream for reply in replies if isinstance(reply, list) for stream in reply]:
         return streams
-    # What is wrong with a topic can be mended, also while a node is away.
-    of_topics = first_error(reply for reply in replies if not isinstance(reply, LisaError))
-    error = of_topics or first_error(replies)
+    # Errors of a topic come first: the caller can act on them even while a node is away.
+    topic_error = first_error(reply for reply in replies if not isinstance(reply, LisaError))
+    error = topic_error or first_error(replies)
     if isinstance(error, LisaError):
         raise error
     return error

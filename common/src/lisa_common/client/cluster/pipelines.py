@@ -1,4 +1,4 @@
-"""Pipelines to the nodes of a Cluster: calls that go together, and where their replies belong. Without I/O."""
+"""Pipelines to the nodes of a Cluster: units of calls, and the positions of their replies. No I/O."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,52 +10,52 @@ from lisa_common.client.cluster.slots import guarded
 from lisa_common.errors import LisaError
 from lisa_common.protocol.call import Call, command
 
-__all__ = ["Unit", "blocked", "fill", "one_each", "pipeline", "place"]
+__all__ = ["Unit", "blocked", "fill", "pipeline", "place", "unit_per_slot"]
 
 _ASKING: Call[bytes] = command("ASKING")
 
 
 @dataclass(slots=True)
 class Unit:
-    """Calls that go together, by their positions; `slot` is None where none of them has a key."""
+    """Calls that must stay together, by position; `slot` is None if none of them has a key."""
 
     positions: range
     slot: int | None
     asking: NodeName | None = None
-    """Who has the keys of the slot already, while it moves."""
+    """The node that already has the keys of a slot that is moving."""
 
 
-def one_each(slots: Iterable[int]) -> list[Unit]:
+def unit_per_slot(slots: Iterable[int]) -> list[Unit]:
     """Units of one call for each slot."""
     return [Unit(range(at, at + 1), slot) for at, slot in enumerate(slots)]
 
 
 def pipeline(calls: Sequence[Call[Any]], units: Iterable[Unit]) -> list[Call[Any]]:
-    """What one node is sent for these units, in order."""
-    sent: list[Call[Any]] = []
+    """The calls to one node for these units, in order."""
+    sequence: list[Call[Any]] = []
     for unit in units:
-        sent += (_ASKING,) if unit.asking else ()
-        sent += [guarded(calls[at]) for at in unit.positions]
-    return sent
+        sequence += (_ASKING,) if unit.asking else ()
+        sequence += [guarded(calls[at]) for at in unit.positions]
+    return sequence
 
 
 def place(replies: list[Any], units: Iterable[Unit], answer: Sequence[Any]) -> None:
-    """Puts the replies to a pipeline where they belong."""
-    coming = iter(answer)
+    """Puts the replies to a pipeline at the positions of their calls."""
+    rest = iter(answer)
     for unit in units:
         if unit.asking:
-            next(coming)
+            next(rest)
         for at in unit.positions:
-            replies[at] = next(coming)
+            replies[at] = next(rest)
 
 
 def fill(replies: list[Any], units: Iterable[Unit], error: LisaError) -> None:
-    """Puts an error where the replies to these units belong."""
+    """Puts an error at the positions of these units' calls."""
     for unit in units:
         for at in unit.positions:
             replies[at] = error
 
 
 def blocked(unit: Unit, calls: Sequence[Call[Any]]) -> list[Call[Any]]:
-    """What a connection of its own is sent that waits for this unit: it also tells by which id to end the wait."""
+    """The calls to a connection that waits for this unit; the first reply is the client id by which to end the wait."""
     return [CLIENT_ID, *pipeline(calls, [unit])]

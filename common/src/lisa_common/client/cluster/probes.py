@@ -1,4 +1,4 @@
-"""Whether nodes of a Cluster answer, for the blocking shell; `async_watch` is the twin."""
+"""Whether nodes of a Cluster answer, for the blocking shell. `async_watch` is the asyncio twin."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ __all__ = ["Probes"]
 
 
 class Probes:
-    """Asks nodes that do not answer their calls a PING, and those that are silent again and again, in threads."""
+    """Sends a PING to nodes that do not answer calls; for silent nodes repeats it in threads."""
 
     def __init__(self, router: Router, connect: Callable[[NodeName, float], Node]) -> None:
         self._router = router
@@ -23,31 +23,31 @@ class Probes:
         self._closing = threading.Event()
 
     def is_silent(self, name: NodeName) -> bool:
-        """Whether a node is known to be silent, or does not answer a PING now. One that cannot be reached is not."""
+        """Whether a node is known to be silent, or does not answer a PING now. An unreachable node is not silent."""
         if self._router.is_silent(name):
             return True
         began = time.monotonic()
         if self._answers(name, PATIENCE_S) or time.monotonic() - began < PATIENCE_S:
             return False
-        self._router.fell_silent(name)
+        self._router.mark_silent(name)
         return True
 
-    def go_on(self) -> None:
-        """Sees to it that all silent nodes are probed; a forked process has none of its parent's threads."""
+    def ensure_probing(self) -> None:
+        """Starts a probe for each silent node without one; a forked process has none of its parent's threads."""
         for name in self._router.silent:
             if name not in self._threads or not self._threads[name].is_alive():
                 self._threads[name] = threading.Thread(
-                    target=self._until_it_answers, args=(name,), name="lisa-probe", daemon=True
+                    target=self._probe_until_answered, args=(name,), name="lisa-probe", daemon=True
                 )
                 self._threads[name].start()
 
-    def _until_it_answers(self, name: NodeName) -> None:
+    def _probe_until_answered(self, name: NodeName) -> None:
         while name in self._router.known and not self._answers(name, PROBE_S):
             # Another node may have taken over.
-            self._router.failed(name)
+            self._router.mark_failed(name)
             if self._closing.wait(REPEAT_S):
                 return
-        self._router.answers(name)
+        self._router.mark_answering(name)
 
     def _answers(self, name: NodeName, patience_s: float) -> bool:
         node = self._connect(name, patience_s)

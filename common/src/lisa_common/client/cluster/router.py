@@ -1,6 +1,6 @@
-"""How calls find their way through a Cluster, without I/O: generators that say whom to ask what, and read the answers.
+"""Routes calls to the nodes of a Cluster, without I/O: generators yield requests to nodes, and are sent the answers.
 
-`cluster` and `async_cluster` do what they say, over blocking and asyncio connections.
+`cluster` and `async_cluster` carry the requests out over blocking and asyncio connections.
 """
 
 import random
@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import redis.exceptions as redis_errors
 
 from lisa_common.client.address import NodeName
-from lisa_common.client.cluster.fanout import Answer, Part, Round, first_error, last, merged
-from lisa_common.client.cluster.pipelines import Unit, blocked, fill, one_each, pipeline, place
+from lisa_common.client.cluster.fanout import Answer, Fanout, Part, awaited_reply, first_error, merge_reads
+from lisa_common.client.cluster.pipelines import Unit, blocked, fill, pipeline, place, unit_per_slot
 from lisa_common.client.cluster.slots import (
     block_of,
     owners,
@@ -25,7 +25,7 @@ from lisa_common.client.cluster.slots import (
     with_block,
     without_block,
 )
-from lisa_common.client.translation import lisa_error, nobody
+from lisa_common.client.translation import lisa_error, no_answer
 from lisa_common.client.wire import read_reply
 from lisa_common.errors import LisaError, NoFreeConnection, Refused, Unreachable
 from lisa_common.protocol.call import Call, command, units
@@ -36,34 +36,34 @@ __all__ = ["SLOTS", "Router", "Routing"]
 T = TypeVar("T")
 
 _REDIRECTIONS = 5
-"""How often a call follows a slot that moves, before it is refused for now."""
+"""Most redirections that a call follows before it is refused for now."""
 
 _WITNESSES = 3
-"""How many others are asked whether they answer, where one does not."""
+"""How many other nodes are probed when one does not answer."""
 
 _TURN_MS = 100
-"""How long a read waits before it looks again at the slots for which it had no connection to wait with."""
+"""How long a read waits before it reads the slots again for which it had no connection to wait on."""
 
-Routing = Generator[Round, Sequence[Answer], T]
+Routing = Generator[Fanout, Sequence[Answer], T]
 
 SLOTS: Call[list[Any]] = command("CLUSTER", "SLOTS")
 
 
 class Router:
-    """Which node serves which slot, as far as is known, and who failed when last asked."""
+    """Knows which node serves which slot, and which nodes failed when last asked."""
 
     def __init__(self, seeds: Sequence[NodeName], max_connections: int = MAX_CONNECTIONS) -> None:
         self._seeds = seeds
-        # Calls that do not wait need connections, too, and so do those that end a wait.
+        # Leaves connections for calls that do not wait, and for calls that end a wait.
         self._max_waiting = max(1, max_connections * 3 // 4)
         self._races: list[list[NodeName]] = []
-        """The nodes at which reads wait now, each as often as it has connections for it."""
+        """For each race under way its nodes, one per waiting connection."""
         self._owners: dict[int, NodeName] = {}
         self._home = random.choice(seeds)
         self._stale = True
         self._failed: set[NodeName] = set()
         self._silent: set[NodeName] = set()
-        """Nodes that hang: they are asked nothing until they answer a probe."""
+        """Nodes that hang: they get no calls until they answer a probe."""
 
     @property
     def known(self) -> set[NodeName]:
@@ -72,27 +72,27 @@ class Router:
 
     @property
     def home(self) -> NodeName:
-        """The node for what any node may be asked: always the same one, for as long as it answers."""
+        """The node for calls that any node may serve: the same one for as long as it answers."""
         if self._home in self._failed:
             self._home = random.choice(sorted(self.known - self._failed or self.known))
         return self._home
 
     def node_of(self, key: str) -> NodeName | None:
-        """The node that serves a key, None where that is not known."""
+        """The node that serves a key, None if unknown."""
         return self._owners.get(slot_of_key(key))
 
-    def failed(self, node: NodeName) -> None:
-        """Takes note that a node did not answer: another may have taken over."""
+    def mark_failed(self, node: NodeName) -> None:
+        """Notes that a node did not answer: another may have taken over."""
         self._failed.add(node)
         self._stale = True
 
-    def fell_silent(self, node: NodeName) -> None:
-        """Takes note that a node hangs: until `answers` its calls fail at once, and nothing of them is done."""
+    def mark_silent(self, node: NodeName) -> None:
+        """Notes that a node hangs: until `mark_answering` its calls fail at once, and are not carried out."""
         self._silent.add(node)
-        self.failed(node)
+        self.mark_failed(node)
 
-    def answers(self, node: NodeName) -> None:
-        """Takes note that a node that was silent has answered a probe."""
+    def mark_answering(self, node: NodeName) -> None:
+        """Notes that a silent node has answered a probe."""
         self._silent.discard(node)
 
     def is_silent(self, node: NodeName) -> bool:
@@ -104,20 +104,20 @@ class Router:
         """The nodes that hang."""
         return tuple(self._silent)
 
-    def others_than(self, node: NodeName) -> list[NodeName]:
-        """Some nodes that may tell whether it is this one alone that does not answer."""
+    def witnesses(self, node: NodeName) -> list[NodeName]:
+        """Some other nodes, whose answers show whether only this one does not answer."""
         others = sorted(self.known - self._silent - {node})
         return random.sample(others, min(len(others), _WITNESSES))
 
-    def _blame(self, node: NodeName, error: Exception) -> None:
-        """Takes note of an error in place of an answer, unless the node was not even asked."""
+    def _note_failure(self, node: NodeName, error: Exception) -> None:
+        """Notes an error in place of an answer, unless the node was not even asked."""
         if not isinstance(error, NoFreeConnection):
-            self.failed(node)
+            self.mark_failed(node)
 
     def ask(self, calls: Sequence[Call[Any]]) -> Routing[list[Any]]:
-        """Asks each call of the node that serves its key. Result: replies, and LisaErrors for what has none.
+        """Sends each call to the node that serves its key. Result: for each call its reply, or a LisaError.
 
-        Raises the first error if no node has answered. A read of several slots is made by itself, and so is a count.
+        Raises the first error if no node has answered. A read or count of several slots must be the only call.
         """
         yield from self._learn()
         if len(calls) == 1:
@@ -125,29 +125,29 @@ class Router:
                 return [(yield from self._read(reads))]
             if len(counts := split_count(calls[0])) > 1:
                 return [(yield from self._count(counts))]
-        replies = yield from self._make(calls, [Unit(found, slot_of(calls[found[0]])) for found in units(calls)])
+        replies = yield from self._make(calls, [Unit(unit, slot_of(calls[unit[0]])) for unit in units(calls)])
         if calls and all(isinstance(reply, LisaError) for reply in replies):
             raise replies[0]
         return replies
 
     def _learn(self) -> Routing[None]:
-        """Learns who serves what, if that may have changed."""
+        """Reads which node serves which slot, if that may have changed."""
         failures: dict[str, Exception] = {}
         for node in self._informants() if self._stale or not self._owners else ():
-            # Whoever comes meanwhile goes by what is known so far, if that is anything.
+            # Other callers meanwhile use what is known so far.
             self._stale = False
-            [answer] = yield Round([Part(node, [SLOTS])])
-            asked = command(*SLOTS.args, decode=partial(owners, informant=node))
-            reply = answer if isinstance(answer, LisaError) else read_reply(asked, answer[0])
+            [answer] = yield Fanout([Part(node, [SLOTS])])
+            call = command(*SLOTS.args, decode=partial(owners, informant=node))
+            reply = answer if isinstance(answer, LisaError) else read_reply(call, answer[0])
             if not isinstance(reply, Exception):
                 self._failed.discard(node)
                 self._owners = reply
                 return
-            self._blame(node, reply)
+            self._note_failure(node, reply)
             failures["{}:{}".format(*node)] = reply
         if failures:
             self._stale = True
-            raise nobody("no node of the Cluster answers", failures)
+            raise no_answer("no node of the Cluster answers", failures)
 
     def _informants(self) -> list[NodeName]:
         known = dict.fromkeys((self.home, *self._owners.values(), *self._seeds))
@@ -158,66 +158,66 @@ class Router:
         replies: list[Any] = [None] * len(calls)
         for _ in range(_REDIRECTIONS):
             by_node = self._by_node(open_, replies)
-            parts = [Part(node, pipeline(calls, found)) for node, found in by_node.items()]
-            answers = (yield Round(parts)) if parts else ()
-            open_, lost = [], list[Unit]()
-            for (node, found), answer in zip(by_node.items(), answers, strict=True):
+            parts = [Part(node, pipeline(calls, node_units)) for node, node_units in by_node.items()]
+            answers = (yield Fanout(parts)) if parts else ()
+            open_, undone = [], list[Unit]()
+            for (node, node_units), answer in zip(by_node.items(), answers, strict=True):
                 if isinstance(answer, LisaError):
-                    self._blame(node, answer)
-                    fill(replies, found, answer)
+                    self._note_failure(node, answer)
+                    fill(replies, node_units, answer)
                     is_away = isinstance(answer, Unreachable) and not isinstance(answer, NoFreeConnection)
-                    lost += found if is_away else ()
+                    undone += node_units if is_away else ()
                 else:
                     self._failed.discard(node)
-                    place(replies, found, answer)
-                    open_ += [unit for unit in found if self._is_redirected(unit, node, replies)]
-            if lost:
-                open_ += yield from self._rescue(lost)
+                    place(replies, node_units, answer)
+                    open_ += [unit for unit in node_units if self._is_redirected(unit, node, replies)]
+            if undone:
+                open_ += yield from self._reroute(undone)
             if not open_:
                 return replies
-        fill(replies, open_, _lost())
+        fill(replies, open_, _too_many_redirections())
         return replies
 
     def _by_node(self, open_: Sequence[Unit], replies: list[Any]) -> dict[NodeName, list[Unit]]:
-        found = defaultdict(list)
+        by_node = defaultdict(list)
         for unit in open_:
             node = self._node_of(unit)
             if node in self._silent:
                 fill(replies, [unit], Unreachable("node {}:{} does not answer".format(*node)))
             elif node:
-                found[node].append(unit)
+                by_node[node].append(unit)
             else:
                 self._stale = True
                 refusal = Refused(f"Redis refuses for now: no node of the Cluster serves slot {unit.slot}")
                 fill(replies, [unit], refusal)
-        return found
+        return by_node
 
     def _is_redirected(self, unit: Unit, node: NodeName, replies: list[Any]) -> bool:
-        """Whether a unit is to be made elsewhere, as nothing of it was done here. Notes what its reply tells."""
+        """Whether a unit must go to another node, as this one did nothing. Notes the node that its reply names."""
         reply = replies[unit.positions[0]]
         if isinstance(reply, redis_errors.AskError):
-            there = (reply.host or node[0], reply.port)
+            target = (reply.host or node[0], reply.port)
             if isinstance(reply, redis_errors.MovedError):
-                self._owners[unit.slot or 0] = there
+                self._owners[unit.slot or 0] = target
                 self._stale = True
                 unit.asking = None
             else:
-                unit.asking = there
+                unit.asking = target
             return True
         if isinstance(reply, redis_errors.ClusterDownError | redis_errors.ReadOnlyError):
             self._stale = True
         if isinstance(reply, redis_errors.ClusterDownError | redis_errors.TryAgainError):
-            # Not for `Call.decode` to judge, as it says nothing of the key.
+            # `Call.decode` must not see it, as it does not concern the key.
             replies[unit.positions[0]] = lisa_error(reply)
         return False
 
-    def _rescue(self, lost: Sequence[Unit]) -> Routing[list[Unit]]:
-        """Of units that were certainly not made, those that another node takes by now."""
+    def _reroute(self, undone: Sequence[Unit]) -> Routing[list[Unit]]:
+        """Of units that were certainly not carried out, those that another node now serves."""
         with suppress(LisaError):
             yield from self._learn()
-            for unit in lost:
+            for unit in undone:
                 unit.asking = None
-            return [unit for unit in lost if self._node_of(unit) not in (None, *self._failed)]
+            return [unit for unit in undone if self._node_of(unit) not in (None, *self._failed)]
         return []
 
     def _node_of(self, unit: Unit) -> NodeName | None:
@@ -225,29 +225,29 @@ class Router:
 
     def _count(self, counts: Mapping[int, Call[Any]]) -> Routing[Any]:
         """The sum of counts in several slots, or the first error among them."""
-        replies = yield from self._make(list(counts.values()), one_each(counts))
+        replies = yield from self._make(list(counts.values()), unit_per_slot(counts))
         return first_error(replies) or sum(replies)
 
     def _read(self, reads: Mapping[int, Call[Any]]) -> Routing[Any]:
-        """Reads several slots, each by a call of its own, as a Cluster refuses a call that spans any two.
+        """Reads several slots, each by its own call, as a Cluster refuses a call that spans two.
 
-        First without waiting; if nothing has come, all that can be asked wait at once, until something comes for one of
-        them. Where there are more slots than connections to wait with, some wait, and all are looked at again every
-        100 ms. No reply is left behind, as its entries would be pending until their leases run out.
+        Reads first without waiting. If nothing has come, reads wait at all slots at once until one gets entries. With
+        more slots than connections to wait on, some slots wait, and all are read again every 100 ms. No reply may be
+        dropped: its entries would be pending until their leases run out.
         """
         calls = list(reads.values())
         at_once = [without_block(call) for call in calls]
-        reading, left_ms, redirections = one_each(reads), block_of(calls[0]), 0
+        reading, left_ms, redirections = unit_per_slot(reads), block_of(calls[0]), 0
         while redirections < _REDIRECTIONS:
             replies = yield from self._make(at_once, reading)
-            # Of nodes that are away nothing comes: the others are waited for all the same.
+            # Nothing comes from nodes that are away; wait for the others all the same.
             idle = [unit for unit in reading if replies[unit.positions[0]] is None]
             if left_ms is None or not idle or any(map(_is_answer, replies)):
-                return merged(replies)
+                return merge_reads(replies)
             waiting = self._may_wait(idle)
             is_last = len(waiting) == len(idle) or left_ms <= _TURN_MS
             turn_ms = left_ms if is_last else _TURN_MS
-            # The others wait next, so that no topic has the worse of it for good.
+            # The others wait next, so that no topic is always last.
             later = {unit.positions.start for unit in waiting}
             reading.sort(key=lambda unit: unit.positions.start in later)
             turn = [with_block(call, turn_ms) for call in calls]
@@ -256,42 +256,42 @@ class Router:
                 continue
             left_ms -= turn_ms
             if is_last or any(map(_is_answer, replies)):
-                return merged(replies)
-        raise _lost()
+                return merge_reads(replies)
+        raise _too_many_redirections()
 
     def _may_wait(self, reading: Sequence[Unit]) -> list[Unit]:
-        """Of units that each need a connection of their own, those for which their nodes have one."""
-        taken = Counter(node for race in self._races for node in race)
+        """Those units for which their nodes have a connection to wait on."""
+        waits = Counter(node for race in self._races for node in race)
         waiting = []
         for unit in reading:
             node = self._node_of(unit) or self.home
-            taken[node] += 1
-            if taken[node] <= self._max_waiting:
+            waits[node] += 1
+            if waits[node] <= self._max_waiting:
                 waiting.append(unit)
         return waiting or list(reading[:1])
 
     def _race(self, waiting: Sequence[Unit], calls: Sequence[Call[Any]], replies: list[Any]) -> Routing[bool]:
-        """Has reads wait until one brings something. Result: whether nothing has come as slots are elsewhere by now."""
+        """Lets reads wait until one gets entries. Result: whether none has, as slots have moved to other nodes."""
         parts = [Part(self._node_of(unit) or self.home, blocked(unit, calls)) for unit in waiting]
         nodes = [part.node for part in parts]
         self._races.append(nodes)
         try:
-            answers = yield Round(parts, race=True)
+            answers = yield Fanout(parts, race=True)
         finally:
             self._races.remove(nodes)
         redirected = []
         for unit, part, answer in zip(waiting, parts, answers, strict=True):
-            replies[unit.positions[0]] = reply = last(answer)
+            replies[unit.positions[0]] = reply = awaited_reply(answer)
             if isinstance(reply, LisaError):
-                self._blame(part.node, reply)
+                self._note_failure(part.node, reply)
             redirected.append(self._is_redirected(unit, part.node, replies))
         return any(redirected) and not any(isinstance(reply, list) for reply in replies)
 
 
 def _is_answer(reply: Any) -> bool:
-    """Whether a reply to a read is to be told at once, as there is something, or something wrong with its topics."""
+    """Whether a reply to a read ends it at once: with entries, or with an error of its topics."""
     return reply is not None and not isinstance(reply, LisaError)
 
 
-def _lost() -> Refused:
+def _too_many_redirections() -> Refused:
     return Refused(f"Redis refuses for now: {_REDIRECTIONS} redirections led to no node that serves the slot")

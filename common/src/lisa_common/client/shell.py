@@ -1,0 +1,42 @@
+"""The part that both shells share: opening connections by a URL or by settings."""
+
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from lisa_common.client.address import read_url
+from lisa_common.settings import MAX_CONNECTIONS, Settings
+from lisa_common.tls import NO_TLS, Tls
+
+__all__ = ["Shell"]
+
+Server = TypeVar("Server")
+
+
+class Shell(Generic[Server]):
+    """Opens a node for the URL of one server, or a cluster for the URL of several nodes."""
+
+    _node_type: ClassVar[type[Any]]
+    _cluster_type: ClassVar[type[Any]]
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "lisa",
+        timeout_s: float = 10.0,
+        max_connections: int = MAX_CONNECTIONS,
+        tls: Tls = NO_TLS,
+    ) -> None:
+        address = read_url(url, tls)
+        kind = self._cluster_type if address.nodes else self._node_type
+        self._server: Server = kind(address, name=name, timeout_s=timeout_s, max_connections=max_connections)
+
+    @classmethod
+    def of(cls, settings: Settings, *, name: str, url: str | None = None, blocking_s: float = 0.0) -> Self:
+        """A connection by settings, or to `url`. Calls may wait at the server for `blocking_s` seconds."""
+        return cls(
+            url or settings.redis_url.get_secret_value(),
+            name=name,
+            timeout_s=settings.timeout_s + blocking_s,
+            max_connections=settings.max_connections,
+            tls=settings.tls,
+        )
