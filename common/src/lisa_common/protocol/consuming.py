@@ -1,4 +1,4 @@
-"""Calls of the consumer: join, read, held, ack, nack, release, extend, pass."""
+"""Calls of the consumer: join, read, list_pending, ack, nack, release, extend, skip."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -91,7 +91,7 @@ def held(
     An entry that the stream has lost meanwhile is without an id.
     """
     return script(
-        "held",
+        "list_pending",
         keys,
         decode=lambda reply: [entry_of(entry, values) for entry, values in rows(reply)],
         group=group,
@@ -247,7 +247,7 @@ def pass_over(keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Pol
     An entry of another group, or none of ours, is named without its id: there is nothing to settle.
     """
     call: Call[int] = script(
-        "pass",
+        "skip",
         keys,
         _rows(entries),
         decode=number,

@@ -1,4 +1,4 @@
-"""close: a shard takes no new messages any more, and says what it knows."""
+"""close_shard: a shard takes no new messages any more, and says what it knows."""
 
 import pytest
 
