@@ -1,4 +1,4 @@
--- Looks at all that is known of a message that an audit suspects; changes nothing.
+-- Inspects one message that an audit suspects. Changes nothing.
 --
 -- KEYS[1] messages   hash    message id -> record
 -- KEYS[2] waiting    zset    message id -> due ms
@@ -9,22 +9,17 @@
 -- KEYS[7] retry      zset    copy -> due ms
 -- KEYS[8] failures   hash    copy -> failure
 -- KEYS[9] garbage    zset    copy -> died at, ms
--- ARGV[1] id         the message
--- ARGV[2] since      the last entry of the stream that the audit saw
--- ARGV[3] names      groups that it saw named, with commas between
+-- ARGV[1] id         text    the message
+-- ARGV[2] since      text    the last entry that the audit saw in the stream
+-- ARGV[3] names      text    the groups that it saw, separated by commas
 -- ARGV[4...] hint per entry of the message that it saw
--- returns  what include/look.lua says, and its print
-local messages, waiting, ready, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local owed, retry, failures, garbage = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
---@include entry
---@include groups
---@include failure
---@include look
--- One by one, as there may be more than Lua unpacks.
+-- returns  the evidence, as in include/evidence.lua, and its fingerprint
+--@include evidence
+-- One by one, because there may be more hints than Lua unpacks.
 local hints = {}
 for i = 4, #ARGV do
   hints[i - 3] = ARGV[i]
 end
-local found = look(ARGV[1], ARGV[2], ARGV[3], hints)
-found[#found + 1] = print_of(found)
-return found
+local evidence = gather_evidence(id, since, names, hints)
+evidence[#evidence + 1] = fingerprint_of(evidence)
+return evidence

@@ -1,17 +1,16 @@
--- Changes what the registry says of a topic, unless somebody else did so meanwhile.
+-- Sets or removes a topic's policy in the registry, unless somebody else changed it meanwhile.
 --
 -- KEYS[1] topics     hash    topic -> policy
--- ARGV[1] topic      to change
--- ARGV[2] before     what it is thought to say; empty for nothing
--- ARGV[3] after      what it is to say; empty for nothing
--- returns  1 if it was changed
-local topics = KEYS[1]
-if (redis.call('HGET', topics, ARGV[1]) or '') ~= ARGV[2] then
+-- ARGV[1] topic      text    the topic
+-- ARGV[2] before     text    the policy that the caller read; empty for none
+-- ARGV[3] after      text    the new policy; empty to remove it
+-- returns  1 if the policy was set or removed, 0 if it had changed
+if (redis.call('HGET', topics, topic) or '') ~= before then
   return 0
 end
-if ARGV[3] == '' then
-  redis.call('HDEL', topics, ARGV[1])
+if after == '' then
+  redis.call('HDEL', topics, topic)
 else
-  redis.call('HSET', topics, ARGV[1], ARGV[3])
+  redis.call('HSET', topics, topic, after)
 end
 return 1

@@ -57,11 +57,11 @@ def test_records(
         local function shown(n) return n and string.format('%.0f', n) or '' end
         local function said(due, ms)
           local entry = string.format('%.0f-3', math.max(ms, 0))
-          return (is_of(record, due, entry) and 1 or 0) + (is_of(husk_of(record), due, entry) and 2 or 0)
+          return (is_of(record, due, entry) and 1 or 0) + (is_of(cancelled_record(record), due, entry) and 2 or 0)
         end
         return {
           record, shown(f.sent), shown(f.due), shown(f.ttl), shown(f.expires), shown(f.max_retries),
-          shown(f.priority), with_due(record, tonumber(ARGV[4])), without_ttl(record), husk_of(record),
+          shown(f.priority), with_due(record, tonumber(ARGV[4])), without_ttl(record), cancelled_record(record),
           said(f.due, f.sent), said(f.due + 1, f.sent), said(f.due, f.sent - 1)
         }
         """,

@@ -20,7 +20,19 @@ OURS = "orders"
 """The topic that the users may work on."""
 
 _PRODUCERS = ("send", "cancel", "reschedule", "find")
-_CONSUMERS = ("join", "list_pending", "ack", "nack", "release", "extend", "skip", "XREADGROUP", "HMGET", "XREVRANGE", "TIME")
+_CONSUMERS = (
+    "join",
+    "list_pending",
+    "ack",
+    "nack",
+    "release",
+    "extend",
+    "skip",
+    "XREADGROUP",
+    "HMGET",
+    "XREVRANGE",
+    "TIME",
+)
 
 
 def is_old(admin: Connection) -> bool:

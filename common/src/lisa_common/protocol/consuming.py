@@ -254,7 +254,6 @@ def pass_over(keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Pol
         now_ms=now_ms,
         group=group,
         policy=policy.as_json,
-        seed=new_seed(),
     )
     return in_parts(call, len(entries), lambda done: pass_over(keys, group, entries[done:], policy, now_ms=now_ms))
 

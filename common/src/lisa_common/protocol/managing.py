@@ -158,7 +158,6 @@ def sweep(keys: ShardKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> C
         decode=decode,
         now_ms=now_ms,
         policy=policy.as_json,
-        seed=new_seed(),
         limit=limit,
     )
 
@@ -186,7 +185,8 @@ def leave(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool = True)
 
     Result: how many of the ids are done, from the first on, and how many copies were ended.
     """
-    return script("end_copies", keys, [(bytes_of(id),) for id in ids], decode=_leave, group=bytes_of(group), gone=int(gone))
+    rows_of = [(bytes_of(id),) for id in ids]
+    return script("end_copies", keys, rows_of, decode=_leave, group=bytes_of(group), gone=int(gone))
 
 
 def disband(keys: ShardKeys, group: str, *, limit: int) -> Call[tuple[str, int]]:

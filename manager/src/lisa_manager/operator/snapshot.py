@@ -182,7 +182,7 @@ def repair(keys: ShardKeys, looked: Look, steps: Sequence[Step]) -> Call[bool]:
         decode=bool,
         repeatable=False,
         now_ms="",
-        print=looked.print,
+        fingerprint=looked.print,
         id=bytes_of(looked.suspect.id),
         since=looked.since,
         names=_named(looked.suspect),
