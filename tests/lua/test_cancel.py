@@ -74,7 +74,7 @@ def test_retry_after_a_trim_with_a_younger_group(queue: Queue) -> None:
 
 
 def test_delivered(queue: Queue) -> None:
-    """What a consumer has leaves a husk: no retry follows, and the id is taken until the delivery is settled."""
+    """What a consumer has leaves a cancelled record: no retry follows, and the id is taken until it is settled."""
     queue.join("g")
     queue.send("a", ttl_ms=9)
     (delivery,) = queue.read("g")
@@ -189,7 +189,7 @@ def test_failed_in_a_group_that_is_gone(queue: Queue, *, rejected: bool, held: b
 
 
 def test_delivered_in_one_group(queue: Queue) -> None:
-    """The husk stays for those groups alone that still meet the entry."""
+    """The cancelled record stays for those groups alone that still meet the entry."""
     queue.join("g", "h", "i")
     queue.send("a")
     queue.nack(*queue.read("g"))
@@ -217,7 +217,7 @@ def test_finished_and_unknown(queue: Queue) -> None:
 
 
 def test_deep_in_a_backlog(queue: Queue) -> None:
-    """The search of the stream is bounded: deeper than that, a husk stays until its entry is met."""
+    """The search of the stream is bounded: deeper than that, a cancelled record stays until its entry is met."""
     queue.join("g")
     for start in range(0, 3_000, 1_000):
         queue.send_all([outgoing(f"{n}") for n in range(start, start + 1_000)])

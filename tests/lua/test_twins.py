@@ -76,12 +76,12 @@ def test_records(
     assert (record.ttl_ms, record.max_retries, record.priority) == (ttl_ms, max_retries, priority)
     facts = (sent, due, ttl_ms, record.expires_ms, max_retries, priority)
     assert [part.decode() for part in reply[1:7]] == ["" if fact is None else str(fact) for fact in facts]
-    moved, lifted, husk, same, other, older = reply[7:]
+    moved, lifted, cancelled, same, other, older = reply[7:]
     assert unpack_record(moved).due_ms == other_due
     assert unpack_record(moved).body == body
     assert unpack_record(lifted).ttl_ms is None
     assert (unpack_record(lifted).body, unpack_record(lifted).headers) == (body, headers)
-    assert is_husk(husk)
+    assert is_husk(cancelled)
     assert (same, other, older) == (3, 0, 0 if sent else 3)
 
 
