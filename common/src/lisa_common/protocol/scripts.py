@@ -1,7 +1,7 @@
 """The Lua scripts: their text, and what their headers declare.
 
-A header names every key and argument of its script, in order; `lisa_common.protocol.rendering` says how. `Script.bind` goes
-by the header, so a call cannot pass other keys or arguments than are written there.
+A header names every key and argument of its script, in order; `lisa_common.protocol.rendering` says how.
+`Script.bind` goes by the header, so a call cannot pass other keys or arguments than are written there.
 """
 
 import hashlib
