@@ -49,11 +49,12 @@ bench-spark: .venv/synced ## rows per second from Spark, against the same bytes 
 chaos: .venv/synced ## try to break the promises; SEED=… reproduces a run, MINUTES=10, CHAOS="--faults 'kill a worker'"
 	PYTHONPATH=tests $(RUN) python -m chaos --seed '$(SEED)' --minutes $(or $(MINUTES),3) $(CHAOS)
 
-check: .venv/synced ## lint, formatting, floors, types
+check: .venv/synced ## lint, formatting, floors, types, Lua scripts
 	$(RUN) ruff check
 	$(RUN) ruff format --check
 	$(RUN) lint-imports --no-logo
 	$(RUN) mypy
+	$(RUN) python -m lint
 
 format: .venv/synced ## format, and mend what ruff can mend by itself
 	$(RUN) ruff format

@@ -1,6 +1,7 @@
--- Acks deliveries of one group. Fenced by the delivery: one whose entry is no longer pending is judged by what has
--- happened to its copy since. That takes its record, so of many large ones only some are judged at once. The others are
--- pending on nobody until they are asked for again, to be judged then.
+-- Acks deliveries of one group.
+-- A delivery that is pending is acked. If some are not pending, each is judged by its record and by what happened to
+-- its copy since. Records may be large, so one call judges only some deliveries. The rest become pending again, on
+-- nobody, until the caller asks again.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record
@@ -10,38 +11,28 @@
 -- KEYS[6] failures   hash    copy -> failure
 -- KEYS[7] retry      zset    copy -> due ms
 -- KEYS[8] garbage    zset    copy -> died at, ms
--- ARGV[1] now_ms     ms, empty for the server's clock
--- ARGV[2] group      whose deliveries these are
--- ARGV[3] window_ms  dedup window of ids that callers chose
--- ARGV[4] judge      "1" to judge each delivery even if all of them are pending
+-- ARGV[1] now_ms     text    ms, empty for the server's clock
+-- ARGV[2] group      text    the group of the deliveries
+-- ARGV[3] window_ms  number  dedup window of ids that callers chose
+-- ARGV[4] judge      flag    "1" to judge each delivery even if all are pending
 -- ARGV[5...] entry, id, due per delivery
--- returns  { deliveries done, from the first on, flat { position from 0, outcome } of those of them not plainly acked };
+-- returns  { number of deliveries done, from the first on, flat { position from 0, outcome } of those not plainly acked };
 --            outcome "late" or "stale"
-local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local failures, retry, garbage = KEYS[6], KEYS[7], KEYS[8]
---@include clock
---@include record
---@include groups
---@include failure
---@include owes
---@include forget
-local group = ARGV[2]
-
+--@include clock, forget
 local entries, ids = {}, {}
 for i = 5, #ARGV, 3 do
   entries[#entries + 1] = ARGV[i]
   ids[#ids + 1] = ARGV[i + 1]
 end
 
--- XACK tells how many were pending, not which: only when some were not is each looked at. What that takes is made then, as
--- an ack should be quick.
+-- XACK tells how many entries were pending, not which. Only if some were not does the script judge each. The functions
+-- for that are made inside the branch, because a plain ack should be quick.
 local done, exceptions, count = ids, {}, #ids
-if redis.call('XACK', ready, group, unpack(entries)) < #entries or ARGV[4] == '1' then
---@include entry
---@include budget
+if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
+  --@include budget, entry, failure, groups, owes, record
   local groups
 
-  -- Takes back the retry of a delivery that was given up, unless a newer delivery has begun. Says whether it could.
+  -- Takes back the retry of a delivery that was given up, unless a newer delivery has begun. Returns whether it did.
   local function withdraw(copy, failure)
     if redis.call('ZREM', retry, copy) == 1 or redis.call('ZREM', garbage, copy) == 1 then
       return true
@@ -49,7 +40,7 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or ARGV[4] == '1
     if failure.next == '-' then
       return false
     end
-    groups = groups or list_groups(ready)
+    groups = groups or list_groups()
     for _, other in ipairs(groups) do
       if other.name == group and entry_after(failure.next, other.last) then
         redis.call('XDEL', ready, failure.next)
@@ -59,7 +50,7 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or ARGV[4] == '1
     return false
   end
 
-  local function judge(i)
+  local function outcome_of(i)
     local record = redis.call('HGET', messages, ids[i])
     if not record or not is_of(record, tonumber(ARGV[3 * i + 4]), entries[i]) or not owes(group, ids[i]) then
       return 'stale'
@@ -67,7 +58,7 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or ARGV[4] == '1
     local copy = copy_of(group, ids[i])
     local failure = read_failure(redis.call('HGET', failures, copy))
     if not failure or entry_after(entries[i], failure.entry) then
-      -- A server that was killed may have lost what made the delivery: then the copy is still where it was before.
+      -- A server that was killed may have lost the delivery. Then the copy is still where it was before.
       redis.call('ZREM', retry, copy)
       redis.call('ZREM', garbage, copy)
       return 'acked'
@@ -78,15 +69,15 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or ARGV[4] == '1
     return 'stale'
   end
 
-  -- Whether a delivery was surely not pending, as far as can be told without its record.
+  -- Whether a delivery was certainly not pending, as far as one can tell without its record.
   local function is_settled(i)
     local failure = read_failure(redis.call('HGET', failures, copy_of(group, ids[i])))
     return failure and not entry_after(entries[i], failure.entry) or redis.call('HSTRLEN', messages, ids[i]) == 0
       or not owes(group, ids[i])
   end
 
-  -- What was pending must be so again until it is judged: else, if nobody asked again, its message would be nowhere. What
-  -- was not must not be: it would pass for a delivery, to be reclaimed, or to be acked as a whole.
+  -- Makes deliveries pending again until they are judged. Otherwise their messages would be lost if nobody asks again.
+  -- A delivery that was not pending must stay so: it would pass for a new delivery, to be reclaimed or acked.
   local function postpone(from)
     for i = from, #entries do
       if not is_settled(i) then
@@ -103,7 +94,7 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or ARGV[4] == '1
       count = i - 1
       break
     end
-    local outcome = judge(i)
+    local outcome = outcome_of(i)
     if outcome ~= 'stale' then
       done[#done + 1] = ids[i]
     end
@@ -113,6 +104,5 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or ARGV[4] == '1
     end
   end
 end
-local window = tonumber(ARGV[3])
-end_copies(group, done, window > 0 and any_chosen(done) and clock(ARGV[1]) + window or nil)
+end_copies(group, done, window_ms > 0 and any_chosen(done) and clock(now_ms) + window_ms or nil)
 return { count, exceptions }

@@ -1,5 +1,6 @@
--- Cancels messages: what waits, is ready or is to be retried goes at once; what is being delivered gets no further
--- delivery. Dead letters of a message that is still alive elsewhere go with it; one that is all dead stays.
+-- Cancels messages.
+-- What waits, is ready or is to be retried ends at once. What a consumer has gets no further delivery. The dead letters
+-- of a message end with it, unless all its copies are dead letters: then it stays.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record
@@ -10,50 +11,38 @@
 -- KEYS[7] retry      zset    copy -> due ms
 -- KEYS[8] garbage    zset    copy -> died at, ms
 -- KEYS[9] waiting    zset    message id -> due ms
--- ARGV[1] now_ms     ms, empty for the server's clock
--- ARGV[2] sent_ms    only the message that was sent then, ms; empty for whichever has the id
+-- ARGV[1] now_ms     text    ms, empty for the server's clock
+-- ARGV[2] sent_ms    text    cancel only a message sent at this time, ms; empty for any message
 -- ARGV[3...] id per message
--- returns  { messages done, from the first on, per message "cancelled", "delivered" (a consumer has it now; nothing more
---            will follow), "garbage" or "finished" (too late, nothing changed), "another" (the id is that of a message
---            of another time; nothing changed), or "unknown" }
-local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
---@include clock
---@include record
---@include finished
---@include entry
---@include groups
---@include failure
---@include owes
---@include forget
---@include places
---@include budget
-local now = clock(ARGV[1])
-local sent_ms = ARGV[2]
+-- returns  { number of messages done, from the first on, per message "cancelled", "delivered" (a consumer has it now; nothing
+--            more will follow), "garbage" or "finished" (too late, nothing changed), "another" (the id belongs to a message
+--            sent at another time; nothing changed), or "unknown" }
+--@include budget, clock, failure, finished, forget, groups, places, record
+local now = clock(now_ms)
 local COMMANDS = 8
 local ids, records, wanted = {}, {}, {}
 for i = 3, #ARGV do
   local id = ARGV[i]
-  local waits = redis.call('ZSCORE', waiting, id)
-  if not afford(waits and work_on(id, COMMANDS, FREED) or work_on(id, commands_on_places(), 1)) then
+  local score = redis.call('ZSCORE', waiting, id)
+  if not afford(score and work_on(id, COMMANDS, FREED) or work_on(id, commands_on_places(), 1)) then
     break
   end
-  local record = not waits and redis.call('HGET', messages, id)
-  if record and not is_husk(record) then
+  local record = not score and redis.call('HGET', messages, id)
+  if record and not is_cancelled(record) then
     records[id], wanted[id] = record, read_wanted(record)
   end
   ids[#ids + 1] = id
 end
 local entries = find_entries(wanted)
 
--- What a group that is gone had failed, too: it would pass for a copy of the next message of this id.
-local function forget_gone(id, places)
-  local placed = {}
+-- Removes the failed copies of groups that are gone. They would pass for copies of the next message with this id.
+local function forget_former_groups(id, places)
+  local has_place = {}
   for _, place in ipairs(places) do
-    placed[place.group] = true
+    has_place[place.group] = true
   end
   for _, group in ipairs(names_in(redis.call('HGET', owed, id) or '')) do
-    if not placed[group] then
+    if not has_place[group] then
       redis.call('ZREM', retry, copy_of(group, id))
       redis.call('ZREM', garbage, copy_of(group, id))
       redis.call('HDEL', failures, copy_of(group, id))
@@ -62,26 +51,26 @@ local function forget_gone(id, places)
 end
 
 local function cancel_copies(id, record, places)
-  forget_gone(id, places)
-  local out_there, delivered, still_owing = false, false, {}
+  forget_former_groups(id, places)
+  local may_be_met, is_delivered, owing = false, false, {}
   for _, place in ipairs(places) do
     redis.call('ZREM', retry, copy_of(place.group, id))
     redis.call('ZREM', garbage, copy_of(place.group, id))
     if place.state == 'retry' or place.state == 'garbage' then
       redis.call('HDEL', failures, copy_of(place.group, id))
     else
-      still_owing[#still_owing + 1] = place.group
-      out_there = out_there or place.state ~= 'ready'
-      delivered = delivered or place.state == 'delivered'
+      owing[#owing + 1] = place.group
+      may_be_met = may_be_met or place.state ~= 'ready'
+      is_delivered = is_delivered or place.state == 'delivered'
     end
   end
-  if out_there then
+  if may_be_met then
     redis.call('ZREM', expiring, id)
-    redis.call('HSET', messages, id, husk_of(record))
+    redis.call('HSET', messages, id, cancelled_record(record))
     if redis.call('HEXISTS', owed, id) == 1 then
-      redis.call('HSET', owed, id, table.concat(still_owing, ','))
+      redis.call('HSET', owed, id, table.concat(owing, ','))
     end
-    return delivered and 'delivered' or 'cancelled'
+    return is_delivered and 'delivered' or 'cancelled'
   end
   for _, place in ipairs(places) do
     if place.entry then
@@ -105,17 +94,17 @@ local function cancel(id)
   local record = records[id] or redis.call('HGET', messages, id)
   if not record then
     return is_finished(id, now) and 'finished' or 'unknown'
-  elseif is_husk(record) then
+  elseif is_cancelled(record) then
     return 'cancelled'
   end
-  -- An id may be named twice.
+  -- The caller may name an id twice.
   records[id] = nil
   local places = places_of(id, wanted[id].due, entries[id])
-  local dead = #places > 0
+  local is_dead = #places > 0
   for _, place in ipairs(places) do
-    dead = dead and place.state == 'garbage'
+    is_dead = is_dead and place.state == 'garbage'
   end
-  return dead and 'garbage' or cancel_copies(id, record, places)
+  return is_dead and 'garbage' or cancel_copies(id, record, places)
 end
 
 local replies = {}

@@ -1,4 +1,4 @@
--- Drops all that a topic, or a shard of it, holds, if it holds no messages or is told to all the same.
+-- Drops all keys of a shard, if it holds no messages or if `force` is set.
 --
 -- KEYS[1] messages   hash    message id -> record
 -- KEYS[2] waiting    zset    message id -> due ms
@@ -9,20 +9,19 @@
 -- KEYS[7] retry      zset    copy -> due ms
 -- KEYS[8] failures   hash    copy -> failure
 -- KEYS[9] garbage    zset    copy -> died at, ms
--- KEYS[10] closed    string  there if new messages go elsewhere
--- ARGV[1] force      "1" to drop messages too
--- returns  { 1 if it was dropped, messages that it held }
-local messages = KEYS[1]
-local held = redis.pcall('HLEN', messages)
-if type(held) == 'table' then
-  -- It is no hash: what else it may be goes by force alone.
-  if ARGV[1] ~= '1' then
-    return held
+-- KEYS[10] closed    string  exists if new messages go to other shards
+-- ARGV[1] force      flag    "1" to drop messages, too
+-- returns  { 1 if it was dropped, number of messages that it held }
+local count = redis.pcall('HLEN', messages)
+if type(count) == 'table' then
+  -- The key is no hash. Only `force` removes other types.
+  if not force then
+    return count
   end
-  held = 0
+  count = 0
 end
-if held > 0 and ARGV[1] ~= '1' then
-  return { 0, held }
+if count > 0 and not force then
+  return { 0, count }
 end
 redis.call('UNLINK', unpack(KEYS))
-return { 1, held }
+return { 1, count }

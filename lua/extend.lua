@@ -1,34 +1,30 @@
--- Renews the leases of deliveries that a consumer still owns; never takes one from another. A lease may have a length of
--- its own, which stands in the server's counter of deliveries; managers hear of one that ends early.
+-- Renews the leases of deliveries that a consumer still owns. It never takes a delivery from another consumer. A lease
+-- may have a length of its own, which stands in the server's delivery counter; managers are told when one ends early.
 --
 -- KEYS[1] ready      stream
--- ARGV[1] now_ms     ms, empty for the server's clock
--- ARGV[2] group      whose deliveries these are
--- ARGV[3] consumer   who must own them
--- ARGV[4] lease_ms   length of the leases, 0 for the visibility timeout of the topic
--- ARGV[5] channel    where managers listen; empty where they look in time without being told
--- ARGV[6] topic      named to them
+-- ARGV[1] now_ms     text    ms, empty for the server's clock
+-- ARGV[2] group      text    the group of the deliveries
+-- ARGV[3] consumer   text    the consumer that must own them
+-- ARGV[4] lease_ms   number  length of the leases, 0 for the topic's visibility timeout
+-- ARGV[5] channel    text    where managers listen; empty where they need not be told
+-- ARGV[6] topic      text    the topic, for the message to them
 -- ARGV[7...] entry per delivery
 -- returns  per delivery 1, or 0 where the lease is lost
-local ready = KEYS[1]
---@include clock
---@include entry
---@include lease
-local now = clock(ARGV[1])
-local group, consumer, lease = ARGV[2], ARGV[3], tonumber(ARGV[4])
-local began = string.format('%.0f', now)
+--@include clock, lease
+local now = clock(now_ms)
+local time = string.format('%.0f', now)
 local replies = {}
 for i = 7, #ARGV do
   local pending = redis.call('XPENDING', ready, group, ARGV[i], ARGV[i], 1, consumer)[1]
   if pending then
     local _, state = read_mark(pending[4])
     redis.call(
-      'XCLAIM', ready, group, consumer, 0, ARGV[i], 'TIME', began, 'RETRYCOUNT', write_mark(lease, state), 'JUSTID'
+      'XCLAIM', ready, group, consumer, 0, ARGV[i], 'TIME', time, 'RETRYCOUNT', write_mark(lease_ms, state), 'JUSTID'
     )
   end
   replies[#replies + 1] = pending and 1 or 0
 end
-if ARGV[5] ~= '' then
-  redis.call('PUBLISH', ARGV[5], string.format('%s %.0f lease', ARGV[6], now + lease))
+if channel ~= '' then
+  redis.call('PUBLISH', channel, string.format('%s %.0f lease', topic, now + lease_ms))
 end
 return replies

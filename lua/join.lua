@@ -1,19 +1,18 @@
--- Makes a group on the stream if it is not there. The first group of a stream also gets what is in it already; a later
--- one gets what becomes ready from now on.
+-- Makes a group on the stream, unless it exists. The first group of a stream also gets what is in the stream; a later
+-- group gets what becomes ready from now on.
 --
 -- KEYS[1] ready      stream
--- ARGV[1] group      to make; empty to make the stream alone
--- ARGV[2] most       groups that there may be then; 0 for any number
--- ARGV[3...] known per group that the caller knows of: beside one alone that is none of these, the group is not made;
---            without any of these it is made whatever there is
--- returns  1 if it was made, 0 if it was there, or the name of the group that is there alone; the error TOOMANYGROUPS
---            where there are as many as there may be
-local ready = KEYS[1]
+-- ARGV[1] group      text    the group to make; empty to make only the stream
+-- ARGV[2] most       number  limit of groups, with this one; 0 for none
+-- ARGV[3...] known per group that the caller knows. If the stream has one group and the caller does not know it, the new
+--            group is not made. Without any names, it is made in any case
+-- returns  1 if the group was made, 0 if it existed, or the name of the one unknown group; the error TOOMANYGROUPS where the
+--            limit is reached
 --@include groups
-local groups = list_groups(ready)
+local groups = list_groups()
 
--- A stream is made by way of a group.
-local function open()
+-- Makes the stream, which takes a group for a moment.
+local function make_stream()
   if redis.call('EXISTS', ready) == 1 then
     return 0
   end
@@ -31,20 +30,19 @@ local function is_unknown(name)
   return #ARGV > 2
 end
 
-if ARGV[1] == '' then
-  return open()
+if group == '' then
+  return make_stream()
 end
-for _, group in ipairs(groups) do
-  if group.name == ARGV[1] then
+for _, other in ipairs(groups) do
+  if other.name == group then
     return 0
   end
 end
 if #groups == 1 and is_unknown(groups[1].name) then
   return groups[1].name
 end
-local most = tonumber(ARGV[2])
 if most > 0 and #groups >= most then
   return redis.error_reply('TOOMANYGROUPS the topic has ' .. #groups .. ' groups; max_groups of its policy is ' .. most)
 end
-redis.call('XGROUP', 'CREATE', ready, ARGV[1], #groups == 0 and '0' or '$', 'MKSTREAM')
+redis.call('XGROUP', 'CREATE', ready, group, #groups == 0 and '0' or '$', 'MKSTREAM')
 return 1

@@ -1,5 +1,5 @@
--- Moves due messages from the waiting set, and due retries from the retry set, into the ready stream, lowest due time
--- first. Removes before it adds, so that a full server still drains.
+-- Moves due messages from the waiting set, and due retries from the retry set, into the ready stream, earliest first.
+-- Removes before it adds, so that a full server still drains.
 --
 -- KEYS[1] waiting    zset    message id -> due ms
 -- KEYS[2] retry      zset    copy -> due ms
@@ -7,22 +7,16 @@
 -- KEYS[4] owed       hash    message id -> groups
 -- KEYS[5] failures   hash    copy -> failure
 -- KEYS[6] messages   hash    message id -> record
--- ARGV[1] now_ms     ms, empty for the server's clock
--- ARGV[2] limit      at most so many of each set
--- returns  { now ms, promoted, next due ms or -1, 1 if a batch was full }
-local waiting, retry, ready, owed, failures, messages = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
---@include clock
---@include record
---@include groups
---@include failure
---@include wake
-local now = clock(ARGV[1])
-local limit = tonumber(ARGV[2])
+-- ARGV[1] now_ms     text    ms, empty for the server's clock
+-- ARGV[2] limit      number  at most so many of each set
+-- returns  { now ms, number promoted, next due ms or -1, 1 if a batch was full }
+--@include clock, failure, groups, record, wake
+local now = clock(now_ms)
 
--- What is due of a set, and when the next one is, nil for never. `prepare` is called before anything is taken: what it
--- raises leaves all where it is.
+-- Takes the due members out of a set. Returns them with their scores, and the time of the next member, nil for none.
+-- Calls `prepare` before it takes any: if that raises an error, nothing has changed.
 local function take_due(zset, prepare)
-  -- Mostly one is due, or none: then this look tells all.
+  -- Mostly one member is due, or none. Then this one command suffices.
   local due = redis.call('ZRANGE', zset, 0, 1, 'WITHSCORES')
   local first, second = tonumber(due[2]), tonumber(due[4])
   if not first or first > now then
@@ -40,7 +34,8 @@ local function take_due(zset, prepare)
   return { due[1], due[2] }, second
 end
 
--- A stream takes no entry any more once it has had one of the highest id, which others may add: what is left goes back.
+-- Puts the rest back where the stream refuses an entry. A stream takes no more entries once it has had one with the
+-- highest id, which other programs may add.
 local function put_back(zset, due, from, refusal)
   for i = from, #due, 2 do
     redis.call('ZADD', zset, due[i + 1], due[i])
@@ -49,17 +44,18 @@ local function put_back(zset, due, from, refusal)
 end
 
 local owing
-local function count_groups()
-  owing = owing_groups(ready)
+local function read_owing()
+  owing = owing_groups()
 end
 
-local due_messages, next_message = take_due(waiting, count_groups)
+local due_messages, next_message = take_due(waiting, read_owing)
 if #due_messages > 0 then
   for i = 1, #due_messages, 2 do
     if owing then
       redis.call('HSET', owed, due_messages[i], owing)
     end
-    -- A whole score is the due time as it stands; to read and write it as a number takes longer than the rest.
+    -- A score without a fraction is the due time. Converting it to a number and back would take longer than all the
+    -- rest.
     local due = due_messages[i + 1]
     if string.find(due, '.', 1, true) then
       due = math.ceil(tonumber(due))
@@ -74,9 +70,8 @@ end
 local due_retries, next_retry = take_due(retry)
 local returned = 0
 if #due_retries > 0 then
---@include budget
---@include again
-  -- A copy whose failure was deleted or cannot be read has had one delivery at least.
+  --@include again, budget
+  -- The failure of a copy whose own was deleted or cannot be read. It has had at least one delivery.
   local function first_failure(id, due)
     local limits = read_record(redis.call('HGET', messages, id) or '')
     return { attempts = 1, entry = '0-0', due = limits and limits.due or due, at = now, reason = 'unknown', error = '' }
@@ -99,5 +94,5 @@ if #due_retries > 0 then
 end
 
 local next_due = math.min(next_message or math.huge, next_retry or math.huge)
-local full = (#due_messages == 2 * limit or #due_retries == 2 * limit or returned > 0) and 1 or 0
-return { now, (#due_messages + #due_retries) / 2 - returned, next_due < math.huge and math.ceil(next_due) or -1, full }
+local is_full = (#due_messages == 2 * limit or #due_retries == 2 * limit or returned > 0) and 1 or 0
+return { now, (#due_messages + #due_retries) / 2 - returned, next_due < math.huge and math.ceil(next_due) or -1, is_full }

@@ -1,4 +1,4 @@
--- Deletes dead letters for good. Ids that no group has acked may be sent again at once.
+-- Deletes dead letters for good. An id that no group has acked may be sent again at once.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record
@@ -8,17 +8,9 @@
 -- KEYS[6] failures   hash    copy -> failure
 -- KEYS[7] garbage    zset    copy -> died at, ms
 -- ARGV[1...] copy per dead letter
--- returns  { dead letters done, from the first on, how many were there }
-local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local failures, garbage = KEYS[6], KEYS[7]
---@include record
---@include groups
---@include failure
---@include owes
---@include forget
---@include budget
---@include dead
-local done, there = end_dead({ unpack(ARGV, 1) }, list_groups(ready), function(copy)
+-- returns  { number of dead letters done, from the first on, number that were there }
+--@include dead, groups
+local done, purged = end_dead({ unpack(ARGV, 1) }, list_groups(), function(copy)
   return redis.call('ZREM', garbage, copy) == 1
 end)
-return { done, there }
+return { done, purged }

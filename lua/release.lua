@@ -1,20 +1,15 @@
--- Gives deliveries of one group back that have not begun: each is ready again at once, without having spent an attempt.
--- Fenced by the delivery: one that is no longer pending changes nothing.
+-- Gives back deliveries of one group that have not begun. Each is ready again at once, without an attempt spent. A
+-- delivery that is no longer pending changes nothing.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record
 -- KEYS[3] failures   hash    copy -> failure
--- ARGV[1] now_ms     ms, empty for the server's clock
--- ARGV[2] group      whose deliveries these are
+-- ARGV[1] now_ms     text    ms, empty for the server's clock
+-- ARGV[2] group      text    the group of the deliveries
 -- ARGV[3...] entry, id, attempt, due per delivery
--- returns  { deliveries done, from the first on, how many were given back }
-local ready, messages, failures = KEYS[1], KEYS[2], KEYS[3]
---@include clock
---@include record
---@include failure
---@include budget
---@include again
-local now, group = clock(ARGV[1]), ARGV[2]
+-- returns  { number of deliveries done, from the first on, number given back }
+--@include again, budget, clock, failure, record
+local now = clock(now_ms)
 local COMMANDS = 6
 local done, released = 0, 0
 for i = 3, #ARGV, 4 do
@@ -22,7 +17,7 @@ for i = 3, #ARGV, 4 do
   if not afford(work_on(id, COMMANDS, 1)) then
     break
   end
-  -- Read first: a key of another type refuses the call before anything is done.
+  -- HGET comes first: if the key has another type, it fails before anything has changed.
   local record = redis.call('HGET', messages, id)
   if redis.call('XACK', ready, group, entry) == 1 and record and is_of(record, due, entry) then
     local copy = copy_of(group, id)

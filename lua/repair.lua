@@ -1,4 +1,4 @@
--- Mends what an audit found of one message, if nothing has changed since it looked.
+-- Repairs what an audit found of one message, if nothing has changed since.
 --
 -- KEYS[1] messages   hash    message id -> record
 -- KEYS[2] waiting    zset    message id -> due ms
@@ -9,31 +9,24 @@
 -- KEYS[7] retry      zset    copy -> due ms
 -- KEYS[8] failures   hash    copy -> failure
 -- KEYS[9] garbage    zset    copy -> died at, ms
--- ARGV[1] now_ms     ms, empty for the server's clock
--- ARGV[2] print      of the look
--- ARGV[3] id         the message
--- ARGV[4] since      as in the look
--- ARGV[5] names      as in the look
--- ARGV[6] hints      as in the look, with commas between
--- ARGV[7...] verb, name, member, value per step; `name` is a key's; verb "ready" makes the copy of group `name` ready
---            again, due at `value`, "wait" has the message wait for the due time of its record, and "ack" settles entry
---            `member` in group `value`
--- returns  1 if it was mended, 0 if something has changed
-local messages, waiting, ready, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local owed, retry, failures, garbage = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
---@include clock
---@include record
---@include entry
---@include groups
---@include failure
---@include look
-local now, id = clock(ARGV[1]), ARGV[3]
+-- ARGV[1] now_ms     text    ms, empty for the server's clock
+-- ARGV[2] fingerprint text   fingerprint of the evidence, from `inspect`
+-- ARGV[3] id         text    the message
+-- ARGV[4] since      text    as given to `inspect`
+-- ARGV[5] names      text    as given to `inspect`
+-- ARGV[6] hints      text    as given to `inspect`, separated by commas
+-- ARGV[7...] verb, name, member, value per step; `name` is a key's name. Verb "ready" makes the copy of group `name` ready
+--            again, due at `value`. "wait" makes the message wait for the due time of its record. "ack" acks entry `member`
+--            in group `value`
+-- returns  1 if it was repaired, 0 if something has changed
+--@include clock, evidence, failure, groups, record
+local now = clock(now_ms)
 local key_of = {
   messages = messages, waiting = waiting, ready = ready, expiring = expiring, finished = finished,
   owed = owed, retry = retry, failures = failures, garbage = garbage,
 }
 
--- With the attempts that are known to have been made.
+-- Makes a copy ready again, with the attempts that are known.
 local function make_ready(group, due)
   local record = redis.call('HGET', messages, id)
   if record and sent_by(record, now) ~= record then
@@ -73,7 +66,7 @@ local steps = {
   wait = wait,
 }
 
-if print_of(look(id, ARGV[4], ARGV[5], names_in(ARGV[6]))) ~= ARGV[2] then
+if fingerprint_of(gather_evidence(id, since, names, names_in(hints))) ~= fingerprint then
   return 0
 end
 for i = 7, #ARGV, 4 do

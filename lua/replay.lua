@@ -1,28 +1,23 @@
--- Makes dead letters ready again, with all attempts before them and without a time to live. A copy goes to its group; one
--- that no group ever had goes to all.
+-- Makes dead letters ready again, with all attempts left and without a time to live. A copy goes to its group. A copy
+-- that no group has had goes to all groups.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record
 -- KEYS[3] owed       hash    message id -> groups
 -- KEYS[4] failures   hash    copy -> failure
 -- KEYS[5] garbage    zset    copy -> died at, ms
--- ARGV[1] now_ms     ms, empty for the server's clock
+-- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2...] copy per dead letter
--- returns  { dead letters done, from the first on, per dead letter "replayed", "unknown", or why nothing was changed:
---            "no group", its group does not exist any more, or "unreadable", its record is damaged or of a later release }
-local ready, messages, owed, failures, garbage = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
---@include clock
---@include record
---@include groups
---@include failure
---@include budget
-local now = clock(ARGV[1])
-local known = {}
-for _, group in ipairs(list_groups(ready)) do
-  known[group.name] = true
+-- returns  { number of dead letters done, from the first on, per dead letter "replayed", "unknown", or why nothing changed:
+--            "no group" (its group is gone) or "unreadable" (its record is damaged or of a later release) }
+--@include budget, clock, failure, groups, record
+local now = clock(now_ms)
+local exists = {}
+for _, group in ipairs(list_groups()) do
+  exists[group.name] = true
 end
 
-local owing = owing_groups(ready)
+local owing = owing_groups()
 
 local function replay_to_all(id, due)
   if owing then
@@ -44,12 +39,12 @@ local function replay(copy)
   local group, id = split_copy(copy)
   if not redis.call('ZSCORE', garbage, copy) then
     return 'unknown'
-  elseif group ~= '' and not known[group] then
+  elseif group ~= '' and not exists[group] then
     return 'no group'
   end
   local record = redis.call('HGET', messages, id)
   local limits = read_record(record or '')
-  if record and not limits and not is_husk(record) then
+  if record and not limits and not is_cancelled(record) then
     return 'unreadable'
   end
   redis.call('ZREM', garbage, copy)
@@ -57,9 +52,9 @@ local function replay(copy)
     redis.call('HDEL', failures, copy)
     return 'unknown'
   end
-  local lifted = sent_by(without_ttl(record), now)
-  if lifted ~= record then
-    redis.call('HSET', messages, id, lifted)
+  local lasting = sent_by(without_ttl(record), now)
+  if lasting ~= record then
+    redis.call('HSET', messages, id, lasting)
   end
   if group == '' then
     replay_to_all(id, limits.due)
@@ -70,7 +65,8 @@ local function replay(copy)
 end
 
 -- The record is read, and written without its time to live.
-local COMMANDS, TIMES = 8, 2
+local COMMANDS = 8
+local TIMES = 2
 local replies = {}
 for i = 2, #ARGV do
   if not afford(work_on(select(2, split_copy(ARGV[i])), COMMANDS, TIMES)) then

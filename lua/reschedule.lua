@@ -1,5 +1,5 @@
--- Gives waiting messages, and messages to be retried, another due time. A time to live counts from the new due time of a
--- waiting message; a retry does not renew it.
+-- Gives waiting messages, and messages to be retried, another due time. The time to live of a waiting message counts
+-- from its new due time. That of a retry stays as it is.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record
@@ -10,42 +10,32 @@
 -- KEYS[7] retry      zset    copy -> due ms
 -- KEYS[8] garbage    zset    copy -> died at, ms
 -- KEYS[9] waiting    zset    message id -> due ms
--- ARGV[1] now_ms     ms, empty for the server's clock
--- ARGV[2] channel    where managers listen
--- ARGV[3] topic      named in the wake
--- ARGV[4] sent_ms    only the message that was sent then, ms; empty for whichever has the id
+-- ARGV[1] now_ms     text    ms, empty for the server's clock
+-- ARGV[2] channel    text    where managers listen
+-- ARGV[3] topic      text    the topic, for the wake
+-- ARGV[4] sent_ms    text    reschedule only a message sent at this time, ms; empty for any message
 -- ARGV[5...] id, due per message; due is "+ms" from now or an absolute time in ms
--- returns  { messages done, from the first on, per message { outcome, due ms or 0 } }; outcome "rescheduled", or why not:
---            "another" (the id is that of a message of another time), "ready", "delivered", "garbage", "finished", "unknown"
-local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
---@include clock
---@include record
---@include finished
---@include entry
---@include groups
---@include failure
---@include owes
---@include places
---@include due
---@include wake
---@include budget
-local now = clock(ARGV[1])
+-- returns  { number of messages done, from the first on, per message { outcome, due ms or 0 } }; outcome "rescheduled", or why
+--            nothing changed: "another" (the id belongs to a message sent at another time), "ready", "delivered", "garbage",
+--            "finished", "unknown"
+--@include budget, clock, due, failure, finished, places, record, wake
+local now = clock(now_ms)
 local before = math.min(earliest(waiting) or math.huge, earliest(retry) or math.huge)
 local first
--- The record of a message that waits is read, and written anew.
-local COMMANDS, TIMES = 8, 2
+-- The record of a waiting message is read and written.
+local COMMANDS = 8
+local TIMES = 2
 local ids, dues, records, wanted = {}, {}, {}, {}
 for i = 5, #ARGV, 2 do
   local id = ARGV[i]
-  local waits = redis.call('ZSCORE', waiting, id)
-  if not afford(waits and work_on(id, COMMANDS, TIMES) or work_on(id, commands_on_places(), 1)) then
+  local score = redis.call('ZSCORE', waiting, id)
+  if not afford(score and work_on(id, COMMANDS, TIMES) or work_on(id, commands_on_places(), 1)) then
     break
   end
   local record = redis.call('HGET', messages, id)
-  if record and not is_husk(record) then
+  if record and not is_cancelled(record) then
     records[id] = record
-    wanted[id] = not waits and read_wanted(record) or nil
+    wanted[id] = not score and read_wanted(record) or nil
   end
   ids[#ids + 1], dues[#dues + 1] = id, due_of(ARGV[i + 1], now)
 end
@@ -62,7 +52,7 @@ end
 
 local function reschedule(id, due)
   local record = records[id]
-  if ARGV[4] ~= '' and is_another(record, ARGV[4]) then
+  if sent_ms ~= '' and is_another(record, sent_ms) then
     return 'another'
   end
   if not record then
@@ -73,18 +63,17 @@ local function reschedule(id, due)
     return 'rescheduled'
   end
   local limits = read_record(record) or { priority = 0 }
-  local places = places_of(id, wanted[id].due, entries[id])
-  local retries, other = {}, nil
-  for _, place in ipairs(places) do
+  local retries, obstacle = {}, nil
+  for _, place in ipairs(places_of(id, wanted[id].due, entries[id])) do
     if place.state == 'retry' then
       retries[#retries + 1] = score_of(due, limits.priority)
       retries[#retries + 1] = copy_of(place.group, id)
-    elseif other ~= 'delivered' then
-      other = place.state == 'unknown' and 'ready' or place.state
+    elseif obstacle ~= 'delivered' then
+      obstacle = place.state == 'unknown' and 'ready' or place.state
     end
   end
-  if other or #retries == 0 then
-    return other or 'unknown'
+  if obstacle or #retries == 0 then
+    return obstacle or 'unknown'
   end
   redis.call('ZADD', retry, unpack(retries))
   return 'rescheduled'
@@ -99,5 +88,5 @@ for i, id in ipairs(ids) do
   end
   replies[#replies + 1] = { outcome, outcome == 'rescheduled' and due or 0 }
 end
-wake_if_earlier(first, before, ARGV[2], ARGV[3])
+wake_if_earlier(first, before, channel, topic)
 return { #replies, replies }

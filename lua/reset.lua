@@ -1,6 +1,6 @@
--- Removes keys that are of another type than ours, and makes a stream anew, with its groups, that takes no more entries:
--- it had one of the highest id, which anybody may add who may send. What had its place there is then lost, and mended as
--- such.
+-- Removes keys of a wrong type, and remakes a stream that takes no more entries, with its groups. A stream takes no
+-- more once it has had an entry with the highest id, which anybody who may send can add. The messages in it are then
+-- lost from the stream, and repaired as such.
 --
 -- KEYS[1] waiting    zset    message id -> due ms
 -- KEYS[2] ready      stream
@@ -11,10 +11,8 @@
 -- KEYS[7] retry      zset    copy -> due ms
 -- KEYS[8] failures   hash    copy -> failure
 -- KEYS[9] garbage    zset    copy -> died at, ms
--- KEYS[10] closed    string  there if new messages go elsewhere
--- returns  how many keys were removed, or made anew
-local waiting, ready, messages, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local owed, retry, failures, garbage, closed = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+-- KEYS[10] closed    string  exists if new messages go to other shards
+-- returns  number of keys that were removed or remade
 --@include groups
 local LAST = '18446744073709551615-18446744073709551615'
 local TYPES = {
@@ -32,18 +30,18 @@ local function is_full()
   return false
 end
 
-local changed = 0
-for key, type_of_ours in pairs(TYPES) do
-  local kind = redis.call('TYPE', key)['ok']
-  if kind ~= 'none' and kind ~= type_of_ours then
-    changed = changed + redis.call('UNLINK', key)
+local count = 0
+for key, expected_type in pairs(TYPES) do
+  local actual_type = redis.call('TYPE', key)['ok']
+  if actual_type ~= 'none' and actual_type ~= expected_type then
+    count = count + redis.call('UNLINK', key)
   end
 end
 if is_full() then
-  local groups = list_groups(ready)
-  changed = changed + redis.call('UNLINK', ready)
+  local groups = list_groups()
+  count = count + redis.call('UNLINK', ready)
   for _, group in ipairs(groups) do
     redis.call('XGROUP', 'CREATE', ready, group.name, '0', 'MKSTREAM')
   end
 end
-return changed
+return count

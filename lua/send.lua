@@ -1,5 +1,5 @@
--- Stores messages and schedules them: due later -> waiting, due now -> ready. An id that is alive, or known from its
--- dedup window, is left as it is and reported as a duplicate.
+-- Stores messages and schedules them: a message due later waits, one due now is ready. An id that is alive, or that the
+-- dedup window knows, is a duplicate: nothing changes.
 --
 -- KEYS[1] messages   hash    message id -> record
 -- KEYS[2] waiting    zset    message id -> due ms
@@ -7,40 +7,33 @@
 -- KEYS[4] expiring   zset    message id -> expiry ms
 -- KEYS[5] finished   zset    message id -> forget at, ms
 -- KEYS[6] owed       hash    message id -> groups
--- KEYS[7] closed     string  there if new messages go elsewhere
--- ARGV[1] now_ms     ms, empty for the server's clock
--- ARGV[2] channel    where managers listen
--- ARGV[3] topic      named in the wake
+-- KEYS[7] closed     string  exists if new messages go to other shards
+-- ARGV[1] now_ms     text    ms, empty for the server's clock
+-- ARGV[2] channel    text    where managers listen
+-- ARGV[3] topic      text    the topic, for the wake
 -- ARGV[4...] id, due, content per message; due is "+ms" from now or an absolute time in ms, content is the record
 --            after its stamp
--- returns  per message its due time in ms, or 0 for a duplicate; the error RESHARDED where it is closed
-local messages, waiting, ready, expiring, finished, owed = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local closed = KEYS[7]
---@include clock
---@include record
---@include finished
---@include groups
---@include due
---@include wake
+-- returns  per message its due time in ms, or 0 for a duplicate; the error RESHARDED where the shard is closed
+--@include clock, due, finished, groups, record, wake
 if redis.call('EXISTS', closed) == 1 then
-  return redis.error_reply('RESHARDED new messages of ' .. ARGV[3] .. ' go elsewhere')
+  return redis.error_reply('RESHARDED new messages of ' .. topic .. ' go to other shards')
 end
-local now = clock(ARGV[1])
+local now = clock(now_ms)
 
 local scheduled, expiries, immediate, replies = {}, {}, {}, {}
-local first, first_exact, argument, due, exact, head, alive
+local first, first_exact, text, due, exact, head, alive
 for i = 4, #ARGV, 3 do
   local id, content = ARGV[i], ARGV[i + 2]
   -- Many messages of a batch have the same delay.
-  if ARGV[i + 1] ~= argument then
-    argument = ARGV[i + 1]
-    due = due_of(argument, now)
+  if ARGV[i + 1] ~= text then
+    text = ARGV[i + 1]
+    due = due_of(text, now)
     exact, head = string.format('%d', due), stamp(now, due)
   end
-  -- HSETNX is the first write: a server without memory refuses it, and with it the whole send.
-  if chosen(id) and is_finished(id, now) then
+  -- HSETNX is the first write. A server without memory refuses it, and with it the whole send.
+  if is_chosen(id) and is_finished(id, now) then
     replies[#replies + 1] = 0
-    -- Acked by one group, it may be alive for another.
+    -- A message that one group acked may be alive for another.
     alive = redis.call('HEXISTS', messages, id) == 1 and id or alive
   elseif redis.call('HSETNX', messages, id, head .. content) == 0 then
     replies[#replies + 1] = 0
@@ -68,11 +61,11 @@ if #expiries > 0 then
   redis.call('ZADD', expiring, unpack(expiries))
 end
 if first then
-  -- Cheaper than `earliest`, and every send asks.
-  local none_before = redis.call('ZCOUNT', waiting, '-inf', first_exact) == 0
+  -- ZCOUNT is cheaper than `earliest`, and every send asks.
+  local is_first = redis.call('ZCOUNT', waiting, '-inf', first_exact) == 0
   redis.call('ZADD', waiting, unpack(scheduled))
-  if none_before then
-    wake(first, ARGV[2], ARGV[3])
+  if is_first then
+    wake(first, channel, topic)
   end
 end
 if #immediate > 0 then
@@ -84,7 +77,7 @@ if #immediate > 0 then
     end
     return a.position < b.position
   end)
-  local owing = owing_groups(ready)
+  local owing = owing_groups()
   for _, message in ipairs(immediate) do
     if owing then
       redis.call('HSET', owed, message.id, owing)
@@ -93,8 +86,8 @@ if #immediate > 0 then
   end
 end
 if alive and not first and #immediate == 0 then
-  -- WAIT and WAITAOF ask about the last write of their connection. Here that must not be one from before the send that
-  -- this one repeats.
+  -- WAIT and WAITAOF ask about the last write of their connection. That must not be one from before the first send of
+  -- this message, so a repeated send writes too.
   redis.call('HSET', messages, alive, redis.call('HGET', messages, alive))
 end
 return replies

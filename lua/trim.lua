@@ -1,26 +1,23 @@
--- Removes from the stream what every group has acked, and never anything else; then consumers that have been away for
--- long and have nothing pending. Its work is bounded; to be repeated while there is more.
+-- Removes entries that every group has acked from the stream, and no others. Then removes consumers that have been idle
+-- for long and have nothing pending. A call bounds its work; the caller repeats it while there is more.
 --
 -- KEYS[1] ready      stream
--- ARGV[1] spent_ms   idle time after which a consumer is spent
+-- ARGV[1] spent_ms   number  remove consumers that are idle for longer
 -- returns  { entries removed, consumers removed, entries left, flat { group, deliveries pending }, 1 if there is more }
-local ready = KEYS[1]
---@include clock
---@include entry
---@include groups
+--@include clock, entry, groups
 local function remove_spent(group)
-  local removed = 0
+  local count = 0
   for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', ready, group)) do
     local consumer = fields_of(info)
-    if consumer['pending'] == 0 and consumer['idle'] > tonumber(ARGV[1]) then
+    if consumer['pending'] == 0 and consumer['idle'] > spent_ms then
       redis.call('XGROUP', 'DELCONSUMER', ready, group, consumer['name'])
-      removed = removed + 1
+      count = count + 1
     end
   end
-  return removed
+  return count
 end
 
-local groups = list_groups(ready)
+local groups = list_groups()
 local keep_from, pending = nil, {}
 for _, group in ipairs(groups) do
   local from = entry_behind(group.last)
@@ -34,23 +31,23 @@ for _, group in ipairs(groups) do
   end
 end
 
--- A look at a consumer takes some 3 us. Where there are too many for one call, it begins with another group the next time.
-local LOOKS = 1000
-local first, seen, consumers = server_ms() % math.max(1, #groups), 0, 0
+-- Reading one consumer takes about 3 us. If there are too many for one call, the next call begins with another group.
+local MOST_CONSUMERS = 1000
+local first, seen, removed = server_ms() % math.max(1, #groups), 0, 0
 for i = 0, #groups - 1 do
   local group = groups[(first + i) % #groups + 1]
-  if seen == 0 or seen + group.consumers <= LOOKS then
+  if seen == 0 or seen + group.consumers <= MOST_CONSUMERS then
     seen = seen + group.consumers
-    consumers = consumers + remove_spent(group.name)
+    removed = removed + remove_spent(group.name)
   end
 end
 
--- Whole nodes of the stream first, as many as a few milliseconds are enough for even if most of their entries were
--- deleted before; then the rest of one.
-local MOST = 20000
-local trimmed = keep_from and redis.call('XTRIM', ready, 'MINID', '~', keep_from, 'LIMIT', MOST) or 0
-local more = trimmed > MOST / 2
-if keep_from and not more then
+-- Whole nodes of the stream come first, as many as take a few milliseconds even if most of their entries were deleted
+-- before. Then the rest of one node.
+local MOST_ENTRIES = 20000
+local trimmed = keep_from and redis.call('XTRIM', ready, 'MINID', '~', keep_from, 'LIMIT', MOST_ENTRIES) or 0
+local has_more = trimmed > MOST_ENTRIES / 2
+if keep_from and not has_more then
   trimmed = trimmed + redis.call('XTRIM', ready, 'MINID', '=', keep_from)
 end
-return { trimmed, consumers, redis.call('XLEN', ready), pending, more and 1 or 0 }
+return { trimmed, removed, redis.call('XLEN', ready), pending, has_more and 1 or 0 }

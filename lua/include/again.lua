@@ -1,6 +1,9 @@
--- Makes one group's copy ready again by an entry of its own. Needs the local: ready.
--- failure = what is known of the copy; `attempts`, `due` and `reason` decide. Notes the entry in it, and writes it. Returns
--- the error of a stream that takes no entry any more.
+-- Makes one group's copy ready again, by an entry of its own.
+-- Needs the keys: ready, failures.
+--@include failure
+
+-- `failure` says what is known of the copy; `attempts`, `due` and `reason` decide the entry. Writes the failure with
+-- the new entry in it. Returns the error of a stream that takes no more entries.
 local function make_ready_again(group, id, failure, at)
   local fields = { 'id', id, 'due', failure.due, 'n', failure.attempts + 1, 'g', group, 'at', at }
   if failure.reason == 'isolated' then
@@ -14,7 +17,7 @@ local function make_ready_again(group, id, failure, at)
   redis.call('HSET', failures, copy_of(group, id), write_failure(failure))
 end
 
--- Puts a delivery back that was to be made ready again, and could not: as it was, or as one of a worker, not begun.
+-- Makes a delivery pending again, after `make_ready_again` failed: as it was, or as a worker's that has not begun.
 local function keep_pending(group, entry, consumer, idle, count)
   redis.call(
     'XCLAIM', ready, group, consumer or '~refused~', 0, entry, 'IDLE', idle or 0, 'RETRYCOUNT', count or 1, 'FORCE',

@@ -1,25 +1,27 @@
--- Bounds the work of one call, so that no other client waits long. Work is counted in bytes of records that are read or
--- written, and a command counts as much as a KiB, which takes about as long: some 2 us. A script cannot measure time:
--- the server's clock stands still in it, on some servers.
-local WORK, PER_COMMAND = 4 * 1024 * 1024, 1024
+-- Bounds the work of one call, so that other clients wait a short time. Work is the bytes of records that a script
+-- reads or writes. A command counts as one KiB, which takes as long: about 2 us. A script cannot measure time, because
+-- on some servers the clock stands still while it runs.
+-- Needs the key: messages.
+local WORK = 4 * 1024 * 1024
+local PER_COMMAND = 1024
 local spent, allowed = 0, WORK
 
--- Begins anew with a share of the whole, for a script that does several things of which none may starve.
+-- Starts a new budget, a share of the whole. A script with several duties calls it before each, so that none starves.
 local function allow(share)
   spent, allowed = 0, share * WORK
 end
 
--- Takes so much from what is left; says whether there was so much. The first work is always done, however much it is.
+-- Spends work. Returns whether the budget allowed it. The first work is always allowed, however much it is.
 local function afford(work)
-  local first = spent == 0
+  local is_first = spent == 0
   spent = spent + work
-  return first or spent <= allowed
+  return is_first or spent <= allowed
 end
 
--- What it takes to free a record, as a share of what it takes to read it.
+-- The work of freeing a record, as a share of the work of reading it.
 local FREED = 1 / 16
 
--- The work of one item: so many commands, and its record so many times. Needs the local: messages.
+-- The work of one item: some commands, and its record some times.
 local function work_on(id, commands, times)
   return commands * PER_COMMAND + redis.call('HSTRLEN', messages, id) * times
 end

@@ -1,29 +1,34 @@
--- Ends dead letters, as many of them as there is work left for. `remove` takes a copy out of garbage, and says whether it
--- was there. Result: how many copies were looked at, and how many were there. What `groups` have, those that exist, a
--- cancel would have found: only of the others the records are read. Needs the locals: messages, failures.
+-- Ends dead letters.
+-- Needs the keys: messages, owed, expiring, finished, failures.
+--@include budget, failure, forget
+
+-- Ends as many copies as the budget allows. `remove` takes a copy out of garbage, and returns whether it was there.
+-- `groups` are the existing groups. A cancel would have found their copies, so records are read only for copies of
+-- other groups. Returns how many copies were handled, and how many were there.
 local function end_dead(copies, groups, remove)
-  local commands, alive, dead, done, there = 6, {}, {}, 0, 0
+  local COMMANDS = 6
+  local exists, ids_of, done, removed = {}, {}, 0, 0
   for _, group in ipairs(groups) do
-    alive[group.name] = true
+    exists[group.name] = true
   end
   for _, copy in ipairs(copies) do
     local group, id = split_copy(copy)
-    if not afford(work_on(id, commands, alive[group] and FREED or 1)) then
+    if not afford(work_on(id, COMMANDS, exists[group] and FREED or 1)) then
       break
     end
     done = done + 1
     if remove(copy) then
-      there = there + 1
-      if alive[group] or is_current(group, id) then
-        dead[group] = dead[group] or {}
-        table.insert(dead[group], id)
+      removed = removed + 1
+      if exists[group] or is_current(group, id) then
+        ids_of[group] = ids_of[group] or {}
+        table.insert(ids_of[group], id)
       else
         redis.call('HDEL', failures, copy)
       end
     end
   end
-  for group, ids in pairs(dead) do
+  for group, ids in pairs(ids_of) do
     end_copies(group, ids)
   end
-  return done, there
+  return done, removed
 end

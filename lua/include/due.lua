@@ -1,7 +1,7 @@
--- A due time as callers give it: "+ms" from now, or an absolute time in ms.
-local function due_of(argument, now)
-  if string.byte(argument) == 43 then
-    return now + tonumber(string.sub(argument, 2))
+-- Reads a due time as callers give it: "+ms" from now, or an absolute time in ms.
+local function due_of(text, now)
+  if string.byte(text) == 43 then
+    return now + tonumber(string.sub(text, 2))
   end
-  return tonumber(argument)
+  return tonumber(text)
 end

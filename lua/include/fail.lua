@@ -1,28 +1,32 @@
--- What becomes of a delivery that was not acked. Needs the locals: messages, owed, expiring, finished, failures, retry,
--- garbage, policy.
--- The attempt counts, then: attempts left -> retry set, none left or `final` -> garbage, expired -> by policy.
+-- Decides what follows a delivery that was not acked. The attempt counts. Attempts left: the copy goes to the retry
+-- set. No attempts left, or `final`: it goes to garbage. Expired: the policy decides.
+-- Needs the keys: messages, owed, expiring, finished, failures, retry, garbage.
+--@include failure, forget, owes, record
 
--- Deliveries beyond the attempts of the policy, for a message that was abandoned each time while others ran beside it.
+-- Extra deliveries for a message that was abandoned each time while others ran beside it.
 local SPARE = 3
 
-local function backoff(attempt)
+-- The delay before the next attempt, in ms. Its jitter comes from math.random, so the script must seed that.
+local function backoff(policy, attempt)
   local delay, jitter = policy.backoff_base_ms, policy.backoff_jitter
   if policy.backoff == 'exponential' then
     delay = delay * 2 ^ math.min(attempt - 1, 62)
   end
-  -- No delay exceeds the cap. The jitter ends there, rather than being cut: delays that are cut would be equal.
+  -- No delay exceeds the cap. The delay is lowered before the jitter: cutting it afterwards would make many delays
+  -- equal.
   delay = math.min(delay, policy.backoff_cap_ms / (1 + jitter))
   return math.min(policy.backoff_cap_ms, math.ceil(delay * (1 + jitter * (2 * math.random() - 1))))
 end
 
--- Puts a copy among the dead letters, with what is known of it.
+-- Puts a copy into garbage, with its failure.
 local function bury(group, id, failure, now)
   redis.call('ZADD', garbage, now, copy_of(group, id))
   redis.call('HSET', failures, copy_of(group, id), write_failure(failure))
   return 'garbage'
 end
 
-local function expire(group, id, failure, now)
+-- Drops an expired copy or puts it into garbage, by the policy.
+local function expire(policy, group, id, failure, now)
   if policy.on_expire == 'drop' then
     end_copies(group, { id }, now + policy.dedup_window_ms)
     return 'dropped'
@@ -31,13 +35,13 @@ local function expire(group, id, failure, now)
   return bury(group, id, failure, now)
 end
 
--- The record of a delivery whose message still waits for the group. Ends what was cancelled.
-local function wanted(group, delivery)
+-- The record of a delivery, or nil where the group no longer owes the message. Ends a copy whose message was cancelled.
+local function record_of(group, delivery)
   local id, record = delivery.id, redis.call('HGET', messages, delivery.id)
   if not record or not is_of(record, delivery.due, delivery.entry) or not owes(group, id) then
     return nil
   end
-  if is_husk(record) then
+  if is_cancelled(record) then
     end_copies(group, { id })
     return nil
   end
@@ -51,17 +55,17 @@ local function is_second(group, delivery)
     and (before.reason == 'abandoned' or before.reason == 'isolated')
 end
 
--- Attempts left after a delivery, less than 0 where there are none. What was abandoned may have died with a worker that
--- another message killed: only while it runs alone is that known to be its own doing.
+-- How many attempts are left after a delivery; below 0 for none. An abandoned message may have died with a worker that
+-- another message killed. Only a message that ran alone is certainly the cause.
 local function attempts_left(delivery, most)
   local left = most - delivery.attempt
   return delivery.reason == 'abandoned' and not delivery.alone and left + SPARE or left
 end
 
 -- delivery = { entry, id, attempt, due, reason, error, delay (ms, nil for backoff), final, alone }.
--- Returns 'retry' and its due time, 'garbage', 'dropped', or 'gone' when the message no longer waits for this group.
-local function fail(group, delivery, now)
-  local id, record = delivery.id, wanted(group, delivery)
+-- Returns 'retry' and its due time, 'garbage', 'dropped', or 'gone' where the group no longer owes the message.
+local function fail(policy, group, delivery, now)
+  local id, record = delivery.id, record_of(group, delivery)
   if not record then
     return 'gone'
   end
@@ -74,12 +78,12 @@ local function fail(group, delivery, now)
   if delivery.final or attempts_left(delivery, most) < 0 then
     return bury(group, id, failure, now)
   elseif limits.expires and limits.expires <= now then
-    return expire(group, id, failure, now)
+    return expire(policy, group, id, failure, now)
   end
   if delivery.reason == 'abandoned' and (delivery.attempt > most or is_second(group, delivery)) then
     failure.reason = 'isolated'
   end
-  local due = now + (delivery.delay or backoff(delivery.attempt))
+  local due = now + (delivery.delay or backoff(policy, delivery.attempt))
   redis.call('ZADD', retry, score_of(due, limits.priority), copy_of(group, id))
   redis.call('HSET', failures, copy_of(group, id), write_failure(failure))
   return 'retry', due

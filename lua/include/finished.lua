@@ -1,4 +1,5 @@
--- Whether an id is known from its dedup window. Needs the local: finished.
+-- Whether the dedup window still knows an id.
+-- Needs the key: finished.
 local function is_finished(id, now)
   local until_ms = redis.call('ZSCORE', finished, id)
   return until_ms and tonumber(until_ms) > now

@@ -1,15 +1,17 @@
--- Ends messages. Needs the locals: messages, owed, expiring, failures, finished.
+-- Ends messages.
+-- Needs the keys: messages, owed, expiring, failures, finished.
+--@include failure, groups, owes, record
 
 local function any_chosen(ids)
   for _, id in ipairs(ids) do
-    if chosen(id) then
+    if is_chosen(id) then
       return true
     end
   end
   return false
 end
 
--- Removes messages that nobody owes an ack any more.
+-- Removes messages that no group owes any more.
 local function forget(ids)
   if #ids == 0 then
     return
@@ -20,11 +22,11 @@ local function forget(ids)
   redis.call('HDEL', messages, unpack(ids))
 end
 
--- Ids chosen by callers stay known until then, so that a late twin of the send is still a duplicate.
+-- Keeps ids that callers chose known until a time, so that a late repeat of the send is still a duplicate.
 local function remember(ids, until_ms)
   local tombstones = {}
   for _, id in ipairs(ids) do
-    if chosen(id) then
+    if is_chosen(id) then
       tombstones[#tombstones + 1] = until_ms
       tombstones[#tombstones + 1] = id
     end
@@ -35,7 +37,7 @@ local function remember(ids, until_ms)
 end
 
 local function end_each(group, ids)
-  -- Mostly there are records and nothing else, and one look tells so.
+  -- Mostly there are only records. One command tells.
   if redis.call('EXISTS', failures, owed, expiring) == 0 then
     redis.call('HDEL', messages, unpack(ids))
     return
@@ -52,28 +54,27 @@ local function end_each(group, ids)
     return
   end
   local owing = redis.call('HMGET', owed, unpack(ids))
-  local done, kept, settled = {}, {}, {}
+  local settled, remaining = {}, {}
   for i, id in ipairs(ids) do
     local rest = owing[i] and names_without(owing[i], group) or ''
     if rest ~= '' then
-      kept[#kept + 1] = id
-      kept[#kept + 1] = rest
+      remaining[#remaining + 1] = id
+      remaining[#remaining + 1] = rest
     else
-      done[#done + 1] = id
       settled[#settled + 1] = id
     end
   end
   if #settled > 0 then
     redis.call('HDEL', owed, unpack(settled))
   end
-  if #kept > 0 then
-    redis.call('HSET', owed, unpack(kept))
+  if #remaining > 0 then
+    redis.call('HSET', owed, unpack(remaining))
   end
-  forget(done)
+  forget(settled)
 end
 
--- Ends the group's copies of messages; a message whose last copy ends is forgotten. With `until_ms`, its id stays known
--- until then at least, even where other groups still owe it: their copies may end without an ack.
+-- Ends a group's copies of messages. Forgets a message when its last copy ends. With `until_ms`, the id stays known at
+-- least until then, even where other groups still owe the message: their copies may end without an ack.
 local function end_copies(group, ids, until_ms)
   if #ids > 0 then
     end_each(group, ids)
@@ -83,9 +84,9 @@ local function end_copies(group, ids, until_ms)
   end
 end
 
--- Whether a failed copy is one of the message that has the id now. What a group left that is gone may be of an earlier one,
--- as a cancel finds only what existing groups have, and what `owed` names. Copies that no group had, or of which nothing is
--- known, are taken for current.
+-- Whether a failed copy belongs to the message that has the id now. It may belong to an earlier message if its group is
+-- gone: a cancel finds only copies of existing groups, and groups that `owed` names. A copy counts as current if no
+-- group had it, or if nothing is known of it.
 local function is_current(group, id)
   if redis.call('HEXISTS', owed, id) == 1 then
     return owes(group, id)

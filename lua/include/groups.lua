@@ -1,5 +1,8 @@
--- Groups of the ready stream: a list of { name, consumers, pending, last } (last = last delivered entry id).
-local function list_groups(ready)
+-- Reads the groups of the ready stream, and values of `owed`, which name groups.
+-- Needs the key: ready.
+
+-- A list of { name, consumers, pending, last }; `last` is the last delivered entry id.
+local function list_groups()
   local groups = {}
   if redis.call('EXISTS', ready) == 0 then
     return groups
@@ -16,10 +19,10 @@ local function list_groups(ready)
   return groups
 end
 
--- The value of `owed` for a message that becomes ready now: the names of all groups, or nil where at most one group
--- exists and nothing needs to be counted.
-local function owing_groups(ready)
-  local groups = list_groups(ready)
+-- The value of `owed` for a message that becomes ready now: the names of all groups. With fewer than two groups there
+-- is nothing to count, and the value is nil.
+local function owing_groups()
+  local groups = list_groups()
   if #groups < 2 then
     return nil
   end
@@ -38,7 +41,8 @@ local function names_in(owing)
   return names
 end
 
--- A value of `owed` without one of its names. There may be many names, and a batch has a value for each message.
+-- A value of `owed` without one name. It works on the text, because there may be many names, and a batch has many
+-- values.
 local function names_without(owing, group)
   local names = ',' .. owing .. ','
   local from, to = string.find(names, ',' .. group .. ',', 1, true)

@@ -1,28 +1,32 @@
--- Where messages stand. Needs the locals: ready, messages, waiting, owed, failures, retry, garbage.
+-- Finds where messages stand.
+-- Needs the keys: ready, owed, failures, retry, garbage.
+--@include entry, failure, groups, owes, record
 
--- A search of the stream is bounded, as a thousand entries take some 2 ms: what lies deeper in a backlog is "unknown".
-local PAGE, DEPTH = 250, 2000
+-- Reads at most so many entries of the stream, as a thousand take about 2 ms. A message deeper in a backlog is
+-- "unknown".
+local DEPTH = 2000
+local PAGE = 250
 
--- Finds the entries that made messages ready for all groups. `wanted` maps ids to what their records say; the result maps
--- ids to entries. No entry is older than its message or its due time, so the search begins there. Where two fit, the first
--- is that of an earlier message of the same id and due time.
+-- Finds the entries that made messages ready for all groups. `wanted` maps ids to records, as `read_wanted` returns
+-- them; the result maps ids to entries. The search begins at the message's time and due time, as no entry is older. If
+-- two entries fit, the first belongs to an earlier message with the same id and due time.
 local function find_entries(wanted)
   local from, missing = math.huge, 0
   for _, message in pairs(wanted) do
     from, missing = math.min(from, math.max(message.due, message.sent)), missing + 1
   end
-  local found, start, seen = {}, string.format('%.0f', from), 0
+  local entries, start, seen = {}, string.format('%.0f', from), 0
   while missing > 0 and seen < DEPTH do
     local page = redis.call('XRANGE', ready, start, '+', 'COUNT', PAGE)
     for _, entry in ipairs(page) do
-      -- The id comes first in entries of ours: few have to be looked at as a whole.
+      -- Our entries name the id first, so few entries have to be read whole.
       local values = entry[2]
       if values[1] ~= 'id' or wanted[values[2]] then
         local fields = fields_of(values)
         local id = fields['id'] or ''
         local message = not fields['g'] and wanted[id]
         if message and message.due == tonumber(fields['due']) and made_since(entry[1], message.sent) then
-          found[id], missing = entry[1], missing - (found[id] and 0 or 1)
+          entries[id], missing = entry[1], missing - (entries[id] and 0 or 1)
         end
       end
     end
@@ -31,27 +35,27 @@ local function find_entries(wanted)
     end
     seen, start = seen + PAGE, '(' .. page[PAGE][1]
   end
-  return found
+  return entries
 end
 
--- What the record says of a message that may be ready.
+-- The record of a message that may be ready, for `find_entries`.
 local function read_wanted(record)
   return read_record(record) or { sent = 0, due = 0 }
 end
 
--- The groups do not change while a script looks at places, and with many of them a list takes long.
+-- The groups do not change while a script runs, and a list of many groups takes long.
 local known_groups
 local function all_groups()
-  known_groups = known_groups or list_groups(ready)
+  known_groups = known_groups or list_groups()
   return known_groups
 end
 
--- The work of looking at a message's places, and of changing them, in commands.
+-- The number of commands that read a message's places and change them.
 local function commands_on_places()
   return 12 + 7 * #all_groups()
 end
 
--- The time of a score; a time beyond 2^53 is reported as 2^53, the largest exact integer.
+-- The time of a score. A time beyond 2^53, the largest exact integer, becomes 2^53.
 local function whole_ms(score)
   return score and math.ceil(math.max(-2 ^ 53, math.min(2 ^ 53, tonumber(score))))
 end
@@ -60,8 +64,9 @@ local function is_pending(group, entry)
   return #redis.call('XPENDING', ready, group, entry, entry, 1) == 1
 end
 
--- The copies of a message that is not waiting: a list of { group, state, entry, at, failure }, state one of "retry",
--- "garbage", "ready", "delivered", "unknown" (one of the last two). `base` is what find_entries found for it.
+-- The copies of a message that is not waiting: a list of { group, state, entry, at, failure }. The state is "retry",
+-- "garbage", "ready", "delivered", or "unknown", which means "ready" or "delivered". `base` is what `find_entries`
+-- found.
 local function places_of(id, due, base)
   local places = {}
   local function add(group, state, entry, at, failure)
@@ -70,8 +75,7 @@ local function places_of(id, due, base)
 
   local died = redis.call('ZSCORE', garbage, copy_of('', id))
   if died then
-    local failure = read_failure(redis.call('HGET', failures, copy_of('', id)))
-    add('', 'garbage', nil, died, failure)
+    add('', 'garbage', nil, died, read_failure(redis.call('HGET', failures, copy_of('', id))))
     return places
   end
   local groups, owing, unknown = all_groups(), redis.call('HGET', owed, id), {}
@@ -94,7 +98,7 @@ local function places_of(id, due, base)
       end
     end
   end
-  -- A message not in `owed` has one copy: where that is known, groups made later have none.
+  -- A message that is not in `owed` has one copy. If that is known, groups made later have none.
   if #places == 0 or owing then
     for _, place in ipairs(unknown) do
       add(place.group, 'unknown', nil, nil, place.failure)

@@ -1,13 +1,15 @@
--- A record is: version (1 byte), sent and due (6 bytes each, ms, big-endian), flags (1 byte), the optional limits that
--- the flags name, headers, body. The script that stores it writes the first 13 bytes, as only the server knows the
--- time; the producer writes the rest. `lisa_common.model.record` is the twin of this file.
+-- Reads and writes records. A record is: version (1 byte), sent and due (6 bytes each, ms, big-endian), flags (1 byte),
+-- the optional limits that the flags name, headers, body. The script that stores a record writes the first 13 bytes,
+-- because only the server knows the time; the producer writes the rest. `lisa_common.model.record` does the same in Python.
 local VERSION = 1
-local HAS_TTL, HAS_MAX_RETRIES, HAS_PRIORITY = 1, 2, 4
+local HAS_TTL = 1
+local HAS_MAX_RETRIES = 2
+local HAS_PRIORITY = 4
 
--- What a cancelled message leaves while one of its deliveries, or its entry in a deep backlog, is still out there:
--- the id stays taken until that entry is met, so that it can never be mistaken for a newer message of the same id. A
--- husk is a zero byte and the times of its record, if that could be read.
-local function is_husk(record)
+-- Whether a record is a cancelled record: a zero byte and the times of the message, if they could be read. A cancelled
+-- message leaves it while one of its entries is still delivered, or is too deep in a backlog to find. It keeps the id
+-- taken until a consumer meets that entry. Otherwise the entry could pass for one of a newer message with the same id.
+local function is_cancelled(record)
   return string.byte(record, 1) == 0
 end
 
@@ -15,8 +17,8 @@ local function stamp(now, due)
   return struct.pack('>BI6I6', VERSION, now, due)
 end
 
--- The limits that follow the flags, which are at `at`: ttl and max retries, each nil for none, and the priority; all of
--- them nil where the data ends too early.
+-- The flags are at `at`, the limits follow. Returns ttl and max retries, each nil for none, and the priority. All are
+-- nil where the data ends too early.
 local function read_limits(data, at)
   local flags, ttl, max_retries, priority = string.byte(data, at), nil, nil, 0
   if flags == 0 then
@@ -39,6 +41,7 @@ local function read_limits(data, at)
   return ttl, max_retries, priority
 end
 
+-- The times and limits of a record, or nil where it cannot be read.
 local function read_record(record)
   if #record < 14 or string.byte(record, 1) ~= VERSION then
     return nil
@@ -52,32 +55,34 @@ local function read_record(record)
   return { sent = sent, due = due, ttl = ttl, expires = expires, max_retries = max_retries, priority = priority }
 end
 
-local function husk_of(record)
+-- The cancelled record that takes the place of a record.
+local function cancelled_record(record)
   return '\0' .. (read_record(record) and string.sub(record, 2, 13) or '')
 end
 
--- Entry ids begin with the server's time and never go back. So an entry from before the send of a message is not its.
+-- Whether an entry may belong to a message sent at that time. Entry ids begin with the server's time and never go back.
 local function made_since(entry, sent)
   return tonumber(string.match(entry, '^%d+')) >= sent
 end
 
--- Whether a record or a husk is that of the message of an entry, which says when that is due; one without readable times
--- may be. A later message of the same id may be due at the same time, but was sent after that entry.
+-- Whether a record belongs to the message of an entry, whose fields say when it is due. A record without readable times
+-- may. A later message with the same id may be due at the same time, but was sent after that entry.
 local function is_of(record, due, entry)
-  if #record < 13 or not is_husk(record) and not read_record(record) then
+  if #record < 13 or not is_cancelled(record) and not read_record(record) then
     return true
   end
-  local sent, due_then = struct.unpack('>I6I6', record, 2)
-  return due_then == due and made_since(entry, sent)
+  local sent, record_due = struct.unpack('>I6I6', record, 2)
+  return record_due == due and made_since(entry, sent)
 end
 
--- Whether the id of a record is that of another message than the one that was sent at that time.
+-- Whether a record belongs to another message than the one sent at that time.
 local function is_another(record, sent_ms)
-  local alive = record and not is_husk(record)
-  return alive and (read_record(record) or {}).sent ~= tonumber(sent_ms)
+  local is_alive = record and not is_cancelled(record)
+  return is_alive and (read_record(record) or {}).sent ~= tonumber(sent_ms)
 end
 
--- The same record, sent now at the latest: where the clock was set back since, entries to come would seem older than it.
+-- The same record, sent now at the latest. If the clock was set back since, new entries would seem older than the
+-- record.
 local function sent_by(record, now)
   local limits = read_record(record)
   if not limits or limits.sent <= now then
@@ -86,7 +91,7 @@ local function sent_by(record, now)
   return stamp(now, limits.due) .. string.sub(record, 14)
 end
 
--- The same record due at another time.
+-- The same record with another due time.
 local function with_due(record, due)
   return string.sub(record, 1, 7) .. struct.pack('>I6', due) .. string.sub(record, 14)
 end
@@ -100,13 +105,13 @@ local function without_ttl(record)
   return string.sub(record, 1, 13) .. string.char(flags - HAS_TTL) .. string.sub(record, 21)
 end
 
--- Zset scores order first by due time, then by priority, highest first; the fraction is exact in a double.
--- The due time of a score is its ceiling, so a range up to `now` never holds anything early.
+-- The score of a due time and a priority. Scores sort by due time, then by priority, highest first. The fraction is
+-- exact in a double. The due time is the score's ceiling, so a range up to `now` holds nothing early.
 local function score_of(due, priority)
   return due - priority / 256
 end
 
--- Ids that Lisa made end in "~", which callers may not use; every other id was chosen by a caller.
-local function chosen(id)
+-- Whether a caller chose the id. Ids that Lisa makes end in "~", which callers may not use.
+local function is_chosen(id)
   return string.byte(id, -1) ~= 126
 end

@@ -181,13 +181,13 @@ def test_a_reshard_while_a_topic_goes_is_seen(
         commands.manager("topic", "reshard", "orders", "--shards", "4")
         Queue(connection, after.shards[3]).send("m", due="+60000")
 
-    refused = connection.run(_interrupted(drop_topic(prefix, "orders", force=False), "amend", reshard_it))
+    refused = connection.run(_interrupted(drop_topic(prefix, "orders", force=False), "set_policy", reshard_it))
     assert refused == Dropped(done=False, messages=1, made_again=3)
     assert _policy(commands) == after.policy.model_dump(mode="json")
     assert _state(client, after) == [(2, 1)] * 3 + [(2, 0)] * 4
     assert not client.exists(dropped_key(prefix))
     flow = drop_topic(prefix, "orders", force=True)
-    again = _interrupted(flow, "amend", lambda: commands.manager("topic", "reshard", "orders", "--shards", "5"))
+    again = _interrupted(flow, "set_policy", lambda: commands.manager("topic", "reshard", "orders", "--shards", "5"))
     assert connection.run(again) == Dropped(done=True, messages=1)
     assert keys_left(client, prefix) == [dropped_key(prefix)]
     _, layout = read_mark(prefix, "orders", cast("bytes", client.hget(dropped_key(prefix), "orders")))

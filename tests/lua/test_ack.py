@@ -203,7 +203,7 @@ def test_released_and_acked(queue: Queue) -> None:
     assert queue.read("g") == []
 
 
-def test_old_ack_spares_the_husk_of_a_later_message(queue: Queue) -> None:
+def test_old_ack_spares_the_cancelled_record_of_a_later_message(queue: Queue) -> None:
     """A cancelled message that is still out there is not ended by an ack of its predecessor (promise 5)."""
     queue.policy = Policy(dedup_window_ms=0)
     queue.join("g")

@@ -36,7 +36,7 @@ def _cancel_delivered(queue: Queue, held: Delivery) -> None:
 def _leave(queue: Queue, held: Delivery) -> None:
     queue.nack(held, delay_ms=5_000)
     queue.destroy("h")
-    assert queue.leave("h", "a") == 1
+    assert queue.end_copies("h", "a") == 1
 
 
 @pytest.mark.parametrize("end", [_purge, _age_out, _cancel_retry, _cancel_delivered, _leave])

@@ -77,14 +77,14 @@ def test_after_the_clock_was_set_back(queue: Queue) -> None:
 def test_what_stands_against_it(queue: Queue) -> None:
     """Where nothing waits, nothing changes, and the caller is told why."""
     queue.join("g")
-    queue.send_all([outgoing(id) for id in ("acked", "dead", "held", "husk")])
+    queue.send_all([outgoing(id) for id in ("acked", "dead", "held", "cancelled")])
     acked, dead, _, _ = queue.read("g")
     queue.ack(acked)
     queue.nack(dead, rejected=True)
-    queue.cancel("husk")
+    queue.cancel("cancelled")
     queue.send("ready")
     before = queue.contents()
-    outcomes = queue.reschedule(*((id, "+5") for id in ("acked", "dead", "held", "husk", "ready", "never")))
+    outcomes = queue.reschedule(*((id, "+5") for id in ("acked", "dead", "held", "cancelled", "ready", "never")))
     assert [outcome for outcome, _ in outcomes] == ["finished", "garbage", "delivered", "unknown", "ready", "unknown"]
     assert queue.contents() == before
 

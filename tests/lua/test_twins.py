@@ -57,11 +57,11 @@ def test_records(
         local function shown(n) return n and string.format('%.0f', n) or '' end
         local function said(due, ms)
           local entry = string.format('%.0f-3', math.max(ms, 0))
-          return (is_of(record, due, entry) and 1 or 0) + (is_of(husk_of(record), due, entry) and 2 or 0)
+          return (is_of(record, due, entry) and 1 or 0) + (is_of(cancelled_record(record), due, entry) and 2 or 0)
         end
         return {
           record, shown(f.sent), shown(f.due), shown(f.ttl), shown(f.expires), shown(f.max_retries),
-          shown(f.priority), with_due(record, tonumber(ARGV[4])), without_ttl(record), husk_of(record),
+          shown(f.priority), with_due(record, tonumber(ARGV[4])), without_ttl(record), cancelled_record(record),
           said(f.due, f.sent), said(f.due + 1, f.sent), said(f.due, f.sent - 1)
         }
         """,
@@ -76,12 +76,12 @@ def test_records(
     assert (record.ttl_ms, record.max_retries, record.priority) == (ttl_ms, max_retries, priority)
     facts = (sent, due, ttl_ms, record.expires_ms, max_retries, priority)
     assert [part.decode() for part in reply[1:7]] == ["" if fact is None else str(fact) for fact in facts]
-    moved, lifted, husk, same, other, older = reply[7:]
+    moved, lifted, cancelled, same, other, older = reply[7:]
     assert unpack_record(moved).due_ms == other_due
     assert unpack_record(moved).body == body
     assert unpack_record(lifted).ttl_ms is None
     assert (unpack_record(lifted).body, unpack_record(lifted).headers) == (body, headers)
-    assert is_cancelled(husk)
+    assert is_cancelled(cancelled)
     assert (same, other, older) == (3, 0, 0 if sent else 3)
 
 

@@ -298,9 +298,9 @@ def look(blocks: Blocks, queue: Queue, ids: Sequence[str]) -> None:
     with blocks.step("find"):
         for id in ids:
             queue.find(id)
-    with blocks.step("look"):
+    with blocks.step("inspect"):
         for id in ids:
-            connection.call(script("look", keys, id=id, since="0-0", names=""))
+            connection.call(script("inspect", keys, id=id, since="0-0", names=""))
     with blocks.step("list"):
         page = connection.call(paging.page(keys, State.WAITING, START, END))
         while page.rest:

@@ -255,7 +255,7 @@ class Queue:
         purged: int = self._do(managing.purge(self.keys, copies))
         return purged
 
-    def leave(self, group: str, *ids: str) -> int:
+    def end_copies(self, group: str, *ids: str) -> int:
         """Ends a group's copies of messages, all in one call."""
         done, ended = self._do(managing.leave(self.keys, group, ids))
         assert done == len(ids)

@@ -20,7 +20,19 @@ OURS = "orders"
 """The topic that the users may work on."""
 
 _PRODUCERS = ("send", "cancel", "reschedule", "find")
-_CONSUMERS = ("join", "held", "ack", "nack", "release", "extend", "pass", "XREADGROUP", "HMGET", "XREVRANGE", "TIME")
+_CONSUMERS = (
+    "join",
+    "list_pending",
+    "ack",
+    "nack",
+    "release",
+    "extend",
+    "skip",
+    "XREADGROUP",
+    "HMGET",
+    "XREVRANGE",
+    "TIME",
+)
 
 
 def is_old(admin: Connection) -> bool:
@@ -55,7 +67,7 @@ class Roles:
             return self._of[RoleName.PRODUCER].call(call)
         if name in _CONSUMERS:
             return self._of[RoleName.CONSUMER].call(call)
-        if name == "page":
+        if name == "list_messages":
             return self._of[RoleName.READER].call(call)
         return (self._of[RoleName.MANAGER] if call.script else self._admin).call(call)
 

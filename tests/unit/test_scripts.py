@@ -6,14 +6,17 @@ from pathlib import Path
 import pytest
 
 from lisa_common.model.keys import TOPIC_KEYS, ShardKeys
+from lisa_common.protocol.rendering import read_header, render
 from lisa_common.protocol.scripts import SCRIPT_NAMES, load
 
 LUA = Path(__file__).parents[2] / "lua"
 SCRIPTS = sorted(LUA.glob("*.lua"))
 INCLUDES = sorted((LUA / "include").glob("*.lua"))
 KEY = re.compile(r"^-- KEYS\[(\d+)\] (\w+) +(zset|hash|stream|string)(?: +\w|$)", re.MULTILINE)
-ARG = re.compile(r"^-- ARGV\[(\d+)(\.\.\.)?\] (\w+)", re.MULTILINE)
-INCLUDE = re.compile(r"^--@include (\w+)$", re.MULTILINE)
+ARG = re.compile(r"^-- ARGV\[(\d+)(?:\] (\w+) +(?:text|number|json|flag) |(\.\.\.)\] (\w+))", re.MULTILINE)
+INCLUDE = re.compile(r"^ *--@include (.+)$", re.MULTILINE)
+DEFINITION = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
+LOCALS = re.compile(r"^local ([\w, ]+) = (.*(?:KEYS|ARGV)\[\d+\].*)$", re.MULTILINE)
 
 every_script = pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 every_file = pytest.mark.parametrize("path", SCRIPTS + INCLUDES, ids=lambda path: path.relative_to(LUA).as_posix())
@@ -27,13 +30,24 @@ def header(path: Path) -> str:
 
 
 def code(path: Path) -> str:
-    """A script without its comments."""
+    """A script or include without its comments."""
     return re.sub(r"--.*", "", path.read_text("utf-8"))
 
 
 def includes(path: Path) -> list[str]:
-    """The includes that a script names."""
-    return INCLUDE.findall(path.read_text("utf-8"))
+    """The includes that a script or include names."""
+    return [name for names in INCLUDE.findall(path.read_text("utf-8")) for name in names.split(", ")]
+
+
+def definitions(name: str) -> set[str]:
+    """What an include defines."""
+    named = DEFINITION.findall(code(LUA / "include" / f"{name}.lua"))
+    return {name for names in named for name in names.split(", ")}
+
+
+def names(text: str) -> set[str]:
+    """The names in some code: neither fields nor text."""
+    return set(re.findall(r"(?<![.\w])[A-Za-z_]\w*", re.sub(r"'[^'\n]*'", "", text)))
 
 
 def test_every_script_is_listed() -> None:
@@ -52,12 +66,10 @@ def test_header(path: Path) -> None:
     assert kinds.count("returns") == 1
     keys, args = KEY.findall(text), ARG.findall(text)
     assert len(keys) == kinds.count("KEYS"), "every key has a number, a name and a type"
-    assert len(args) == kinds.count("ARGV")
+    assert len(args) == kinds.count("ARGV"), "every argument has a number, a name and a kind"
     assert [int(number) for number, *_ in keys] == list(range(1, len(keys) + 1))
     assert [int(number) for number, *_ in args] == list(range(1, len(args) + 1))
-    assert [rest for _, rest, _ in args if rest] in ([], [rest for _, rest, _ in args[-1:]]), (
-        "only the last argument repeats"
-    )
+    assert not any(rest for _, _, rest, _ in args[:-1]), "only the last argument repeats"
 
 
 @every_script
@@ -71,30 +83,22 @@ def test_keys_are_those_of_the_topic(path: Path) -> None:
 
 
 @every_script
-def test_declared_is_used_and_used_is_declared(path: Path) -> None:
-    """Every KEYS[n] and ARGV[n] of the header is used by its number, and no other; no key is made up."""
-    text, body = header(path), code(path)
-    keys = {number for number, _, _ in KEY.findall(text)}
-    everything = keys if "unpack(KEYS)" in body else set()
-    assert set(re.findall(r"KEYS\[(\d+)\]", body)) | everything == keys
-    single = {number for number, rest, _ in ARG.findall(text) if not rest}
-    first = next((number for number, rest, _ in ARG.findall(text) if rest), None)
-    used = set(re.findall(r"ARGV\[(\d+)\]", body))
-    assert single <= used
-    assert used <= single | {first}
-    loops = set(re.findall(r"(?:for \w+ = |unpack\(ARGV, )(\d+)(?:, #ARGV\b|\))", body))
-    assert loops == ({first} if first else set()), "rows begin where the header says"
-    assert not re.search(r"KEYS\[[^\d]|ARGV\[[^\d\]]*\]\s*=", body)
+def test_declared_is_used(path: Path) -> None:
+    """Every key and argument of the header becomes a local, because some code uses it."""
+    script, text = load(path.stem), code(path)
+    made = [name for names, _ in LOCALS.findall(script.text) for name in names.split(", ")]
+    assert made == [*script.keys, *script.args] or "unpack(KEYS)" in text
 
 
 @every_script
-def test_keys_are_named(path: Path) -> None:
-    """A script's locals for its keys have the names of the header, in its order."""
-    declared = [name for _, name, _ in KEY.findall(header(path))]
-    named: list[str] = []
-    for match in re.finditer(r"^local ([\w, ]+) = ((?:KEYS\[\d+\](?:, )?)+)$", code(path), re.MULTILINE):
-        named += match[1].split(", ")
-    assert named == declared or "unpack(KEYS)" in code(path)
+def test_no_key_or_argument_is_unpacked_by_hand(path: Path) -> None:
+    """Code uses keys and arguments by name; by their numbers, only the values of rows, from where the header says."""
+    text, header_text = code(path), header(path)
+    first = next((number for number, _, rest, _ in ARG.findall(header_text) if rest), None)
+    assert not re.search(r"KEYS\[|ARGV\[[^\d\]]*\]\s*=", text)
+    assert re.findall(r"ARGV\[(\d+)\]", text) == []
+    loops = set(re.findall(r"(?:for \w+ = |unpack\(ARGV, )(\d+)(?:, #ARGV\b|\))", text))
+    assert loops == ({first} if first else set()), "rows begin where the header says"
 
 
 @every_script
@@ -126,42 +130,36 @@ def test_only_true_globals(path: Path) -> None:
 
 
 def test_includes_exist_and_are_used() -> None:
-    """Every include that is named exists, every one that exists is named, and none includes another."""
-    named = {name for path in SCRIPTS for name in includes(path)}
-    assert named == {path.stem for path in INCLUDES}
-    assert [path for path in INCLUDES if includes(path)] == []
+    """Every include that is named exists, and each of its definitions is in some script."""
+    assert {name for path in SCRIPTS + INCLUDES for name in includes(path)} == {path.stem for path in INCLUDES}
+    rendered = set().union(*(names(load(name).text) for name in SCRIPT_NAMES))
+    assert {
+        path.stem: definitions(path.stem) - rendered for path in INCLUDES if definitions(path.stem) - rendered
+    } == {}
 
 
-@every_script
-def test_functions_are_included_before_their_use(path: Path) -> None:
-    """Every function of an include that a script needs, itself or by another include, stands above the need."""
-    homes = {
-        match[1]: include.stem
-        for include in INCLUDES
-        for match in re.finditer(r"^local function (\w+)", code(include), re.MULTILINE)
+@every_file
+def test_a_file_names_the_includes_that_it_uses(path: Path) -> None:
+    """These and no others, in the order of the alphabet."""
+    own = {
+        name for names in re.findall(r"\blocal (?:function )?(\w+(?:, \w+)*)", code(path)) for name in names.split(", ")
     }
-    text = re.sub(r"--(?!@include).*", "", path.read_text("utf-8"))
-    known: set[str] = set()
-    for part in re.split(r"^(--@include \w+)$", text, flags=re.MULTILINE):
-        include = INCLUDE.fullmatch(part)
-        body = code(LUA / "include" / f"{include[1]}.lua") if include else part
-        called = set(re.findall(r"(?<![\w.])(\w+)\(", body)) & homes.keys()
-        own = set(re.findall(r"local function (\w+)", body))
-        missing = {name: homes[name] for name in called - known - own}
-        assert missing == {}, "include these"
-        if include:
-            known |= own
+    used = names(code(path)) - own
+    assert set(includes(path)) == {include.stem for include in INCLUDES if definitions(include.stem) & used} - {
+        path.stem
+    }
+    assert all(line.split(", ") == sorted(line.split(", ")) for line in INCLUDE.findall(path.read_text("utf-8")))
 
 
-@every_script
-def test_every_include_is_needed(path: Path) -> None:
-    """A script includes nothing that neither it nor its includes use."""
-    bodies = {name: code(LUA / "include" / f"{name}.lua") for name in includes(path)}
-    for name, body in bodies.items():
-        offered = re.findall(r"^local (?:function )?([\w, ]+?)(?: =|\()", body, re.MULTILINE)
-        offers = {word for words in offered for word in words.split(", ")}
-        others = code(path) + "".join(other for n, other in bodies.items() if n != name)
-        assert offers & set(re.findall(r"\w+", others)), f"{name} is not needed"
+@pytest.mark.parametrize("path", INCLUDES, ids=lambda path: path.stem)
+def test_an_include_says_which_keys_it_needs(path: Path) -> None:
+    """For its definitions, and for those of other includes that these use."""
+    told = re.search(r"^-- Needs the keys?: (.+)\.$", path.read_text("utf-8"), re.MULTILINE)
+    probe = "".join(f"-- KEYS[{number}] {key} x\n" for number, key in enumerate(TOPIC_KEYS, 1))
+    probe += f"--@include {path.stem}\nreturn {', '.join(sorted(definitions(path.stem)))}\n"
+    text = render("probe", lambda name: probe if name == "probe" else (LUA / f"{name}.lua").read_text("utf-8"))
+    needed = [name for names, _ in LOCALS.findall(text) for name in names.split(", ")]
+    assert sorted(told[1].split(", ") if told else []) == sorted(needed)
 
 
 def test_no_include_is_left_unresolved() -> None:
@@ -171,14 +169,58 @@ def test_no_include_is_left_unresolved() -> None:
     assert len({script.sha for script in loaded}) == len(loaded)
 
 
-def test_functions_that_are_not_called_are_left_out() -> None:
-    """A script takes of its includes what it uses, itself or by another function that it uses, and no more."""
-    for script in map(load, SCRIPT_NAMES):
-        text = re.sub(r"--.*", "", script.text)
-        functions = re.findall(r"^local function (\w+)", text, re.MULTILINE)
-        assert [name for name in functions if len(re.findall(rf"\b{name}\b", text)) == 1] == []
+def test_definitions_that_are_not_needed_are_left_out() -> None:
+    """A script takes of its includes what it uses, itself or by another definition that it uses, and no more."""
     assert "function read_limits" in load("send").text
     assert "function read_record" not in load("send").text
+    assert "BESIDE" not in load("extend").text
+
+
+SOURCES = {
+    "script": "-- KEYS[1] ready      stream\n-- KEYS[2] owed       hash    x\n-- ARGV[1] n          number  x\n"
+    "-- ARGV[2] force      flag    x\n-- ARGV[3] policy     json    x\n-- ARGV[4] group      text    x\n"
+    "-- ARGV[5] unused     text    x\n"
+    "--@include b, a\nif force then\n  --@include c\n  return c(n, policy)\nend\n\n-- A comment.\n"
+    "return b(group, 'owed')\n",
+    "include/a": "-- A.\nlocal function a()\n  return redis.call('XLEN', ready)\nend\n\nlocal function idle() end\n",
+    "include/b": "-- B.\n--@include a\nlocal function b(x)\n  return a() .. x\nend\n",
+    "include/c": "-- C.\n--@include a\nlocal ONE = 1\nlocal function c()\n  return a() + ONE\nend\n",
+    "bare": "-- ARGV[1] n          text    x\nreturn n\n",
+    "cyclic": "--@include d\nreturn d()\n",
+    "include/d": "--@include e\nlocal function d() end\n",
+    "include/e": "--@include d\nlocal function e() end\n",
+    "loose": "--@include f\nreturn f()\n",
+    "include/f": "-- F.\nredis.log()\nlocal function f() end\n",
+}
+
+
+def test_rendering() -> None:
+    """Keys, includes in order, arguments, code; each include once, what a branch alone needs in the branch."""
+    assert render("script", SOURCES.__getitem__).splitlines() == [
+        *("-- Lisa: script", "local ready = KEYS[1]"),
+        *("local function a()", "  return redis.call('XLEN', ready)", "end"),
+        *("local function b(x)", "  return a() .. x", "end"),
+        "local n, force, policy, group = tonumber(ARGV[1]), ARGV[2] == '1', cjson.decode(ARGV[3]), ARGV[4]",
+        "if force then",
+        *("local ONE = 1", "local function c()", "  return a() + ONE", "end"),
+        *("  return c(n, policy)", "end", "return b(group, 'owed')"),
+    ]
+    assert render("bare", SOURCES.__getitem__).splitlines() == ["-- Lisa: bare", "local n = ARGV[1]", "return n"]
+    header = read_header(SOURCES["script"])
+    assert header.keys == ("ready", "owed")
+    assert header.args == ("n", "force", "policy", "group", "unused")
+
+
+def test_a_cycle_of_includes_is_refused() -> None:
+    """With the names that are on it."""
+    with pytest.raises(ValueError, match=r"includes form a cycle: d -> e -> d$"):
+        render("cyclic", SOURCES.__getitem__)
+
+
+def test_an_include_holds_definitions_only() -> None:
+    """Anything else would run in every script, whether it needs the include's definitions or not."""
+    with pytest.raises(ValueError, match=r"only local definitions; f begins with 'redis.log\(\)'"):
+        render("loose", SOURCES.__getitem__)
 
 
 def test_bind_goes_by_the_header() -> None:

@@ -1,4 +1,4 @@
-"""Calls of the consumer: join, read, held, ack, nack, release, extend, pass."""
+"""Calls of the consumer: join, read, list_pending, ack, nack, release, extend, skip."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -91,7 +91,7 @@ def held(
     An entry that the stream has lost meanwhile has no id.
     """
     return script(
-        "held",
+        "list_pending",
         keys,
         decode=lambda reply: [entry_of(entry, values) for entry, values in rows(reply)],
         group=group,
@@ -247,14 +247,13 @@ def pass_over(keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Pol
     An entry of another group, or not of Lisa, is passed without its id: it has nothing to settle.
     """
     call: Call[int] = script(
-        "pass",
+        "skip",
         keys,
         _rows(entries),
         decode=number,
         now_ms=now_ms,
         group=group,
         policy=policy.as_json,
-        seed=new_seed(),
     )
     return in_parts(call, len(entries), lambda done: pass_over(keys, group, entries[done:], policy, now_ms=now_ms))
 

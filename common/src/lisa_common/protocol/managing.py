@@ -1,4 +1,4 @@
-"""Calls of the manager: promote, reclaim, trim, sweep, replay, purge, leave, disband."""
+"""Calls of the manager: promote, reclaim, trim, sweep, replay, purge, end_copies, drop_group."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -158,7 +158,6 @@ def sweep(keys: ShardKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> C
         decode=decode,
         now_ms=now_ms,
         policy=policy.as_json,
-        seed=new_seed(),
         limit=limit,
     )
 
@@ -186,7 +185,8 @@ def leave(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool = True)
 
     Result: how many of the ids are done, from the first on, and how many copies were ended.
     """
-    return script("leave", keys, [(bytes_of(id),) for id in ids], decode=_leave, group=bytes_of(group), gone=int(gone))
+    rows_of = [(bytes_of(id),) for id in ids]
+    return script("end_copies", keys, rows_of, decode=_leave, group=bytes_of(group), gone=int(gone))
 
 
 def disband(keys: ShardKeys, group: str, *, limit: int) -> Call[tuple[str, int]]:
@@ -195,7 +195,7 @@ def disband(keys: ShardKeys, group: str, *, limit: int) -> Call[tuple[str, int]]
     With a limit of 0 it ends nothing. Result: "more", "done", "gone" (the group did not exist) or "owes" (nothing
     changed, as the limit is 0), and how many copies were ended.
     """
-    return script("disband", keys, decode=_disband, group=bytes_of(group), limit=limit)
+    return script("drop_group", keys, decode=_disband, group=bytes_of(group), limit=limit)
 
 
 def _leave(reply: Any) -> tuple[int, int]:
@@ -210,4 +210,4 @@ def _disband(reply: Any) -> tuple[str, int]:
 
 def retire(keys: ShardKeys, mark: Arg) -> Call[bool]:
     """Forgets that a topic was dropped, if its mark is unchanged."""
-    return script("retire", keys, decode=bool, topic=keys.topic, mark=mark)
+    return script("forget_drop", keys, decode=bool, topic=keys.topic, mark=mark)

@@ -72,7 +72,7 @@ def page(
         return Page(messages, None if done else Point(float(rows[-1][1]), rows[-1][0]).successor())
 
     return script(
-        "page",
+        "list_messages",
         keys,
         decode=decode,
         state=state.value,

@@ -85,8 +85,11 @@ def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now
 
 def close(keys: ShardKeys, ids: Sequence[str], *, now_ms: Arg = "") -> Call[list[bool]]:
     """Closes a shard to new messages for good. Result: for each id whether the shard knows it."""
-    rows_of = [(id,) for id in ids]
-    return script("close", keys, rows_of, decode=lambda reply: list(map(bool, numbers(reply, len(ids)))), now_ms=now_ms)
+
+    def decode(reply: Any) -> list[bool]:
+        return list(map(bool, numbers(reply, len(ids))))
+
+    return script("close_shard", keys, [(id,) for id in ids], decode=decode, now_ms=now_ms)
 
 
 class CancelOutcome(StrEnum):

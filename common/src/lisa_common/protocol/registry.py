@@ -120,7 +120,7 @@ def amend(prefix: str, topic: str, before: bytes | None, policy: Policy | None) 
     """
     after = policy.dump() if policy else ""
     keys = ShardKeys(prefix, topic)
-    return script("amend", keys, decode=bool, repeatable=False, topic=topic, before=before or b"", after=after)
+    return script("set_policy", keys, decode=bool, repeatable=False, topic=topic, before=before or b"", after=after)
 
 
 @dataclass(frozen=True, slots=True)

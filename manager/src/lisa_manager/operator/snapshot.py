@@ -170,7 +170,7 @@ def look(keys: ShardKeys, suspect: Pieces, since: str) -> Call[Look]:
         return Look(pieces, found_groups, bool(whole), found_print, suspect, since)
 
     hints = [(entry.entry,) for entry in suspect.entries]
-    return script("look", keys, hints, decode=decode, id=bytes_of(suspect.id), since=since, names=_named(suspect))
+    return script("inspect", keys, hints, decode=decode, id=bytes_of(suspect.id), since=since, names=_named(suspect))
 
 
 def repair(keys: ShardKeys, looked: Look, steps: Sequence[Step]) -> Call[bool]:
@@ -182,7 +182,7 @@ def repair(keys: ShardKeys, looked: Look, steps: Sequence[Step]) -> Call[bool]:
         decode=bool,
         repeatable=False,
         now_ms="",
-        print=looked.print,
+        fingerprint=looked.print,
         id=bytes_of(looked.suspect.id),
         since=looked.since,
         names=_named(looked.suspect),

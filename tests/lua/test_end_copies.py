@@ -1,4 +1,4 @@
-"""leave: a dropped group's copies end."""
+"""end_copies: a dropped group's copies end."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def test_what_it_had_alone_is_forgotten(queue: Queue) -> None:
     queue.nack(retried)
     queue.nack(dead, rejected=True)
     queue.destroy("g")
-    assert queue.leave("g", "retried", "dead") == 2
+    assert queue.end_copies("g", "retried", "dead") == 2
     assert queue.contents().left == []
 
 
@@ -24,7 +24,7 @@ def test_what_no_key_names_with_it_is_left(queue: Queue) -> None:
     queue.read("g", limit=1)
     queue.destroy("g")
     before = queue.contents()
-    assert queue.leave("g", "held", "ready", "waits") == 0
+    assert queue.end_copies("g", "held", "ready", "waits") == 0
     assert queue.contents() == before
 
 
@@ -37,7 +37,7 @@ def test_a_later_message_of_the_same_id_is_kept(queue: Queue, *, rejected: bool)
     queue.destroy("g")
     queue.cancel("a")
     queue.send("a", due="+5")
-    assert queue.leave("g", "a") == 0
+    assert queue.end_copies("g", "a") == 0
     assert queue.contents().left == ["waiting", "records"]
 
 
@@ -49,7 +49,7 @@ def test_what_was_sent_again_since_it_was_looked_up_is_kept(queue: Queue) -> Non
     queue.cancel("a")
     queue.send("a")
     before = queue.contents()
-    assert queue.leave("g", "a") == 0
+    assert queue.end_copies("g", "a") == 0
     assert queue.contents() == before
 
 
@@ -59,7 +59,7 @@ def test_other_groups_keep_theirs(queue: Queue) -> None:
     queue.send("a")
     queue.nack(*queue.read("g"))
     queue.destroy("g")
-    assert queue.leave("g", "a") == 1
+    assert queue.end_copies("g", "a") == 1
     contents = queue.contents()
     assert contents.left == ["records", "owed"]
     assert contents.owed == {"a": "h"}
@@ -71,5 +71,5 @@ def test_thousand_at_once(queue: Queue) -> None:
     queue.join("g", "h")
     queue.send_all([outgoing(f"{n}") for n in range(1_000)])
     queue.destroy("g")
-    assert queue.leave("g", *(f"{n}" for n in range(1_000))) == 1_000
+    assert queue.end_copies("g", *(f"{n}" for n in range(1_000))) == 1_000
     assert set(queue.contents().owed.values()) == {"h"}

@@ -1,4 +1,4 @@
-"""held: what a consumer has read and not settled."""
+"""list_pending: what a consumer has read and not settled."""
 
 from lisa_common.protocol import consuming
 from lisa_common.protocol.call import command

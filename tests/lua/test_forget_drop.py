@@ -1,4 +1,4 @@
-"""retire: that a topic was dropped is forgotten, unless it was dropped again."""
+"""forget_drop: that a topic was dropped is forgotten, unless it was dropped again."""
 
 from lisa_common.protocol.call import command
 from lisa_common.protocol.managing import retire

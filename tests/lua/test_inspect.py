@@ -1,4 +1,4 @@
-"""look: all that is known of one message."""
+"""inspect: all that is known of one message."""
 
 from lisa_common.protocol.call import command
 from lisa_manager.operator.pieces import Copy, Pieces

@@ -1,4 +1,4 @@
-"""close: a shard takes no new messages any more, and says what it knows."""
+"""close_shard: a shard takes no new messages any more, and says what it knows."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def test_nothing_new_is_taken(queue: Queue) -> None:
     """Neither later nor now, and nothing is written."""
     assert known(queue) == []
     for due in ("+0", "+1000"):
-        with pytest.raises(Resharded, match="new messages of orders go elsewhere"):
+        with pytest.raises(Resharded, match="new messages of orders go to other shards"):
             queue.send("a", due=due, ttl_ms=5)
     assert queue.contents().left == []
 

@@ -1,4 +1,4 @@
-"""amend: two who change what the registry says of a topic do not overwrite each other."""
+"""set_policy: two who change what the registry says of a topic do not overwrite each other."""
 
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import command

@@ -1,4 +1,4 @@
-"""page: messages of one state, in ranges that can be read apart."""
+"""list_messages: messages of one state, in ranges that can be read apart."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings

@@ -1,7 +1,8 @@
--- Takes one step in dropping a group. Ends its copies of messages by a page of entries: first what it was delivered and has
--- not settled, then what it was not delivered yet. Once there is neither, destroys it.
--- What a group owes ends in the same step that moves it on in the stream. So trim removes no entry whose message still has
--- to be ended, and a drop that breaks off is resumed by another.
+-- Takes one step in dropping a group.
+-- A step ends the group's copies of messages by a page of entries: first the entries that are pending, then those that
+-- are undelivered. Once there are neither, a step destroys the group. Copies end in the same step that moves the group
+-- on in the stream. So trim never removes an entry whose message must still end, and anyone may resume an interrupted
+-- drop.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record
@@ -12,24 +13,18 @@
 -- KEYS[7] retry      zset    copy -> due ms
 -- KEYS[8] garbage    zset    copy -> died at, ms
 -- KEYS[9] waiting    zset    message id -> due ms
--- ARGV[1] group      to drop
--- ARGV[2] limit      at most so many entries in this step; 0 to end nothing, and to destroy the group only if it has been
---            delivered and has settled all that is in the stream
--- returns  { "gone", "owes" (nothing changed), "more" (to be repeated) or "done", copies ended }
-local ready, messages, owed, expiring, finished = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local failures, retry, garbage, waiting = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
---@include record
---@include entry
---@include groups
---@include failure
---@include owes
---@include forget
--- A step reads no more of records than this, but one at least.
-local PAGE, BYTES = 1000, 2 * 1024 * 1024
-local limit, groups, dropped = tonumber(ARGV[2]), list_groups(ready), nil
-for _, group in ipairs(groups) do
-  if group.name == ARGV[1] then
-    dropped = group
+-- ARGV[1] group      text    the group to drop
+-- ARGV[2] limit      number  at most so many entries in this step; 0 to end nothing, and to destroy the group only if all
+--            that is in the stream has been delivered to it and settled
+-- returns  { "gone", "owes" (nothing changed), "more" (call again) or "done", number of copies ended }
+--@include entry, failure, forget, groups, owes, record
+local PAGE = 1000
+-- A step reads no more bytes of records than this, but at least one record.
+local BYTES = 2 * 1024 * 1024
+local groups, dropped = list_groups(), nil
+for _, other in ipairs(groups) do
+  if other.name == group then
+    dropped = other
   end
 end
 if not dropped then
@@ -40,7 +35,7 @@ local function is_for_dropped(fields)
   return (fields['g'] or dropped.name) == dropped.name
 end
 
--- A page of nothing but other groups' retries says nothing about what follows.
+-- Whether an undelivered entry is for the group. A full page without one says nothing about what follows.
 local function has_undelivered()
   local page = redis.call('XRANGE', ready, '(' .. dropped.last, '+', 'COUNT', PAGE)
   for _, entry in ipairs(page) do
@@ -51,20 +46,20 @@ local function has_undelivered()
   return #page == PAGE
 end
 
-local function has(group, entry, id)
-  local copy = copy_of(group.name, id)
-  return entry_after(entry, group.last) or #redis.call('XPENDING', ready, group.name, entry, entry, 1) == 1
+local function has_copy(other, entry, id)
+  local copy = copy_of(other.name, id)
+  return entry_after(entry, other.last) or #redis.call('XPENDING', ready, other.name, entry, entry, 1) == 1
     or redis.call('ZSCORE', retry, copy) or redis.call('ZSCORE', garbage, copy)
 end
 
--- Whether a message that no list of debts names is another group's, or nobody's yet, though the dropped one met its entry:
--- the structures were damaged then.
+-- Whether a message that `owed` does not have belongs to other groups, or to none yet, though the dropped group met its
+-- entry. That happens where keys were damaged.
 local function is_of_others(entry, id)
   if redis.call('ZSCORE', waiting, id) or redis.call('ZSCORE', garbage, copy_of('', id)) then
     return true
   end
-  for _, group in ipairs(groups) do
-    if group ~= dropped and has(group, entry, id) then
+  for _, other in ipairs(groups) do
+    if other ~= dropped and has_copy(other, entry, id) then
       return true
     end
   end
@@ -79,15 +74,15 @@ local function owes_by(entry, fields, record)
   return fields['g'] or redis.call('HEXISTS', owed, id) == 1 or not is_of_others(entry, id)
 end
 
--- The messages that the group owes by these entries, each once, and the entries that were looked at.
+-- The messages that the group owes by these entries, each once, and the entries that were read.
 local function read_debts(entries)
-  local ids, seen, looked, bytes = {}, {}, {}, 0
+  local ids, seen, entry_ids, bytes = {}, {}, {}, 0
   for _, entry in ipairs(entries) do
     local fields = fields_of(entry[2] or {})
     local id = fields['id']
     local record = id and is_for_dropped(fields) and redis.call('HGET', messages, id)
     bytes = bytes + (record and #record or 0)
-    looked[#looked + 1] = entry[1]
+    entry_ids[#entry_ids + 1] = entry[1]
     if not seen[id] and owes_by(entry[1], fields, record) then
       ids[#ids + 1], seen[id] = id, true
     end
@@ -95,17 +90,17 @@ local function read_debts(entries)
       break
     end
   end
-  return ids, looked
+  return ids, entry_ids
 end
 
 local function take_pending()
   local entries = {}
-  for i, pending in ipairs(redis.call('XPENDING', ready, dropped.name, '-', '+', limit)) do
-    -- An entry that was deleted has no fields.
-    entries[i] = redis.call('XRANGE', ready, pending[1], pending[1])[1] or { pending[1] }
+  for i, row in ipairs(redis.call('XPENDING', ready, dropped.name, '-', '+', limit)) do
+    -- A deleted entry has no fields.
+    entries[i] = redis.call('XRANGE', ready, row[1], row[1])[1] or { row[1] }
   end
-  local ids, looked = read_debts(entries)
-  redis.call('XACK', ready, dropped.name, unpack(looked))
+  local ids, entry_ids = read_debts(entries)
+  redis.call('XACK', ready, dropped.name, unpack(entry_ids))
   return ids
 end
 
@@ -114,14 +109,14 @@ local function take_undelivered()
   if #page == 0 then
     return nil
   end
-  local ids, looked = read_debts(page)
-  dropped.last = looked[#looked]
+  local ids, entry_ids = read_debts(page)
+  dropped.last = entry_ids[#entry_ids]
   redis.call('XGROUP', 'SETID', ready, dropped.name, dropped.last)
   return ids
 end
 
--- Without other groups nobody trims, once this one is gone; and to a group to come, what is left would seem ready.
-local function trim_alone()
+-- Trims the stream for the last group. Nobody trims once it is gone, and the next group would take the rest for ready.
+local function trim_for_last()
   if #groups == 1 then
     local pending = redis.call('XPENDING', ready, dropped.name)
     redis.call('XTRIM', ready, 'MINID', '=', pending[1] > 0 and pending[2] or entry_behind(dropped.last))
@@ -137,9 +132,9 @@ if limit > 0 then
 end
 if ids then
   end_copies(dropped.name, ids)
-  trim_alone()
+  trim_for_last()
   return { 'more', #ids }
 end
-trim_alone()
+trim_for_last()
 redis.call('XGROUP', 'DESTROY', ready, dropped.name)
 return { 'done', 0 }

@@ -1,4 +1,4 @@
-"""disband: a group is dropped step by step; what it owes ends with the step that moves it on."""
+"""drop_group: a group is dropped step by step; what it owes ends with the step that moves it on."""
 
 import pytest
 

@@ -1,0 +1,144 @@
+"""From the source of a Lua script to the text that a server gets.
+
+A source is a header, the names of includes, and code:
+
+    -- KEYS[1] messages   hash    message id -> record
+    -- ARGV[1] now_ms     text    ms, empty for the server's clock
+    -- ARGV[2...] id, due per message
+    --@include clock, record
+
+The header becomes locals, one for each key and argument that the script uses. An argument is text, a number, JSON, or a
+flag, which is true for "1". An include consists of local definitions, and names the includes that it uses itself. It
+may use keys, which have the same names in all scripts, but no arguments. A script gets each include once, after those
+that the include uses, and only the definitions that it needs: the server makes each function anew in every call.
+
+An indented `--@include` line stands in a branch: its definitions are made only when the branch runs.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Header", "read_header", "render"]
+
+Read = Callable[[str], str]
+"""Returns the source at a path, which is given without its suffix."""
+
+_KEY = re.compile(r"^-- KEYS\[\d+\] (\w+)", re.MULTILINE)
+_ARG = re.compile(r"^-- ARGV\[\d+\] (\w+) +(\w+)", re.MULTILINE)
+_ROW = re.compile(r"^-- ARGV\[\d+\.\.\.\] (\w+(?:, \w+)*) per ", re.MULTILINE)
+_INCLUDE = re.compile(r"^( *)--@include (\w+(?:, \w+)*)\n", re.MULTILINE)
+_COMMENT_OR_BLANK = re.compile(r"^ *(?:--(?!@).*)?\n", re.MULTILINE)
+_DEFINITION = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
+_STRING = re.compile(r"'[^'\n]*'")
+_NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
+_VALUES = {"text": "{}", "number": "tonumber({})", "json": "cjson.decode({})", "flag": "{} == '1'"}
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a script declares. `row` names the values that repeat for each item of a batch."""
+
+    keys: tuple[str, ...]
+    args: tuple[str, ...]
+    kinds: tuple[str, ...]
+    row: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A definition of an include; or code of the script, which defines nothing for others."""
+
+    text: str
+    named: frozenset[str]
+    defined: frozenset[str] = frozenset()
+
+
+def read_header(source: str) -> Header:
+    """What the header of a script declares."""
+    args, row = _ARG.findall(source), _ROW.search(source)
+    return Header(
+        keys=tuple(_KEY.findall(source)),
+        args=tuple(name for name, _ in args),
+        kinds=tuple(kind for _, kind in args),
+        row=tuple(row[1].split(", ")) if row else (),
+    )
+
+
+def render(name: str, read: Read) -> str:
+    """The text of a script. Raises ValueError if its includes form a cycle, or hold more than local definitions."""
+    source = read(name)
+    header = read_header(source)
+    pieces = list(_pieces(source, read))
+    code = [piece for piece in pieces if not piece.defined]
+    needed = _needed(pieces, code)
+    keys = {key: f"KEYS[{number}]" for number, key in enumerate(header.keys, 1)}
+    args = {
+        arg: _VALUES[kind].format(f"ARGV[{number}]")
+        for number, (arg, kind) in enumerate(zip(header.args, header.kinds, strict=True), 1)
+    }
+    texts = [piece.text for piece in needed]
+    texts.insert(needed.index(code[0]), _locals(args, _named(code)))
+    return "".join((f"-- Lisa: {name}\n", _locals(keys, _named(needed)), *texts))
+
+
+def _locals(values: dict[str, str], named: set[str]) -> str:
+    used = {name: value for name, value in values.items() if name in named}
+    return f"local {', '.join(used)} = {', '.join(used.values())}\n" if used else ""
+
+
+def _pieces(source: str, read: Read) -> Iterator[_Piece]:
+    first, *parts = _INCLUDE.split(_compact(source))
+    if first:
+        yield _piece(first)
+    outer: list[str] = []
+    for indent, names, code in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        includes = [include for include in _in_order(names.split(", "), read) if include not in outer]
+        for include in includes:
+            yield from _definitions(include, read)
+        if not indent:
+            outer += includes
+        yield _piece(code)
+
+
+def _in_order(names: Iterable[str], read: Read, users: tuple[str, ...] = ()) -> list[str]:
+    """Includes and those that they use, each once, after those that it uses itself."""
+    ordered: list[str] = []
+    for name in names:
+        if name in users:
+            raise ValueError(f"includes form a cycle: {' -> '.join((*users[users.index(name) :], name))}")
+        used = [used for match in _INCLUDE.finditer(read(f"include/{name}")) for used in match[2].split(", ")]
+        ordered += [*_in_order(used, read, (*users, name)), name]
+    return list(dict.fromkeys(ordered))
+
+
+def _definitions(include: str, read: Read) -> Iterator[_Piece]:
+    text = _INCLUDE.sub("", _compact(read(f"include/{include}")))
+    starts = list(_DEFINITION.finditer(text))
+    if not starts or starts[0].start() > 0:
+        raise ValueError(
+            f"an include must hold only local definitions; {include} begins with {text.split(chr(10))[0]!r}"
+        )
+    ends = [*(start.start() for start in starts[1:]), len(text)]
+    for start, end in zip(starts, ends, strict=True):
+        yield _piece(text[start.start() : end], start[1].split(", "))
+
+
+def _needed(pieces: Sequence[_Piece], code: Iterable[_Piece]) -> list[_Piece]:
+    """Code, and the definitions that it names, itself or in another definition that it needs."""
+    needed = set(code)
+    while found := {piece for piece in pieces if piece.defined & _named(needed)} - needed:
+        needed |= found
+    return [piece for piece in pieces if piece in needed]
+
+
+def _piece(text: str, defined: Iterable[str] = ()) -> _Piece:
+    return _Piece(text, frozenset(_NAME.findall(_STRING.sub("", text))), frozenset(defined))
+
+
+def _named(pieces: Iterable[_Piece]) -> set[str]:
+    return {name for piece in pieces for name in piece.named}
+
+
+def _compact(source: str) -> str:
+    return _COMMENT_OR_BLANK.sub("", source)

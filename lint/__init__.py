@@ -1,0 +1,1 @@
+"""Checks of our own, for `make check`."""

@@ -1,0 +1,20 @@
+"""Checks the Lua scripts as the server gets them: `python -m lint`. The exit code is 1 if it found anything."""
+
+import sys
+
+from lint.lua import check
+from lisa_common.protocol.scripts import SCRIPT_NAMES, load
+
+
+def main() -> int:
+    """Prints a line for each problem. Result: the exit code."""
+    found = 0
+    for name in SCRIPT_NAMES:
+        for problem in check(load(name).text):
+            print(f"{name}, line {problem.line} of the rendered script: {problem.text}: {problem.code}")
+            found += 1
+    print(f"Found {found} problems." if found else f"{len(SCRIPT_NAMES)} Lua scripts checked: no problems.")
+    return min(found, 1)
+
+
+sys.exit(main())

@@ -1,0 +1,19 @@
+-- Closes a shard to new messages, for good. Returns which ids it knows; it will never know any other.
+--
+-- KEYS[1] closed     string  exists if new messages go to other shards
+-- KEYS[2] messages   hash    message id -> record
+-- KEYS[3] finished   zset    message id -> forget at, ms
+-- ARGV[1] now_ms     text    ms, empty for the server's clock
+-- ARGV[2...] id per message
+-- returns  per message 1 if it is alive, or if its dedup window knows it
+--@include clock, finished
+local now = clock(now_ms)
+-- SET runs every time. WAIT and WAITAOF ask about the last write of their connection, so they confirm what is known
+-- here.
+redis.call('SET', closed, 1)
+local replies = {}
+for i = 2, #ARGV do
+  local is_known = redis.call('HEXISTS', messages, ARGV[i]) == 1 or is_finished(ARGV[i], now)
+  replies[#replies + 1] = is_known and 1 or 0
+end
+return replies

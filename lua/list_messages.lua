@@ -1,0 +1,69 @@
+-- Lists a page of the messages of one state, in the order of its set, with their records. Changes nothing. A page
+-- begins at a point: a score and a member, which need not be in the set. So messages that come and go between two pages
+-- neither hide nor repeat others.
+--
+-- KEYS[1] messages   hash    message id -> record
+-- KEYS[2] waiting    zset    message id -> due ms
+-- KEYS[3] retry      zset    copy -> due ms
+-- KEYS[4] garbage    zset    copy -> died at, ms
+-- KEYS[5] failures   hash    copy -> failure
+-- ARGV[1] state      text    waiting | retry | garbage
+-- ARGV[2] score      text    score of the first point, which is part of the page
+-- ARGV[3] member     text    its member; empty for the first of that score
+-- ARGV[4] end_score  number  score of the last point, which is not part of the page
+-- ARGV[5] end_member text    its member
+-- ARGV[6] limit      number  at most so many messages
+-- ARGV[7] max_bytes  number  limit of all records of a page; the first record is part of it however large it is
+-- returns  { 1 if the last point was reached, flat { member, score, record, failure } }; a record or failure may be missing
+--@include failure
+local set = ({ waiting = waiting, retry = retry, garbage = garbage })[state]
+
+-- The order of members of one score in a sorted set. Lua's own `<` depends on the server's locale.
+local function comes_before(a, b)
+  for i = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then
+      return x < y
+    end
+  end
+  return #a < #b
+end
+
+local function rank_of_point()
+  local low = redis.call('ZCOUNT', set, '-inf', '(' .. score)
+  local high = low + redis.call('ZCOUNT', set, score, score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if comes_before(redis.call('ZRANGE', set, middle, middle)[1], member) then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return low
+end
+
+local first = rank_of_point()
+local rows = redis.call('ZRANGE', set, first, first + limit - 1, 'WITHSCORES')
+local page, bytes = {}, 0
+for i = 1, #rows, 2 do
+  local name, at = rows[i], tonumber(rows[i + 1])
+  if at > end_score or (at == end_score and not comes_before(name, end_member)) then
+    return { 1, page }
+  end
+  local id, failure = name, false
+  if state ~= 'waiting' then
+    id = select(2, split_copy(name))
+    failure = redis.call('HGET', failures, name)
+  end
+  bytes = bytes + redis.call('HSTRLEN', messages, id)
+  if #page > 0 and bytes > max_bytes then
+    return { 0, page }
+  end
+  local record = redis.call('HGET', messages, id)
+  page[#page + 1] = name
+  page[#page + 1] = rows[i + 1]
+  page[#page + 1] = record
+  page[#page + 1] = failure
+end
+return { #rows < 2 * limit and 1 or 0, page }
