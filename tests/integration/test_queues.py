@@ -10,9 +10,9 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.marking import Begun
 from lisa_consumer import AsyncConsumer, ConsumerSettings
+from lisa_consumer.concurrency import ConcurrencyLimit
 from lisa_consumer.core import Core
 from lisa_consumer.queues import Queues
-from lisa_consumer.slots import Slots
 from lisa_producer import AsyncProducer, State
 from support import wait_until_async
 from support.housekeeping import Housekeeper
@@ -32,7 +32,7 @@ async def test_an_alone_delivery_that_is_let_go_does_not_die(
     housekeeper = Housekeeper(connection, prefix, declare(max_retries=0))
     core, begun = Core(prefix, "billing"), Handled()
     queues = Queues(
-        *(connection, core, Slots(1, {"orders": 1}), asyncio.Event()),
+        *(connection, core, ConcurrencyLimit(1, {"orders": 1}), asyncio.Event()),
         begin=begun.append,
         soon=lambda _: 0,
         may_begin=lambda _: True,

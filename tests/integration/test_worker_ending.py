@@ -13,7 +13,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.marking import Begun
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Worker
-from lisa_consumer.shift import HANDLER
+from lisa_consumer.runner import HANDLER
 from lisa_producer import AsyncProducer, Message, ProducerSettings, State
 from support import Server, idle_async, wait_until_async
 from support.housekeeping import Housekeeper
@@ -237,7 +237,7 @@ async def test_a_lost_lease_is_told_and_its_late_ack_counts(
     async with working(worker):
         await wait_until_async(lambda: begun)
         assert await housekeeper.reclaim("orders", "billing", after_s=30) == 1
-        await wait_until_async(lambda: "is lost" in caplog.text)
+        await wait_until_async(lambda: "lost the lease of" in caplog.text)
         gate.set()
         await wait_until_async(lambda: "was late" in caplog.text)
     found = await sender.find("orders", "a")
