@@ -65,7 +65,7 @@ async def test_who_finds_no_slot_holds_nobody_back(
 
 def _hooks(marker: BegunMarker) -> MarkHooks:
     """Marks nothing as it is read."""
-    return MarkHooks(lambda _, batches: [0] * len(batches), marker.leave, marker.inherit)
+    return MarkHooks(lambda _, batches: [0] * len(batches), marker.remove, marker.inherit)
 
 
 async def test_a_mark_goes_to_the_last_of_those_that_run(
@@ -83,7 +83,7 @@ async def test_a_mark_goes_to_the_last_of_those_that_run(
         # The read of the later ones has marked them while the first still waited for its mark.
         marker.begin(first)
         await connection.run(core.mark([(later[-1], Begun.YES)]))
-        marker.cover(later)
+        marker.add(later)
         marking = asyncio.create_task(marker.run())
         await wait_until_async(lambda: begun == [first])
         await connection.run(core.ack(later[-1:]))
@@ -105,7 +105,7 @@ async def test_a_mark_is_passed_on_when_its_end_is_told_again(
         await sender.send_many("orders", [Message(body=b"x") for _ in range(3)])
         deliveries = await connection.run(core.read(["orders"], limit=3))
         await connection.run(core.mark([(deliveries[-1], Begun.YES)]))
-        marker.cover(deliveries)
+        marker.add(deliveries)
         with pytest.raises(Unreachable):
             await away.run(core.ack(deliveries[-1:]))
         await connection.run(core.ack(deliveries[-1:]))

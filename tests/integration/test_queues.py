@@ -54,7 +54,7 @@ async def test_an_alone_delivery_that_is_let_go_does_not_die(
     await wait_until_async(lambda: begun)
     assert begun[0].alone
     assert mark() == Begun.ALONE
-    queues.forget(begun[0])
+    queues.drop(begun[0])
     await wait_until_async(lambda: mark() == Begun.NOT)
     await cancel_all(marking)
     await housekeeper.reclaim("orders", "billing", after_s=60)

@@ -15,7 +15,7 @@ __all__ = ["BegunMarker"]
 
 logger = logging.getLogger(__name__)
 
-_ANSWER_S = 1.0
+_REPLY_S = 1.0
 """How long a handler waits for its mark. If it runs without one, a crash gives its message one more delivery."""
 
 Shard = tuple[str, str]
@@ -52,7 +52,7 @@ class BegunMarker:
         """Marks that no delivery waits for."""
         self._wake = asyncio.Event()
 
-    def cover(self, deliveries: Iterable[Delivery]) -> None:
+    def add(self, deliveries: Iterable[Delivery]) -> None:
         """Takes deliveries that were marked as begun, of each shard in the order of their entries."""
         covered: dict[Shard, dict[str, Delivery]] = defaultdict(dict)
         for delivery in deliveries:
@@ -67,10 +67,10 @@ class BegunMarker:
                 last = next(reversed(begun))
             self._marked[shard] = last
 
-    def uncover(self, deliveries: Iterable[Delivery]) -> None:
+    def unmark(self, deliveries: Iterable[Delivery]) -> None:
         """Unmarks deliveries that were to begin soon, and do not."""
         for delivery in deliveries:
-            heirs = self.leave([delivery])
+            heirs = self.remove([delivery])
             self.inherit(heirs)
             self.change(heirs, Begun.YES)
             self.change([delivery], Begun.NOT)
@@ -89,7 +89,7 @@ class BegunMarker:
         if deliveries:
             self._wake.set()
 
-    def leave(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
+    def remove(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Takes deliveries that are about to be settled. Result: the heirs of the marks that end with them."""
         for delivery in deliveries:
             self._begun[delivery.topic, delivery.shard].pop(delivery.entry.entry, None)
@@ -106,7 +106,7 @@ class BegunMarker:
         return heir
 
     def inherit(self, heirs: Iterable[Delivery]) -> None:
-        """Takes the heirs that the server has marked. Until then they are asked for again, as it may not know them."""
+        """Takes heirs that the server has marked. Until then `remove` returns them again, as a request may fail."""
         for heir in heirs:
             shard = heir.topic, heir.shard
             if self._marked.get(shard) not in self._begun[shard]:
@@ -117,12 +117,12 @@ class BegunMarker:
         """Whether a delivery begins once the server has marked it."""
         return bool(self._beginning)
 
-    def take_back(self, topics: Collection[str] | None = None) -> list[Delivery]:
-        """Removes what has not begun of these topics, or of all."""
-        taken = [delivery for delivery, _ in self._beginning.values() if topics is None or delivery.topic in topics]
-        for delivery in taken:
+    def clear(self, topics: Collection[str] | None = None) -> list[Delivery]:
+        """Removes the deliveries of these topics, or of all, that have not begun. Result: those."""
+        removed = [delivery for delivery, _ in self._beginning.values() if topics is None or delivery.topic in topics]
+        for delivery in removed:
             del self._beginning[delivery.place]
-        return taken
+        return removed
 
     async def run(self) -> None:
         """Marks until cancelled."""
@@ -133,7 +133,7 @@ class BegunMarker:
             marked = list(self._beginning.values())
             in_turn = [delivery for delivery, _ in marked if not delivery.alone]
             in_turn += self._look_ahead({delivery.topic for delivery in in_turn})
-            self.cover(in_turn)
+            self.add(in_turn)
             last = {(delivery.topic, delivery.shard): delivery for delivery in in_turn}
             marks = changed + [mark for mark in marked if mark[0].alone]
             await self._send([*marks, *((delivery, Begun.YES) for delivery in last.values())])
@@ -143,7 +143,7 @@ class BegunMarker:
 
     async def _send(self, marks: list[tuple[Delivery, Begun]]) -> None:
         try:
-            async with asyncio.timeout(_ANSWER_S):
+            async with asyncio.timeout(_REPLY_S):
                 await self._connection.run(self._core.mark(marks))
         except (LisaError, TimeoutError) as error:
             logger.debug("cannot mark deliveries as begun: %s", error)

@@ -19,7 +19,8 @@ class ConcurrencyLimit:
         self._total = total
         self._bounds = dict(bounds)
         self._running = dict.fromkeys(bounds, 0)
-        self._acquired = 0
+        self.acquired = 0
+        """Handlers that count as running, over all topics."""
         self._idle = len(bounds)
 
     def acquire(self, topic: str) -> bool:
@@ -27,27 +28,22 @@ class ConcurrencyLimit:
         running = self._running[topic]
         if running >= self._bounds[topic]:
             return False
-        if running and self._acquired + self._idle >= self._total:
+        if running and self.acquired + self._idle >= self._total:
             return False
         self._idle -= running == 0
         self._running[topic] += 1
-        self._acquired += 1
+        self.acquired += 1
         return True
 
     def copy(self) -> "ConcurrencyLimit":
         """A copy in the same state, to try out what could be acquired."""
         copied = ConcurrencyLimit(self._total, self._bounds)
         copied._running = dict(self._running)
-        copied._acquired, copied._idle = self._acquired, self._idle
+        copied.acquired, copied._idle = self.acquired, self._idle
         return copied
 
     def release(self, topic: str) -> None:
         """Counts one handler of the topic less."""
         self._running[topic] -= 1
-        self._acquired -= 1
+        self.acquired -= 1
         self._idle += self._running[topic] == 0
-
-    @property
-    def acquired(self) -> int:
-        """Handlers that count as running, over all topics."""
-        return self._acquired

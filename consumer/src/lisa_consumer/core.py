@@ -110,7 +110,7 @@ class Core:
             left_ms = None if deadline is None else int((deadline - self._clock()) * 1000)
             wait_ms = None if left_ms is None or left_ms <= 0 else min(left_ms, block_ms)
             # All topics share one limit: large messages of one must not hold up small ones of another.
-            most = max(map(self.most_at_once, topics))
+            most = max(map(self.max_per_read, topics))
             each = max(1, min(limit, most) // plan.widest)
             # The server may lease entries at any time from now on.
             leased_at = self._clock()
@@ -120,18 +120,18 @@ class Core:
                 self._joined.clear()
                 self._plan = None
                 continue
-            result, passed_over = yield from self._fetch(plan.layouts, batches, leased_at, lease_ms)
-            # There may be more entries behind those that were passed over.
-            if result.deliveries or (wait_ms is None and not passed_over):
+            result, skipped = yield from self._fetch(plan.layouts, batches, leased_at, lease_ms)
+            # There may be more entries behind the skipped ones.
+            if result.deliveries or (wait_ms is None and not skipped):
                 return result
 
-    def most_at_once(self, topic: str) -> int:
+    def max_per_read(self, topic: str) -> int:
         """How many messages of a topic one read should bring: few if they are large."""
-        return self._records.most(topic) or MAX_BATCH
+        return self._records.max_per_request(topic) or MAX_BATCH
 
     def knows_size(self, topic: str) -> bool:
         """Whether the size of messages of a topic is known, as some have been fetched."""
-        return self._records.most(topic) is not None
+        return self._records.max_per_request(topic) is not None
 
     def _resolve(self, topics: Sequence[str]) -> Flow[ReadPlan]:
         layouts = yield from self._topics.resolve_each(topics)
@@ -152,7 +152,7 @@ class Core:
         leased_at: float,
         lease_ms: int | None,
     ) -> Flow[tuple[ReadResult, bool]]:
-        """The deliveries of entries that were read, and whether any entry was passed over."""
+        """The deliveries of entries that were read, and whether any entry was skipped."""
         if not batches:
             return ReadResult([], leased_at), False
         marked: dict[ShardKeys, str] = {}
@@ -163,12 +163,12 @@ class Core:
         fetched, leased_at = yield from self._records.fetch(layouts, batches, leased_at, marks)
         of_shards: dict[ShardKeys, list[Delivery]] = {}
         calls: list[Call[Any]] = []
-        passed_over = False
+        skipped = False
         for keys, entries, records, now_ms in fetched:
             policy = layouts[keys.topic].policy
             triage = sort_entries(keys, self.group, entries, records, now_ms)
             of_shards.setdefault(keys, []).extend(triage.deliveries)
-            passed_over |= bool(triage.pass_over or triage.unreadable)
+            skipped |= bool(triage.pass_over or triage.unreadable)
             if triage.pass_over:
                 calls.append(consuming.pass_over(keys, self.group, triage.pass_over, policy))
             if triage.unreadable:
@@ -179,7 +179,7 @@ class Core:
         if calls:
             yield from self._records.finish(fetched, calls)
         deliveries = [delivery for keys, batch in of_shards.items() for delivery in check_mark(batch, marked.get(keys))]
-        return ReadResult(deliveries, leased_at), passed_over
+        return ReadResult(deliveries, leased_at), skipped
 
     def enable_marks(self, hooks: MarkHooks | None = None) -> None:
         """Marks at the server what begins, from now on."""
@@ -269,7 +269,7 @@ class Core:
         """Makes calls that end deliveries, and passes their marks on to others. Result: that of each call."""
         if not self._hooks:
             return (yield calls) if calls else []
-        heirs = self._hooks.leave(deliveries)
+        heirs = self._hooks.remove(deliveries)
         replies: list[Any] = yield [*(self._mark(heir, Begun.YES) for heir in heirs), *calls]
         self._hooks.inherit(heirs)
         return replies[len(heirs) :]
@@ -278,7 +278,7 @@ class Core:
         """Deliveries of each shard with their positions, at most `MAX_BATCH` in one batch."""
         for delivery in deliveries:
             if delivery.group != self.group:
-                raise InvalidInput("group of a delivery", delivery.group, f"{self.group!r}, the consumer's own")
+                raise InvalidInput("a delivery's group", delivery.group, f"{self.group!r}, the group of this consumer")
         by_shard: dict[tuple[str, str], list[tuple[int, Delivery]]] = defaultdict(list)
         for position, delivery in enumerate(deliveries):
             by_shard[delivery.topic, delivery.shard].append((position, delivery))

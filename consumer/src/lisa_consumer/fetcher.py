@@ -22,14 +22,14 @@ logger = logging.getLogger(__name__)
 _ASIDE_S = 10.0
 """How long a topic is set aside after it could not be read."""
 
-_NARROW = 4
+_NARROW_RATIO = 4
 """A topic is read by itself if another has this many times its capacity."""
 
-_FIRST = 8
+_FIRST_LIMIT = 8
 """Limit of a read while no message size is known: the first message must not wait for many large ones."""
 
 _BUSY_POLL_S = 0.05
-"""How long a read waits for topics that were full or set aside, while another one waits for the rest."""
+"""How long to wait for topics that were full, beside a longer read of the others, and for those set aside."""
 
 
 class Fetcher:
@@ -116,12 +116,8 @@ class Fetcher:
 
     def _capacities(self, topics: set[str]) -> dict[str, int]:
         """Which of these topics are worth a read, and how many messages to read of each; few large ones."""
-        most = self._core.most_at_once
-        return {
-            topic: min(window.capacity, most(topic))
-            for topic, window in self.windows.items()
-            if topic in topics and window.is_worth_a_read
-        }
+        most, windows = self._core.max_per_read, self.windows
+        return {t: min(w.capacity, most(t)) for t, w in windows.items() if t in topics and w.is_worth_a_read}
 
     async def _read_beside(self, capacities: dict[str, int], full: set[str]) -> None:
         """Waits at the server for topics with capacity; meanwhile reads the full ones once they have capacity again."""
@@ -151,7 +147,7 @@ class Fetcher:
     async def _read_capacities(self, capacities: dict[str, int], *, wait: float | None) -> int:
         """Reads topics, each up to its capacity. Result: the number of deliveries."""
         widest = max(capacities.values())
-        narrow = {topic: capacity for topic, capacity in capacities.items() if capacity * _NARROW < widest}
+        narrow = {topic: capacity for topic, capacity in capacities.items() if capacity * _NARROW_RATIO < widest}
         if narrow:
             # One read has one limit for all of its topics: a nearly full topic must not hold up the others.
             wide = {topic: capacity for topic, capacity in capacities.items() if topic not in narrow}
@@ -171,7 +167,7 @@ class Fetcher:
     async def _read_topics(self, topics: list[str], limit: int, *, wait: float | None) -> int:
         """Reads topics and passes their deliveries on. Sets an unreadable topic aside, so that the others are read."""
         if not any(map(self._core.knows_size, topics)):
-            limit = min(limit, _FIRST)
+            limit = min(limit, _FIRST_LIMIT)
         flow = self._core.read_leased(topics, limit=limit, wait=wait, block=self._settings.block_s)
         try:
             result = await self._connection.run(flow)

@@ -19,7 +19,7 @@ _ALONE_S = 5.0
 class Isolation:
     """Runs deliveries alone, one after another, and holds others back meanwhile.
 
-    Others are not held back for ever: a message that takes long to handle has most likely not killed a worker. After
+    Others are not held back for ever: a message whose handler runs for long is most likely innocent. After
     each delivery, others may begin for as long as they were held back. `on_company` is called with a delivery that no
     longer runs alone. `start` is called when a delivery may begin.
     """
@@ -73,12 +73,12 @@ class Isolation:
         if delivery is self._alone:
             self._reopen()
 
-    def take_back(self) -> list[Delivery]:
+    def clear(self) -> list[Delivery]:
         """Removes what has not begun; others are no longer held back for it."""
-        taken, self._waiting = list(self._waiting), deque()
+        removed, self._waiting = list(self._waiting), deque()
         if self._alone is None:
             self._held_since = None
-        return taken
+        return removed
 
     def _share(self, delivery: Delivery) -> None:
         if delivery is self._alone:

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 _RENEWALS = 3
 """Renewals within one visibility timeout: if one fails, the next still comes in time."""
 
-_ANSWER_S = 1.0
+_REPLY_S = 1.0
 """Shortest time limit for a reply: a slow link must not pass for a dead one, however short the leases are."""
 
 
@@ -43,9 +43,6 @@ class Leases:
         """Topics and shards whose leases are being renewed."""
         self._reported: set[str] = set()
         """Errors that were logged since the last round, as many shards share a server."""
-
-    def __len__(self) -> int:
-        return len(self._leases)
 
     def hold(self, deliveries: list[Delivery], leased_at: float) -> None:
         """Adds deliveries that were read. Their leases began at `leased_at` or later, by the monotonic clock."""
@@ -100,7 +97,7 @@ class Leases:
 
     async def _limit(self, asking: Awaitable[None]) -> LisaError | None:
         """The error of a request, if any. Its time limit leaves time for a retry when the link has silently died."""
-        limit_s = max(self._pause_s(), _ANSWER_S)
+        limit_s = max(self._pause_s(), _REPLY_S)
         try:
             async with asyncio.timeout(limit_s):
                 await asking

@@ -16,7 +16,7 @@ class MarkHooks(NamedTuple):
 
     count_beginning: Callable[[list[str], list[list[Entry]]], list[int]]
     """How many of each batch of entries, by topic, begin at once."""
-    leave: Callable[[Sequence[Delivery]], list[Delivery]]
+    remove: Callable[[Sequence[Delivery]], list[Delivery]]
     """Takes deliveries that are about to be settled. Result: the deliveries that get their marks."""
     inherit: Callable[[Sequence[Delivery]], None]
     """Takes deliveries that the server has marked in their place."""

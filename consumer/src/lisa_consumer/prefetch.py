@@ -51,7 +51,7 @@ class PrefetchWindow:
     def _resize(self, ahead: int) -> None:
         self._ahead = ahead
         self._size = self._concurrency + ahead
-        # Wait for room for a batch, unless a handler could run meanwhile.
+        # Wait for capacity for a batch, unless handlers would be idle meanwhile.
         self._batch = max(1, min(self._size // 2, ahead))
 
     @property

@@ -42,7 +42,7 @@ class Queues:
         self._marker = BegunMarker(connection, core, begin, self._look_ahead)
         self._isolation = Isolation(self.start, lambda alone: self._marker.change([alone], Begun.BESIDE))
         self._stopping = stopping
-        core.enable_marks(MarkHooks(self._count_beginning, self._marker.leave, self._marker.inherit))
+        core.enable_marks(MarkHooks(self._count_beginning, self._marker.remove, self._marker.inherit))
 
     async def run(self) -> None:
         """Marks at the server what begins, until cancelled."""
@@ -55,7 +55,7 @@ class Queues:
                 self._isolation.add(delivery)
             else:
                 self._queues[delivery.topic].append(delivery)
-        self._marker.cover(delivery for delivery in deliveries if delivery.entry.begun)
+        self._marker.add(delivery for delivery in deliveries if delivery.entry.begun)
         if self._isolation.holds_back:
             # They were read before a delivery had to run alone.
             self._hold_back()
@@ -70,9 +70,9 @@ class Queues:
         elif self._queues:
             self.start()
 
-    def forget(self, delivery: Delivery) -> None:
+    def drop(self, delivery: Delivery) -> None:
         """Drops a delivery that was to begin, and will neither begin nor be settled. It costs no attempt."""
-        self._marker.uncover([delivery])
+        self._marker.unmark([delivery])
 
     @property
     def topics(self) -> list[str]:
@@ -84,15 +84,15 @@ class Queues:
         """Whether a delivery may run, and begins once the server has marked it."""
         return self._marker.is_beginning
 
-    def take_back(self, topics: Collection[str] | None = None) -> list[Delivery]:
-        """Removes what has not begun of these topics, or of all, and all that was to run alone."""
-        beginning = self._marker.take_back(topics)
+    def clear(self, topics: Collection[str] | None = None) -> list[Delivery]:
+        """Removes what has not begun of these topics, or of all, and all that was to run alone. Result: those."""
+        beginning = self._marker.clear(topics)
         for delivery in beginning:
             self._limit.release(delivery.topic)
             self._isolation.end(delivery)
         chosen = [topic for topic in self._queues if topics is None or topic in topics]
         waiting = [delivery for topic in chosen for delivery in self._queues.pop(topic)]
-        return [*beginning, *self._isolation.take_back(), *waiting]
+        return [*beginning, *self._isolation.clear(), *waiting]
 
     def start(self) -> None:
         """Starts what may run, one delivery of each topic in turn, up to the limit."""
@@ -113,7 +113,7 @@ class Queues:
 
     def _hold_back(self) -> None:
         """Unmarks what was to begin soon: it waits for the delivery that runs alone."""
-        self._marker.uncover(self._replace(begun=False))
+        self._marker.unmark(self._replace(begun=False))
 
     def _start_one(self, topic: str) -> bool:
         if not self._limit.acquire(topic):

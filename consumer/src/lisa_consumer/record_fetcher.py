@@ -16,16 +16,16 @@ __all__ = ["Fetched", "RecordFetcher"]
 
 logger = logging.getLogger(__name__)
 
-_MOST_BYTES, _FIRST_BYTES, _LEAST_BYTES = 4_194_304, 1_048_576, 65_536
+_MAX_BYTES, _FIRST_BYTES, _MIN_BYTES = 4_194_304, 1_048_576, 65_536
 """Bytes to request at once: the most, the first time, and the least."""
 
-_GOAL_S = 1.0
+_TARGET_S = 1.0
 """How long one request should take."""
 
 _RENEWALS = 3
 """Renewals within one visibility timeout."""
 
-_FADING = 7 / 8
+_DECAY = 7 / 8
 """Factor by which the largest known size of a topic shrinks with each fetch that brings only smaller records."""
 
 _UNFETCHED_S = 60.0
@@ -60,7 +60,7 @@ class RecordFetcher:
         self._at_once = _FIRST_BYTES
         self._unfetched: list[_Unfetched] = []
 
-    def most(self, topic: str) -> int | None:
+    def max_per_request(self, topic: str) -> int | None:
         """How many messages of a topic fit into one request; None while their size is not known."""
         largest = self._largest.get(topic)
         return max(1, int(self._at_once / largest)) if largest else None
@@ -87,7 +87,9 @@ class RecordFetcher:
                 if self._clock() - leased_at > renew_after:
                     fetched, pending, leased_at = yield from self._renew(layouts, fetched, pending, leased_at)
                 if pending:
-                    arrived, pending = yield from self._fetch_some(pending, along, goal_s=min(_GOAL_S, renew_after / 2))
+                    arrived, pending = yield from self._fetch_some(
+                        pending, along, target_s=min(_TARGET_S, renew_after / 2)
+                    )
                     fetched += arrived
                     along = ()
             if self._clock() - leased_at > renew_after:
@@ -105,7 +107,7 @@ class RecordFetcher:
         return fetched, leased_at
 
     def finish(self, fetched: Sequence[Fetched], calls: Sequence[Call[Any]]) -> Flow[None]:
-        """Makes the calls that follow from fetched entries. If they fail, the fetched deliveries still count."""
+        """Makes the calls that follow from fetched entries. Their errors are only logged."""
         try:
             yield calls
         except GeneratorExit:
@@ -113,7 +115,7 @@ class RecordFetcher:
             self._note_unfetched(_batches(fetched))
             raise
         except LisaError as error:
-            logger.warning("cannot pass over entries, which come again: %s", error)
+            logger.warning("cannot skip entries, which come again: %s", error)
 
     def _note_unfetched(self, batches: Sequence[Batch]) -> None:
         until = self._clock() + _UNFETCHED_S
@@ -136,11 +138,11 @@ class RecordFetcher:
             self._unfetched += [each for each in unfetched if each.until > self._clock()]
 
     def _ours(self, entries: Sequence[Entry]) -> list[Entry]:
-        # A release would make a delivery of an entry for another group; without its id the entry is only passed over.
+        # A release would make a delivery of an entry for another group; without its id the entry is only skipped.
         return [entry if entry.group in (None, self._group) else entry._replace(id=None) for entry in entries]
 
     def _fetch_some(
-        self, batches: Sequence[Batch], along: Sequence[Call[Any]], *, goal_s: float
+        self, batches: Sequence[Batch], along: Sequence[Call[Any]], *, target_s: float
     ) -> Flow[tuple[list[Fetched], list[Batch]]]:
         """Makes one round trip. Result: what it brought, and the batches that are left."""
         fits = self.fits(batches)
@@ -166,32 +168,32 @@ class RecordFetcher:
                 fetched.append(Fetched(keys, entries[:count], records, now_ms))
             if count < len(entries):
                 left.append((keys, entries[count:]))
-        self._learn(fetched, self._clock() - asked_at, goal_s, is_full=bool(left))
+        self._learn(fetched, self._clock() - asked_at, target_s, is_full=bool(left))
         return fetched, left
 
     def fits(self, batches: Sequence[Batch]) -> bool:
-        """Whether all records surely fit into one request, as far as sizes are known."""
+        """Whether all records are known to be small enough for one request."""
         expected = 0.0
         for keys, entries in batches:
-            expected += len(entries) * self._largest.get(keys.topic, _MOST_BYTES)
+            expected += len(entries) * self._largest.get(keys.topic, _MAX_BYTES)
         return expected <= self._at_once
 
-    def _learn(self, fetched: Sequence[Fetched], took_s: float, goal_s: float, *, is_full: bool) -> None:
+    def _learn(self, fetched: Sequence[Fetched], took_s: float, target_s: float, *, is_full: bool) -> None:
         most_bytes = 0.0
         for keys, _, records, _ in fetched:
             largest = max(map(len, filter(None, records)), default=1)
             most_bytes += largest * len(records)
-            self._largest[keys.topic] = max(largest, self._largest.get(keys.topic, 0) * _FADING)
+            self._largest[keys.topic] = max(largest, self._largest.get(keys.topic, 0) * _DECAY)
         if most_bytes > self._at_once / 2 or is_full:
-            self._adapt(sum(len(record) for batch in fetched for record in batch.records if record), took_s, goal_s)
+            self._adapt(sum(len(record) for batch in fetched for record in batch.records if record), took_s, target_s)
 
-    def _adapt(self, total: int, took_s: float, goal_s: float) -> None:
+    def _adapt(self, total: int, took_s: float, target_s: float) -> None:
         """Sets how many bytes to request at once, after a request of about the present size."""
-        if took_s <= goal_s:
-            self._at_once = min(_MOST_BYTES, self._at_once * 2)
-        elif total > _LEAST_BYTES:
+        if took_s <= target_s:
+            self._at_once = min(_MAX_BYTES, self._at_once * 2)
+        elif total > _MIN_BYTES:
             # A smaller request was slow for another reason than its size.
-            self._at_once = max(_LEAST_BYTES, min(self._at_once, int(total * goal_s / took_s)))
+            self._at_once = max(_MIN_BYTES, min(self._at_once, int(total * target_s / took_s)))
 
     def _renew(
         self, layouts: Mapping[str, Layout], fetched: Sequence[Fetched], pending: Sequence[Batch], leased_at: float

@@ -59,7 +59,7 @@ class Runner:
         self._threads = threads
         self._drain_s = settings.drain_s
         self._stopping = stopping
-        self._settler = Settler(connection, core, self._release)
+        self._settler = Settler(connection, core, self._drop)
         limit = ConcurrencyLimit(settings.concurrency, {topic: route.concurrency for topic, route in routes.items()})
         self._queues = Queues(
             *(renewing, core, limit, stopping),
@@ -88,7 +88,7 @@ class Runner:
             for task in done:
                 task.result()
             # Before the last read ends, which may take as long as the server lets it.
-            await self._give_back_slow()
+            await self._release([topic for topic in self._routes if not self._is_quick(topic)])
             await reader
             await self._drain()
         finally:
@@ -115,8 +115,8 @@ class Runner:
         try:
             if not self._leases.begin(delivery, route.timeout_s):
                 logger.warning("skipped %s: its lease ran out before its handler could begin", delivery)
-                self._queues.forget(delivery)
-                self._release(delivery)
+                self._queues.drop(delivery)
+                self._drop(delivery)
                 return
             began = time.monotonic()
             nack = await self._call(route, delivery)
@@ -141,7 +141,7 @@ class Runner:
             return nack_of(delivery, error)
         return None
 
-    def _release(self, delivery: Delivery) -> None:
+    def _drop(self, delivery: Delivery) -> None:
         self._leases.drop(delivery)
         self._fetcher.release(delivery.topic)
 
@@ -169,26 +169,23 @@ class Runner:
             with suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
                     await self._changed.wait()
-        await self._give_back(None)
+        await self._release(None)
         if self._running:
             left_s = max(0.0, self._drain_until - time.monotonic())
             logger.info("waiting for handlers: %d, up to %g s", len(self._running), left_s)
             await asyncio.wait(self._running, timeout=left_s)
 
     async def _cancel_handlers(self) -> None:
-        self._queues.take_back()
+        self._queues.clear()
         for task in self._running:
             task.cancel()
         if self._running:
             # A handler that ignores its cancellation is left behind.
             await asyncio.wait(self._running, timeout=_CANCEL_S)
 
-    async def _give_back_slow(self) -> None:
-        await self._give_back([topic for topic in self._routes if not self._is_quick(topic)])
-
-    async def _give_back(self, topics: Collection[str] | None) -> None:
+    async def _release(self, topics: Collection[str] | None) -> None:
         """Releases the deliveries of these topics, or of all, that have not begun."""
-        deliveries = self._queues.take_back(topics)
+        deliveries = self._queues.clear(topics)
         if not deliveries:
             return
         try:
@@ -197,4 +194,4 @@ class Runner:
         except LisaError as error:
             logger.warning("cannot release %d deliveries; their leases will run out: %s", len(deliveries), error)
         for delivery in deliveries:
-            self._release(delivery)
+            self._drop(delivery)

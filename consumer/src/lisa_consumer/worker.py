@@ -150,9 +150,7 @@ class Worker:
         async with connecting as connection, renewing:
             leases = Leases(renewing, self._core)
             fetcher = Fetcher(
-                *(connection, self._core, leases, self._routes),
-                settings=self.settings,
-                stopping=self._stopping,
+                *(connection, self._core, leases, self._routes), settings=self.settings, stopping=self._stopping
             )
             runner = Runner(
                 *(connection, self._core, self._routes, fetcher, leases),
