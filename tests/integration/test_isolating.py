@@ -1,4 +1,4 @@
-"""Workers that hold what is to run alone, beside all else that they do."""
+"""Workers that hold deliveries which must run alone, beside others."""
 
 import asyncio
 
@@ -37,10 +37,10 @@ async def _send_alone(sender: AsyncProducer, client: redis.Redis, prefix: str, t
 
 
 @pytest.mark.usefixtures("quick")
-async def test_who_finds_no_slot_holds_nobody_back(
+async def test_what_cannot_run_holds_nothing_back(
     redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
 ) -> None:
-    """Promise 12: a delivery waits for the slots of its own topic, which are taken for long; other topics go on."""
+    """Promise 12: a delivery waits for long handlers of its own topic; other topics go on."""
     worker = new_worker(redis_url, prefix, concurrency=3)
     gate = asyncio.Event()
     begun = hang(worker, "slow", gate, concurrency=1)
@@ -93,7 +93,7 @@ async def test_a_mark_goes_to_the_last_of_those_that_run(
         await cancel_all(marking)
 
 
-async def test_a_mark_is_passed_on_when_its_end_is_told_again(
+async def test_a_mark_is_passed_on_when_its_ack_is_retried(
     redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
 ) -> None:
     """A server that was away for an ack has not heard of the heir either."""
@@ -116,7 +116,7 @@ async def test_a_mark_is_passed_on_when_its_end_is_told_again(
 async def test_what_was_read_while_something_began_alone_has_not_begun(
     redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
 ) -> None:
-    """The read took it for begun, as there were slots; meanwhile it has to wait, and is not to die with the other."""
+    """The read marked it as begun, as it could run. Now it has to wait, and must not die with the other."""
     core = Core(prefix, "billing")
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
     begun = Handled()

@@ -1,4 +1,4 @@
-"""What a worker has in hand: what its server takes for begun."""
+"""The deliveries that a worker holds: which of them its server takes for begun."""
 
 import asyncio
 from collections.abc import Callable
@@ -58,6 +58,6 @@ async def test_an_alone_delivery_that_is_let_go_does_not_die(
     await wait_until_async(lambda: mark() == Begun.NOT)
     await cancel_all(marking)
     await housekeeper.reclaim("orders", "billing", after_s=60)
-    found = await sender.find("orders", "innocent")
-    assert found is not None
-    assert (found.state, found.attempts) == (State.READY, 1)
+    status = await sender.find("orders", "innocent")
+    assert status is not None
+    assert (status.state, status.attempts) == (State.READY, 1)

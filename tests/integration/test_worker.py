@@ -132,7 +132,7 @@ async def test_concurrency_bounds_what_runs_at_once(
 
 
 async def test_a_hanging_topic_does_not_delay_another(redis_url: str, prefix: str, sender: AsyncProducer) -> None:
-    """A topic always finds a slot, however many messages of another hang, or wait in hand (promise 12)."""
+    """A topic can always run a handler, however many messages of another hang or wait (promise 12)."""
     worker = new_worker(redis_url, prefix, concurrency=3, prefetch=2)
     handled = Handled()
     async with _gate() as gate:
@@ -150,7 +150,7 @@ async def test_a_hanging_topic_does_not_delay_another(redis_url: str, prefix: st
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 64])
-async def test_no_slot_is_idle_behind_slow_handlers(
+async def test_no_handler_is_idle_behind_slow_ones(
     redis_url: str, prefix: str, sender: AsyncProducer, prefetch: int
 ) -> None:
     """As soon as one of them ends, another message begins, while the others hang."""
@@ -585,7 +585,7 @@ def test_bad_registrations_are_refused(worker: Worker) -> None:
         assert caught.value.field == field
 
 
-async def test_a_worker_needs_a_handler_and_a_slot_for_each(redis_url: str, prefix: str) -> None:
+async def test_a_worker_needs_a_handler_and_concurrency_for_each_topic(redis_url: str, prefix: str) -> None:
     """A worker that could do nothing does not begin."""
     with pytest.raises(InvalidInput, match="handler"):
         await new_worker(redis_url, prefix).serve()
