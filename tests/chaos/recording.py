@@ -15,7 +15,7 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.validation import Duration
-from lisa_consumer.core import Core, Reading, ReadResult
+from lisa_consumer.core import Core, ReadPlan, ReadResult
 
 __all__ = ["NOT_DONE", "RecordingCore", "recorded"]
 
@@ -33,7 +33,7 @@ class RecordingCore(Core):
         self._recorder = recorder
         self._asked = 0.0
 
-    def _resolve(self, topics: Sequence[str]) -> Flow[Reading]:
+    def _resolve(self, topics: Sequence[str]) -> Flow[ReadPlan]:
         reading = yield from super()._resolve(topics)
         # What is read next is asked for after this.
         self._asked = now()

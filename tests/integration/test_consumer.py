@@ -298,7 +298,7 @@ async def test_bad_topics_are_refused(consumers: Consumers, client: redis.Redis,
 
 async def test_a_consumer_without_topics_is_refused(consumers: Consumers) -> None:
     """At once, as there is nothing that it could read."""
-    with pytest.raises(InvalidInput, match="at least one is"):
+    with pytest.raises(InvalidInput, match="topics must be at least one name"):
         consumers(())
 
 

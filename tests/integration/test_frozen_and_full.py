@@ -84,7 +84,7 @@ def test_acks_of_a_frozen_worker_are_stale_where_another_was_given_its_messages(
         frozen.thaw()
         wait_until(lambda: len(programs.journal.ended()) == 10 and sum(programs.journal.ended().values()) == 20)
         assert frozen.stop() == 0
-        assert frozen.log.count("was stale") + frozen.log.count("is lost") >= 10, frozen.log
+        assert frozen.log.count("was stale") + frozen.log.count("lost the lease of") >= 10, frozen.log
         assert programs.journal.begun() == begun, "nothing is delivered after an ack"
         assert _is_drained(client, prefix)
     assert {(h.id, h.attempt) for h in begun if h.process == other.pid} == {(id, 2) for id in sent}

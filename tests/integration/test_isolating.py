@@ -1,4 +1,4 @@
-"""Workers that hold what is to run alone, beside all else that they do."""
+"""Workers that hold deliveries which must run alone, beside others."""
 
 import asyncio
 
@@ -10,11 +10,11 @@ from lisa_common.errors import Unreachable
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.marking import Begun
 from lisa_consumer import ConsumerSettings, Delivery, isolation
-from lisa_consumer.beginnings import Beginnings
+from lisa_consumer.begun_marker import BegunMarker
+from lisa_consumer.concurrency import ConcurrencyLimit
 from lisa_consumer.core import Core
-from lisa_consumer.marks import Marking
+from lisa_consumer.mark_hooks import MarkHooks
 from lisa_consumer.queues import Queues
-from lisa_consumer.slots import Slots
 from lisa_producer import AsyncProducer, Message
 from support import wait_until_async
 from support.running import Handled, hang, new_worker, working
@@ -37,10 +37,10 @@ async def _send_alone(sender: AsyncProducer, client: redis.Redis, prefix: str, t
 
 
 @pytest.mark.usefixtures("quick")
-async def test_who_finds_no_slot_holds_nobody_back(
+async def test_what_cannot_run_holds_nothing_back(
     redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
 ) -> None:
-    """Promise 12: a delivery waits for the slots of its own topic, which are taken for long; other topics go on."""
+    """Promise 12: a delivery waits for long handlers of its own topic; other topics go on."""
     worker = new_worker(redis_url, prefix, concurrency=3)
     gate = asyncio.Event()
     begun = hang(worker, "slow", gate, concurrency=1)
@@ -63,9 +63,9 @@ async def test_who_finds_no_slot_holds_nobody_back(
         await wait_until_async(lambda: begun.ids == ["first", "alone"])
 
 
-def _marking(beginnings: Beginnings) -> Marking:
+def _hooks(marker: BegunMarker) -> MarkHooks:
     """Marks nothing as it is read."""
-    return Marking(lambda _, batches: [0] * len(batches), beginnings.leave, beginnings.inherit)
+    return MarkHooks(lambda _, batches: [0] * len(batches), marker.remove, marker.inherit)
 
 
 async def test_a_mark_goes_to_the_last_of_those_that_run(
@@ -76,15 +76,15 @@ async def test_a_mark_goes_to_the_last_of_those_that_run(
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
     async with AsyncConnection.of(settings, name="test") as connection:
         begun = Handled()
-        beginnings = Beginnings(connection, core, begun.append, lambda _: ())
-        core.mark_beginnings(_marking(beginnings))
+        marker = BegunMarker(connection, core, begun.append, lambda _: ())
+        core.enable_marks(_hooks(marker))
         await sender.send_many("orders", [Message(body=b"x") for _ in range(4)])
         first, *later = await connection.run(core.read(["orders"], limit=4))
         # The read of the later ones has marked them while the first still waited for its mark.
-        beginnings.begin(first)
+        marker.begin(first)
         await connection.run(core.mark([(later[-1], Begun.YES)]))
-        beginnings.cover(later)
-        marking = asyncio.create_task(beginnings.run())
+        marker.add(later)
+        marking = asyncio.create_task(marker.run())
         await wait_until_async(lambda: begun == [first])
         await connection.run(core.ack(later[-1:]))
         rows = client.xpending_range(ShardKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
@@ -93,19 +93,19 @@ async def test_a_mark_goes_to_the_last_of_those_that_run(
         await cancel_all(marking)
 
 
-async def test_a_mark_is_passed_on_when_its_end_is_told_again(
+async def test_a_mark_is_passed_on_when_its_ack_is_retried(
     redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
 ) -> None:
     """A server that was away for an ack has not heard of the heir either."""
     core = Core(prefix, "billing")
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
     async with AsyncConnection.of(settings, name="test") as connection, AsyncConnection("redis://127.0.0.1:1") as away:
-        beginnings = Beginnings(connection, core, lambda _: None, lambda _: [])
-        core.mark_beginnings(_marking(beginnings))
+        marker = BegunMarker(connection, core, lambda _: None, lambda _: [])
+        core.enable_marks(_hooks(marker))
         await sender.send_many("orders", [Message(body=b"x") for _ in range(3)])
         deliveries = await connection.run(core.read(["orders"], limit=3))
         await connection.run(core.mark([(deliveries[-1], Begun.YES)]))
-        beginnings.cover(deliveries)
+        marker.add(deliveries)
         with pytest.raises(Unreachable):
             await away.run(core.ack(deliveries[-1:]))
         await connection.run(core.ack(deliveries[-1:]))
@@ -116,14 +116,14 @@ async def test_a_mark_is_passed_on_when_its_end_is_told_again(
 async def test_what_was_read_while_something_began_alone_has_not_begun(
     redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
 ) -> None:
-    """The read took it for begun, as there were slots; meanwhile it has to wait, and is not to die with the other."""
+    """The read marked it as begun, as it could run. Now it has to wait, and must not die with the other."""
     core = Core(prefix, "billing")
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
     begun = Handled()
     async with AsyncConnection.of(settings, name="test") as connection:
-        slots, stopping = Slots(9, {"orders": 9}), asyncio.Event()
+        limit, stopping = ConcurrencyLimit(9, {"orders": 9}), asyncio.Event()
         queues = Queues(
-            *(connection, core, slots, stopping), begin=begun.append, soon=lambda _: 0, may_begin=lambda _: True
+            *(connection, core, limit, stopping), begin=begun.append, soon=lambda _: 0, may_begin=lambda _: True
         )
         await connection.run(core.read(["orders"], limit=9))
         await _send_alone(sender, client, prefix, "orders", "alone")

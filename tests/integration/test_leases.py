@@ -1,4 +1,4 @@
-"""How a worker keeps the leases of what it has in hand."""
+"""How a worker keeps the leases of the deliveries that it holds."""
 
 import asyncio
 import re

@@ -223,7 +223,7 @@ def test_functions_are_waited_for_as_long_as_the_drain(
     producer.send("orders", b"x")
     worker.wait_for("begun")
     worker.send(signal.SIGTERM)
-    worker.wait_for("1 handlers are running")
+    worker.wait_for("waiting for handlers: 1,")
     if not code:
         programs.hold.unlink()
     wait_until(lambda: not worker.runs)

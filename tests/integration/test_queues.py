@@ -1,4 +1,4 @@
-"""What a worker has in hand: what its server takes for begun."""
+"""The deliveries that a worker holds: which of them its server takes for begun."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.marking import Begun
 from lisa_consumer import AsyncConsumer, ConsumerSettings
+from lisa_consumer.concurrency import ConcurrencyLimit
 from lisa_consumer.core import Core
 from lisa_consumer.queues import Queues
-from lisa_consumer.slots import Slots
 from lisa_producer import AsyncProducer, State
 from support import wait_until_async
 from support.housekeeping import Housekeeper
@@ -32,7 +32,7 @@ async def test_an_alone_delivery_that_is_let_go_does_not_die(
     housekeeper = Housekeeper(connection, prefix, declare(max_retries=0))
     core, begun = Core(prefix, "billing"), Handled()
     queues = Queues(
-        *(connection, core, Slots(1, {"orders": 1}), asyncio.Event()),
+        *(connection, core, ConcurrencyLimit(1, {"orders": 1}), asyncio.Event()),
         begin=begun.append,
         soon=lambda _: 0,
         may_begin=lambda _: True,
@@ -54,10 +54,10 @@ async def test_an_alone_delivery_that_is_let_go_does_not_die(
     await wait_until_async(lambda: begun)
     assert begun[0].alone
     assert mark() == Begun.ALONE
-    queues.forget(begun[0])
+    queues.drop(begun[0])
     await wait_until_async(lambda: mark() == Begun.NOT)
     await cancel_all(marking)
     await housekeeper.reclaim("orders", "billing", after_s=60)
-    found = await sender.find("orders", "innocent")
-    assert found is not None
-    assert (found.state, found.attempts) == (State.READY, 1)
+    status = await sender.find("orders", "innocent")
+    assert status is not None
+    assert (status.state, status.attempts) == (State.READY, 1)

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import pairwise
@@ -20,8 +19,9 @@ from lisa_common.model.policy import Policy
 from lisa_common.protocol import managing
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Reject, Retry, Worker
 from lisa_consumer.core import Core
+from lisa_consumer.fetcher import Fetcher
 from lisa_consumer.handler import Route
-from lisa_consumer.shift import Shift
+from lisa_consumer.leases import Leases
 from lisa_producer import AsyncProducer, Message, State
 from support import count_calls, idle, idle_async, keys_left, wait_until, wait_until_async
 from support.running import Handled, hang, managed, new_worker, working
@@ -132,7 +132,7 @@ async def test_concurrency_bounds_what_runs_at_once(
 
 
 async def test_a_hanging_topic_does_not_delay_another(redis_url: str, prefix: str, sender: AsyncProducer) -> None:
-    """A topic always finds a slot, however many messages of another hang, or wait in hand (promise 12)."""
+    """A topic can always run a handler, however many messages of another hang or wait (promise 12)."""
     worker = new_worker(redis_url, prefix, concurrency=3, prefetch=2)
     handled = Handled()
     async with _gate() as gate:
@@ -150,7 +150,7 @@ async def test_a_hanging_topic_does_not_delay_another(redis_url: str, prefix: st
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 64])
-async def test_no_slot_is_idle_behind_slow_handlers(
+async def test_no_handler_is_idle_behind_slow_ones(
     redis_url: str, prefix: str, sender: AsyncProducer, prefetch: int
 ) -> None:
     """As soon as one of them ends, another message begins, while the others hang."""
@@ -269,35 +269,30 @@ async def test_a_broken_topic_does_not_delay_another(
     assert len(handled) == 40
 
 
-async def test_room_that_shrinks_as_a_read_begins(
+async def test_capacity_that_shrinks_as_a_read_begins(
     redis_url: str, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """When a handler turns out to be slow in that very moment, the topic is read as it was meant to be."""
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix, block_s=0.1)
     routes = {topic: Route(topic, print, 1) for topic in ("full", "quick")}
     async with AsyncConnection(redis_url) as connection:
-        shift = Shift(
-            connection,
-            Core(prefix, "billing"),
-            routes,
-            threads=ThreadPoolExecutor(1),
-            settings=settings,
-            stopping=asyncio.Event(),
-            renewing=connection,
+        core = Core(prefix, "billing")
+        fetcher = Fetcher(
+            *(connection, core, Leases(connection, core), routes), settings=settings, stopping=asyncio.Event()
         )
         for topic, held in (("full", 65), ("quick", 20)):
-            shift._hands[topic].note(0.001)
-            shift._hands[topic].held = held
-        reading = asyncio.create_task(shift._fetcher._read_once())
-        asyncio.get_running_loop().call_soon(shift._hands["quick"].note, 1.0)
+            fetcher.windows[topic].observe(0.001)
+            fetcher.windows[topic].held = held
+        reading = asyncio.create_task(fetcher._read_once())
+        asyncio.get_running_loop().call_soon(fetcher.windows["quick"].observe, 1.0)
         await reading
-    assert (shift._hands["quick"].room, caplog.messages) == (-18, [])
+    assert (fetcher.windows["quick"].capacity, caplog.messages) == (-18, [])
 
 
 async def test_a_broken_topic_makes_no_worker_busy(
     redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
 ) -> None:
-    """While it is left alone, the others are waited for at the server, however little room one of them has."""
+    """While it is left alone, the others are waited for at the server, however little capacity one of them has."""
     worker = new_worker(redis_url, prefix, concurrency=32)
     handled = Handled()
     for topic, bound in (("bad", 32), ("serial", 1), ("orders", 32)):
@@ -590,7 +585,7 @@ def test_bad_registrations_are_refused(worker: Worker) -> None:
         assert caught.value.field == field
 
 
-async def test_a_worker_needs_a_handler_and_a_slot_for_each(redis_url: str, prefix: str) -> None:
+async def test_a_worker_needs_a_handler_and_concurrency_for_each_topic(redis_url: str, prefix: str) -> None:
     """A worker that could do nothing does not begin."""
     with pytest.raises(InvalidInput, match="handler"):
         await new_worker(redis_url, prefix).serve()

@@ -1,4 +1,4 @@
-"""Workers that are told to stop, lose a lease, or lose their server."""
+"""Workers that stop, lose a lease, or lose their server."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.marking import Begun
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Worker
-from lisa_consumer.shift import HANDLER
+from lisa_consumer.runner import HANDLER
 from lisa_producer import AsyncProducer, Message, ProducerSettings, State
 from support import Server, idle_async, wait_until_async
 from support.housekeeping import Housekeeper
@@ -94,7 +94,7 @@ async def test_a_drain_does_not_wait_for_ever(redis_url: str, prefix: str, sende
 
 @pytest.mark.parametrize("kind", ["function", "stubborn coroutine"])
 async def test_what_does_not_end_is_not_given_up(redis_url: str, prefix: str, sender: AsyncProducer, kind: str) -> None:
-    """A thread, or a coroutine that heeds no cancellation, runs on after the drain: nobody else may begin meanwhile."""
+    """A thread, or a coroutine that ignores its cancellation, runs on: its message must not begin elsewhere."""
     worker, begun, gate = new_worker(redis_url, prefix, drain_s=0.05), Handled(), threading.Event()
 
     def function(delivery: Delivery) -> None:
@@ -201,7 +201,7 @@ async def test_what_runs_has_begun_though_what_was_marked_is_given_back(
 
 
 async def test_a_cancelled_worker_leaves_nothing_running(redis_url: str, prefix: str, sender: AsyncProducer) -> None:
-    """Whoever cancels `serve()` cancels the handlers; their messages are given up, and no task is left."""
+    """Cancelling `serve()` cancels the handlers; their messages are nacked, and no task is left."""
     worker = new_worker(redis_url, prefix, concurrency=2)
     begun, _ = _hang(worker)
     await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(4)])
@@ -219,7 +219,7 @@ async def test_a_cancelled_worker_leaves_nothing_running(redis_url: str, prefix:
         assert found.state is State.RETRY
 
 
-async def test_a_lost_lease_is_told_and_its_late_ack_counts(
+async def test_a_lost_lease_is_logged_and_its_late_ack_counts(
     *,
     redis_url: str,
     prefix: str,
@@ -237,7 +237,7 @@ async def test_a_lost_lease_is_told_and_its_late_ack_counts(
     async with working(worker):
         await wait_until_async(lambda: begun)
         assert await housekeeper.reclaim("orders", "billing", after_s=30) == 1
-        await wait_until_async(lambda: "is lost" in caplog.text)
+        await wait_until_async(lambda: "lost the lease of" in caplog.text)
         gate.set()
         await wait_until_async(lambda: "was late" in caplog.text)
     found = await sender.find("orders", "a")
@@ -245,7 +245,7 @@ async def test_a_lost_lease_is_told_and_its_late_ack_counts(
     assert found.state is State.FINISHED
 
 
-async def test_a_stale_ack_is_told_and_changes_nothing(
+async def test_a_stale_ack_is_logged_and_changes_nothing(
     *,
     redis_url: str,
     prefix: str,
@@ -297,7 +297,7 @@ async def test_a_restart_of_the_server_costs_no_second_delivery(own_server: OwnS
 
 
 async def test_a_worker_may_start_before_its_server(own_server: OwnServer, prefix: str) -> None:
-    """It tries until the server is there; told to stop before, it stops."""
+    """It retries until the server is there; it also stops before that."""
     server = own_server()
     await asyncio.to_thread(server.stop)
     worker, hopeless = new_worker(server.url, prefix), new_worker(server.url, prefix)

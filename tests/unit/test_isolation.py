@@ -16,13 +16,13 @@ def delivery(id: str) -> Delivery:
 
 
 def free(topic: str) -> bool:
-    """There is always a slot."""
+    """A handler can always run."""
     return bool(topic)
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is held back for long."""
+    """Others are not held back for long."""
     monkeypatch.setattr(isolation, "_PATIENCE_S", 0.05)
     monkeypatch.setattr(isolation, "_ALONE_S", 0.05)
 
@@ -48,7 +48,7 @@ async def test_alone_once_the_others_have_ended() -> None:
 
 @pytest.mark.usefixtures("quick")
 async def test_others_are_not_held_back_for_ever() -> None:
-    """Neither by what runs before it, nor by one that takes long: then it is alone no more, and that is told."""
+    """Neither by running handlers, nor by a slow delivery, which then has company; `on_company` is called for it."""
     starts: list[int] = []
     company: list[Delivery] = []
     alone = Isolation(lambda: starts.append(1), company.append)
@@ -62,20 +62,20 @@ async def test_others_are_not_held_back_for_ever() -> None:
     assert not alone.holds_back
 
 
-def test_what_has_not_begun_is_given_back() -> None:
+def test_clear_returns_what_has_not_begun() -> None:
     """Once."""
     alone = Isolation(lambda: None, lambda _: None)
     one = delivery("one")
     alone.add(one)
-    assert alone.take_back() == [one]
-    assert (alone.take_back(), alone.is_wanted) == ([], False)
+    assert alone.clear() == [one]
+    assert (alone.clear(), alone.is_wanted) == ([], False)
 
 
-async def test_nobody_waits_for_what_is_given_back() -> None:
+async def test_nobody_waits_for_what_was_cleared() -> None:
     """What was held back for it may begin in a drain."""
     alone = Isolation(lambda: None, lambda _: None)
     alone.add(delivery("one"))
     assert alone.next(1, free) is None
     assert alone.holds_back
-    alone.take_back()
+    alone.clear()
     assert (alone.holds_back, alone.is_wanted) == (False, False)

@@ -19,15 +19,15 @@ T = TypeVar("T")
 
 
 class Consumer:
-    """Reads topics as one consumer of a group, and acks by hand. `AsyncConsumer` is its asyncio twin.
+    """Reads topics as one consumer of a group; the caller acks. `AsyncConsumer` is its asyncio twin.
 
-    Not to be shared among threads. The group is made on first use: the first group of a topic also gets what was sent
-    before. The URL, and all of `ConsumerSettings`, comes from the environment or `lisa.toml` where it is not given.
-    Raises InvalidInput for a name that cannot be one, and for no topics.
+    Do not share it among threads. The first read creates the group: the first group of a topic also gets the messages
+    that were sent before. The URL and all other settings default to the environment or `lisa.toml`. Raises
+    InvalidInput for an invalid name, and if there are no topics.
 
-    While the server is away, calls try again for `settings.patience_s` seconds, then raise `Unreachable`. A connection
-    that breaks between request and reply raises `OutcomeUnknown`: deliveries of a lost read come again when their
-    lease has run out, and acking again is safe (it may say "stale" of what the first try has done).
+    While the server is away, calls retry for `settings.patience_s` seconds, then raise `Unreachable`. If a connection
+    breaks between request and reply, they raise `OutcomeUnknown`: deliveries of a lost read come again when their
+    leases have run out, and acking again is safe (the outcome may be STALE if the first ack arrived).
     """
 
     def __init__(
@@ -54,38 +54,39 @@ class Consumer:
     def read(
         self, limit: int = 100, *, wait: Duration | None = None, visibility: Duration | None = None
     ) -> list[Delivery]:
-        """Up to `limit` deliveries of each topic, at most 1,000.
+        """Reads up to `limit` deliveries of each topic, from 1 to 1,000.
 
-        Waits up to `wait` for the first; without it, returns what is there. With `visibility` their leases are
-        that long, however long the topic's visibility timeout is.
+        Waits up to `wait` for the first delivery; without `wait`, returns at once. `visibility` sets the length of the
+        leases, in place of the topic's visibility timeout. Durations are seconds or timedeltas. Raises InvalidInput for
+        values out of range.
 
-        A delivery that is `alone` should be handled while nothing else is: consumers died with it before.
+        Handle a delivery that is `alone` while nothing else runs: consumers died with it before.
         """
         block = self._settings.block_s
         return self._run(self._core.read(self._topics, limit=limit, wait=wait, block=block, visibility=visibility))
 
     def ack(self, *deliveries: Delivery) -> list[AckOutcome]:
-        """Ends deliveries as handled, in a batch. One outcome for each; see `AckOutcome`."""
+        """Acks handled deliveries, in one batch. Result: one outcome for each; see `AckOutcome`."""
         return self._run(self._core.ack(deliveries))
 
     def nack(self, *deliveries: Delivery, delay: Duration | None = None, error: str = "") -> list[NackOutcome]:
-        """Ends deliveries as failed: retried after `delay` or the policy's backoff, or dead when none are left."""
+        """Nacks failed deliveries: they are retried after `delay` or the policy's backoff, or become garbage."""
         return self._run(self._core.nack(deliveries, delay=delay, error=error))
 
     def reject(self, *deliveries: Delivery, error: str = "") -> list[NackOutcome]:
-        """Ends deliveries for good: garbage, whatever attempts are left."""
+        """Turns deliveries into garbage, whatever attempts are left."""
         return self._run(self._core.nack(deliveries, delay=None, error=error, rejected=True))
 
     def release(self, *deliveries: Delivery) -> int:
-        """Gives deliveries back that were not begun: ready again at once, no attempt spent. Says how many were."""
+        """Releases deliveries that were not begun: they are ready at once, no attempt is spent. Result: how many."""
         return self._run(self._core.release(deliveries))
 
     def extend(self, *deliveries: Delivery, lease: Duration | None = None) -> list[bool]:
-        """Renews leases: `lease` from now, or the topic's visibility timeout. False: the lease is lost."""
+        """Renews leases, to `lease` from now or the topic's visibility timeout. Result: False for each lost lease."""
         return self._run(self._core.extend(deliveries, lease))
 
     def close(self) -> None:
-        """Closes the connections. What is not settled comes again when its lease has run out."""
+        """Closes the connections. Deliveries that are not settled come again when their leases have run out."""
         self._connection.close()
 
     def _run(self, flow: Flow[T]) -> T:

@@ -12,7 +12,7 @@ from lisa_common.cli import new_program, with_settings
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.logs import configure_logging
 from lisa_common.protocol.call import command
-from lisa_consumer.loading import load_worker
+from lisa_consumer.load_worker import load_worker
 from lisa_consumer.processes import drain_with_supervisor, supervise, worker_command
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.worker import Worker
@@ -26,11 +26,9 @@ program = new_program("lisa-consumer", "Runs workers of Lisa, a delay queue on R
 @with_settings(ConsumerSettings)
 def run(
     *,
-    worker: Annotated[
-        str, typer.Argument(metavar="MODULE:WORKER", help="Where the worker is, as in app.tasks:worker.")
-    ],
+    worker: Annotated[str, typer.Argument(metavar="MODULE:WORKER", help="The worker to run, as in app.tasks:worker.")],
     processes: Annotated[
-        int, typer.Option(min=1, max=1_000, help="How many processes to run, each with all of it.")
+        int, typer.Option(min=1, max=1_000, help="How many processes to run, each with the whole worker.")
     ] = 1,
     check: Annotated[bool, typer.Option("--check/--no-check", hidden=True)] = True,
     supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
@@ -38,23 +36,23 @@ def run(
 ) -> None:
     """Runs a worker until SIGTERM or SIGINT, then drains.
 
-    With several processes, one that dies is replaced. What the worker's code sets itself wins over these options.
+    With several processes, one that dies is replaced. Settings in the worker's code override these options.
     """
     configure_logging(settings.log_level)
     if supervised:
         drain_with_supervisor()
     _export(settings)
-    found = load_worker(worker)
+    loaded = load_worker(worker)
     if check:
-        asyncio.run(_check(found))
+        asyncio.run(_check(loaded))
     if processes == 1:
-        found.run()
+        loaded.run()
     else:
-        sys.exit(supervise(worker_command(worker), processes, drain_s=found.settings.drain_s))
+        sys.exit(supervise(worker_command(worker), processes, drain_s=loaded.settings.drain_s))
 
 
 def _export(settings: ConsumerSettings) -> None:
-    """Puts the settings where the worker's module, and its processes, find them: in the environment."""
+    """Exports the settings to the environment, where the worker's module and its processes load them."""
     for name in settings.model_fields_set:
         value = getattr(settings, name)
         text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
@@ -62,6 +60,6 @@ def _export(settings: ConsumerSettings) -> None:
 
 
 async def _check(worker: Worker) -> None:
-    """Raises when there is no server: at start that is a mistake, later on it is an accident to be survived."""
+    """Raises LisaError if there is no server: at the start that is a mistake, later a worker survives it."""
     async with AsyncConnection.of(worker.settings, name="lisa-worker", url=worker.url) as connection:
         await connection.call(command("PING"))

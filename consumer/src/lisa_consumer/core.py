@@ -1,4 +1,4 @@
-"""What a consumer does, without I/O: flows that `client`, `aio` and the worker drive."""
+"""What a consumer does, without I/O: flows that `Consumer`, `AsyncConsumer` and `Worker` run."""
 
 import time
 from collections import defaultdict
@@ -17,11 +17,11 @@ from lisa_common.protocol.marking import MARKING, Begun, mark
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.triage import sort_entries
 from lisa_common.validation import Duration, check_int, check_name, duration_ms
-from lisa_consumer.marks import Marking, check_mark
+from lisa_consumer.mark_hooks import MarkHooks, check_mark
 from lisa_consumer.names import consumer_name
 from lisa_consumer.record_fetcher import RecordFetcher
 
-__all__ = ["Core", "ReadResult", "Reading"]
+__all__ = ["Core", "ReadPlan", "ReadResult"]
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ MAX_BATCH = 1_000
 
 
 class _Keys(dict[tuple[str, str], ShardKeys]):
-    """The keys of shards, by topic and shard, each made once."""
+    """The keys of shards by topic and shard, each built once."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -39,21 +39,21 @@ class _Keys(dict[tuple[str, str], ShardKeys]):
         return self.setdefault(place, ShardKeys(self._prefix, *place))
 
 
-class Reading(NamedTuple):
-    """What a read of some topics is made of, for as long as their layouts stay as they are."""
+class ReadPlan(NamedTuple):
+    """The shards that a read of topics asks, until a layout of theirs changes."""
 
     layouts: dict[str, Layout]
     shards: list[ShardKeys]
     widest: int
-    """Shards of the topic that has most."""
+    """Number of shards of the topic with the most."""
 
 
 class ReadResult(NamedTuple):
-    """What a read has brought."""
+    """The deliveries of one read."""
 
     deliveries: list[Delivery]
     leased_at: float
-    """When their leases began or were renewed, or a moment before; by the clock of the core."""
+    """A moment before their leases began or were last renewed, by the clock of the core."""
 
 
 class Core:
@@ -66,11 +66,11 @@ class Core:
         self.name = consumer_name() if name is None else check_name("consumer", name)
         self._topics = Topics(prefix)
         self._joined: set[ShardKeys] = set()
-        self._reading: Reading | None = None
+        self._plan: ReadPlan | None = None
         self._keys = _Keys(prefix)
         self._clock = clock
-        self._fetcher = RecordFetcher(self.group, self.name, clock)
-        self._marking: Marking | None = None
+        self._records = RecordFetcher(self.group, self.name, clock)
+        self._hooks: MarkHooks | None = None
 
     def read(
         self,
@@ -81,16 +81,15 @@ class Core:
         block: Duration = 2.0,
         visibility: Duration | None = None,
     ) -> Flow[list[Delivery]]:
-        """Up to `limit` deliveries of each topic; waits up to `wait` while there are none, None: not at all.
+        """Reads up to `limit` deliveries of each topic, or one of each shard where a topic has more shards than that.
 
-        Of a topic with more shards than that it may be one of each shard.
-
-        The server is asked to wait for no more than `block` at once. With `visibility` the leases are that long.
+        Waits up to `wait` while there are none; None does not wait. One command waits no longer than `block`.
+        `visibility` sets the length of the leases.
         """
-        taken = yield from self.take(topics, limit=limit, wait=wait, block=block, visibility=visibility)
-        return taken.deliveries
+        result = yield from self.read_leased(topics, limit=limit, wait=wait, block=block, visibility=visibility)
+        return result.deliveries
 
-    def take(
+    def read_leased(
         self,
         topics: Sequence[str],
         *,
@@ -99,52 +98,52 @@ class Core:
         block: Duration = 2.0,
         visibility: Duration | None = None,
     ) -> Flow[ReadResult]:
-        """The same, and since when the leases surely last."""
+        """As `read`, and also returns since when the leases surely last."""
         check_int("limit", limit, 1, MAX_BATCH)
         deadline = None if wait is None else self._clock() + duration_ms("wait", wait) / 1000
         block_ms = duration_ms("block", block, low_ms=1)
         lease_ms = None if visibility is None else duration_ms("visibility", visibility, low_ms=1)
         while True:
-            if self._fetcher.owes:
-                yield from self._fetcher.give_back()
-            reading = yield from self._resolve(topics)
+            if self._records.has_unfetched:
+                yield from self._records.release()
+            plan = yield from self._resolve(topics)
             left_ms = None if deadline is None else int((deadline - self._clock()) * 1000)
             wait_ms = None if left_ms is None or left_ms <= 0 else min(left_ms, block_ms)
-            # One limit is for all topics: large messages of one must not hold up another's small ones.
-            most = max(map(self.most_at_once, topics))
-            each = max(1, min(limit, most) // reading.widest)
-            # The server may hand them out at any time from now on.
+            # All topics share one limit: large messages of one must not hold up small ones of another.
+            most = max(map(self.max_per_read, topics))
+            each = max(1, min(limit, most) // plan.widest)
+            # The server may lease entries at any time from now on.
             leased_at = self._clock()
             try:
-                batches = yield consuming.read(reading.shards, self.group, self.name, limit=each, block_ms=wait_ms)
+                batches = yield consuming.read(plan.shards, self.group, self.name, limit=each, block_ms=wait_ms)
             except NoGroup:
                 self._joined.clear()
-                self._reading = None
+                self._plan = None
                 continue
-            taken, passed_over = yield from self._fetch(reading.layouts, batches, leased_at, lease_ms)
-            # Behind what is passed over there may be more.
-            if taken.deliveries or (wait_ms is None and not passed_over):
-                return taken
+            result, skipped = yield from self._fetch(plan.layouts, batches, leased_at, lease_ms)
+            # There may be more entries behind the skipped ones.
+            if result.deliveries or (wait_ms is None and not skipped):
+                return result
 
-    def most_at_once(self, topic: str) -> int:
-        """How many messages of a topic one read should bring: few of those that are large."""
-        return self._fetcher.most(topic) or MAX_BATCH
+    def max_per_read(self, topic: str) -> int:
+        """How many messages of a topic one read should bring: few if they are large."""
+        return self._records.max_per_request(topic) or MAX_BATCH
 
     def knows_size(self, topic: str) -> bool:
-        """Whether messages of a topic have been fetched."""
-        return self._fetcher.most(topic) is not None
+        """Whether the size of messages of a topic is known, as some have been fetched."""
+        return self._records.max_per_request(topic) is not None
 
-    def _resolve(self, topics: Sequence[str]) -> Flow[Reading]:
+    def _resolve(self, topics: Sequence[str]) -> Flow[ReadPlan]:
         layouts = yield from self._topics.resolve_each(topics)
-        if self._reading and layouts == self._reading.layouts:
-            return self._reading
+        if self._plan and layouts == self._plan.layouts:
+            return self._plan
         shards = [keys for layout in layouts.values() for keys in layout.served]
         joining = [layout for layout in layouts.values() if not self._joined.issuperset(layout.served)]
         if joining:
             yield from groups.join(joining, self.group)
             self._joined.update(keys for layout in joining for keys in layout.served)
-        self._reading = Reading(layouts, shards, max(len(layout.served) for layout in layouts.values()))
-        return self._reading
+        self._plan = ReadPlan(layouts, shards, max(len(layout.served) for layout in layouts.values()))
+        return self._plan
 
     def _fetch(
         self,
@@ -153,42 +152,42 @@ class Core:
         leased_at: float,
         lease_ms: int | None,
     ) -> Flow[tuple[ReadResult, bool]]:
-        """Deliveries of what was read, and whether any of it was passed over."""
+        """The deliveries of entries that were read, and whether any entry was skipped."""
         if not batches:
             return ReadResult([], leased_at), False
         marked: dict[ShardKeys, str] = {}
-        if self._marking:
-            # What takes several round trips may not arrive at all: it begins once it is there.
-            batches, marked = self._marking.divide(batches, at_once=self._fetcher.fits(batches))
+        if self._hooks:
+            # Records that take several round trips may not arrive at all: their deliveries begin once they are here.
+            batches, marked = self._hooks.divide(batches, at_once=self._records.fits(batches))
         marks = [self._mark_entry(keys, entry) for keys, entry in marked.items()]
-        fetched, leased_at = yield from self._fetcher.fetch(layouts, batches, leased_at, marks)
+        fetched, leased_at = yield from self._records.fetch(layouts, batches, leased_at, marks)
         of_shards: dict[ShardKeys, list[Delivery]] = {}
         calls: list[Call[Any]] = []
-        passed_over = False
+        skipped = False
         for keys, entries, records, now_ms in fetched:
             policy = layouts[keys.topic].policy
-            found = sort_entries(keys, self.group, entries, records, now_ms)
-            of_shards.setdefault(keys, []).extend(found.deliveries)
-            passed_over |= bool(found.pass_over or found.unreadable)
-            if found.pass_over:
-                calls.append(consuming.pass_over(keys, self.group, found.pass_over, policy))
-            if found.unreadable:
-                calls.append(consuming.nack(keys, self.group, found.unreadable, policy))
-            if lease_ms is not None and found.deliveries:
-                held = [delivery.entry for delivery in found.deliveries]
+            triage = sort_entries(keys, self.group, entries, records, now_ms)
+            of_shards.setdefault(keys, []).extend(triage.deliveries)
+            skipped |= bool(triage.pass_over or triage.unreadable)
+            if triage.pass_over:
+                calls.append(consuming.pass_over(keys, self.group, triage.pass_over, policy))
+            if triage.unreadable:
+                calls.append(consuming.nack(keys, self.group, triage.unreadable, policy))
+            if lease_ms is not None and triage.deliveries:
+                held = [delivery.entry for delivery in triage.deliveries]
                 calls.append(consuming.extend(keys, self.group, self.name, held, policy, lease_ms=lease_ms))
         if calls:
-            yield from self._fetcher.finish(fetched, calls)
-        deliveries = [one for keys, found in of_shards.items() for one in check_mark(found, marked.get(keys))]
-        return ReadResult(deliveries, leased_at), passed_over
+            yield from self._records.finish(fetched, calls)
+        deliveries = [delivery for keys, batch in of_shards.items() for delivery in check_mark(batch, marked.get(keys))]
+        return ReadResult(deliveries, leased_at), skipped
 
-    def mark_beginnings(self, marking: Marking | None = None) -> None:
-        """From now on marks at the server what begins."""
-        self.name = self._fetcher.consumer = self.name.removesuffix(MARKING) + MARKING
-        self._marking = marking
+    def enable_marks(self, hooks: MarkHooks | None = None) -> None:
+        """Marks at the server what begins, from now on."""
+        self.name = self._records.consumer = self.name.removesuffix(MARKING) + MARKING
+        self._hooks = hooks
 
     def mark(self, marks: Sequence[tuple[Delivery, Begun]]) -> Flow[None]:
-        """Tells the server whether deliveries have begun, which renews their leases. The latest mark of each holds."""
+        """Marks whether deliveries have begun, and renews their leases. The latest mark of each counts."""
         yield [self._mark(delivery, begun) for delivery, begun in marks]
 
     def _mark(self, delivery: Delivery, begun: Begun) -> Call[bool]:
@@ -208,32 +207,32 @@ class Core:
     def nack(
         self, deliveries: Sequence[Delivery], *, delay: Duration | None, error: str, rejected: bool = False
     ) -> Flow[list[NackOutcome]]:
-        """Gives deliveries up. Result: one outcome for each."""
+        """Nacks deliveries. Result: one outcome for each."""
         delay_ms = None if delay is None else duration_ms("delay", delay)
         nacks = [(delivery, Nack(delivery.entry, error, delay_ms, rejected)) for delivery in deliveries]
         return (yield from self.nack_each(nacks))
 
     def nack_each(self, nacks: Sequence[tuple[Delivery, Nack]]) -> Flow[list[NackOutcome]]:
-        """Gives deliveries up, each in its way. Result: one outcome for each."""
-        ways = {delivery.place: nack for delivery, nack in nacks}
+        """Nacks deliveries, each with a nack of its own. Result: one outcome for each."""
+        by_place = {delivery.place: nack for delivery, nack in nacks}
 
         def calls(
             keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]
         ) -> Call[list[tuple[NackOutcome, int | None]]]:
-            chosen = [ways[delivery.place] for delivery in batch]
+            chosen = [by_place[delivery.place] for delivery in batch]
             return consuming.nack(keys, self.group, chosen, policy)
 
         outcomes = yield from self._settle([delivery for delivery, _ in nacks], calls)
         return [outcome for outcome, _ in outcomes]
 
     def release(self, deliveries: Sequence[Delivery]) -> Flow[int]:
-        """Gives deliveries back that have not begun, without spending an attempt. Result: how many."""
+        """Releases deliveries that have not begun, without spending an attempt. Result: how many."""
         batches = self._by_shard(deliveries)
         calls = [consuming.release(keys, self.group, [d.entry for _, d in batch]) for keys, batch in batches]
         return sum((yield from self._end(deliveries, calls)))
 
     def extend(self, deliveries: Sequence[Delivery], lease: Duration | None = None) -> Flow[list[bool]]:
-        """Renews leases. Result: for each whether this consumer still has it."""
+        """Renews leases. Result: for each, whether this consumer still has it."""
         lease_ms = None if lease is None else duration_ms("lease", lease, low_ms=1)
 
         def calls(keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[bool]]:
@@ -243,7 +242,7 @@ class Core:
         return (yield from self._settle(deliveries, calls, ends=False))
 
     def visibilities_s(self, topics: Collection[str]) -> Flow[dict[str, float]]:
-        """The topics' visibility timeouts, in seconds."""
+        """The visibility timeouts of topics, in seconds."""
         layouts = yield from self._topics.resolve_each(topics)
         return {topic: layout.policy.visibility_ms / 1000 for topic, layout in layouts.items()}
 
@@ -254,9 +253,9 @@ class Core:
         *,
         ends: bool = True,
     ) -> Flow[list[T]]:
-        """One call for each shard, all in one round trip; results in the order of the deliveries."""
+        """Makes one call for each shard, all in one round trip. Result: in the order of the deliveries."""
         batches = list(self._by_shard(deliveries))
-        # What is in hand does not wait for the registry, which may be at another server, one that is away.
+        # Held deliveries do not wait for the registry: another server may hold it, and that one may be away.
         layouts = yield from self._topics.recall_each({keys.topic for keys, _ in batches})
         calls = [call(keys, layouts[keys.topic].policy, [delivery for _, delivery in batch]) for keys, batch in batches]
         replies: list[list[T]] = (yield from self._end(deliveries, calls)) if ends else (yield calls) if calls else []
@@ -267,25 +266,23 @@ class Core:
         return [placed[position] for position in range(len(deliveries))]
 
     def _end(self, deliveries: Sequence[Delivery], calls: Sequence[Call[Any]]) -> Flow[list[Any]]:
-        """Makes calls that end deliveries, and passes on the marks that go with them. Result: that of each call."""
-        if not self._marking:
+        """Makes calls that end deliveries, and passes their marks on to others. Result: that of each call."""
+        if not self._hooks:
             return (yield calls) if calls else []
-        heirs = self._marking.leave(deliveries)
+        heirs = self._hooks.remove(deliveries)
         replies: list[Any] = yield [*(self._mark(heir, Begun.YES) for heir in heirs), *calls]
-        self._marking.inherit(heirs)
+        self._hooks.inherit(heirs)
         return replies[len(heirs) :]
 
     def _by_shard(self, deliveries: Sequence[Delivery]) -> Iterator[tuple[ShardKeys, list[tuple[int, Delivery]]]]:
-        """The deliveries with their positions, at most `MAX_BATCH` at once."""
+        """Deliveries of each shard with their positions, at most `MAX_BATCH` in one batch."""
         for delivery in deliveries:
             if delivery.group != self.group:
-                raise InvalidInput(
-                    "delivery of group", delivery.group, f"this consumer is of group {self.group!r}; its are"
-                )
-        found: dict[tuple[str, str], list[tuple[int, Delivery]]] = defaultdict(list)
+                raise InvalidInput("a delivery's group", delivery.group, f"{self.group!r}, the group of this consumer")
+        by_shard: dict[tuple[str, str], list[tuple[int, Delivery]]] = defaultdict(list)
         for position, delivery in enumerate(deliveries):
-            found[delivery.topic, delivery.shard].append((position, delivery))
-        for (topic, shard), of_shard in found.items():
+            by_shard[delivery.topic, delivery.shard].append((position, delivery))
+        for (topic, shard), of_shard in by_shard.items():
             keys = self._keys[topic, shard]
             for at in range(0, len(of_shard), MAX_BATCH):
                 yield keys, of_shard[at : at + MAX_BATCH]

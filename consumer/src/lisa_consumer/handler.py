@@ -1,4 +1,4 @@
-"""Handlers: what users write, and how one is called."""
+"""Handlers that users write, and how they are called."""
 
 import asyncio
 import inspect
@@ -14,7 +14,7 @@ from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack
 from lisa_common.validation import Duration, duration_ms
 
-__all__ = ["Handler", "Reject", "Retry", "Route", "verdict"]
+__all__ = ["Handler", "Reject", "Retry", "Route", "nack_of"]
 
 T = TypeVar("T")
 
@@ -22,9 +22,9 @@ Handler = Callable[[Delivery], object] | Callable[[Delivery], Awaitable[object]]
 
 
 class Retry(LisaError):
-    """Raised by a handler: give the message up for now, and deliver it again after `delay`.
+    """Raised by a handler to have its message delivered again after `delay`, in seconds or as a timedelta.
 
-    Without a delay the policy's backoff decides. It counts as an attempt, like any failure.
+    Without a delay the policy's backoff decides. The attempt counts, as with any failure.
     """
 
     def __init__(self, reason: str = "", *, delay: Duration | None = None) -> None:
@@ -33,7 +33,7 @@ class Retry(LisaError):
 
 
 class Reject(LisaError):
-    """Raised by a handler: the message can never be handled; it goes to garbage, whatever attempts are left."""
+    """Raised by a handler that can never handle its message: it becomes garbage, whatever attempts are left."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "the handler rejected the message")
@@ -43,7 +43,7 @@ class Reject(LisaError):
 class Route:
     """A topic, its handler, and how many of its messages may be handled at once.
 
-    Raises InvalidInput for what would be called and handle nothing.
+    Raises InvalidInput for a handler whose call would handle nothing.
     """
 
     topic: str
@@ -54,29 +54,29 @@ class Route:
 
     def __post_init__(self) -> None:
         if not _is_fit(self.handler):
-            raise InvalidInput("handler", self.handler, "a coroutine function or a plain function is")
+            raise InvalidInput("handler", self.handler, "a coroutine function or a plain function")
         object.__setattr__(self, "_is_async", _is_async(self.handler))
 
     async def call(self, delivery: Delivery, threads: Executor) -> None:
-        """Runs the handler to its end: a coroutine in the loop, a plain function in a thread.
+        """Runs the handler until it ends: a coroutine in the event loop, a plain function in a thread.
 
-        Raises what it raises, and TimeoutError when a coroutine takes longer than the route allows. A cancellation does
-        not end a thread, so it does not end the call either.
+        Raises the handler's errors, and TimeoutError when a coroutine takes longer than the route allows. A cancelled
+        call still waits for its thread, which cannot be stopped.
         """
         if self._is_async:
             result = self.handler(delivery)
         else:
             loop = asyncio.get_running_loop()
             running = loop.run_in_executor(threads, copy_context().run, _outcome, self.handler, delivery)
-            result, error = await _to_its_end(running)
+            result, error = await _wait_for(running)
             if error is not None:
                 raise error
         if inspect.isawaitable(result):
             await (result if self.timeout_s is None else _within(self.timeout_s, result))
 
 
-async def _to_its_end(running: asyncio.Future[T]) -> T:
-    """Waits for a thread, which runs on when it is cancelled; its message must not begin elsewhere meanwhile."""
+async def _wait_for(running: asyncio.Future[T]) -> T:
+    """Waits for a thread even when cancelled: it runs on, and its message must not begin elsewhere meanwhile."""
     while not running.done():
         with suppress(asyncio.CancelledError):
             await asyncio.shield(running)
@@ -94,14 +94,14 @@ async def _within(timeout_s: float, result: Awaitable[object]) -> None:
 
 
 def _outcome(handler: Handler, delivery: Delivery) -> tuple[object, BaseException | None]:
-    # A future cannot carry every exception: not StopIteration, and GeneratorExit only by closing whoever waits for it.
+    # A future cannot carry every exception: it refuses StopIteration, and GeneratorExit closes the waiting coroutine.
     try:
         return handler(delivery), None
-    except BaseException as error:  # noqa: BLE001 - it is raised again where it can be
+    except BaseException as error:  # noqa: BLE001 - the caller raises it again
         return None, error
 
 
-# What is said of functions holds for objects with such a __call__, too.
+# An object counts as what its __call__ is.
 
 
 def _is_async(handler: object) -> bool:
@@ -109,15 +109,15 @@ def _is_async(handler: object) -> bool:
 
 
 def _is_fit(handler: object) -> bool:
-    """Whether a call handles a message: a generator would not begin, and of a class it would make an object."""
+    """Whether a call handles a message: a generator would not run, and a class would only make an object."""
     if not callable(handler) or inspect.isclass(handler):
         return False
-    either = (handler, type(handler).__call__)
-    return not any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in either)
+    functions = (handler, type(handler).__call__)
+    return not any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in functions)
 
 
-def verdict(delivery: Delivery, error: BaseException) -> Nack:
-    """What an exception of a handler means for its delivery."""
+def nack_of(delivery: Delivery, error: BaseException) -> Nack:
+    """The nack that an exception of a handler asks for."""
     if isinstance(error, Reject):
         return Nack(delivery.entry, str(error), rejected=True)
     if isinstance(error, Retry):
@@ -128,5 +128,5 @@ def verdict(delivery: Delivery, error: BaseException) -> Nack:
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as inner:  # noqa: BLE001 - the handler's error may be of any kind, and so may what its text raises
-        return f"its text cannot be made, {type(inner).__name__}"
+    except Exception as inner:  # noqa: BLE001 - a handler's error may be of any class, with any bug in its __str__
+        return f"no text, as its __str__ raised {type(inner).__name__}"

@@ -1,4 +1,4 @@
-"""Runs what may have killed a worker while nothing else runs, so that nothing dies with it."""
+"""Runs deliveries that may have killed a worker while nothing else runs, so that nothing dies with them."""
 
 import asyncio
 import time
@@ -10,18 +10,18 @@ from lisa_common.model.delivery import Delivery
 __all__ = ["Isolation"]
 
 _PATIENCE_S = 5.0
-"""How long others are held back until those that run have ended."""
+"""How long others are held back while running handlers end."""
 
 _ALONE_S = 5.0
-"""How long others are held back while it runs."""
+"""How long others are held back while a delivery runs alone."""
 
 
 class Isolation:
-    """The deliveries that are to run alone, one after another, and whether others may begin.
+    """Runs deliveries alone, one after another, and holds others back meanwhile.
 
-    Others are not held back for ever: a message that is to be alone, and its handler takes long, is innocent most
-    likely. After each they have as much time as they were held back for. `on_company` gets a delivery that no longer
-    runs alone. `start` is called when it is time to look for what may begin.
+    Others are not held back for ever: a message whose handler runs for long is most likely innocent. After
+    each delivery, others may begin for as long as they were held back. `on_company` is called with a delivery that no
+    longer runs alone. `start` is called when a delivery may begin.
     """
 
     def __init__(self, start: Callable[[], None], on_company: Callable[[Delivery], None]) -> None:
@@ -39,15 +39,15 @@ class Isolation:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether something runs alone or waits to."""
+        """Whether a delivery runs alone or waits to."""
         return self._held_since is not None or bool(self._waiting)
 
     def add(self, delivery: Delivery) -> None:
-        """Takes a delivery that is to run alone."""
+        """Adds a delivery that must run alone."""
         self._waiting.append(delivery)
 
-    def next(self, running: int, take: Callable[[str], bool]) -> Delivery | None:
-        """The delivery that begins now, with the slot that it took; `running` says how many others have one."""
+    def next(self, running: int, acquire: Callable[[str], bool]) -> Delivery | None:
+        """The delivery that begins now, if any, after `acquire(topic)`; `running` is how many others run."""
         if self._alone or not self._waiting:
             return None
         now = time.monotonic()
@@ -55,12 +55,12 @@ class Isolation:
             return None
         if self._held_since is None:
             self._held_since = now
-            self._look_in(_PATIENCE_S)
+            self._start_in(_PATIENCE_S)
         is_patient = now < self._held_since + _PATIENCE_S
         if running and is_patient:
             return None
-        if not take(self._waiting[0].topic):
-            # What runs of its own topic may take long.
+        if not acquire(self._waiting[0].topic):
+            # Running handlers of its own topic may take long.
             if not is_patient:
                 self._reopen()
             return None
@@ -69,16 +69,16 @@ class Isolation:
         return self._alone
 
     def end(self, delivery: Delivery) -> None:
-        """Notes that a delivery has ended."""
+        """Takes a delivery whose handler has ended."""
         if delivery is self._alone:
             self._reopen()
 
-    def take_back(self) -> list[Delivery]:
-        """What has not begun, and will not; nobody waits for it any more."""
-        taken, self._waiting = list(self._waiting), deque()
+    def clear(self) -> list[Delivery]:
+        """Removes what has not begun; others are no longer held back for it."""
+        removed, self._waiting = list(self._waiting), deque()
         if self._alone is None:
             self._held_since = None
-        return taken
+        return removed
 
     def _share(self, delivery: Delivery) -> None:
         if delivery is self._alone:
@@ -91,8 +91,8 @@ class Isolation:
         held_s = now - (self._held_since or now)
         self._alone, self._held_since, self._open_until = None, None, now + held_s
         if self._waiting:
-            self._look_in(held_s)
+            self._start_in(held_s)
 
-    def _look_in(self, seconds: float) -> None:
-        # A little later than that, as clocks are read twice.
+    def _start_in(self, seconds: float) -> None:
+        # A little later: the loop and this class read different clocks.
         asyncio.get_running_loop().call_later(seconds + 0.001, self._start)

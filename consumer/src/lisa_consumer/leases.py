@@ -1,4 +1,4 @@
-"""Keeps the leases of what a worker has in hand."""
+"""Renews the leases of the deliveries that a worker holds."""
 
 import asyncio
 import logging
@@ -17,10 +17,10 @@ __all__ = ["Leases"]
 logger = logging.getLogger(__name__)
 
 _RENEWALS = 3
-"""Renewals within one visibility timeout: one may fail, and the next still comes in time."""
+"""Renewals within one visibility timeout: if one fails, the next still comes in time."""
 
-_ANSWER_S = 1.0
-"""How long an answer may take at least: a link that is this slow is no dead one, however short the leases are."""
+_REPLY_S = 1.0
+"""Shortest time limit for a reply: a slow link must not pass for a dead one, however short the leases are."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class _Lease:
 
 
 class Leases:
-    """The deliveries in hand, from reading to settling, and until when each lease is surely ours."""
+    """The deliveries that a worker holds, from reading to settling, and until when their leases surely last."""
 
     def __init__(self, connection: AsyncConnection, core: Core) -> None:
         self._connection = connection
@@ -41,31 +41,28 @@ class Leases:
         self._visibility: dict[str, float] = {}
         self._under_way: set[tuple[str, str]] = set()
         """Topics and shards whose leases are being renewed."""
-        self._complaints: set[str] = set()
-        """What was logged since the last look, as many shards share a server."""
-
-    def __len__(self) -> int:
-        return len(self._leases)
+        self._reported: set[str] = set()
+        """Errors that were logged since the last round, as many shards share a server."""
 
     def hold(self, deliveries: list[Delivery], leased_at: float) -> None:
-        """Takes what was read; its leases began at `leased_at` at the earliest, by the monotonic clock."""
+        """Adds deliveries that were read. Their leases began at `leased_at` or later, by the monotonic clock."""
         for delivery in deliveries:
             self._leases[delivery.place] = _Lease(delivery, leased_at)
 
     def drop(self, delivery: Delivery) -> None:
-        """Lets go of what was settled or given back."""
+        """Removes a delivery that was settled or released."""
         self._leases.pop(delivery.place, None)
 
     def end(self, delivery: Delivery) -> None:
-        """Notes that the handler has ended: the lease is renewed until the server knows, but may end any moment."""
+        """Takes a delivery whose handler has ended. Its lease is renewed until it is settled, and may end before."""
         if lease := self._leases.get(delivery.place):
             lease.ending = True
             lease.give_up = None
 
     def begin(self, delivery: Delivery, timeout_s: float | None) -> bool:
-        """Whether the lease is surely still ours, so that its handler may begin.
+        """Whether the lease surely still lasts, so that the handler may begin.
 
-        The lease is not renewed any more once the handler has run for longer than its timeout.
+        The lease is no longer renewed once the handler has run for longer than `timeout_s`.
         """
         lease = self._leases.get(delivery.place)
         if lease is None or time.monotonic() - lease.renewed > self._visibility.get(delivery.topic, 0):
@@ -79,43 +76,43 @@ class Leases:
         async with asyncio.TaskGroup() as renewing:
             renewing.create_task(self._keep_learning(topics))
             while True:
-                self._complaints.clear()
+                self._reported.clear()
                 self._renew(renewing)
                 await asyncio.sleep(self._pause_s())
 
     async def _keep_learning(self, topics: list[str]) -> None:
-        # Apart from the renewals, as the registry may be at a server of its own.
+        # Separate from renewals, as another server may hold the registry.
         while True:
-            await self._warn_of(self._in_time(self.learn(topics)))
+            await self._warn_of(self._limit(self.learn(topics)))
             await asyncio.sleep(self._pause_s())
 
     async def _warn_of(self, asking: Awaitable[LisaError | None]) -> None:
-        if (error := await asking) and str(error) not in self._complaints:
-            self._complaints.add(str(error))
-            logger.warning("leases could not be renewed: %s", error)
+        if (error := await asking) and str(error) not in self._reported:
+            self._reported.add(str(error))
+            logger.warning("cannot renew leases: %s", error)
 
     def _pause_s(self) -> float:
-        """Between two looks at what is to be renewed, twice in the time after which anything is."""
+        """The pause between two rounds: half the age at which a lease is renewed."""
         return min(self._visibility.values(), default=1.0) / _RENEWALS / 2
 
-    async def _in_time(self, asking: Awaitable[None]) -> LisaError | None:
-        """The error that asking met. Over a link which has died in silence it must leave time for the next try."""
-        limit_s = max(self._pause_s(), _ANSWER_S)
+    async def _limit(self, asking: Awaitable[None]) -> LisaError | None:
+        """The error of a request, if any. Its time limit leaves time for a retry when the link has silently died."""
+        limit_s = max(self._pause_s(), _REPLY_S)
         try:
             async with asyncio.timeout(limit_s):
                 await asking
         except TimeoutError:
-            return OutcomeUnknown(f"no answer within {limit_s:g} s")
+            return OutcomeUnknown(f"no reply within {limit_s:g} s")
         except LisaError as error:
             return error
         return None
 
     async def learn(self, topics: list[str]) -> None:
-        """Reads the visibility timeouts, which decide how long a lease is ours."""
+        """Reads the visibility timeouts of topics: how long their leases last without a renewal."""
         self._visibility = await self._connection.run(self._core.visibilities_s(topics))
 
     def _renew(self, renewing: asyncio.TaskGroup) -> None:
-        """Begins to renew what is due; of each shard by itself, as the server of one may be away."""
+        """Starts to renew the leases that are due, each shard in its own task, as the server of one may be away."""
         now = time.monotonic()
         due: dict[tuple[str, str], list[_Lease]] = defaultdict(list)
         for lease in self._leases.values():
@@ -132,7 +129,7 @@ class Leases:
 
     async def _renew_shard(self, shard: tuple[str, str], leases: list[_Lease], now: float) -> None:
         try:
-            await self._warn_of(self._in_time(self._extend(leases, now)))
+            await self._warn_of(self._limit(self._extend(leases, now)))
         finally:
             self._under_way.discard(shard)
 
@@ -140,8 +137,8 @@ class Leases:
         for at in range(0, len(leases), MAX_BATCH):
             batch = leases[at : at + MAX_BATCH]
             kept = await self._connection.run(self._core.extend([lease.delivery for lease in batch]))
-            for lease, ours in zip(batch, kept, strict=True):
-                if ours:
+            for lease, is_kept in zip(batch, kept, strict=True):
+                if is_kept:
                     lease.renewed = now
                 elif self._leases.pop(lease.delivery.place, None) and not lease.ending:
-                    logger.warning("the lease of %s is lost: another consumer may have it", lease.delivery)
+                    logger.warning("lost the lease of %s: another consumer may have it", lease.delivery)

@@ -1,4 +1,4 @@
-"""The names of consumers, and of the topics that they read."""
+"""Names of consumers, and of the topics that they read."""
 
 import os
 import re
@@ -13,14 +13,14 @@ __all__ = ["consumer_name", "topic_names"]
 
 
 def consumer_name() -> str:
-    """A name no other consumer has: host, process, and something random."""
+    """A unique name: host, process id and a random part."""
     host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())
     return f"{host[: MAX_NAME_LENGTH - 40]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def topic_names(topics: str | Sequence[str]) -> tuple[str, ...]:
-    """The topics that a consumer reads, one at least; raises InvalidInput."""
+    """The topics as a tuple of at least one name; raises InvalidInput."""
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
-        raise InvalidInput("topics", topics, "at least one is")
+        raise InvalidInput("topics", topics, "at least one name")
     return tuple(check_name("topic", name) for name in names)

@@ -1,4 +1,4 @@
-"""Several processes of one worker: started, replaced when they die, and drained together."""
+"""Supervises several processes of one worker: starts them, replaces those that die, drains them together."""
 
 import asyncio
 import logging
@@ -20,19 +20,19 @@ logger = logging.getLogger(__name__)
 _BAD_INPUT = 2
 
 _STEADY_S = 10.0
-"""A process that lived for so long counts as a good start: delays between replacements begin anew."""
+"""After a process has lived this long, the delays before replacements start again from the shortest."""
 
 _KILL_AFTER_S = 10.0
-"""Patience beyond a worker's own drain, before its process is killed."""
+"""How long a process may outlast its drain before it is killed."""
 
 
 def worker_command(target: str) -> list[str]:
-    """The command that runs one worker process of a target. It may start while the server is away, to replace one."""
+    """The command that runs one worker process of a target. It starts even while the server is away."""
     return [sys.executable, "-m", "lisa_consumer", "run", target, "--no-check", "--supervised"]
 
 
 def drain_with_supervisor() -> None:
-    """Sends this process SIGTERM when its supervisor is gone, in whatever way: only that closes its standard input."""
+    """Sends this process SIGTERM when its supervisor has ended, which closes the standard input of this process."""
 
     def watch() -> None:
         while os.read(sys.stdin.fileno(), 1):
@@ -43,10 +43,10 @@ def drain_with_supervisor() -> None:
 
 
 def supervise(command: Sequence[str], count: int, *, drain_s: float) -> int:
-    """Runs `count` processes of a command until SIGTERM or SIGINT, then has them drain. Returns the exit code.
+    """Runs `count` processes of a command until SIGTERM or SIGINT, then drains them. Returns the exit code.
 
-    A process that dies is replaced; all drain when this one dies. One that exits with 2 was started wrongly, as its
-    successor would be: all end. The code is 1 when one did not drain as it should.
+    A process that dies is replaced. If the supervisor dies, all processes drain. If a process exits with 2, it had bad
+    input, and so would its replacement: all end, with exit code 2. The code is 1 if a process did not drain cleanly.
     """
 
     async def main() -> int:
@@ -65,20 +65,20 @@ async def _keep_running(command: Sequence[str], stopping: asyncio.Event, drain_s
     failures = 0
     while not stopping.is_set():
         started = time.monotonic()
-        # In a session of its own, so that Ctrl-C reaches it through us only, as SIGTERM.
+        # In a session of its own, so that Ctrl-C reaches only the supervisor, which sends SIGTERM.
         process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, start_new_session=True)
         ended = asyncio.create_task(process.wait())
         await asyncio.wait((ended, stop), return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
             await _drain(process, drain_s)
-            # SIGTERM itself ends one that was just about to start.
+            # SIGTERM itself ends a process that has just been started.
             return int(process.returncode not in {0, -signal.SIGTERM})
         if ended.result() == _BAD_INPUT:
             stopping.set()
             return _BAD_INPUT
         failures = 1 if time.monotonic() - started > _STEADY_S else failures + 1
         delay = RECONNECT.compute(failures)
-        logger.warning("worker process %d died with %d, another starts in %.1f s", process.pid, ended.result(), delay)
+        logger.warning("worker process %d exited with %d, another starts in %.1f s", process.pid, ended.result(), delay)
         with suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await stopping.wait()
@@ -92,6 +92,6 @@ async def _drain(process: Process, drain_s: float) -> None:
         async with asyncio.timeout(drain_s + _KILL_AFTER_S):
             await process.wait()
     except TimeoutError:
-        logger.warning("worker process %d did not end, killing it", process.pid)
+        logger.warning("killing worker process %d, which did not end", process.pid)
         process.kill()
         await process.wait()

@@ -1,4 +1,4 @@
-"""What a worker has in hand that has not begun, and who begins next."""
+"""The deliveries that a worker holds and that have not begun, and which of them begins next."""
 
 import asyncio
 from collections import Counter, defaultdict, deque
@@ -7,95 +7,95 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.model.delivery import Delivery, Entry
 from lisa_common.protocol.marking import Begun
-from lisa_consumer.beginnings import Beginnings
+from lisa_consumer.begun_marker import BegunMarker
+from lisa_consumer.concurrency import ConcurrencyLimit
 from lisa_consumer.core import MAX_BATCH, Core
 from lisa_consumer.isolation import Isolation
-from lisa_consumer.marks import Marking
-from lisa_consumer.slots import Slots
+from lisa_consumer.mark_hooks import MarkHooks
 
 __all__ = ["Queues"]
 
 
 class Queues:
-    """A queue for each topic that has anything waiting, and one for what is to run alone.
+    """A queue for each topic with waiting deliveries, and one for those that run alone.
 
-    `begin` is called with each delivery once it has a slot and the server takes it for begun. `soon` says of a topic
-    how many begin in a moment. Once the worker is stopping, `may_begin` says of a topic whether what is held still
-    begins, and nothing begins alone any more.
+    `begin` is called with each delivery once it may run and the server takes it for begun. `soon` returns how many
+    deliveries of a topic begin in a moment. While the worker stops, `may_begin` returns whether held deliveries of a
+    topic still begin; deliveries that run alone do not.
     """
 
     def __init__(
         self,
         connection: AsyncConnection,
         core: Core,
-        slots: Slots,
+        limit: ConcurrencyLimit,
         stopping: asyncio.Event,
         *,
         begin: Callable[[Delivery], None],
         soon: Callable[[str], int],
         may_begin: Callable[[str], bool],
     ) -> None:
-        self._slots = slots
+        self._limit = limit
         self._queues: dict[str, deque[Delivery]] = defaultdict(deque)
         self._soon = soon
         self._may_begin = may_begin
-        self._beginnings = Beginnings(connection, core, begin, self._look_ahead)
-        self._isolation = Isolation(self.start, lambda alone: self._beginnings.change([alone], Begun.BESIDE))
+        self._marker = BegunMarker(connection, core, begin, self._look_ahead)
+        self._isolation = Isolation(self.start, lambda alone: self._marker.change([alone], Begun.BESIDE))
         self._stopping = stopping
-        core.mark_beginnings(Marking(self._count_beginning, self._beginnings.leave, self._beginnings.inherit))
+        core.enable_marks(MarkHooks(self._count_beginning, self._marker.remove, self._marker.inherit))
 
     async def run(self) -> None:
-        """Tells the server what begins, until cancelled."""
-        await self._beginnings.run()
+        """Marks at the server what begins, until cancelled."""
+        await self._marker.run()
 
     def add(self, deliveries: Sequence[Delivery]) -> None:
-        """Takes what was read."""
+        """Queues deliveries that were read."""
         for delivery in deliveries:
             if delivery.alone:
                 self._isolation.add(delivery)
             else:
                 self._queues[delivery.topic].append(delivery)
-        self._beginnings.cover(delivery for delivery in deliveries if delivery.entry.begun)
+        self._marker.add(delivery for delivery in deliveries if delivery.entry.begun)
         if self._isolation.holds_back:
-            # They were read before something was to run alone.
+            # They were read before a delivery had to run alone.
             self._hold_back()
         self.start()
 
     def end(self, delivery: Delivery) -> None:
-        """Notes that a delivery which had begun has ended: another one may begin."""
-        self._slots.give_back(delivery.topic)
+        """Takes a delivery whose handler has ended: another one may begin."""
+        self._limit.release(delivery.topic)
         if self._isolation.is_wanted:
             self._isolation.end(delivery)
             self.start()
         elif self._queues:
             self.start()
 
-    def forget(self, delivery: Delivery) -> None:
-        """Lets go of a delivery that was to begin, and will neither begin nor be settled: it costs no attempt."""
-        self._beginnings.uncover([delivery])
+    def drop(self, delivery: Delivery) -> None:
+        """Drops a delivery that was to begin, and will neither begin nor be settled. It costs no attempt."""
+        self._marker.unmark([delivery])
 
     @property
     def topics(self) -> list[str]:
-        """Those of which anything waits for its turn."""
+        """Topics with waiting deliveries."""
         return list(self._queues)
 
     @property
     def is_beginning(self) -> bool:
-        """Whether anything has a slot, and begins once the server knows."""
-        return self._beginnings.is_beginning
+        """Whether a delivery may run, and begins once the server has marked it."""
+        return self._marker.is_beginning
 
-    def take_back(self, topics: Collection[str] | None = None) -> list[Delivery]:
-        """What has not begun of these topics, or of all, and what was to run alone; none of it will begin."""
-        beginning = self._beginnings.take_back(topics)
+    def clear(self, topics: Collection[str] | None = None) -> list[Delivery]:
+        """Removes what has not begun of these topics, or of all, and all that was to run alone. Result: those."""
+        beginning = self._marker.clear(topics)
         for delivery in beginning:
-            self._slots.give_back(delivery.topic)
+            self._limit.release(delivery.topic)
             self._isolation.end(delivery)
         chosen = [topic for topic in self._queues if topics is None or topic in topics]
         waiting = [delivery for topic in chosen for delivery in self._queues.pop(topic)]
-        return [*beginning, *self._isolation.take_back(), *waiting]
+        return [*beginning, *self._isolation.clear(), *waiting]
 
     def start(self) -> None:
-        """Starts what may run: of each topic in turn, while there are slots."""
+        """Starts what may run, one delivery of each topic in turn, up to the limit."""
         is_stopping = self._stopping.is_set()
         if self._isolation.is_wanted and not is_stopping:
             self._start_alone()
@@ -106,27 +106,27 @@ class Queues:
             waiting = [topic for topic in waiting if self._start_one(topic) and topic in self._queues]
 
     def _start_alone(self) -> None:
-        running = self._slots.taken
-        if alone := self._isolation.next(running, self._slots.take):
+        running = self._limit.acquired
+        if alone := self._isolation.next(running, self._limit.acquire):
             self._hold_back()
-            self._beginnings.begin(alone, Begun.BESIDE if running else Begun.ALONE)
+            self._marker.begin(alone, Begun.BESIDE if running else Begun.ALONE)
 
     def _hold_back(self) -> None:
-        """What was to begin soon waits for what runs alone."""
-        self._beginnings.uncover(self._replace(begun=False))
+        """Unmarks what was to begin soon: it waits for the delivery that runs alone."""
+        self._marker.unmark(self._replace(begun=False))
 
     def _start_one(self, topic: str) -> bool:
-        if not self._slots.take(topic):
+        if not self._limit.acquire(topic):
             return False
         queue = self._queues[topic]
         delivery = queue.popleft()
         if not queue:
             del self._queues[topic]
-        self._beginnings.begin(delivery)
+        self._marker.begin(delivery)
         return True
 
     def _count_beginning(self, topics: list[str], batches: list[list[Entry]]) -> list[int]:
-        """How many of each batch that was read begin at once, as things stand; topics may have several batches."""
+        """How many of each batch that was read begin at once; a topic may have several batches."""
         is_wanted = self._isolation.is_wanted or any(entry.alone for batch in batches for entry in batch)
         if self._stopping.is_set() or is_wanted:
             return [0] * len(batches)
@@ -140,24 +140,24 @@ class Queues:
         return counts
 
     def _share_out(self, topics: list[str], batches: list[list[Entry]]) -> Counter[str]:
-        """How many of each topic find a slot, as `_start` would give them."""
-        slots, begin, left = self._slots.copy(), Counter[str](), Counter[str]()
+        """How many of each topic `start` would start."""
+        limit, begin, read = self._limit.copy(), Counter[str](), Counter[str]()
         for topic, batch in zip(topics, batches, strict=True):
-            left[topic] += len(batch)
-        turn = [topic for topic in left if topic not in self._queues]
-        while turn := [topic for topic in turn if begin[topic] < left[topic] and slots.take(topic)]:
+            read[topic] += len(batch)
+        turn = [topic for topic in read if topic not in self._queues]
+        while turn := [topic for topic in turn if begin[topic] < read[topic] and limit.acquire(topic)]:
             begin.update(turn)
         return begin
 
     def _look_ahead(self, topics: Iterable[str]) -> list[Delivery]:
-        """What waits and will begin in a moment, of these topics; it counts as begun from now on."""
+        """Waiting deliveries of these topics that will begin in a moment; they count as begun from now on."""
         ahead: list[Delivery] = []
         for topic in topics:
             ahead += self._replace(topic, self._soon(topic), begun=True)
         return ahead
 
     def _replace(self, topic: str | None = None, limit: int = MAX_BATCH, *, begun: bool) -> list[Delivery]:
-        """Changes whether the next of a topic, or of all, count as begun. Result: those that it changed."""
+        """Sets whether the next deliveries of a topic, or of all, count as begun. Result: the changed deliveries."""
         changed = []
         for queue in (self._queues.get(topic, deque()),) if topic else self._queues.values():
             for at in range(min(limit, len(queue))):

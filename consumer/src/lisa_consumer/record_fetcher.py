@@ -1,4 +1,4 @@
-"""Fetches the messages of entries that were read: a few MiB at once, with their leases kept, as flows."""
+"""Fetches the records of entries that were read, a few MiB at once, and renews their leases meanwhile; as flows."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -16,20 +16,20 @@ __all__ = ["Fetched", "RecordFetcher"]
 
 logger = logging.getLogger(__name__)
 
-_MOST_BYTES, _FIRST_BYTES, _LEAST_BYTES = 4_194_304, 1_048_576, 65_536
-"""Bounds of what is asked for at once, and how much it is before the link is known."""
+_MAX_BYTES, _FIRST_BYTES, _MIN_BYTES = 4_194_304, 1_048_576, 65_536
+"""Bytes to request at once: the most, the first time, and the least."""
 
-_GOAL_S = 1.0
-"""What is asked for at once should have come after as long."""
+_TARGET_S = 1.0
+"""How long one request should take."""
 
 _RENEWALS = 3
 """Renewals within one visibility timeout."""
 
-_FADING = 7 / 8
-"""What remains of the largest size of a topic with each fetch that brings nothing as large."""
+_DECAY = 7 / 8
+"""Factor by which the largest known size of a topic shrinks with each fetch that brings only smaller records."""
 
 _UNFETCHED_S = 60.0
-"""How long a server that is away is owed what could not be fetched; the leases have surely run out then."""
+"""For how long a release of unfetched entries is retried; their leases have surely run out then."""
 
 Batch = tuple[ShardKeys, list[Entry]]
 
@@ -49,7 +49,7 @@ class _Unfetched(NamedTuple):
 
 
 class RecordFetcher:
-    """Fetches for one consumer of a group, going by how large the latest messages were, and how fast they came."""
+    """Fetches records for one consumer of a group, as many at once as the latest sizes and round trips suggest."""
 
     def __init__(self, group: str, consumer: str, clock: Callable[[], float]) -> None:
         self._group = group
@@ -60,8 +60,8 @@ class RecordFetcher:
         self._at_once = _FIRST_BYTES
         self._unfetched: list[_Unfetched] = []
 
-    def most(self, topic: str) -> int | None:
-        """How many messages of a topic are fetched at once, None where their size is not known."""
+    def max_per_request(self, topic: str) -> int | None:
+        """How many messages of a topic fit into one request; None while their size is not known."""
         largest = self._largest.get(topic)
         return max(1, int(self._at_once / largest)) if largest else None
 
@@ -72,12 +72,12 @@ class RecordFetcher:
         leased_at: float,
         along: Sequence[Call[Any]] = (),
     ) -> Flow[tuple[list[Fetched], float]]:
-        """The records of all batches, whose leases began at `leased_at` at the earliest.
+        """Fetches the records of all batches, whose leases began at `leased_at` or later.
 
-        The calls `along` are made in the first round trip.
+        The first round trip also makes the calls `along`.
 
-        Result: what was fetched, without what was lost meanwhile, and since when its leases surely last. What cannot be
-        fetched is given back. Raises LisaError where nothing was fetched.
+        Result: the records of all entries whose leases were not lost meanwhile, and since when those surely last.
+        Entries that cannot be fetched are released. Raises LisaError if nothing was fetched.
         """
         renew_after = min([layouts[keys.topic].policy.visibility_ms for keys, _ in batches]) / 1000 / _RENEWALS
         fetched: list[Fetched] = []
@@ -87,62 +87,64 @@ class RecordFetcher:
                 if self._clock() - leased_at > renew_after:
                     fetched, pending, leased_at = yield from self._renew(layouts, fetched, pending, leased_at)
                 if pending:
-                    came, pending = yield from self._fetch_some(pending, along, goal_s=min(_GOAL_S, renew_after / 2))
-                    fetched += came
+                    arrived, pending = yield from self._fetch_some(
+                        pending, along, target_s=min(_TARGET_S, renew_after / 2)
+                    )
+                    fetched += arrived
                     along = ()
             if self._clock() - leased_at > renew_after:
                 fetched, _, leased_at = yield from self._renew(layouts, fetched, (), leased_at)
         except GeneratorExit:
-            # The read was cancelled: nobody gets what it has brought.
+            # The read was cancelled: its result is lost.
             self._note_unfetched([*_batches(fetched), *pending])
             raise
         except LisaError as error:
             self._note_unfetched(pending)
-            yield from self.give_back()
+            yield from self.release()
             if not fetched:
                 raise
-            logger.warning("%d messages were not fetched: %s", sum(len(entries) for _, entries in pending), error)
+            logger.warning("cannot fetch %d messages: %s", sum(len(entries) for _, entries in pending), error)
         return fetched, leased_at
 
     def finish(self, fetched: Sequence[Fetched], calls: Sequence[Call[Any]]) -> Flow[None]:
-        """Makes the calls that follow from what was fetched; that is ours whether they can be made or not."""
+        """Makes the calls that follow from fetched entries. Their errors are only logged."""
         try:
             yield calls
         except GeneratorExit:
-            # As above.
+            # As in `fetch`.
             self._note_unfetched(_batches(fetched))
             raise
         except LisaError as error:
-            logger.warning("entries that were to be passed over come again: %s", error)
+            logger.warning("cannot skip entries, which come again: %s", error)
 
     def _note_unfetched(self, batches: Sequence[Batch]) -> None:
         until = self._clock() + _UNFETCHED_S
         self._unfetched += (_Unfetched(until, batch) for batch in batches)
 
     @property
-    def owes(self) -> bool:
-        """Whether anything is to be given back."""
+    def has_unfetched(self) -> bool:
+        """Whether entries wait to be released."""
         return bool(self._unfetched)
 
-    def give_back(self) -> Flow[None]:
-        """Gives back what could not be fetched, without spending an attempt; later, where the server is away."""
+    def release(self) -> Flow[None]:
+        """Releases unfetched entries, without spending an attempt. If the server is away, the next call retries."""
         unfetched, self._unfetched = self._unfetched, []
         try:
             yield [consuming.release(keys, self._group, self._ours(entries)) for _, (keys, entries) in unfetched]
             unfetched = []
         except LisaError as error:
-            logger.debug("what was not fetched is given back later: %s", error)
+            logger.debug("cannot release unfetched entries, will retry: %s", error)
         finally:
-            self._unfetched += [one for one in unfetched if one.until > self._clock()]
+            self._unfetched += [each for each in unfetched if each.until > self._clock()]
 
     def _ours(self, entries: Sequence[Entry]) -> list[Entry]:
-        # What is not for this group would become a delivery; without its id it is only passed over.
+        # A release would make a delivery of an entry for another group; without its id the entry is only skipped.
         return [entry if entry.group in (None, self._group) else entry._replace(id=None) for entry in entries]
 
     def _fetch_some(
-        self, batches: Sequence[Batch], along: Sequence[Call[Any]], *, goal_s: float
+        self, batches: Sequence[Batch], along: Sequence[Call[Any]], *, target_s: float
     ) -> Flow[tuple[list[Fetched], list[Batch]]]:
-        """One round trip. Result: what it brought, and what is left to be fetched."""
+        """Makes one round trip. Result: what it brought, and the batches that are left."""
         fits = self.fits(batches)
         share = self._at_once // len(batches)
         calls: list[Call[Any]] = []
@@ -150,7 +152,7 @@ class RecordFetcher:
             ids = [entry.id or "" for entry in entries]
             calls += (
                 fetch(keys, ids) if fits else fetch_within(keys, ids, most_bytes=share, least=0 if number else 1),
-                # Shards may be on several servers, each with a clock of its own: it is asked right after the records.
+                # Each server has a clock of its own, which is read right after the records.
                 consuming.server_time(),
             )
         asked_at = self._clock()
@@ -159,44 +161,44 @@ class RecordFetcher:
         left: list[Batch] = []
         for (keys, entries), records, now_ms in zip(batches, replies[::2], replies[1::2], strict=True):
             if isinstance(records, str):
-                logger.error("%d messages of %s cannot be fetched: %s", len(entries), keys.tag, records)
+                logger.error("cannot fetch %d messages of %s: %s", len(entries), keys.tag, records)
                 continue
             count = len(records)
             if count:
                 fetched.append(Fetched(keys, entries[:count], records, now_ms))
             if count < len(entries):
                 left.append((keys, entries[count:]))
-        self._learn(fetched, self._clock() - asked_at, goal_s, is_full=bool(left))
+        self._learn(fetched, self._clock() - asked_at, target_s, is_full=bool(left))
         return fetched, left
 
     def fits(self, batches: Sequence[Batch]) -> bool:
-        """Whether all are known to be small enough to be fetched at once."""
+        """Whether all records are known to be small enough for one request."""
         expected = 0.0
         for keys, entries in batches:
-            expected += len(entries) * self._largest.get(keys.topic, _MOST_BYTES)
+            expected += len(entries) * self._largest.get(keys.topic, _MAX_BYTES)
         return expected <= self._at_once
 
-    def _learn(self, fetched: Sequence[Fetched], took_s: float, goal_s: float, *, is_full: bool) -> None:
+    def _learn(self, fetched: Sequence[Fetched], took_s: float, target_s: float, *, is_full: bool) -> None:
         most_bytes = 0.0
         for keys, _, records, _ in fetched:
             largest = max(map(len, filter(None, records)), default=1)
             most_bytes += largest * len(records)
-            self._largest[keys.topic] = max(largest, self._largest.get(keys.topic, 0) * _FADING)
+            self._largest[keys.topic] = max(largest, self._largest.get(keys.topic, 0) * _DECAY)
         if most_bytes > self._at_once / 2 or is_full:
-            self._adapt(sum(len(record) for one in fetched for record in one.records if record), took_s, goal_s)
+            self._adapt(sum(len(record) for batch in fetched for record in batch.records if record), took_s, target_s)
 
-    def _adapt(self, total: int, took_s: float, goal_s: float) -> None:
-        """Sets how much is asked for at once, after a round trip that brought about as much as it was before."""
-        if took_s <= goal_s:
-            self._at_once = min(_MOST_BYTES, self._at_once * 2)
-        elif total > _LEAST_BYTES:
-            # A small one was slow for another reason than its size.
-            self._at_once = max(_LEAST_BYTES, min(self._at_once, int(total * goal_s / took_s)))
+    def _adapt(self, total: int, took_s: float, target_s: float) -> None:
+        """Sets how many bytes to request at once, after a request of about the present size."""
+        if took_s <= target_s:
+            self._at_once = min(_MAX_BYTES, self._at_once * 2)
+        elif total > _MIN_BYTES:
+            # A smaller request was slow for another reason than its size.
+            self._at_once = max(_MIN_BYTES, min(self._at_once, int(total * target_s / took_s)))
 
     def _renew(
         self, layouts: Mapping[str, Layout], fetched: Sequence[Fetched], pending: Sequence[Batch], leased_at: float
     ) -> Flow[tuple[list[Fetched], list[Batch], float]]:
-        """Renews the leases of all that was read. Result: what is still ours, and since when."""
+        """Renews the leases of all entries that were read. Result: the entries still leased, and since when."""
         asked_at = self._clock()
         everything = [*_batches(fetched), *pending]
         calls = [
@@ -206,24 +208,25 @@ class RecordFetcher:
         try:
             replies = (yield calls) if calls else []
         except LisaError as error:
-            logger.warning("leases could not be renewed while messages were fetched: %s", error)
+            logger.warning("cannot renew leases while messages are fetched: %s", error)
             return list(fetched), list(pending), leased_at
         lost = sum(kept.count(False) for kept in replies)
         if not lost:
             return list(fetched), list(pending), asked_at
-        logger.warning("the leases of %d messages ran out before they had been fetched", lost)
-        kept_fetched = [_keep(one, kept) for one, kept in zip(fetched, replies[: len(fetched)], strict=True)]
+        logger.warning("lost the leases of %d messages, which ran out before they were fetched", lost)
+        kept_fetched = [_keep(batch, kept) for batch, kept in zip(fetched, replies[: len(fetched)], strict=True)]
         kept_pending = [
-            (keys, [entry for entry, ours in zip(entries, kept, strict=True) if ours])
+            (keys, [entry for entry, is_kept in zip(entries, kept, strict=True) if is_kept])
             for (keys, entries), kept in zip(pending, replies[len(fetched) :], strict=True)
         ]
         return kept_fetched, [batch for batch in kept_pending if batch[1]], asked_at
 
 
 def _batches(fetched: Sequence[Fetched]) -> list[Batch]:
-    return [(one.keys, one.entries) for one in fetched]
+    return [(batch.keys, batch.entries) for batch in fetched]
 
 
 def _keep(fetched: Fetched, kept: Sequence[bool]) -> Fetched:
-    pairs = [pair for pair, ours in zip(zip(fetched.entries, fetched.records, strict=True), kept, strict=True) if ours]
-    return fetched._replace(entries=[entry for entry, _ in pairs], records=[record for _, record in pairs])
+    entries = [entry for entry, is_kept in zip(fetched.entries, kept, strict=True) if is_kept]
+    records = [record for record, is_kept in zip(fetched.records, kept, strict=True) if is_kept]
+    return fetched._replace(entries=entries, records=records)

@@ -10,7 +10,7 @@ __all__ = ["ConsumerSettings"]
 
 
 class ConsumerSettings(Settings):
-    """What a consumer or a worker needs to know."""
+    """Settings of a consumer or a worker."""
 
     table: ClassVar[str] = "consumer"
 
@@ -20,8 +20,8 @@ class ConsumerSettings(Settings):
         Field(
             ge=0,
             le=1_000,
-            description="most deliveries of a topic that a worker holds beyond those that may run at once; fewer where "
-            "it handles fewer in 0.1 s, but one",
+            description="most deliveries of a topic that a worker holds beyond those that may run at once; fewer if it "
+            "handles fewer in 0.1 s, but at least one",
         ),
     ] = 64
     block_s: Annotated[
@@ -31,5 +31,6 @@ class ConsumerSettings(Settings):
         float, Field(ge=0, le=3_600, description="how long running handlers may take after SIGTERM, in seconds")
     ] = 30.0
     patience_s: Annotated[
-        float, Field(ge=0, le=3_600, description="how long a plain consumer tries while the server is away, in seconds")
+        float,
+        Field(ge=0, le=3_600, description="how long a plain consumer retries while the server is away, in seconds"),
     ] = 30.0

@@ -1,4 +1,4 @@
-"""Settles what handlers have ended: acks and nacks, in batches, until the server has taken them."""
+"""Settles deliveries whose handlers have ended: acks and nacks, in batches, with retries."""
 
 import asyncio
 import logging
@@ -23,11 +23,10 @@ class _Ended(NamedTuple):
 
 
 class Settler:
-    """While one batch is on its way to the server, the next one gathers: batches grow with the load.
+    """Acks and nacks in batches. While one batch is on its way to the server, the next one gathers.
 
-    What the server does not take is tried again, with growing delays: a handled message is not to be handled again
-    because the server was away for a moment. Meanwhile its shard is settled apart, as other shards may be at other
-    servers.
+    A batch that fails is retried with growing delays: a short outage must not have messages handled twice. Meanwhile
+    its shards are settled apart, as other shards may be at other servers.
     """
 
     def __init__(self, connection: AsyncConnection, core: Core, on_settled: Callable[[Delivery], None]) -> None:
@@ -36,17 +35,17 @@ class Settler:
         self._on_settled = on_settled
         self._ended: list[_Ended] = []
         self._apart: dict[tuple[str, str], list[_Ended]] = {}
-        """What has ended of each shard that is settled apart."""
+        """Ended deliveries of each shard that is settled apart."""
         self._wake = asyncio.Event()
         self._closing = False
 
     def settle(self, delivery: Delivery, nack: Nack | None) -> None:
-        """Takes a delivery whose handler has ended: an ack, unless it is to be given up."""
+        """Queues a delivery whose handler has ended: to be nacked if a nack is given, acked otherwise."""
         self._apart.get((delivery.topic, delivery.shard), self._ended).append(_Ended(delivery, nack))
         self._wake.set()
 
     def close(self) -> None:
-        """Lets `run` end once all is settled."""
+        """Lets `run` end once everything is settled."""
         self._closing = True
         self._wake.set()
 
@@ -67,15 +66,15 @@ class Settler:
         acks = [ended.delivery for ended in batch if ended.nack is None]
         nacks = [(ended.delivery, ended.nack) for ended in batch if ended.nack is not None]
         if acks:
-            _tell_acks(acks, await self._connection.run(self._core.ack(acks)), again=again)
+            _log_acks(acks, await self._connection.run(self._core.ack(acks)), again=again)
         if nacks:
-            _tell_nacks(nacks, await self._connection.run(self._core.nack_each(nacks)))
+            _log_nacks(nacks, await self._connection.run(self._core.nack_each(nacks)))
         for ended in batch:
             self._on_settled(ended.delivery)
 
     def _set_apart(self, batch: list[_Ended], error: LisaError, apart: asyncio.TaskGroup) -> None:
         if isinstance(error, OF_THE_SERVER):
-            logger.warning("%d handled deliveries wait for the server: %s", len(batch), error)
+            logger.warning("cannot settle %d handled deliveries, will retry: %s", len(batch), error)
         for ended in batch:
             shard = (ended.delivery.topic, ended.delivery.shard)
             if shard not in self._apart:
@@ -84,7 +83,7 @@ class Settler:
             self._apart[shard].append(ended)
 
     async def _settle_apart(self, shard: tuple[str, str]) -> None:
-        """Settles one shard by itself, until nothing of it is left."""
+        """Settles one shard by itself, until no delivery of it is left."""
         failures = 0
         while ended := self._apart[shard]:
             batch = ended[:MAX_BATCH]
@@ -96,18 +95,17 @@ class Settler:
                 continue
             except LisaError as error:
                 logger.error(
-                    "%d deliveries of %s cannot be settled: %s; "
-                    "if they come again, it is when their leases have run out",
+                    "cannot settle %d deliveries of topic %s, which may come again when their leases have run out: %s",
                     *(len(batch), shard[0], error),
                 )
-                for one in batch:
-                    self._on_settled(one.delivery)
+                for each in batch:
+                    self._on_settled(each.delivery)
             failures = 0
             del ended[: len(batch)]
         del self._apart[shard]
 
 
-def _tell_acks(deliveries: list[Delivery], outcomes: list[AckOutcome], *, again: bool) -> None:
+def _log_acks(deliveries: list[Delivery], outcomes: list[AckOutcome], *, again: bool) -> None:
     for delivery, outcome in zip(deliveries, outcomes, strict=True):
         if outcome is AckOutcome.STALE and not again:
             logger.warning("ack of %s was stale: its lease had run out, and a newer delivery exists", delivery)
@@ -115,7 +113,7 @@ def _tell_acks(deliveries: list[Delivery], outcomes: list[AckOutcome], *, again:
             logger.warning("ack of %s was late: its lease had run out; its retry is withdrawn", delivery)
 
 
-def _tell_nacks(nacks: list[tuple[Delivery, Nack]], outcomes: list[NackOutcome]) -> None:
+def _log_nacks(nacks: list[tuple[Delivery, Nack]], outcomes: list[NackOutcome]) -> None:
     for (delivery, nack), outcome in zip(nacks, outcomes, strict=True):
         if outcome is NackOutcome.GARBAGE:
             logger.error("%s is garbage: %s", delivery, nack.error)

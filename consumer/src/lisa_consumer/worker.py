@@ -1,4 +1,4 @@
-"""The worker: reads topics, runs handlers, settles what they end, and drains when it is told to stop."""
+"""The worker: reads topics, runs handlers, settles deliveries, and drains when it stops."""
 
 import asyncio
 import logging
@@ -15,9 +15,11 @@ from lisa_common.errors import InvalidInput
 from lisa_common.protocol.marking import MARKING
 from lisa_common.validation import Duration, check_int, check_name, duration_ms
 from lisa_consumer.core import Core
+from lisa_consumer.fetcher import Fetcher
 from lisa_consumer.handler import Handler, Route
+from lisa_consumer.leases import Leases
+from lisa_consumer.runner import HANDLER, Runner
 from lisa_consumer.settings import ConsumerSettings
-from lisa_consumer.shift import HANDLER, Shift
 
 __all__ = ["Worker"]
 
@@ -33,14 +35,14 @@ def _tasks_left() -> bool:
 def _threads_left(until: float) -> bool:
     threads = [thread for thread in threading.enumerate() if thread.name.startswith(HANDLER)]
     for thread in threads:
-        # Idle ones end as soon as they notice that their pool has been shut down; a busy machine lets them wait.
+        # Idle threads end once they notice that their pool is shut down, which takes a moment on a busy machine.
         thread.join(max(0.2, until - time.monotonic()))
     return any(thread.is_alive() for thread in threads)
 
 
 def _abandon_handlers() -> NoReturn:
-    """Ends the process, as nothing less ends what does not heed its cancellation, nor a thread."""
-    logger.error("handlers still run after the drain; their messages will be reclaimed")
+    """Ends the process: nothing else stops a thread, or a coroutine that ignores its cancellation."""
+    logger.error("abandoned handlers that still ran after the drain; their messages will be reclaimed")
     logging.shutdown()
     os._exit(1)
 
@@ -55,13 +57,14 @@ class Worker:
 
         worker.run()
 
-    A handler that returns acks; one that raises gives the message up, to be retried by the topic's policy; `Retry` and
-    `Reject` say more. Handlers are coroutines, or plain functions, which run in threads. `concurrency` bounds what
-    runs at once; each topic always has a slot. Leases of what is in hand are renewed, however long a handler runs.
+    A message is acked when its handler returns, and nacked when it raises: the topic's policy then decides on the
+    retry, unless the handler raised `Retry` or `Reject`. Handlers are coroutine functions, or plain functions, which
+    run in threads. At most `concurrency` handlers run at once; each topic can always run one. Leases are renewed,
+    however long a handler runs.
 
-    On SIGTERM or SIGINT the worker reads no more, handles what it holds if that is quick, gives back the rest without
-    spending an attempt, lets running handlers end for `settings.drain_s` seconds, and settles. It survives the absence
-    of the server.
+    On SIGTERM or SIGINT the worker stops reading, handles what it holds if that is quick, and releases the rest, which
+    costs no attempt. It waits up to `settings.drain_s` seconds for running handlers, and settles what they handled. It
+    survives outages of the server.
     """
 
     def __init__(
@@ -77,43 +80,44 @@ class Worker:
         self.settings = settings or ConsumerSettings.load(redis_url=url, concurrency=concurrency, prefetch=prefetch)
         self.url = url or self.settings.redis_url.get_secret_value()
         self._core = Core(self.settings.prefix, group, name)
-        self._core.mark_beginnings()
-        self._router: dict[str, Route] = {}
+        self._core.enable_marks()
+        self._routes: dict[str, Route] = {}
         self._stopping = asyncio.Event()
         self._drain_until = 0.0
 
     @property
     def name(self) -> str:
-        """The name of this worker; the group knows it with a "~" at its end, as it marks what begins."""
+        """The name of this worker; the group knows it with a "~" at its end, as the worker marks what begins."""
         return self._core.name.removesuffix(MARKING)
 
     def on(self, *topics: str, concurrency: int | None = None, timeout: Duration | None = None) -> Callable[[H], H]:
         """Registers a handler for topics.
 
-        At most `concurrency` messages of each topic are handled at once. A coroutine that runs for longer than
-        `timeout` is cancelled, and its message given up; the lease of a plain function is not renewed after it.
+        At most `concurrency` messages of each topic are handled at once. After `timeout`, in seconds or as a timedelta,
+        a coroutine is cancelled and its message nacked, and the lease of a plain function is no longer renewed. Raises
+        InvalidInput for values out of range, and for a topic that has a handler already.
         """
         bound = self.settings.concurrency
         if concurrency is not None:
             bound = check_int("concurrency", concurrency, 1, bound)
         timeout_s = None if timeout is None else duration_ms("timeout", timeout, low_ms=1) / 1000
         if not topics:
-            raise InvalidInput("topics", topics, "at least one is")
+            raise InvalidInput("topics", topics, "at least one name")
 
         def register(handler: H) -> H:
             for topic in topics:
-                if check_name("topic", topic) in self._router:
-                    raise InvalidInput("topic", topic, "it has a handler already; one for each topic is")
-                self._router[topic] = Route(topic, handler, bound, timeout_s)
+                if check_name("topic", topic) in self._routes:
+                    raise InvalidInput("topic", topic, "one that has no handler yet")
+                self._routes[topic] = Route(topic, handler, bound, timeout_s)
             return handler
 
         return register
 
     def run(self) -> None:
-        """Works until SIGTERM or SIGINT, then drains; for the main thread.
+        """Works until SIGTERM or SIGINT, then drains. Call it in the main thread.
 
-        Ends the process with exit code 1 when a handler still runs after the drain: a plain function, whose thread
-        cannot be ended, or a coroutine that does not heed its cancellation.
+        Ends the process with exit code 1 if a handler still runs after the drain: a plain function, as no thread can be
+        stopped, or a coroutine that ignores its cancellation.
         """
 
         async def main() -> None:
@@ -129,31 +133,33 @@ class Worker:
             _abandon_handlers()
 
     def stop(self) -> None:
-        """Tells the worker to drain and end. To be called in its event loop."""
+        """Makes the worker drain and end. Call it in the worker's event loop."""
         self._drain_until = time.monotonic() + self.settings.drain_s
         self._stopping.set()
 
     async def serve(self) -> None:
-        """Works until `stop` is called, then drains."""
-        if not self._router:
-            raise InvalidInput("topics", (), "a worker needs a handler; at least one is")
+        """Works until `stop` is called, then drains. Raises InvalidInput if no topic has a handler."""
+        if not self._routes:
+            raise InvalidInput("topics", (), "at least one, each with a handler")
         threads = ThreadPoolExecutor(self.settings.concurrency, thread_name_prefix=HANDLER)
         connecting = AsyncConnection.of(
             self.settings, name="lisa-worker", url=self.url, blocking_s=self.settings.block_s
         )
-        # Apart from reads, as it must not wait as long as they may for an answer that does not come.
+        # Separate from reads, as renewals must not wait for a missing answer as long as reads may.
         renewing = AsyncConnection.of(self.settings, name="lisa-worker", url=self.url)
         async with connecting as connection, renewing:
-            shift = Shift(
-                connection,
-                self._core,
-                self._router,
+            leases = Leases(renewing, self._core)
+            fetcher = Fetcher(
+                *(connection, self._core, leases, self._routes), settings=self.settings, stopping=self._stopping
+            )
+            runner = Runner(
+                *(connection, self._core, self._routes, fetcher, leases),
                 threads=threads,
                 settings=self.settings,
                 stopping=self._stopping,
                 renewing=renewing,
             )
-            logger.info("worker %s of group %s reads %s", self.name, self._core.group, ", ".join(self._router))
-            await shift.work()
+            logger.info("worker %s of group %s reads %s", self.name, self._core.group, ", ".join(self._routes))
+            await runner.run()
         threads.shutdown(wait=False, cancel_futures=True)
         logger.info("worker %s has ended", self.name)

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class AsyncConsumer:
-    """Reads topics as one consumer of a group, in one task. Promises what `Consumer` promises."""
+    """Reads topics as one consumer of a group, in one task. Its guarantees are those of `Consumer`."""
 
     def __init__(
         self,
@@ -45,34 +45,34 @@ class AsyncConsumer:
     async def read(
         self, limit: int = 100, *, wait: Duration | None = None, visibility: Duration | None = None
     ) -> list[Delivery]:
-        """Up to `limit` deliveries of each topic; see `Consumer.read`."""
+        """Reads up to `limit` deliveries of each topic; see `Consumer.read`."""
         block = self._settings.block_s
         return await self._run(
             self._core.read(self._topics, limit=limit, wait=wait, block=block, visibility=visibility)
         )
 
     async def ack(self, *deliveries: Delivery) -> list[AckOutcome]:
-        """Ends deliveries as handled, in a batch. One outcome for each; see `AckOutcome`."""
+        """Acks handled deliveries, in one batch. Result: one outcome for each; see `AckOutcome`."""
         return await self._run(self._core.ack(deliveries))
 
     async def nack(self, *deliveries: Delivery, delay: Duration | None = None, error: str = "") -> list[NackOutcome]:
-        """Ends deliveries as failed: retried after `delay` or the policy's backoff, or dead when none are left."""
+        """Nacks failed deliveries: they are retried after `delay` or the policy's backoff, or become garbage."""
         return await self._run(self._core.nack(deliveries, delay=delay, error=error))
 
     async def reject(self, *deliveries: Delivery, error: str = "") -> list[NackOutcome]:
-        """Ends deliveries for good: garbage, whatever attempts are left."""
+        """Turns deliveries into garbage, whatever attempts are left."""
         return await self._run(self._core.nack(deliveries, delay=None, error=error, rejected=True))
 
     async def release(self, *deliveries: Delivery) -> int:
-        """Gives deliveries back that were not begun: ready again at once, no attempt spent. Says how many were."""
+        """Releases deliveries that were not begun: they are ready at once, no attempt is spent. Result: how many."""
         return await self._run(self._core.release(deliveries))
 
     async def extend(self, *deliveries: Delivery, lease: Duration | None = None) -> list[bool]:
-        """Renews leases: `lease` from now, or the topic's visibility timeout. False: the lease is lost."""
+        """Renews leases, to `lease` from now or the topic's visibility timeout. Result: False for each lost lease."""
         return await self._run(self._core.extend(deliveries, lease))
 
     async def close(self) -> None:
-        """Closes the connections. What is not settled comes again when its lease has run out."""
+        """Closes the connections. Deliveries that are not settled come again when their leases have run out."""
         await self._connection.close()
 
     async def _run(self, flow: Flow[T]) -> T:

@@ -1,4 +1,4 @@
-"""Has the server know which deliveries have begun, so that a process that dies charges no others with an attempt."""
+"""Marks at the server which deliveries have begun, so that a process that dies costs only those an attempt."""
 
 import asyncio
 import logging
@@ -11,23 +11,24 @@ from lisa_common.model.delivery import Delivery, entry_place
 from lisa_common.protocol.marking import Begun
 from lisa_consumer.core import Core
 
-__all__ = ["Beginnings"]
+__all__ = ["BegunMarker"]
 
 logger = logging.getLogger(__name__)
 
-_ANSWER_S = 1.0
-"""How long a handler waits for its mark at most. Without one, a crash gives its message one more delivery."""
+_REPLY_S = 1.0
+"""How long a handler waits for its mark. If it runs without one, a crash gives its message one more delivery."""
 
 Shard = tuple[str, str]
 
 
-class Beginnings:
-    """Marks deliveries. While one mark is on its way to the server, what the next one is for gathers.
+class BegunMarker:
+    """Marks deliveries as begun. While one request is on its way to the server, marks for the next one gather.
 
-    Deliveries of a shard begin in the order of their entries, so a mark on one is a mark on all that the worker holds
-    of entries before it. What begins as soon as it is read is marked by the read itself; what has to wait is marked
-    here before its handler is called, as a handler may end the process in its first moment. When the marked one is
-    settled, the mark goes to the last of the others. What is to run alone begins out of turn, and is marked by itself.
+    Deliveries of a shard begin in the order of their entries, so a mark on one covers all earlier entries that the
+    worker holds. A delivery that begins as soon as it is read is marked by the read itself. A delivery that waits is
+    marked here before its handler is called, as a handler may end the process in its first moment. When the marked
+    delivery is settled, its heir gets the mark: the last of the others that have begun. A delivery that runs alone
+    begins out of order, and has a mark of its own.
     """
 
     def __init__(
@@ -42,40 +43,40 @@ class Beginnings:
         self._begin = begin
         self._look_ahead = look_ahead
         self._begun: dict[Shard, dict[str, Delivery]] = defaultdict(dict)
-        """What was marked, in the order of its entries."""
+        """Deliveries that a mark covers, in the order of their entries."""
         self._marked: dict[Shard, str] = {}
-        """The entry that carries the mark of each shard, the last one then."""
+        """The entry that carries the mark of each shard: the last one when it was marked."""
         self._beginning: dict[tuple[str, str, str], tuple[Delivery, Begun]] = {}
-        """What begins once it is marked."""
+        """Deliveries that begin once they are marked."""
         self._changed: list[tuple[Delivery, Begun]] = []
-        """Marks that nothing waits for."""
+        """Marks that no delivery waits for."""
         self._wake = asyncio.Event()
 
-    def cover(self, deliveries: Iterable[Delivery]) -> None:
-        """Notes what was marked as begun, of each shard in the order of its entries."""
+    def add(self, deliveries: Iterable[Delivery]) -> None:
+        """Takes deliveries that were marked as begun, of each shard in the order of their entries."""
         covered: dict[Shard, dict[str, Delivery]] = defaultdict(dict)
         for delivery in deliveries:
             covered[delivery.topic, delivery.shard][delivery.entry.entry] = delivery
-        for shard, found in covered.items():
+        for shard, entries in covered.items():
             begun = self._begun[shard]
-            begun.update(found)
-            last, marked = next(reversed(found)), self._marked.get(shard)
-            if marked and entry_place(next(iter(found))) < entry_place(marked):
-                # It waited for its mark, while what was read later began at once.
+            begun.update(entries)
+            last, marked = next(reversed(entries)), self._marked.get(shard)
+            if marked and entry_place(next(iter(entries))) < entry_place(marked):
+                # It waited for its mark, while an entry that was read later began at once.
                 begun = self._begun[shard] = {entry: begun[entry] for entry in sorted(begun, key=entry_place)}
                 last = next(reversed(begun))
             self._marked[shard] = last
 
-    def uncover(self, deliveries: Iterable[Delivery]) -> None:
-        """Takes the marks back of what was to begin soon, and does not."""
+    def unmark(self, deliveries: Iterable[Delivery]) -> None:
+        """Unmarks deliveries that were to begin soon, and do not."""
         for delivery in deliveries:
-            heirs = self.leave([delivery])
+            heirs = self.remove([delivery])
             self.inherit(heirs)
             self.change(heirs, Begun.YES)
             self.change([delivery], Begun.NOT)
 
     def begin(self, delivery: Delivery, begun: Begun = Begun.YES) -> None:
-        """Has a delivery begin, at once if the server takes it for begun already."""
+        """Begins a delivery once it is marked: at once if the server takes it for begun already."""
         if delivery.entry.begun:
             self._begin(delivery)
             return
@@ -83,19 +84,19 @@ class Beginnings:
         self._wake.set()
 
     def change(self, deliveries: Sequence[Delivery], begun: Begun) -> None:
-        """Has marks changed soon."""
+        """Changes marks soon."""
         self._changed += [(delivery, begun) for delivery in deliveries]
         if deliveries:
             self._wake.set()
 
-    def leave(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Notes what is about to be settled. Result: what the marks go to that are settled with it."""
+    def remove(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
+        """Takes deliveries that are about to be settled. Result: the heirs of the marks that end with them."""
         for delivery in deliveries:
             self._begun[delivery.topic, delivery.shard].pop(delivery.entry.entry, None)
         return [heir for shard, marked in list(self._marked.items()) if (heir := self._heir_of(shard, marked))]
 
     def _heir_of(self, shard: Shard, marked: str) -> Delivery | None:
-        """What the mark of a shard goes to, if the one that had it is settled and there is another."""
+        """The heir of the mark of a shard, if the marked delivery is settled and another has begun."""
         begun = self._begun[shard]
         if marked in begun:
             return None
@@ -105,7 +106,7 @@ class Beginnings:
         return heir
 
     def inherit(self, heirs: Iterable[Delivery]) -> None:
-        """Notes what the server has marked instead of what is settled; until then it may not know."""
+        """Takes heirs that the server has marked. Until then `remove` returns them again, as a request may fail."""
         for heir in heirs:
             shard = heir.topic, heir.shard
             if self._marked.get(shard) not in self._begun[shard]:
@@ -113,15 +114,15 @@ class Beginnings:
 
     @property
     def is_beginning(self) -> bool:
-        """Whether anything begins once the server knows."""
+        """Whether a delivery begins once the server has marked it."""
         return bool(self._beginning)
 
-    def take_back(self, topics: Collection[str] | None = None) -> list[Delivery]:
-        """What has not begun of these topics, or of all, and will not."""
-        taken = [delivery for delivery, _ in self._beginning.values() if topics is None or delivery.topic in topics]
-        for delivery in taken:
+    def clear(self, topics: Collection[str] | None = None) -> list[Delivery]:
+        """Removes the deliveries of these topics, or of all, that have not begun. Result: those."""
+        removed = [delivery for delivery, _ in self._beginning.values() if topics is None or delivery.topic in topics]
+        for delivery in removed:
             del self._beginning[delivery.place]
-        return taken
+        return removed
 
     async def run(self) -> None:
         """Marks until cancelled."""
@@ -132,17 +133,17 @@ class Beginnings:
             marked = list(self._beginning.values())
             in_turn = [delivery for delivery, _ in marked if not delivery.alone]
             in_turn += self._look_ahead({delivery.topic for delivery in in_turn})
-            self.cover(in_turn)
+            self.add(in_turn)
             last = {(delivery.topic, delivery.shard): delivery for delivery in in_turn}
             marks = changed + [mark for mark in marked if mark[0].alone]
-            await self._tell([*marks, *((delivery, Begun.YES) for delivery in last.values())])
+            await self._send([*marks, *((delivery, Begun.YES) for delivery in last.values())])
             for delivery, _ in marked:
                 if self._beginning.pop(delivery.place, None):
                     self._begin(delivery)
 
-    async def _tell(self, marks: list[tuple[Delivery, Begun]]) -> None:
+    async def _send(self, marks: list[tuple[Delivery, Begun]]) -> None:
         try:
-            async with asyncio.timeout(_ANSWER_S):
+            async with asyncio.timeout(_REPLY_S):
                 await self._connection.run(self._core.mark(marks))
         except (LisaError, TimeoutError) as error:
-            logger.debug("deliveries could not be marked as begun: %s", error)
+            logger.debug("cannot mark deliveries as begun: %s", error)

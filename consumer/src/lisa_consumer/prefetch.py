@@ -1,0 +1,70 @@
+"""How many deliveries of a topic a worker holds: those that may run at once, and those that start soon after."""
+
+import math
+
+from lisa_consumer.core import MAX_BATCH
+
+__all__ = ["PrefetchWindow"]
+
+_AHEAD_S = 0.1
+"""Prefetch only what can start within this time; an idle worker cannot take it."""
+
+_SOON_S = 0.002
+"""What starts within this time is marked as begun together with what starts now: a mark takes a round trip."""
+
+_WEIGHT = 1 / 8
+"""Weight of the latest handling time in the moving average."""
+
+
+class PrefetchWindow:
+    """Deliveries of one topic that a worker holds, from reading to settling.
+
+    Beyond the `concurrency` deliveries that may run at once, the window has capacity for as many as are handled in
+    `_AHEAD_S`, by the average handling time. That is at least one, so that the next handler starts without a read, and
+    at most `prefetch`.
+    """
+
+    def __init__(self, concurrency: int, prefetch: int) -> None:
+        self._concurrency = concurrency
+        self._prefetch = prefetch
+        self._mean_s: float | None = None
+        self.held = 0
+        self._resize(min(1, prefetch))
+
+    def observe(self, handling_s: float) -> None:
+        """Updates the average handling time."""
+        mean_s = self._mean_s
+        self._mean_s = mean_s = handling_s if mean_s is None else mean_s + _WEIGHT * (handling_s - mean_s)
+        in_time = self._concurrency * _AHEAD_S
+        ahead = self._prefetch
+        if mean_s * ahead > in_time:
+            ahead = max(1, int(in_time / mean_s))
+        if ahead != self._ahead:
+            self._resize(ahead)
+
+    @property
+    def expected_s(self) -> float:
+        """Expected time to handle all held deliveries; infinite before the first observation."""
+        rounds = -(-self.held // self._concurrency)
+        return math.inf if self._mean_s is None else self._mean_s * rounds
+
+    def _resize(self, ahead: int) -> None:
+        self._ahead = ahead
+        self._size = self._concurrency + ahead
+        # Wait for capacity for a batch, unless handlers would be idle meanwhile.
+        self._batch = max(1, min(self._size // 2, ahead))
+
+    @property
+    def capacity(self) -> int:
+        """How many more deliveries one read may bring; negative if the window has shrunk below what is held."""
+        return min(self._size - self.held, MAX_BATCH)
+
+    @property
+    def soon(self) -> int:
+        """How many deliveries start within `_SOON_S`, beside those that start now; 0 before the first observation."""
+        return 0 if self._mean_s is None else int(self._concurrency * _SOON_S / max(self._mean_s, 1e-6))
+
+    @property
+    def is_worth_a_read(self) -> bool:
+        """Whether there is capacity for a batch, or handlers would be idle without a read."""
+        return self.capacity >= self._batch

@@ -1,0 +1,78 @@
+"""How many deliveries a worker prefetches."""
+
+from math import inf
+
+import pytest
+
+from lisa_consumer.core import MAX_BATCH
+from lisa_consumer.prefetch import PrefetchWindow
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "prefetch", "handling_s", "capacity"),
+    [
+        (1, 64, None, 2),
+        (1, 64, 10.0, 2),
+        (1, 64, 0.02, 6),
+        (1, 64, 0.001, 65),
+        (1, 64, 0.0, 65),
+        (1, 0, None, 1),
+        (1, 0, 0.0, 1),
+        (32, 64, 10.0, 33),
+        (32, 64, 0.1, 64),
+        (32, 64, 0.01, 96),
+        (10_000, 64, 0.01, MAX_BATCH),
+    ],
+)
+def test_capacity(concurrency: int, prefetch: int, handling_s: float | None, capacity: int) -> None:
+    """It covers what may run, and what starts within a tenth of a second: at least one, and at most `prefetch`."""
+    window = PrefetchWindow(concurrency, prefetch)
+    if handling_s is not None:
+        window.observe(handling_s)
+    assert window.capacity == capacity
+
+
+def test_what_counts_is_how_long_the_latest_took() -> None:
+    """The capacity shrinks soon after handlers become slow, and grows when they become quick."""
+    window, capacities = PrefetchWindow(1, 64), []
+    for handling_s in (0.001, 1.0, *[0.001] * 50):
+        window.observe(handling_s)
+        capacities.append(window.capacity)
+    assert (capacities[:2], capacities[-1]) == ([65, 2], 65)
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "prefetch", "handling_s", "most_held"),
+    [
+        *((32, 64, 0.01, 48), (32, 64, 1.0, 32), (32, 0, 1.0, 31)),
+        *((1, 64, 1.0, 1), (1, 0, 1.0, 0), (4, 4, 0.01, 4), (2_000, 64, 0.01, 2_000)),
+    ],
+)
+def test_when_to_read(concurrency: int, prefetch: int, handling_s: float, most_held: int) -> None:
+    """A worker waits for room for a batch only while no handler would be idle."""
+    window = PrefetchWindow(concurrency, prefetch)
+    window.observe(handling_s)
+    window.held = most_held
+    assert window.is_worth_a_read
+    window.held += 1
+    assert not window.is_worth_a_read
+
+
+def test_a_window_that_shrinks_has_no_capacity() -> None:
+    """Held deliveries stay."""
+    window = PrefetchWindow(1, 64)
+    window.observe(0.001)
+    window.held = 65
+    window.observe(1.0)
+    assert (window.capacity, window.is_worth_a_read) == (-63, False)
+
+
+def test_how_long_what_is_held_takes() -> None:
+    """By the average of the latest, as many at once as may run; infinite before the first."""
+    window = PrefetchWindow(2, 64)
+    window.held = 3
+    assert window.expected_s == inf
+    window.observe(0.5)
+    assert window.expected_s == 1.0
+    window.held = 0
+    assert window.expected_s == 0.0
