@@ -389,7 +389,7 @@ async def test_a_send_can_be_confirmed_by_disks(producers: Producers, own_server
 
 def test_a_confirmation_of_nothing_is_refused() -> None:
     """Asking for a confirmation must ask for something."""
-    with pytest.raises(InvalidInput, match="replicas 0"):
+    with pytest.raises(InvalidInput, match="replicas must be at least 1 without fsync; got 0"):
         Confirm()
 
 

@@ -23,7 +23,7 @@ from lisa_common.protocol.registry import Topics
 from lisa_consumer import Consumer
 from lisa_consumer.settings import ConsumerSettings
 from lisa_producer import Message, Producer, ProducerSettings
-from lisa_producer.spark.holding import FIRST, BeganAnew, Holding
+from lisa_producer.spark.pending_entries import FIRST, BeganAnew, Holding
 from lisa_producer.spark.options import StreamOptions
 from lisa_producer.spark.rows import MESSAGE_SCHEMA, check_schema
 from lisa_producer.spark.stream import GroupReader, Offset

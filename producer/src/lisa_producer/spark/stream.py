@@ -21,9 +21,9 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol import groups
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.registry import Topics
-from lisa_producer.spark.holding import FIRST, Holding
 from lisa_producer.spark.leases import LeaseKeeper
 from lisa_producer.spark.options import StreamOptions
+from lisa_producer.spark.pending_entries import FIRST, Holding
 from lisa_producer.spark.rows import row_of_delivery, to_batch
 
 __all__ = ["GroupReader"]

@@ -12,8 +12,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from lisa_common.errors import InvalidInput
 from lisa_common.logs import configure_logging
+from lisa_producer.bulk import BulkSender
 from lisa_producer.client import Producer
-from lisa_producer.loading import Loader
 from lisa_producer.message import PartialSend
 from lisa_producer.spark.bad_rows import open_aside, remove_file
 from lisa_producer.spark.columns import Columns
@@ -51,37 +51,37 @@ class Sink:
         began, partition, run = time.time(), *self._place()
         with Producer(settings=self.options.settings, confirm=self.options.confirm) as producer:
             aside = open_aside(self.options.bad_rows, producer, run, partition)
-            loader: Loader[Row] = Loader(producer, aside.take)
+            sender: BulkSender[Row] = BulkSender(producer, aside.take)
             try:
-                rows = self._load(loader, batches)
+                rows = self._load(sender, batches)
             except BaseException:
                 aside.discard()
                 raise
             aside.close()
-        report = loader.report
+        report = sender.report
         return Written(rows, report.sent, report.duplicates, report.failed, began, time.time(), aside.file)
 
-    def _load(self, loader: Loader[Row], batches: Iterator[pa.RecordBatch]) -> int:
+    def _load(self, sender: BulkSender[Row], batches: Iterator[pa.RecordBatch]) -> int:
         number = 0
         try:
             for batch in batches:
                 size = batch.nbytes // max(1, batch.num_rows)
                 for row in rows_of(self.columns, batch, number):
-                    self._add(loader, row, size)
+                    self._add(sender, row, size)
                 number += batch.num_rows
-            loader.flush()
+            sender.flush()
         except PartialSend as error:
             # Of this task nothing counts; what stopped it is what there is to say.
             raise error.__cause__ or error from None
         return number
 
-    def _add(self, loader: Loader[Row], row: Row, size: int) -> None:
+    def _add(self, sender: BulkSender[Row], row: Row, size: int) -> None:
         try:
             topic, message = message_of(row, self.columns.topic)
         except InvalidInput as error:
-            loader.refuse(row, error)
+            sender.refuse(row, error)
         else:
-            loader.add(row, topic, message, size)
+            sender.add(row, topic, message, size)
 
     def _place(self) -> tuple[int, str]:
         """The partition, and a name for the run that is the same when it is done again."""
