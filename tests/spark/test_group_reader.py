@@ -23,8 +23,8 @@ from lisa_common.protocol.registry import Topics
 from lisa_consumer import Consumer
 from lisa_consumer.settings import ConsumerSettings
 from lisa_producer import Message, Producer, ProducerSettings
-from lisa_producer.spark.pending_entries import FIRST, BeganAnew, Holding
 from lisa_producer.spark.options import StreamOptions
+from lisa_producer.spark.pending_entries import FIRST, PendingEntries, StreamReset
 from lisa_producer.spark.rows import MESSAGE_SCHEMA, check_schema
 from lisa_producer.spark.stream import GroupReader, Offset
 from support import wait_until
@@ -319,14 +319,14 @@ async def test_a_read_whose_reply_is_lost(topic: Topic, redis_url: str) -> None:
         reader.stop()
 
 
-def test_a_stream_that_began_anew(topic: Topic) -> None:
-    """Entries that lie before the offset are not taken for done: the query says so and gives them back."""
+def test_a_reset_stream(topic: Topic) -> None:
+    """Entries before the offset do not count as done: the query fails, and releases them."""
     topic.send("a")
     reader = topic.reader()
     offset = "9999999999999-0"
-    # As when an entry had come meanwhile, beyond the offset, and the server had lost it again.
-    take = reader._holding(topic.keys, "spark-x").take(offset, "9999999999999-1", 10, beyond=True)
-    with pytest.raises(BeganAnew, match=rf"began anew: its entry .* is not beyond the offset {offset}"):
+    # As if the server had lost an entry after the offset.
+    take = reader._pending(topic.keys, "spark-x").take(offset, "9999999999999-1", 10, beyond=True)
+    with pytest.raises(StreamReset, match=rf"was reset: new entry .* must come after the offset {offset}"):
         reader._run(take)
     assert topic.pending() == 0
     fresh = topic.reader()
@@ -335,7 +335,7 @@ def test_a_stream_that_began_anew(topic: Topic) -> None:
 
 
 def test_a_group_destroyed_under_way(topic: Topic) -> None:
-    """It is made again, and what was not acked comes again (promise 14)."""
+    """The group is created again, and unacked messages come again (promise 14)."""
     topic.send("a")
     reader = topic.reader()
     start = reader.initialOffset()
@@ -350,8 +350,8 @@ def test_a_group_destroyed_under_way(topic: Topic) -> None:
 
 @pytest.mark.parametrize("offset", [{}, {"logOffset": 0}, 7])
 def test_offset_of_another_source(topic: Topic, offset: Any) -> None:
-    """A checkpoint that is another source's is refused by name."""
-    with pytest.raises(InvalidInput, match=r"offset .* is not allowed: one of this source"):
+    """The error names the offset of a checkpoint of another source."""
+    with pytest.raises(InvalidInput, match=r"offset must be an offset of this source.*; got "):
         topic.reader().commit(offset)
 
 
@@ -363,18 +363,18 @@ def test_fetching_fails_loudly(topic: Topic) -> None:
     end = _plan(reader, start)
     topic.producer._connection.call(command("DEL", topic.keys.of("messages")))
     topic.client.set(topic.keys.of("messages"), "x")
-    with pytest.raises(Exception, match="1 messages of orders cannot be fetched: WRONGTYPE"):
+    with pytest.raises(Exception, match="cannot fetch 1 messages of orders: WRONGTYPE"):
         _run(reader, start, end)
 
 
 def test_a_settle_that_is_lost_half_way(topic: Topic) -> None:
-    """An ack in parts, of which the second is never made: what is left is nobody's, and is acked all the same."""
+    """An ack in parts whose second part is lost: entries that are no longer pending are acked, too."""
     topic.client.hset(topics_key(topic.keys.prefix), "orders", "{}")
     topic.producer.send_many("orders", [Message(body=b"x" * 1_000_000) for _ in range(12)])
-    holding = Holding(Topics(topic.keys.prefix), topic.keys, "g", "spark-1")
+    pending = PendingEntries(Topics(topic.keys.prefix), topic.keys, "g", "spark-1")
     with Connection(topic.url) as connection:
-        last, _ = connection.run(holding.take(FIRST, connection.run(holding.newest()), None, beyond=True))
-        flow = holding.settle(last)
+        last, _ = connection.run(pending.take(FIRST, connection.run(pending.newest()), None, beyond=True))
+        flow = pending.settle(last)
         step: Any = next(flow)
         while not (isinstance(step, Call) and step.script and step.script.name == "ack"):
             step = flow.send(connection.call(step))

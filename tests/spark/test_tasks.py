@@ -57,16 +57,19 @@ def test_counts(write: Callable[..., Written]) -> None:
 
 
 BAD = {
-    "null body": ({"body": [None]}, r"row 1, id 'b' of partition 0 cannot be sent: body None is not allowed"),
-    "negative": ({"body": ["x"], "delay": [-1.0]}, "delay -1.0 is not allowed: a number of seconds"),
-    "not a number": ({"body": ["x"], "delay": [float("nan")]}, "delay nan is not allowed"),
-    "interval": ({"body": ["x"], "delay": [timedelta(days=9999)]}, "delay datetime.* is not allowed: .* 10 years"),
-    "priority": ({"body": ["x"], "priority": [256]}, "priority 256 is not allowed: whole numbers from 0 to 255"),
-    "retries": ({"body": ["x"], "max_retries": [-1]}, "max_retries -1 is not allowed"),
-    "topic": ({"body": ["x"], "topic": ["a/b"]}, "topic 'a/b' is not allowed"),
-    "too large": ({"body": ["x" * 1_048_577]}, "body 'of 1048577 bytes' is not allowed: at most 1048576"),
-    "digits": ({"body": [{"n": Decimal("0.1234567890123456789")}]}, "body .* is not allowed: a decimal of at most 15"),
-    "in JSON": ({"body": [{"n": float("inf")}]}, "body .* is not allowed: bytes, text or a JSON value is"),
+    "null body": ({"body": [None]}, r"row 1, id 'b' of partition 0 cannot be sent: body must be a value; got None"),
+    "negative": ({"body": ["x"], "delay": [-1.0]}, "delay must be seconds or a timedelta .*; got -1.0"),
+    "not a number": ({"body": ["x"], "delay": [float("nan")]}, "delay must be seconds .*; got nan"),
+    "interval": ({"body": ["x"], "delay": [timedelta(days=9999)]}, "delay must be .* 10 years; got datetime"),
+    "priority": ({"body": ["x"], "priority": [256]}, "priority must be a whole number from 0 to 255; got 256"),
+    "retries": ({"body": ["x"], "max_retries": [-1]}, "max_retries must be .*; got -1"),
+    "topic": ({"body": ["x"], "topic": ["a/b"]}, "topic must be .*; got 'a/b'"),
+    "too large": ({"body": ["x" * 1_048_577]}, "body must be at most 1048576 bytes; got 1048577 bytes"),
+    "digits": (
+        {"body": [{"n": Decimal("0.1234567890123456789")}]},
+        "body must be a decimal of at most 15 digits; .* got Decimal",
+    ),
+    "in JSON": ({"body": [{"n": float("inf")}]}, "body must be bytes, text or a JSON value .*; got {'n': inf}"),
 }
 
 
@@ -91,7 +94,7 @@ def test_a_bad_row_fails_the_task(
 def test_both_times(write: Callable[..., Written]) -> None:
     """A row is due at a time, or after a delay."""
     due = pa.array([1_800_000_000_000_000], pa.timestamp("us", tz="UTC"))
-    with pytest.raises(BadRow, match="only one of delay and at is"):
+    with pytest.raises(BadRow, match="delay must be omitted when at is given; got 5"):
         write({"body": ["x"], "due_at": due, "delay": [5]})
 
 
@@ -109,14 +112,14 @@ def test_set_aside_in_a_directory(write: Callable[..., Written], tmp_path: Path)
     assert done.bad_file == str(file)
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     first, second = sorted(lines, key=lambda line: line["row"])
-    assert first["error"].startswith("id 'bad\\n' is not allowed")
+    assert first["error"].endswith("; got 'bad\\n'")
     assert {name: first[name] for name in ("row", "id", "body", "delay")} == {
         "row": 1,
         "id": "bad\n",
         "body": {"base64": "/wA="},
         "delay": 60.0,
     }
-    assert second["error"].startswith("body None")
+    assert second["error"].startswith("body must be a value")
     assert (second["row"], "body" in second) == (2, False)
     assert write({"body": ["x"]}, badRows=str(place)).bad_file is None
 
@@ -129,7 +132,7 @@ def test_set_aside_in_a_topic(write: Callable[..., Written], client: redis.Redis
     ((_, record),) = client.hgetall(ShardKeys(prefix, "bad-orders").of("messages")).items()  # type: ignore[union-attr]
     body = json.loads(record[14:])
     assert (body["id"], body["body"]) == ("a~", "x")
-    assert body["error"].startswith("id 'a~' is not allowed")
+    assert body["error"].endswith("; got 'a~'")
 
 
 def test_rows_alike_are_set_aside_each(write: Callable[..., Written], client: redis.Redis, prefix: str) -> None:
@@ -145,7 +148,7 @@ def test_what_cannot_be_set_aside_fails_the_task(
     write: Callable[..., Written], client: redis.Redis, prefix: str
 ) -> None:
     """A row too large even for the topic of bad rows is not dropped."""
-    with pytest.raises(BadRow, match="row 0 of partition 0 cannot be sent: body 'of 2000000 bytes' is not allowed"):
+    with pytest.raises(BadRow, match=r"row 0 of partition 0 cannot be sent: body must be .*; got 2000000 bytes"):
         write({"body": ["x" * 2_000_000]}, badRows="bad-orders")
     assert client.xlen(ShardKeys(prefix, "bad-orders").of("ready")) == 0
 
