@@ -13,14 +13,7 @@ from lisa_common.validation import Duration
 from lisa_producer import sent_message, single_send
 from lisa_producer.async_coalescing import AsyncCoalescer
 from lisa_producer.batch import open_batch
-from lisa_producer.message import (
-    Confirm,
-    Message,
-    PartialSend,
-    SendReport,
-    SendResult,
-    due_argument,
-)
+from lisa_producer.message import Confirm, Message, PartialSend, SendReport, SendResult, due_argument
 from lisa_producer.settings import ProducerSettings
 
 __all__ = ["AsyncProducer"]
@@ -60,14 +53,7 @@ class AsyncProducer:
     ) -> SendResult:
         """Sends one message; see `Producer.send`."""
         message = Message(
-            body=body,
-            delay=delay,
-            at=at,
-            id=id,
-            ttl=ttl,
-            max_retries=max_retries,
-            priority=priority,
-            headers=headers,
+            body=body, delay=delay, at=at, id=id, ttl=ttl, max_retries=max_retries, priority=priority, headers=headers
         )
         return await self._coalescer.run(
             topic, single_send.send(self._topics, topic, message, self._settings, confirm or self._confirm)
@@ -133,10 +119,7 @@ class AsyncProducer:
         return self
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
 

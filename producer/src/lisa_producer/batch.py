@@ -28,13 +28,7 @@ class Batch:
     The limits fill a call to each shard, if the ids spread evenly.
     """
 
-    def __init__(
-        self,
-        topics: Topics,
-        layout: Layout,
-        settings: ProducerSettings,
-        confirm: Confirm | None,
-    ) -> None:
+    def __init__(self, topics: Topics, layout: Layout, settings: ProducerSettings, confirm: Confirm | None) -> None:
         self._topics = topics
         self._layout = layout
         self._settings = settings

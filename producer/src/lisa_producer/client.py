@@ -13,14 +13,7 @@ from lisa_common.validation import Duration
 from lisa_producer import sent_message, single_send
 from lisa_producer.batch import open_batch
 from lisa_producer.coalescing import Coalescer
-from lisa_producer.message import (
-    Confirm,
-    Message,
-    PartialSend,
-    SendReport,
-    SendResult,
-    due_argument,
-)
+from lisa_producer.message import Confirm, Message, PartialSend, SendReport, SendResult, due_argument
 from lisa_producer.settings import ProducerSettings
 
 __all__ = ["Producer"]
@@ -73,14 +66,7 @@ class Producer:
         Raises InvalidInput before the message is written, NotConfirmed after it was written.
         """
         message = Message(
-            body=body,
-            delay=delay,
-            at=at,
-            id=id,
-            ttl=ttl,
-            max_retries=max_retries,
-            priority=priority,
-            headers=headers,
+            body=body, delay=delay, at=at, id=id, ttl=ttl, max_retries=max_retries, priority=priority, headers=headers
         )
         return self._coalescer.run(
             topic, single_send.send(self._topics, topic, message, self._settings, confirm or self._confirm)
@@ -151,9 +137,6 @@ class Producer:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()

@@ -21,15 +21,7 @@ from lisa_common.validation import (
     moment_ms,
 )
 
-__all__ = [
-    "Confirm",
-    "Message",
-    "PartialSend",
-    "SendOutcome",
-    "SendReport",
-    "SendResult",
-    "due_argument",
-]
+__all__ = ["Confirm", "Message", "PartialSend", "SendOutcome", "SendReport", "SendResult", "due_argument"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

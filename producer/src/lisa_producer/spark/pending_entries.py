@@ -120,17 +120,17 @@ class PendingEntries:
         if isinstance(records, str):
             raise LisaError(f"cannot fetch {len(entries)} messages of {self.keys.tag}: {records}")
         fetched = entries[: len(records)]
-        found = sort_entries(self.keys, self.group, fetched, records, now_ms)
+        triage = sort_entries(self.keys, self.group, fetched, records, now_ms)
         policy = yield from self._policy()
         calls: list[Call[Any]] = []
-        if found.pass_over:
-            calls.append(consuming.pass_over(self.keys, self.group, found.pass_over, policy))
-        if found.unreadable:
-            calls.append(consuming.nack(self.keys, self.group, found.unreadable, policy))
+        if triage.pass_over:
+            calls.append(consuming.pass_over(self.keys, self.group, triage.pass_over, policy))
+        if triage.unreadable:
+            calls.append(consuming.nack(self.keys, self.group, triage.unreadable, policy))
         if calls:
             yield calls
         is_more = len(entries) == _MAX_MESSAGES or len(fetched) < len(entries)
-        return fetched[-1].entry if is_more else None, found.deliveries
+        return fetched[-1].entry if is_more else None, triage.deliveries
 
     def settle(self, last: str) -> Flow[None]:
         """Acks all pending entries up to an entry."""
