@@ -33,7 +33,7 @@ Producers = Callable[..., Any]
 
 @pytest.fixture
 def server(own_server: Callable[..., Server]) -> Server:
-    """A server whose clients can be counted, and held back."""
+    """A server of the test's own, to count and pause clients."""
     return own_server()
 
 
@@ -44,7 +44,7 @@ async def _threads() -> None:
 
 @contextmanager
 def _held(server: Server) -> Iterator[None]:
-    """The server carries out no write meanwhile."""
+    """The server pauses writes meanwhile."""
     with server.client() as client:
         client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
         try:
@@ -68,7 +68,7 @@ async def _queued(producer: Any, messages: int) -> None:
 
 
 async def _first(producer: Any, server: Server) -> "asyncio.Future[Any]":
-    """A send that is under way, at a server that is held."""
+    """A send under way at the paused server."""
     sending = asyncio.ensure_future(producer.send("orders", b"first", id="first", delay=60))
     with server.client() as client:
         await wait_until_async(lambda: client.info("clients")["blocked_clients"] > 0, what="a send under way")
@@ -76,14 +76,14 @@ async def _first(producer: Any, server: Server) -> "asyncio.Future[Any]":
 
 
 async def test_callers_share_calls_and_connections(producers: Producers, server: Server, prefix: str) -> None:
-    """300 callers at once need four connections at most, and far fewer calls than there are messages."""
+    """300 concurrent callers need at most four connections, and far fewer calls than messages."""
     producer = producers(server.url, max_connections=4)
     await producer.send("orders", b"x", delay=60)
     with server.client() as client:
         before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
         sent = await asyncio.gather(*(producer.send("orders", b"x", id=f"m{n}", delay=60) for n in range(300)))
         calls = client.info("commandstats")["cmdstat_evalsha"]["calls"] - before
-        mine = [found for found in client.client_list() if found["name"] == "lisa-producer"]
+        mine = [each for each in client.client_list() if each["name"] == "lisa-producer"]
         assert client.zcard(f"{prefix}:{{orders}}:waiting") == 301
     assert [(result.id, result.outcome, result.position) for result in sent] == [
         (f"m{n}", SendOutcome.SENT, 0) for n in range(300)
@@ -161,7 +161,7 @@ async def test_nobody_is_patient_for_longer_than_promised(
 async def test_queued_messages_are_sent_when_the_server_is_back(
     producers: Producers, own_server: Callable[..., Server], prefix: str
 ) -> None:
-    """Each once, with ids of their own (promise 6)."""
+    """Each message is sent once, as it has an id (promise 6)."""
     server = own_server(appendonly="yes")
     producer = producers(server.url)
     await producer.send("orders", b"x", delay=60)
@@ -175,7 +175,7 @@ async def test_queued_messages_are_sent_when_the_server_is_back(
 
 
 async def test_finding_and_changing_are_shared_too(producers: Producers, server: Server) -> None:
-    """200 callers at once, each with its own answer, over four connections."""
+    """200 concurrent callers get their own answers over four connections."""
     producer = producers(server.url, max_connections=4)
     await asyncio.gather(*(producer.send("orders", b"x", id=f"m{n}", delay=60) for n in range(200)))
     found = await asyncio.gather(*(producer.find("orders", f"m{n}") for n in range(200)))
@@ -185,11 +185,11 @@ async def test_finding_and_changing_are_shared_too(producers: Producers, server:
     ended = await asyncio.gather(*(producer.cancel("orders", f"m{n}") for n in range(201)))
     assert ended == [CancelOutcome.CANCELLED] * 200 + [CancelOutcome.UNKNOWN]
     with server.client() as client:
-        assert len([one for one in client.client_list() if one["name"] == "lisa-producer"]) <= 4
+        assert len([each for each in client.client_list() if each["name"] == "lisa-producer"]) <= 4
 
 
 async def test_queues_are_bounded(producers: Producers, server: Server) -> None:
-    """Four batches are in memory at most; further callers wait, and all of them are served."""
+    """At most four batches are queued; further callers wait, and all are served."""
     producer = producers(server.url, batch_bytes=2048)
     await producer.send("orders", b"x", delay=60)
     with _held(server):
@@ -206,7 +206,7 @@ async def test_queues_are_bounded(producers: Producers, server: Server) -> None:
 
 
 async def test_closing_leaves_nobody_waiting(producers: Producers, server: Server) -> None:
-    """What waits for its turn ends with Unreachable; what is under way ends either way."""
+    """Queued calls end with Unreachable; calls under way end either way."""
     producer = producers(server.url, timeout_s=1)
     await producer.send("orders", b"x", delay=60)
     with _held(server):
@@ -233,7 +233,7 @@ async def tasks(server: Server, prefix: str) -> Any:
 async def test_a_cancelled_task_sends_nothing_more_and_costs_nobody_a_message(
     tasks: AsyncProducer, server: Server, prefix: str
 ) -> None:
-    """Whether it went alone, waited for its turn, or shared a call."""
+    """The task's call was unshared, queued, or shared."""
     with _held(server):
         first = await _first(tasks, server)
         others = [asyncio.create_task(tasks.send("orders", b"x", id=f"m{n}", delay=60)) for n in range(4)]
@@ -278,13 +278,13 @@ class _Sender(Thread):
             self.ended = error
 
     def interrupt(self) -> None:
-        """What Ctrl-C does to a main thread."""
+        """Raises KeyboardInterrupt in the thread, as Ctrl-C does in a main thread."""
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(KeyboardInterrupt))
 
 
-@pytest.mark.parametrize("interrupted", ["goes alone", "leads", "follows"])
+@pytest.mark.parametrize("interrupted", ["unshared", "leads", "follows"])
 def test_an_interrupted_thread_leaves_nobody_waiting(threads: Producer, server: Server, interrupted: str) -> None:
-    """Another one leads; what was sent together with it is sent again, as ids are known."""
+    """Another thread takes the lead, and repeats the messages of the shared call, as they have ids."""
     with _held(server):
         first = _Sender(threads, "first")
         with server.client() as client:
@@ -293,7 +293,7 @@ def test_an_interrupted_thread_leaves_nobody_waiting(threads: Producer, server: 
         for n in range(4):
             others.append(_Sender(threads, f"m{n}"))
             wait_until(lambda: _waiting(threads) == len(others))
-        victim = {"goes alone": first, "leads": others[0], "follows": others[2]}[interrupted]
+        victim = {"unshared": first, "leads": others[0], "follows": others[2]}[interrupted]
         victim.interrupt()
     senders = [first, *others]
     for sender in senders:
@@ -305,7 +305,7 @@ def test_an_interrupted_thread_leaves_nobody_waiting(threads: Producer, server: 
 
 
 def test_a_forked_child_does_not_wait_for_its_parents_threads(threads: Producer, server: Server) -> None:
-    """A thread of the parent has a call under way, and others wait behind it; the child has neither."""
+    """The parent's threads have a call under way and queued ones; the child has neither."""
     with _held(server):
         senders = [_Sender(threads, f"m{n}") for n in range(3)]
         wait_until(lambda: _waiting(threads) == 2)
@@ -321,13 +321,13 @@ def test_a_forked_child_does_not_wait_for_its_parents_threads(threads: Producer,
 
 
 async def test_a_call_waits_for_a_connection(server: Server) -> None:
-    """More callers than connections: all are served, and nobody's connection is broken for it."""
+    """With more callers than connections, all are served, and no connection is closed."""
     async with AsyncConnection(server.url, max_connections=4) as connection:
         await asyncio.gather(*(connection.execute([command("PING")]) for _ in range(4)))
         with server.client() as client:
-            before = {one["id"] for one in client.client_list()}
+            before = {each["id"] for each in client.client_list()}
         await asyncio.gather(*(connection.execute([command("ECHO", str(n))]) for n in range(500)))
         with server.client() as client:
-            found = [one for one in client.client_list() if one["name"] == "lisa"]
-    assert len(found) <= 4
-    assert before & {one["id"] for one in found}
+            connections = [each for each in client.client_list() if each["name"] == "lisa"]
+    assert len(connections) <= 4
+    assert before & {each["id"] for each in connections}

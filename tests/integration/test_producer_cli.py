@@ -30,7 +30,7 @@ def _bodies(commands: Commands, client: redis.Redis, topic: str = "orders") -> s
 
 
 def test_send_with_all_options(commands: Commands) -> None:
-    """Each option means what it means in `Message`."""
+    """Each option has its meaning in `Message`."""
     ran = commands.producer(
         *("send", "orders", "hello", "--delay", "15m", "--id", "m", "--ttl", "1h", "--max-retries", 3),
         *("--priority", 9, "--header", "trace=1", "--header", "empty="),
@@ -46,7 +46,7 @@ def test_send_with_all_options(commands: Commands) -> None:
 
 
 def test_send_twice_with_one_id(commands: Commands, client: redis.Redis) -> None:
-    """The second is told to be a duplicate; that is no error (promise 6)."""
+    """The second send reports a duplicate, which is no error (promise 6)."""
     assert commands.producer("send", "orders", "one", "--id", "m", "--json").document["outcome"] == "sent"
     ran = commands.producer("send", "orders", "two", "--id", "m", "--json")
     assert (ran.code, ran.document) == (0, {"topic": "orders", "id": "m", "outcome": "duplicate", "due_ms": None})
@@ -68,7 +68,7 @@ def test_send_at_a_moment(commands: Commands) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--delay=-5"], "delay must be seconds, or numbers with units"),
         (["--delay", "nan"], "delay must be seconds, or numbers with units"),
@@ -89,12 +89,12 @@ def test_send_at_a_moment(commands: Commands) -> None:
     ],
 )
 def test_send_refuses_bad_input(
-    commands: Commands, client: redis.Redis, prefix: str, words: list[str], told: str
+    commands: Commands, client: redis.Redis, prefix: str, words: list[str], message: str
 ) -> None:
     """One line on stderr, exit code 2, nothing written (promise 13)."""
     ran = commands.producer("send", "orders", "body", *words)
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
-    assert told in ran.err
+    assert message in ran.err
     assert keys_left(client, prefix) == []
 
 
@@ -127,7 +127,7 @@ def _file(tmp_path: Path, *lines: Any) -> Path:
 
 
 def test_load_sends_every_line(commands: Commands, client: redis.Redis, tmp_path: Path) -> None:
-    """Lines may name their topic, their time and all else; text, JSON and null are bodies."""
+    """Lines may set their topic, due time and all other options; text, JSON and null are bodies."""
     path = _file(
         tmp_path,
         {"body": "text", "delay": "15m", "id": "a"},
@@ -174,22 +174,22 @@ BAD_LINES = [
 ]
 
 
-@pytest.mark.parametrize(("bad", "told"), BAD_LINES, ids=[told for _, told in BAD_LINES])
-def test_a_bad_line_does_not_keep_the_others(
-    commands: Commands, client: redis.Redis, tmp_path: Path, bad: str, told: str
+@pytest.mark.parametrize(("bad", "message"), BAD_LINES, ids=[message for _, message in BAD_LINES])
+def test_a_bad_line_does_not_stop_the_others(
+    commands: Commands, client: redis.Redis, tmp_path: Path, bad: str, message: str
 ) -> None:
-    """Which line, what is wrong, on one line; the rest is sent and counted; exit code 1."""
+    """One line on stderr names the bad line and the reason; the others are sent and counted; exit code 1."""
     path = _file(tmp_path, {"body": "first"}, bad, {"body": "last"})
     ran = commands.producer("load", path, "--topic", "orders", "--json")
     assert (ran.code, ran.document) == (1, {"sent": 2, "duplicates": 0, "failed": 1, "stopped": None})
     assert ran.err.startswith("line 2: ")
     assert ran.err.count("\n") == 1
-    assert told in ran.err
+    assert message in ran.err
     assert _bodies(commands, client) == {b"first", b"last"}
 
 
-def test_load_refuses_bytes_that_are_no_text(commands: Commands, tmp_path: Path) -> None:
-    """One line of them does not keep the others."""
+def test_load_refuses_invalid_utf8(commands: Commands, tmp_path: Path) -> None:
+    """Such a line does not stop the others."""
     path = tmp_path / "messages.jsonl"
     path.write_bytes(b'{"body": "\xff"}\n{"body": 1}')
     ran = commands.producer("load", path, "--topic", "orders")
@@ -197,7 +197,7 @@ def test_load_refuses_bytes_that_are_no_text(commands: Commands, tmp_path: Path)
 
 
 def test_load_is_resumable(commands: Commands, client: redis.Redis, tmp_path: Path) -> None:
-    """What was sent with an id is not sent again (promise 6)."""
+    """Messages with ids are not sent twice (promise 6)."""
     path = _file(tmp_path, *({"body": number, "id": f"m{number}", "delay": 60} for number in range(1_200)))
     assert commands.producer("load", path, "--topic", "orders").out == "sent 1200, duplicates 0, failed 0\n"
     with path.open("a") as file:
@@ -216,7 +216,7 @@ def test_load_sends_in_batches(
     assert client.xlen(f"{commands.prefix}:{{t0}}:ready") == 48
 
 
-def test_load_passes_over_endless_lines(
+def test_load_skips_endless_lines(
     commands: Commands, client: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A line longer than any message is never in memory as a whole."""
@@ -229,13 +229,13 @@ def test_load_passes_over_endless_lines(
 
 
 def test_load_from_standard_input(commands: Commands, client: redis.Redis) -> None:
-    """The end of the input is the end of the last line."""
+    """The last line needs no line break."""
     assert commands.producer("load", "-", "--topic", "orders", stdin='{"body": "a"}\n{"body": "b"}').code == 0
     assert _bodies(commands, client) == {b"a", b"b"}
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["nowhere.jsonl"], "No such file"),
         (["."], "Is a directory"),
@@ -243,17 +243,17 @@ def test_load_from_standard_input(commands: Commands, client: redis.Redis) -> No
     ],
 )
 def test_load_refuses_bad_input(
-    commands: Commands, client: redis.Redis, prefix: str, words: list[str], told: str
+    commands: Commands, client: redis.Redis, prefix: str, words: list[str], message: str
 ) -> None:
     """One line, exit code 2, nothing written."""
     ran = commands.producer("load", *words, stdin="")
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-    assert told in ran.err
+    assert message in ran.err
     assert keys_left(client, prefix) == []
 
 
-def test_load_stops_when_the_server_is_away(commands: Commands, tmp_path: Path) -> None:
-    """After its patience; what was sent is told, and why it stopped."""
+def test_load_stops_when_the_server_is_unreachable(commands: Commands, tmp_path: Path) -> None:
+    """After its patience it reports the counts and the cause."""
     path = _file(tmp_path, {"body": 1}, "bad")
     ran = commands.producer(
         "load", path, "--topic", "orders", "--patience-s", "0.1", LISA_REDIS_URL="redis://localhost:1"

@@ -1,4 +1,4 @@
-"""What is refused on the driver, before Spark starts any task (promise 13)."""
+"""Input that the driver refuses, before Spark starts any task (promise 13)."""
 
 from typing import Any
 
@@ -84,14 +84,14 @@ def test_columns_of_writes(columns: dict[str, t.DataType], error: str) -> None:
     ],
 )
 def test_bodies_of_writes(body: t.DataType | None, error: str) -> None:
-    """A body is text, bytes, or what JSON holds, and must be there."""
+    """A body is required, and must be text, bytes, or a JSON type."""
     columns = {"id": STRING} if body is None else {"body": body}
     with pytest.raises(InvalidInput, match=error):
         _source().streamWriter(_schema(**columns), overwrite=False)
 
 
 def test_only_appends() -> None:
-    """There is nothing to overwrite in a queue."""
+    """A queue cannot be overwritten."""
     with pytest.raises(InvalidInput, match="mode must be append; got 'overwrite'"):
         _source().writer(_schema(body=STRING), overwrite=True)
     with pytest.raises(InvalidInput, match="outputMode must be append or update; got 'complete'"):
@@ -112,7 +112,7 @@ def test_only_appends() -> None:
     ],
 )
 def test_options_of_tables(options: dict[str, Any], error: str) -> None:
-    """A read of a topic as it stands names what it takes."""
+    """The error of a table read names the valid options."""
     with pytest.raises(InvalidInput, match=error):
         _source(**options).reader(MESSAGE_SCHEMA)
     assert isinstance(_source(state="waiting, garbage").reader(MESSAGE_SCHEMA), SnapshotReader)
@@ -128,14 +128,14 @@ def test_options_of_tables(options: dict[str, Any], error: str) -> None:
     ],
 )
 def test_options_of_streams(options: dict[str, Any], error: str) -> None:
-    """A read as a group names what it takes."""
+    """The error of a stream read names the valid options."""
     with pytest.raises(InvalidInput, match=error):
         _source(**options).streamReader(MESSAGE_SCHEMA)
     assert isinstance(_source(group="g").streamReader(MESSAGE_SCHEMA), GroupReader)
 
 
 def test_columns_of_reads() -> None:
-    """A reader may name some of the columns, as they are."""
+    """A reader may name any of the columns, with their types."""
     _source().reader(_schema(id=STRING, died_at=t.TimestampType()))
     with pytest.raises(InvalidInput, match=r"column must be one of topic, state, group, id, body.*; got 'when'"):
         _source().reader(_schema(when=STRING))
@@ -144,7 +144,7 @@ def test_columns_of_reads() -> None:
 
 
 def test_settings_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What no option says comes from the environment, as for every producer."""
+    """Settings without an option come from the environment, as for every producer."""
     monkeypatch.setenv("LISA_REDIS_URL", "redis://elsewhere:7000")
     monkeypatch.setenv("LISA_PREFIX", "mine")
     settings = _source(prefix="theirs").writer(_schema(body=STRING), overwrite=False)._sink.options.settings
