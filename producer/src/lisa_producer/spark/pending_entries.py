@@ -148,7 +148,7 @@ class PendingEntries:
             try:
                 yield consuming.ack(self.keys, self.group, entries, policy)
             except OutcomeUnknown:
-                # Repeat the whole ack: entries that a part of it has moved are no longer pending.
+                # Repeat the whole ack: entries that an unfinished ack put off are no longer pending.
                 continue
             return
 
