@@ -1,4 +1,4 @@
-"""What concerns every command: settings, the server, and how it ends. One clear line, exit code 2, no traceback."""
+"""Errors of settings and of the server, for all commands: one clear line, exit code 2, no traceback."""
 
 import os
 import re
@@ -35,7 +35,7 @@ each_command = pytest.mark.parametrize(("program", "words"), COMMANDS, ids=lambd
 
 
 def _fails(commands: Commands, program: str, words: tuple[str, ...], **env: str) -> str:
-    """The one line with which it ends."""
+    """The line that the command prints on stderr."""
     run = commands.producer if program == "lisa-producer" else commands.manager
     ran = run(*words, stdin='{"body": 1}\n', **env)
     assert ran.code == 2, ran.out
@@ -46,11 +46,11 @@ def _fails(commands: Commands, program: str, words: tuple[str, ...], **env: str)
 
 @each_command
 def test_unreachable_server(commands: Commands, program: str, words: tuple[str, ...]) -> None:
-    """Told at once, or after the patience that was asked for; the password is not shown."""
+    """The error comes at once, or after the given patience, without the password."""
     url = "redis://user:secret@localhost:1/0"
-    told = _fails(commands, program, words, LISA_REDIS_URL=url, LISA_PATIENCE_S="0")
-    assert "cannot reach Redis at redis://user:***@localhost:1/0" in told
-    assert "secret" not in told
+    message = _fails(commands, program, words, LISA_REDIS_URL=url, LISA_PATIENCE_S="0")
+    assert "cannot reach Redis at redis://user:***@localhost:1/0" in message
+    assert "secret" not in message
 
 
 @pytest.mark.parametrize(
@@ -58,42 +58,42 @@ def test_unreachable_server(commands: Commands, program: str, words: tuple[str, 
     ["http://localhost", "localhost:6379", "", "redis://[", "redis://localhost:port", "redis://h/db", "redis://h?x=1"],
 )
 def test_wrong_url(commands: Commands, url: str) -> None:
-    """Said to be one, with what would be right."""
+    """The error shows what a URL must be."""
     for program, words in COMMANDS[0], COMMANDS[2]:
-        told = _fails(commands, program, words, LISA_REDIS_URL=url)
-        assert "redis_url" in told
-        assert "redis://" in told
+        message = _fails(commands, program, words, LISA_REDIS_URL=url)
+        assert "redis_url" in message
+        assert "redis://" in message
 
 
-def test_a_url_without_a_scheme_does_not_tell_its_password(commands: Commands) -> None:
-    """Whatever it was meant to be."""
+def test_a_url_without_a_scheme_does_not_show_its_password(commands: Commands) -> None:
+    """A URL is never shown with its password."""
     assert "secret" not in _fails(commands, *COMMANDS[2], LISA_REDIS_URL="user:secret@localhost:6379")
 
 
 def test_wrong_password(commands: Commands, own_server: Callable[..., Server]) -> None:
-    """The server's own words, without the password."""
+    """The error contains the server's words, without the password."""
     server = own_server()
     with server.client() as admin:
         admin.config_set("requirepass", "right")
     for program, words in COMMANDS[0], COMMANDS[2]:
-        told = _fails(commands, program, words, LISA_REDIS_URL=f"redis://:wrong@127.0.0.1:{server.port}")
-        assert "Redis denies access" in told
-        assert "wrong@" not in told
+        message = _fails(commands, program, words, LISA_REDIS_URL=f"redis://:wrong@127.0.0.1:{server.port}")
+        assert "Redis denies access" in message
+        assert "wrong@" not in message
         assert "denies" in _fails(commands, program, words, LISA_REDIS_URL=server.url)
 
 
 def test_unknown_settings_in_lisa_toml(commands: Commands, client: redis.Redis, prefix: str, tmp_path: Path) -> None:
-    """Named, with the file and what is known; nothing is written."""
+    """The error names the setting, the file and the known settings; nothing is written."""
     path = tmp_path / "lisa.toml"
     path.write_text("redis_ulr = 'redis://localhost'\n")
     for program, words in COMMANDS:
-        told = _fails(commands, program, words, LISA_CONFIG=str(path))
-        assert f"{path}: unknown setting 'redis_ulr'; known: redis_url" in told
+        message = _fails(commands, program, words, LISA_CONFIG=str(path))
+        assert f"{path}: unknown setting 'redis_ulr'; known: redis_url" in message
     assert keys_left(client, prefix) == []
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("[manager]\npol_s = 1\n", "setting pol_s"),
         ("[manager]\npoll_s = 0\n", "setting poll_s 0 is not allowed"),
@@ -102,42 +102,42 @@ def test_unknown_settings_in_lisa_toml(commands: Commands, client: redis.Redis, 
         ("timeout_s = 'long'\n", "setting timeout_s 'long' is not allowed"),
     ],
 )
-def test_bad_lisa_toml(commands: Commands, tmp_path: Path, content: str, told: str) -> None:
-    """What is wrong in the program's own table is told too, also by commands that have no option for it."""
+def test_bad_lisa_toml(commands: Commands, tmp_path: Path, content: str, message: str) -> None:
+    """Errors in the program's own table are reported, also by commands without the option."""
     path = tmp_path / "lisa.toml"
     path.write_text(content)
-    assert told in _fails(commands, "lisa-manager", ("status",), LISA_CONFIG=str(path))
+    assert message in _fails(commands, "lisa-manager", ("status",), LISA_CONFIG=str(path))
 
 
-def test_a_lisa_toml_that_is_not_there(commands: Commands) -> None:
-    """Only where one was named."""
+def test_a_missing_lisa_toml(commands: Commands) -> None:
+    """A missing file is an error only if `LISA_CONFIG` names it."""
     assert "nowhere.toml" in _fails(commands, "lisa-manager", ("status",), LISA_CONFIG="nowhere.toml")
 
 
-def test_several_bad_settings_are_all_told(commands: Commands) -> None:
-    """Each on a line of its own."""
+def test_all_bad_settings_are_reported(commands: Commands) -> None:
+    """Each error has its own line."""
     ran = commands.manager("run", "--poll-s", "0", "--timeout-s", "x", "--prefix", "a b")
     assert ran.code == 2
     assert [line.split()[2] for line in ran.err.splitlines()] == ["prefix", "timeout_s", "poll_s"]
 
 
 def test_flags_win_over_environment(commands: Commands, redis_url: str) -> None:
-    """And the environment over the file."""
+    """The environment wins over the file."""
     ran = commands.manager("status", "--redis-url", redis_url, LISA_REDIS_URL="redis://localhost:1")
     assert ran.code == 0
 
 
-def test_help_tells_settings_with_bounds_defaults_and_variables(commands: Commands) -> None:
-    """Derived from the settings; commands that do not run the daemon show only what concerns them."""
-    told = " ".join(commands.manager("run", "--help", COLUMNS="300", TERMINAL_WIDTH="300").out.split())
-    assert "--poll-s" in told
-    assert "in seconds, 0.01 to 60; default 1.0 (env LISA_POLL_S)" in told
+def test_help_shows_settings_with_bounds_defaults_and_variables(commands: Commands) -> None:
+    """Commands that do not run the daemon show only their own settings."""
+    message = " ".join(commands.manager("run", "--help", COLUMNS="300", TERMINAL_WIDTH="300").out.split())
+    assert "--poll-s" in message
+    assert "in seconds, 0.01 to 60; default 1.0 (env LISA_POLL_S)" in message
     assert "--poll-s" not in commands.manager("status", "--help").out
 
 
 @pytest.mark.parametrize("program", ["lisa-manager", "lisa-producer"])
 def test_version_and_no_command(commands: Commands, program: str) -> None:
-    """A version is a line; no command at all shows the help."""
+    """--version prints one line; without a command the help appears."""
     run = commands.producer if program == "lisa-producer" else commands.manager
     assert run("--version").out == f"{program} 0.1.0\n"
     assert run().code == 2
@@ -145,7 +145,7 @@ def test_version_and_no_command(commands: Commands, program: str) -> None:
 
 
 def test_real_processes_end_like_this(redis_url: str, prefix: str) -> None:
-    """Also outside the tests' process: a line, no traceback, the code."""
+    """A process of its own prints one line, no traceback, and exits with the code."""
     code = "import sys; from lisa_manager.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "status", "nope", "--redis-url", redis_url, "--prefix", prefix],
@@ -158,17 +158,23 @@ def test_real_processes_end_like_this(redis_url: str, prefix: str) -> None:
 BROKEN = {
     "full": ("manager", "--version", ">/dev/full", 1, "standard output cannot be written to: No space left on device"),
     "no output": ("consumer", "--help", ">&-", 1, "standard output cannot be written to: it is closed"),
-    "no body": ("producer", "send t -", "<&-", 2, "body '-' is not allowed: standard input that .* [(]it is closed[)]"),
-    "no lines": ("producer", "load - --topic t", "<&-", 2, "stopped before the end: file '-' .* [(]it is closed[)]"),
+    "no body": ("producer", "send t -", "<&-", 2, "body must be readable standard input [(]it is closed[)]; got '-'"),
+    "no lines": (
+        "producer",
+        "load - --topic t",
+        "<&-",
+        2,
+        "stopped before the end: file must be .* [(]it is closed[)]",
+    ),
     "no disk": ("producer", "load /proc/self/mem --topic t", "", 2, "stopped before .*[(]Input/output error[)]"),
 }
 
 
-@pytest.mark.parametrize(("name", "words", "redirection", "code", "told"), BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.parametrize(("name", "words", "redirection", "code", "message"), BROKEN.values(), ids=BROKEN.keys())
 def test_streams_that_break_end_a_program(
-    redis_url: str, *, name: str, words: str, redirection: str, code: int, told: str
+    redis_url: str, *, name: str, words: str, redirection: str, code: int, message: str
 ) -> None:
-    """A standard stream that is closed or full, or a file that cannot be read on, is told as anything else."""
+    """A closed or full standard stream, or a file that fails while being read, is reported in one line."""
     program = f"from lisa_{name}.cli import main; main()"
     done = subprocess.run(
         ["/bin/sh", "-c", f'exec "$0" -c "$1" {words} {redirection}', sys.executable, program],
@@ -177,11 +183,11 @@ def test_streams_that_break_end_a_program(
         env={**BUFFERED, "LISA_REDIS_URL": redis_url},
     )
     assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
-    assert re.match(f"lisa-{name}: {told}", done.stderr)
+    assert re.match(f"lisa-{name}: {message}", done.stderr)
 
 
-def test_a_reader_that_is_gone_ends_a_program_in_silence() -> None:
-    """As `head` does with what it has read enough of."""
+def test_a_closed_pipe_ends_a_program_silently() -> None:
+    """`head` closes its pipe like this."""
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "wb") as pipe:  # noqa: PTH123 - a descriptor
@@ -191,8 +197,8 @@ def test_a_reader_that_is_gone_ends_a_program_in_silence() -> None:
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-def test_doctor_tells_what_is_wrong(commands: Commands, own_server: Callable[..., Server]) -> None:
-    """Exit code 1, a line for each finding; 0 when all is well."""
+def test_doctor_reports_problems(commands: Commands, own_server: Callable[..., Server]) -> None:
+    """Exit code 1 and a line for each problem; 0 without problems."""
     bad, good = own_server(), own_server(appendonly="yes")
     ran = commands.manager("doctor", LISA_REDIS_URL=bad.url)
     assert (ran.code, "no persistence" in ran.out) == (1, True)

@@ -1,4 +1,4 @@
-"""Many callers of one producer share calls and connections, and hear of nothing but their own messages."""
+"""Many callers of one producer share calls and connections, and get the results of their own messages only."""
 
 import asyncio
 import ctypes
@@ -24,7 +24,7 @@ from lisa_producer import (
     RescheduleOutcome,
     SendOutcome,
 )
-from lisa_producer.lanes import Lane
+from lisa_producer.request_queue import RequestQueue
 from support import Server, wait_until, wait_until_async
 from support.proxy import Proxy
 
@@ -33,7 +33,7 @@ Producers = Callable[..., Any]
 
 @pytest.fixture
 def server(own_server: Callable[..., Server]) -> Server:
-    """A server whose clients can be counted, and held back."""
+    """A server of the test's own, to count and pause clients."""
     return own_server()
 
 
@@ -44,7 +44,7 @@ async def _threads() -> None:
 
 @contextmanager
 def _held(server: Server) -> Iterator[None]:
-    """The server carries out no write meanwhile."""
+    """The server pauses writes meanwhile."""
     with server.client() as client:
         client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
         try:
@@ -53,22 +53,22 @@ def _held(server: Server) -> Iterator[None]:
             client.execute_command("CLIENT", "UNPAUSE")
 
 
-def _lanes(producer: Any) -> list[Lane]:
-    calls = getattr(producer, "_blocking", producer)._calls
-    lanes = calls._lanes if hasattr(calls, "_lanes") else next(iter(calls._callers_of.values())).lanes
-    return [lane for lane in list(lanes.values()) if isinstance(lane, Lane)]
+def _queues(producer: Any) -> list[RequestQueue]:
+    coalescer = getattr(producer, "_blocking", producer)._coalescer
+    queues = coalescer._queues if hasattr(coalescer, "_queues") else next(iter(coalescer._states.values())).queues
+    return [queue for queue in list(queues.values()) if isinstance(queue, RequestQueue)]
 
 
 def _waiting(producer: Any) -> int:
-    return sum(len(lane.queue) for lane in _lanes(producer))
+    return sum(len(queue.pending) for queue in _queues(producer))
 
 
-async def _gathered(producer: Any, messages: int) -> None:
+async def _queued(producer: Any, messages: int) -> None:
     await wait_until_async(lambda: _waiting(producer) == messages, what=f"{messages} messages to wait")
 
 
 async def _first(producer: Any, server: Server) -> "asyncio.Future[Any]":
-    """A send that is under way, at a server that is held."""
+    """A send under way at the paused server."""
     sending = asyncio.ensure_future(producer.send("orders", b"first", id="first", delay=60))
     with server.client() as client:
         await wait_until_async(lambda: client.info("clients")["blocked_clients"] > 0, what="a send under way")
@@ -76,14 +76,14 @@ async def _first(producer: Any, server: Server) -> "asyncio.Future[Any]":
 
 
 async def test_callers_share_calls_and_connections(producers: Producers, server: Server, prefix: str) -> None:
-    """300 callers at once need four connections at most, and far fewer calls than there are messages."""
+    """300 concurrent callers need at most four connections, and far fewer calls than messages."""
     producer = producers(server.url, max_connections=4)
     await producer.send("orders", b"x", delay=60)
     with server.client() as client:
         before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
         sent = await asyncio.gather(*(producer.send("orders", b"x", id=f"m{n}", delay=60) for n in range(300)))
         calls = client.info("commandstats")["cmdstat_evalsha"]["calls"] - before
-        mine = [found for found in client.client_list() if found["name"] == "lisa-producer"]
+        mine = [each for each in client.client_list() if each["name"] == "lisa-producer"]
         assert client.zcard(f"{prefix}:{{orders}}:waiting") == 301
     assert [(result.id, result.outcome, result.position) for result in sent] == [
         (f"m{n}", SendOutcome.SENT, 0) for n in range(300)
@@ -93,13 +93,13 @@ async def test_callers_share_calls_and_connections(producers: Producers, server:
 
 
 async def test_each_caller_has_its_own_result(producers: Producers, server: Server) -> None:
-    """What is sent together is SENT, a DUPLICATE or refused, each for itself."""
+    """Each message of a shared call is SENT, a DUPLICATE or refused, independently of the others."""
     producer = producers(server.url)
     await producer.send("orders", b"x", delay=60)
     with _held(server):
         first = await _first(producer, server)
         again = [asyncio.ensure_future(producer.send("orders", b"x", id="one", delay=60)) for _ in range(2)]
-        await _gathered(producer, 2)
+        await _queued(producer, 2)
         bad = await asyncio.gather(
             producer.send("orders", b"x", ttl=-1), producer.send("or ders", b"x"), return_exceptions=True
         )
@@ -108,8 +108,8 @@ async def test_each_caller_has_its_own_result(producers: Producers, server: Serv
     assert sorted([(await sending).outcome for sending in again]) == [SendOutcome.DUPLICATE, SendOutcome.SENT]
 
 
-async def test_what_is_not_confirmed_is_told_to_its_sender_alone(producers: Producers, server: Server) -> None:
-    """Each error names one id; a neighbour that asked for no confirmation has none."""
+async def test_a_missing_confirmation_is_reported_to_its_sender_only(producers: Producers, server: Server) -> None:
+    """Each error names one id; a caller without a confirmation gets no error."""
     producer = producers(server.url)
     confirm = Confirm(replicas=1, timeout=0.01)
     ids = [f"m{n}" for n in range(5)]
@@ -123,8 +123,8 @@ async def test_what_is_not_confirmed_is_told_to_its_sender_alone(producers: Prod
     assert [error.ids for error in errors] == [(id,) for id in ids]
 
 
-async def test_a_lost_reply_concerns_those_whose_call_it_was(producers: Producers, server: Server) -> None:
-    """Messages that may not be sent twice take nothing from those that may, and these nothing from them."""
+async def test_a_lost_reply_affects_only_the_messages_of_its_call(producers: Producers, server: Server) -> None:
+    """Messages that may be sent twice are retried; the others fail."""
     async with Proxy(server.port) as proxy:
         producer = producers(proxy.url)
         await producer.send("orders", b"x", delay=60)
@@ -145,7 +145,7 @@ async def test_a_lost_reply_concerns_those_whose_call_it_was(producers: Producer
 async def test_nobody_is_patient_for_longer_than_promised(
     producers: Producers, server: Server, patience_s: float
 ) -> None:
-    """Callers that wait behind those whom an absent server fails do not begin their patience anew."""
+    """Callers that wait behind failed calls do not restart their patience."""
     producer = producers(server.url, patience_s=patience_s, batch_messages=2)
     await producer.send("orders", b"x", delay=60)
     server.stop()
@@ -158,16 +158,16 @@ async def test_nobody_is_patient_for_longer_than_promised(
     assert time.monotonic() - began < patience_s + 4
 
 
-async def test_what_was_gathered_is_sent_when_the_server_is_back(
+async def test_queued_messages_are_sent_when_the_server_is_back(
     producers: Producers, own_server: Callable[..., Server], prefix: str
 ) -> None:
-    """Each once, with ids of their own (promise 6)."""
+    """Each message is sent once, as it has an id (promise 6)."""
     server = own_server(appendonly="yes")
     producer = producers(server.url)
     await producer.send("orders", b"x", delay=60)
     await asyncio.to_thread(server.stop)
     sending = [asyncio.ensure_future(producer.send("orders", b"x", id=f"m{n}", delay=60)) for n in range(50)]
-    await _gathered(producer, 49)
+    await _queued(producer, 49)
     await asyncio.to_thread(server.start)
     assert {result.outcome for result in await asyncio.gather(*sending)} == {SendOutcome.SENT}
     with server.client() as client:
@@ -175,28 +175,29 @@ async def test_what_was_gathered_is_sent_when_the_server_is_back(
 
 
 async def test_finding_and_changing_are_shared_too(producers: Producers, server: Server) -> None:
-    """200 callers at once, each with its own answer, over four connections."""
+    """200 concurrent callers get their own answers over four connections."""
     producer = producers(server.url, max_connections=4)
     await asyncio.gather(*(producer.send("orders", b"x", id=f"m{n}", delay=60) for n in range(200)))
     found = await asyncio.gather(*(producer.find("orders", f"m{n}") for n in range(200)))
-    assert [one.id for one in found] == [f"m{n}" for n in range(200)]
+    assert [message.id for message in found] == [f"m{n}" for n in range(200)]
     moved = await asyncio.gather(*(producer.reschedule("orders", f"m{n}", delay=90) for n in range(201)))
     assert moved == [RescheduleOutcome.RESCHEDULED] * 200 + [RescheduleOutcome.UNKNOWN]
     ended = await asyncio.gather(*(producer.cancel("orders", f"m{n}") for n in range(201)))
     assert ended == [CancelOutcome.CANCELLED] * 200 + [CancelOutcome.UNKNOWN]
     with server.client() as client:
-        assert len([one for one in client.client_list() if one["name"] == "lisa-producer"]) <= 4
+        assert len([each for each in client.client_list() if each["name"] == "lisa-producer"]) <= 4
 
 
-async def test_what_is_gathered_is_bounded(producers: Producers, server: Server) -> None:
-    """Four batches are in memory at most; further callers wait, and all of them are served."""
+async def test_queues_are_bounded(producers: Producers, server: Server) -> None:
+    """At most four batches are queued; further callers wait, and all are served."""
     producer = producers(server.url, batch_bytes=2048)
     await producer.send("orders", b"x", delay=60)
     with _held(server):
         first = await _first(producer, server)
         others = [asyncio.ensure_future(producer.send("orders", b"x" * 1000, id=f"m{n}", delay=60)) for n in range(40)]
-        outside = getattr(producer, "_blocking", producer)._calls
-        waiters = outside._outside if hasattr(outside, "_outside") else next(iter(outside._callers_of.values())).outside
+        coalescer = getattr(producer, "_blocking", producer)._coalescer
+        shared = next(iter(coalescer._states.values())) if hasattr(coalescer, "_states") else None
+        waiters = shared.blocked if shared else coalescer._blocked
         await wait_until_async(lambda: len(waiters.get("orders", ())) + _waiting(producer) == 40)
         # Threads that came at the same moment have passed each other.
         assert _waiting(producer) < 20
@@ -205,13 +206,13 @@ async def test_what_is_gathered_is_bounded(producers: Producers, server: Server)
 
 
 async def test_closing_leaves_nobody_waiting(producers: Producers, server: Server) -> None:
-    """What waits for its turn ends with Unreachable; what is under way ends either way."""
+    """Queued calls end with Unreachable; calls under way end either way."""
     producer = producers(server.url, timeout_s=1)
     await producer.send("orders", b"x", delay=60)
     with _held(server):
         first = await _first(producer, server)
         others = [asyncio.ensure_future(producer.send("orders", b"x", id=f"m{n}", delay=60)) for n in range(5)]
-        await _gathered(producer, 5)
+        await _queued(producer, 5)
         await producer.close()
         async with asyncio.timeout(5):
             errors = await asyncio.gather(*others, return_exceptions=True)
@@ -232,11 +233,11 @@ async def tasks(server: Server, prefix: str) -> Any:
 async def test_a_cancelled_task_sends_nothing_more_and_costs_nobody_a_message(
     tasks: AsyncProducer, server: Server, prefix: str
 ) -> None:
-    """Whether it went alone, waited for its turn, or shared a call."""
+    """The task's call was unshared, queued, or shared."""
     with _held(server):
         first = await _first(tasks, server)
         others = [asyncio.create_task(tasks.send("orders", b"x", id=f"m{n}", delay=60)) for n in range(4)]
-        await _gathered(tasks, 4)
+        await _queued(tasks, 4)
         others[1].cancel()
         first.cancel()
         await asyncio.wait([first, others[1]])
@@ -244,7 +245,7 @@ async def test_a_cancelled_task_sends_nothing_more_and_costs_nobody_a_message(
             await wait_until_async(lambda: client.info("clients")["blocked_clients"] > 0, what="the shared call")
         others[2].cancel()
         late = asyncio.create_task(tasks.send("orders", b"x", id="late", delay=60))
-        await _gathered(tasks, 1)
+        await _queued(tasks, 1)
     assert (await late).outcome is SendOutcome.SENT
     assert (await others[0]).outcome is (await others[3]).outcome is SendOutcome.SENT
     assert (first.cancelled(), others[1].cancelled(), others[2].cancelled()) == (True, True, True)
@@ -277,13 +278,13 @@ class _Sender(Thread):
             self.ended = error
 
     def interrupt(self) -> None:
-        """What Ctrl-C does to a main thread."""
+        """Raises KeyboardInterrupt in the thread, as Ctrl-C does in a main thread."""
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(KeyboardInterrupt))
 
 
-@pytest.mark.parametrize("interrupted", ["goes alone", "leads", "follows"])
+@pytest.mark.parametrize("interrupted", ["unshared", "leads", "follows"])
 def test_an_interrupted_thread_leaves_nobody_waiting(threads: Producer, server: Server, interrupted: str) -> None:
-    """Another one leads; what was sent together with it is sent again, as ids are known."""
+    """Another thread takes the lead, and repeats the messages of the shared call, as they have ids."""
     with _held(server):
         first = _Sender(threads, "first")
         with server.client() as client:
@@ -292,19 +293,19 @@ def test_an_interrupted_thread_leaves_nobody_waiting(threads: Producer, server: 
         for n in range(4):
             others.append(_Sender(threads, f"m{n}"))
             wait_until(lambda: _waiting(threads) == len(others))
-        victim = {"goes alone": first, "leads": others[0], "follows": others[2]}[interrupted]
+        victim = {"unshared": first, "leads": others[0], "follows": others[2]}[interrupted]
         victim.interrupt()
     senders = [first, *others]
     for sender in senders:
         sender.join(10)
         assert not sender.is_alive()
     assert {sender.ended for sender in senders if sender is not victim} == {SendOutcome.SENT}
-    assert not _lanes(threads)
+    assert not _queues(threads)
     assert threads.send("orders", b"x", delay=60).outcome is SendOutcome.SENT
 
 
 def test_a_forked_child_does_not_wait_for_its_parents_threads(threads: Producer, server: Server) -> None:
-    """A thread of the parent has a call under way, and others wait behind it; the child has neither."""
+    """The parent's threads have a call under way and queued ones; the child has neither."""
     with _held(server):
         senders = [_Sender(threads, f"m{n}") for n in range(3)]
         wait_until(lambda: _waiting(threads) == 2)
@@ -320,13 +321,13 @@ def test_a_forked_child_does_not_wait_for_its_parents_threads(threads: Producer,
 
 
 async def test_a_call_waits_for_a_connection(server: Server) -> None:
-    """More callers than connections: all are served, and nobody's connection is broken for it."""
+    """With more callers than connections, all are served, and no connection is closed."""
     async with AsyncConnection(server.url, max_connections=4) as connection:
         await asyncio.gather(*(connection.execute([command("PING")]) for _ in range(4)))
         with server.client() as client:
-            before = {one["id"] for one in client.client_list()}
+            before = {each["id"] for each in client.client_list()}
         await asyncio.gather(*(connection.execute([command("ECHO", str(n))]) for n in range(500)))
         with server.client() as client:
-            found = [one for one in client.client_list() if one["name"] == "lisa"]
-    assert len(found) <= 4
-    assert before & {one["id"] for one in found}
+            connections = [each for each in client.client_list() if each["name"] == "lisa"]
+    assert len(connections) <= 4
+    assert before & {each["id"] for each in connections}

@@ -1,4 +1,4 @@
-"""Producers of both kinds: what they write, what they say of it, and what they refuse."""
+"""Both producers: stored messages, results, refused input."""
 
 import itertools
 import math
@@ -21,7 +21,7 @@ Producers = Callable[..., Any]
 
 
 async def test_a_message_due_now_is_ready_at_once(producer: Any) -> None:
-    """Without a delay no manager is needed: the message stands in ready when the send returns."""
+    """Without a delay the message is in the ready stream when the send returns; no manager is needed."""
     result = await producer.send("orders", {"order": 7}, headers={"trace": "abc"})
     found = await producer.find("orders", result.id)
     assert (result.outcome, result.position, result.due_ms) == (SendOutcome.SENT, 0, found.due_ms)
@@ -39,7 +39,7 @@ async def test_a_delay_counts_from_the_servers_time(producer: Any, connection: A
 
 
 async def test_an_absolute_time_is_rounded_up(producer: Any) -> None:
-    """A time between two milliseconds means the later one; one that has passed means now."""
+    """A time is rounded up to the millisecond; a past one means now."""
     later = datetime.now(UTC).replace(microsecond=1_001) + timedelta(hours=1)
     result = await producer.send("orders", b"x", at=later)
     assert result.due_ms == math.floor(later.timestamp()) * 1000 + 2
@@ -58,13 +58,13 @@ async def test_an_absolute_time_is_rounded_up(producer: Any) -> None:
     ],
 )
 async def test_bodies_are_stored_byte_for_byte(producer: Any, body: Any, stored: bytes) -> None:
-    """Bytes and text as they are, any other value as JSON (promise 10)."""
+    """Bytes and text are stored unchanged, any other value as JSON (promise 10)."""
     result = await producer.send("orders", body, delay=60)
     assert (await producer.find("orders", result.id)).record.body == stored
 
 
 async def test_limits_travel_with_the_message(producer: Any, declare: Callable[..., Policy]) -> None:
-    """A message's own limits are stored; of two times to live the lower one counts."""
+    """A message's own limits are stored; the lower of two ttls counts."""
     declare(ttl_ms=5_000, priority=3)
     await producer.send("orders", b"x", id="own", delay=60, ttl=2, max_retries=0, priority=9)
     await producer.send("orders", b"x", id="policy", delay=60, ttl=10)
@@ -75,7 +75,7 @@ async def test_limits_travel_with_the_message(producer: Any, declare: Callable[.
 
 
 async def test_an_id_is_sent_once(producer: Any) -> None:
-    """A second send of an id writes nothing, says so, and the first stands (promise 6)."""
+    """A second send of an id writes nothing and reports a duplicate; the first message stands (promise 6)."""
     first = await producer.send("orders", b"first", id="order-7", delay=60)
     second = await producer.send("orders", b"second", id="order-7")
     found = await producer.find("orders", "order-7")
@@ -83,8 +83,8 @@ async def test_an_id_is_sent_once(producer: Any) -> None:
     assert (found.record.body, found.due_ms) == (b"first", first.due_ms)
 
 
-async def test_cancel_says_what_it_found(producer: Any) -> None:
-    """What waits or is ready is gone after a cancel, and its id is free again; others are unknown."""
+async def test_cancel_returns_the_outcome(producer: Any) -> None:
+    """A cancel removes a waiting or ready message and frees its id; other ids are unknown."""
     await producer.send("orders", b"x", id="waiting", delay=60)
     await producer.send("orders", b"x", id="ready")
     for id in ("waiting", "ready"):
@@ -94,8 +94,8 @@ async def test_cancel_says_what_it_found(producer: Any) -> None:
     assert (await producer.send("orders", b"again", id="waiting")).outcome is SendOutcome.SENT
 
 
-async def test_reschedule_moves_what_waits(producer: Any, connection: AsyncConnection) -> None:
-    """A waiting message gets its new due time, counted from now; one that is ready stays as it is."""
+async def test_reschedule_moves_waiting_messages(producer: Any, connection: AsyncConnection) -> None:
+    """A waiting message gets its new due time, counted from now; a ready one does not change."""
     await producer.send("orders", b"x", id="waiting", delay=60)
     await producer.send("orders", b"x", id="ready")
     before = await server_ms(connection)
@@ -151,7 +151,7 @@ async def test_bad_input_is_refused_before_anything_is_written(
 
 
 async def test_asking_declares_nothing(producer: Any, client: redis.Redis, prefix: str) -> None:
-    """To look for a message, or to cancel one, in a topic that nobody has sent to leaves no trace of it."""
+    """Finding or cancelling a message in an unknown topic does not create the topic."""
     assert await producer.find("nowhere", "x") is None
     assert await producer.cancel("nowhere", "x") is CancelOutcome.UNKNOWN
     assert await producer.reschedule("nowhere", "x", delay=1) is RescheduleOutcome.UNKNOWN
@@ -160,7 +160,7 @@ async def test_asking_declares_nothing(producer: Any, client: redis.Redis, prefi
 
 
 async def test_every_message_of_many_gets_a_result(producers: Producers, client: redis.Redis, prefix: str) -> None:
-    """Results come in the order of the messages, over all batches; bad ones do not keep the others from being sent."""
+    """Results come in the order of the messages, over all batches; invalid messages do not stop the others."""
     producer = producers(batch_messages=2)
     messages = [
         Message(body=b"0", id="a", delay=60),
@@ -181,7 +181,7 @@ async def test_every_message_of_many_gets_a_result(producers: Producers, client:
 
 
 async def test_results_may_go_to_a_callback(producers: Producers) -> None:
-    """Who is told of each result is not told by an exception too, and the report keeps none of them."""
+    """With a callback for results, no exception is raised for failed messages, and the report keeps no results."""
     told: list[int] = []
     report = await producers(batch_messages=3).send_many(
         "orders",
@@ -193,7 +193,7 @@ async def test_results_may_go_to_a_callback(producers: Producers) -> None:
 
 
 async def test_messages_are_taken_a_batch_at_a_time(producers: Producers, client: redis.Redis, prefix: str) -> None:
-    """No more than one batch is held: the messages before it are sent when the next is asked for."""
+    """At most one batch is in memory: earlier messages are sent before the next one is read."""
     held = []
 
     def messages() -> Iterator[Message]:
@@ -206,7 +206,7 @@ async def test_messages_are_taken_a_batch_at_a_time(producers: Producers, client
 
 
 async def test_bytes_close_a_batch_too(producers: Producers, client: redis.Redis, prefix: str) -> None:
-    """A batch of large bodies is sent before it has its number of messages, or more bytes than it may."""
+    """A batch of large bodies is sent below the limit of messages, and within the limit of bytes."""
     waiting = []
 
     def messages() -> Iterator[Message]:
@@ -219,7 +219,7 @@ async def test_bytes_close_a_batch_too(producers: Producers, client: redis.Redis
 
 
 async def test_no_call_exceeds_the_bytes_of_a_batch(producers: Producers, client: redis.Redis, prefix: str) -> None:
-    """A message that a call has no room for goes with the next one, and one that is too large for any goes alone."""
+    """A message that does not fit into a call goes with the next one; one beyond the limit goes alone."""
     sizes = (100, 1_000, 300, 300, 300, 5_000)
     node = node_of(client, f"{prefix}:{{orders}}:closed")
     with node.monitor() as monitor:

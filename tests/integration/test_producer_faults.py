@@ -1,4 +1,4 @@
-"""Producers of both kinds, and a server that is away, denies access, is slow to confirm, or loses a reply."""
+"""Both producers with a server that is unreachable, denies access, confirms slowly, or loses a reply."""
 
 import asyncio
 import time
@@ -49,7 +49,7 @@ async def test_an_absent_server_is_reported_after_the_producers_patience(
 
 
 async def test_many_messages_stop_at_an_absent_server(producers: Producers, own_server: OwnServer) -> None:
-    """Those of the batch that could not be sent are failures; later ones are not taken."""
+    """The unsent messages of the batch fail; later ones are not read."""
     server = own_server()
     producer = producers(server.url, patience_s=0.1, batch_messages=2)
     taken = []
@@ -72,7 +72,7 @@ async def test_many_messages_stop_at_an_absent_server(producers: Producers, own_
 async def test_a_send_survives_a_server_that_comes_back(
     producers: Producers, own_server: OwnServer, prefix: str
 ) -> None:
-    """Within its patience a send waits for the server, whose absence between two sends is not noticed."""
+    """A send waits for the server within its patience; an absence between two sends has no effect."""
     server = own_server(appendonly="yes")
     producer = producers(server.url)
     await producer.send("orders", b"before", delay=60)
@@ -89,7 +89,7 @@ async def test_a_send_survives_a_server_that_comes_back(
 async def test_a_restart_under_many_messages_loses_and_doubles_nothing(
     producers: Producers, own_server: OwnServer, prefix: str
 ) -> None:
-    """The sending goes on when the server is back: with chosen ids, each message is there once (promise 6)."""
+    """Sending resumes when the server is back: with chosen ids, each message is stored once (promise 6)."""
     server = own_server(appendonly="yes")
     starters = []
 
@@ -111,7 +111,7 @@ async def test_a_restart_under_many_messages_loses_and_doubles_nothing(
 async def test_a_lost_reply_of_a_generated_id_leaves_the_outcome_unknown(
     producers: Producers, own_server: OwnServer, prefix: str
 ) -> None:
-    """A message due now may have been acked before a second try: it is not sent twice, and the caller is told."""
+    """A message due now may have been acked before a second try: it is not sent twice, and the call raises."""
     server = own_server()
     async with Proxy(server.port) as proxy:
         producer = producers(proxy.url)
@@ -143,7 +143,7 @@ async def test_a_lost_reply_is_made_good_where_that_cannot_send_twice_or_may(
     settings: dict[str, Any],
     outcome: SendOutcome,
 ) -> None:
-    """The send is tried again, and there is one message (promise 6)."""
+    """The send is retried, and one message is stored (promise 6)."""
     server = own_server()
     async with Proxy(server.port) as proxy:
         producer = producers(proxy.url, **settings)
@@ -162,7 +162,7 @@ async def test_a_lost_reply_is_made_good_where_that_cannot_send_twice_or_may(
 async def test_a_send_is_not_tried_for_longer_than_its_id_is_known(
     producers: Producers, own_server: OwnServer, prefix: str, *, options: Any, patience_s: int, window_ms: int
 ) -> None:
-    """It could be handled and forgotten before the last try, and be two messages: the caller is told (promise 6)."""
+    """The call raises, as the last try could repeat a message that was handled and forgotten (promise 6)."""
     server = own_server()
     with server.client() as client:
         client.hset(topics_key(prefix), "orders", Policy.of({"dedup_window_ms": window_ms}).dump())
@@ -177,7 +177,7 @@ async def test_a_send_is_not_tried_for_longer_than_its_id_is_known(
 async def test_a_cancel_whose_reply_is_lost_leaves_a_later_message_alone(
     producers: Producers, own_server: OwnServer, prefix: str
 ) -> None:
-    """The first try has cancelled; the id is another message's when the server can be reached again."""
+    """The first try has cancelled; the id belongs to another message when the server is reachable again."""
     server = own_server()
     async with Proxy(server.port) as proxy, _direct(server, prefix) as direct:
         producer = producers(proxy.url)
@@ -198,7 +198,7 @@ async def test_a_cancel_whose_reply_is_lost_leaves_a_later_message_alone(
 async def test_a_change_whose_reply_is_lost_is_unknown_though_the_server_is_away_then(
     producers: Producers, own_server: OwnServer, prefix: str, change: str
 ) -> None:
-    """That the tries after it did nothing says nothing of the first."""
+    """Later tries did nothing, but the first one may have."""
     server = own_server()
     async with Proxy(server.port) as proxy, _direct(server, prefix) as direct:
         producer = producers(proxy.url, patience_s=0.5)
@@ -215,7 +215,7 @@ async def test_a_change_whose_reply_is_lost_is_unknown_though_the_server_is_away
 async def test_a_cancel_whose_reply_is_lost_does_not_pass_for_one_that_came_too_late(
     producers: Producers, own_server: OwnServer, prefix: str
 ) -> None:
-    """One group has acked, so that the id stays known; the other's copy is cancelled, and "finished" would deny it."""
+    """One group has acked, so that the id stays known; the other's copy is cancelled, and "finished" would be wrong."""
     server = own_server()
     settings = ConsumerSettings(redis_url=server.url, prefix=prefix)
     async with (
@@ -240,7 +240,7 @@ async def test_a_cancel_whose_reply_is_lost_does_not_pass_for_one_that_came_too_
 async def test_a_reschedule_whose_reply_is_lost_leaves_a_later_message_alone(
     producers: Producers, own_server: OwnServer, prefix: str
 ) -> None:
-    """As a cancel does; of the message that was there all the time it is made good."""
+    """A message that existed before the first try is rescheduled by a later try."""
     server = own_server()
     async with Proxy(server.port) as proxy, _direct(server, prefix) as direct:
         producer = producers(proxy.url)
@@ -269,7 +269,7 @@ def _direct(server: Server, prefix: str) -> AsyncProducer:
 
 
 async def _cut_off(proxy: Proxy, call: Awaitable[Any]) -> "asyncio.Future[Any]":
-    """A call that is made, and whose reply is lost; the server cannot be reached from then on."""
+    """A call whose reply is lost; the server is unreachable afterwards."""
     lost = proxy.lost
     proxy.lose_reply_to(b"EVALSHA")
     proxy.lead_to(1)
@@ -291,7 +291,7 @@ async def test_a_batch_with_a_lost_reply_says_so_for_each_message(producers: Pro
 
 
 async def test_scripts_are_loaded_again_after_a_flush(producers: Producers, own_server: OwnServer) -> None:
-    """A server that forgot all scripts is not noticed (promise 14)."""
+    """A server that lost its scripts gets them again (promise 14)."""
     server = own_server()
     producer = producers(server.url)
     await producer.send("orders", b"x", id="a")
@@ -303,8 +303,8 @@ async def test_scripts_are_loaded_again_after_a_flush(producers: Producers, own_
     assert (await producer.find("orders", "b")).record.body == b"x"
 
 
-async def test_a_wrong_password_is_no_matter_of_patience(producers: Producers, own_server: OwnServer) -> None:
-    """AccessDenied comes at once, and does not tell the password."""
+async def test_a_wrong_password_is_not_retried(producers: Producers, own_server: OwnServer) -> None:
+    """AccessDenied is raised at once, and does not contain the password."""
     server = own_server()
     with server.client() as client:
         client.acl_setuser("jo", enabled=True, passwords=["+right"], keys=["*"], categories=["+@all"])
@@ -336,7 +336,7 @@ def _replicas(server: Server) -> int:
 
 
 async def test_a_send_can_be_confirmed_by_replicas(producers: Producers, own_server: OwnServer, prefix: str) -> None:
-    """With `confirm` a send returns once so many replicas have it; fewer are an error that says so, and how many."""
+    """With `confirm` a send returns once as many replicas have it; the error for fewer names their number."""
     server = own_server(repl_diskless_sync_delay="0")
     own_server(replicaof=f"127.0.0.1 {server.port}")
     await wait_until_async(lambda: _replicas(server) == 1)
@@ -349,7 +349,7 @@ async def test_a_send_can_be_confirmed_by_replicas(producers: Producers, own_ser
 
 
 async def test_a_duplicate_is_confirmed_as_what_it_repeats(producers: Producers, own_server: OwnServer) -> None:
-    """A send that is tried again, over another connection, is confirmed when replicas have what the first try wrote."""
+    """A send retried over another connection is confirmed when replicas have the first try's write."""
     server = own_server(repl_diskless_sync_delay="0")
     replica = own_server(replicaof=f"127.0.0.1 {server.port}")
     await wait_until_async(lambda: _replicas(server) == 1)
@@ -364,7 +364,7 @@ async def test_a_duplicate_is_confirmed_as_what_it_repeats(producers: Producers,
 
 
 async def test_many_messages_are_confirmed_by_the_batch(producers: Producers, own_server: OwnServer) -> None:
-    """A batch that was not confirmed ends the sending; its messages failed, as far as anybody knows."""
+    """An unconfirmed batch ends the send; its messages count as failed."""
     producer = producers(own_server().url, batch_messages=2)
     with pytest.raises(PartialSend) as caught:
         await producer.send_many(
@@ -376,7 +376,7 @@ async def test_many_messages_are_confirmed_by_the_batch(producers: Producers, ow
 
 
 async def test_a_send_can_be_confirmed_by_disks(producers: Producers, own_server: OwnServer) -> None:
-    """With `fsync` this server's disk has it too; a server without AOF, or without WAITAOF, confirms nothing."""
+    """With `fsync` this server's disk has it, too; a server without AOF or WAITAOF confirms nothing."""
     server, volatile = own_server(appendonly="yes", appendfsync="always"), own_server()
     confirm = Confirm(fsync=True, timeout=5)
     with server.client() as client:
@@ -388,15 +388,15 @@ async def test_a_send_can_be_confirmed_by_disks(producers: Producers, own_server
 
 
 def test_a_confirmation_of_nothing_is_refused() -> None:
-    """Asking for a confirmation must ask for something."""
-    with pytest.raises(InvalidInput, match="replicas 0"):
+    """A confirmation needs replicas or fsync."""
+    with pytest.raises(InvalidInput, match="replicas must be at least 1 without fsync; got 0"):
         Confirm()
 
 
 async def test_a_lost_reply_is_not_forgotten_while_the_server_is_away(
     producers: Producers, own_server: OwnServer, prefix: str
 ) -> None:
-    """Done or not is unknown, though all later tries found no server: Unreachable would say that nothing was done."""
+    """The outcome stays unknown after tries that reached no server: Unreachable would mean that nothing was done."""
     server = own_server(appendonly="yes", appendfsync="always")
     async with Proxy(server.port) as proxy:
         producer = producers(proxy.url, patience_s=1)

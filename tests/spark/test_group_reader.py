@@ -1,4 +1,4 @@
-"""A topic as a stream, without Spark around it: offsets, acks, leases, what comes back."""
+"""A topic as a stream, without Spark: offsets, acks, leases, redelivery."""
 
 import asyncio
 import pickle
@@ -23,8 +23,8 @@ from lisa_common.protocol.registry import Topics
 from lisa_consumer import Consumer
 from lisa_consumer.settings import ConsumerSettings
 from lisa_producer import Message, Producer, ProducerSettings
-from lisa_producer.spark.holding import FIRST, BeganAnew, Holding
 from lisa_producer.spark.options import StreamOptions
+from lisa_producer.spark.pending_entries import FIRST, PendingEntries, StreamReset
 from lisa_producer.spark.rows import MESSAGE_SCHEMA, check_schema
 from lisa_producer.spark.stream import GroupReader, Offset
 from support import wait_until
@@ -34,7 +34,7 @@ ALL = check_schema(MESSAGE_SCHEMA)
 
 
 class Topic:
-    """A topic, and readers of it as Spark makes them."""
+    """A topic, and readers as Spark creates them."""
 
     def __init__(self, url: str, prefix: str) -> None:
         self.url = url
@@ -60,7 +60,7 @@ class Topic:
         return int(found["pending"])
 
     def reclaim_all(self, group: str = "g") -> int:
-        """As a manager does it when all leases have run out."""
+        """Reclaims all deliveries, as a manager does after their leases."""
         policy = Policy(visibility_ms=100)
         wait_until(lambda: self._oldest_idle(group) > 100, what="the leases to run out")
         call = managing.reclaim(self.keys, group, policy, cursor="0-0", limit=1000)
@@ -70,7 +70,7 @@ class Topic:
         return int(self.client.xpending_range(self.keys.of("ready"), group, "-", "+", 1)[0]["time_since_delivered"])
 
     def close(self) -> None:
-        """Closes all that it opened."""
+        """Closes the clients and readers."""
         for reader in self.readers:
             reader.stop()
         self.producer.close()
@@ -113,7 +113,7 @@ def test_rows(topic: Topic) -> None:
 
 
 def test_batches_are_bounded_and_cut(topic: Topic) -> None:
-    """A batch has at most maxRows rows, a partition about partitionRows; the next goes on after it."""
+    """A batch has at most maxRows rows, a partition about partitionRows; the next batch follows."""
     topic.send(*"abcdefg")
     reader = topic.reader(maxRows=5, partitionRows=2)
     start = reader.initialOffset()
@@ -127,7 +127,7 @@ def test_batches_are_bounded_and_cut(topic: Topic) -> None:
 
 @pytest.mark.parametrize("rows", [1, 3, 100])
 def test_shards_make_one_stream(topic: Topic, prefix: str, rows: int) -> None:
-    """Of a topic that was resharded: all shards are read, none of them starves, each is acked."""
+    """All shards of a resharded topic are read and acked, and none starves."""
     topic.client.hset(f"{prefix}:topics", "orders", Policy(shards=3).dump())
     ids = {f"m{number}" for number in range(10)}
     topic.send(*sorted(ids))
@@ -150,7 +150,7 @@ def test_shards_make_one_stream(topic: Topic, prefix: str, rows: int) -> None:
 
 
 def test_shards_read_up_to_now(topic: Topic, prefix: str) -> None:
-    """What comes after the query began is left to the next run, in all shards."""
+    """Messages after the start of the query are for the next run, in all shards."""
     topic.client.hset(f"{prefix}:topics", "orders", Policy(shards=3).dump())
     topic.send(*"abcdefgh")
     reader = topic.reader()
@@ -163,7 +163,7 @@ def test_shards_read_up_to_now(topic: Topic, prefix: str) -> None:
 
 
 def test_acked_when_done_and_no_earlier(topic: Topic) -> None:
-    """What was read is pending until Spark commits it, or goes on from there."""
+    """Entries are pending until Spark commits them, or continues after them."""
     topic.send(*"abc")
     reader = topic.reader(maxRows=2)
     start = reader.initialOffset()
@@ -181,7 +181,7 @@ def test_acked_when_done_and_no_earlier(topic: Topic) -> None:
 
 
 def test_a_batch_is_the_same_when_done_again(topic: Topic) -> None:
-    """After a restart, a batch that was planned and not committed has the same rows."""
+    """After a restart, a planned, uncommitted batch has the same rows."""
     topic.send(*"abcd")
     first = topic.reader(maxRows=3)
     start = first.initialOffset()
@@ -194,8 +194,8 @@ def test_a_batch_is_the_same_when_done_again(topic: Topic) -> None:
     assert _run(again, end, _plan(again, end)) == ["d"]
 
 
-def test_what_was_read_and_never_planned_comes_first(topic: Topic) -> None:
-    """A query that died before it noted its offset finds what it had read."""
+def test_unplanned_entries_come_first(topic: Topic) -> None:
+    """A query that died before it stored its offset gets its entries again."""
     topic.send(*"abcd")
     first = topic.reader(maxRows=1)
     start = first.initialOffset()
@@ -208,7 +208,7 @@ def test_what_was_read_and_never_planned_comes_first(topic: Topic) -> None:
 
 
 def test_reclaimed_while_the_query_was_away(topic: Topic) -> None:
-    """What others took back is not in the batch any more; it comes again as a retry, and nothing is lost."""
+    """Reclaimed entries leave the batch and come again as retries; nothing is lost."""
     topic.send(*"ab")
     first = topic.reader()
     start = first.initialOffset()
@@ -237,7 +237,7 @@ def test_shared_group(topic: Topic) -> None:
 
 
 def test_two_queries_of_one_group(topic: Topic) -> None:
-    """Each has a consumer of its own: neither acks what the other reads."""
+    """Each has its own consumer: neither acks the other's entries."""
     topic.send(*"abcd")
     one, two = topic.reader(maxRows=2), topic.reader(maxRows=2)
     one_start, two_start = one.initialOffset(), two.initialOffset()
@@ -247,7 +247,7 @@ def test_two_queries_of_one_group(topic: Topic) -> None:
     assert _run(one, one_start, one_end) == ["a", "b"]
 
 
-def test_what_must_not_be_delivered(topic: Topic) -> None:
+def test_undeliverable_entries(topic: Topic) -> None:
     """Cancelled, expired, damaged, foreign entries are no rows; each is settled as for any consumer (promise 8)."""
     topic.send("cancelled", "damaged", "good")
     topic.send("expired", ttl=0.001)
@@ -265,7 +265,7 @@ def test_what_must_not_be_delivered(topic: Topic) -> None:
 
 
 def test_available_now_ends(topic: Topic) -> None:
-    """What becomes ready after the start of the run is left to others, without an attempt spent."""
+    """Messages that become ready during the run stay unread, without an attempt."""
     topic.send(*"abc")
     reader = topic.reader(maxRows=2)
     reader.prepareForTriggerAvailableNow()
@@ -281,7 +281,7 @@ def test_available_now_ends(topic: Topic) -> None:
 
 
 def test_leases_are_kept_while_a_batch_runs(topic: Topic) -> None:
-    """However long Spark takes, nobody else gets the batch's messages meanwhile."""
+    """No other consumer gets the batch's messages, however long Spark takes."""
     topic.client.hset(f"{topic.keys.prefix}:topics", "orders", Policy(visibility_ms=150).dump())
     topic.send("a")
     reader = topic.reader()
@@ -306,7 +306,7 @@ def found_times(topic: Topic) -> int:
 
 
 async def test_a_read_whose_reply_is_lost(topic: Topic, redis_url: str) -> None:
-    """What it made the query's is found all the same, and is in the batch."""
+    """The entries of the lost reply are in the batch."""
     topic.send(*"abc")
     port = int(redis_url.rpartition(":")[2].partition("/")[0])
     async with Proxy(port) as proxy:
@@ -319,14 +319,14 @@ async def test_a_read_whose_reply_is_lost(topic: Topic, redis_url: str) -> None:
         reader.stop()
 
 
-def test_a_stream_that_began_anew(topic: Topic) -> None:
-    """Entries that lie before the offset are not taken for done: the query says so and gives them back."""
+def test_a_reset_stream(topic: Topic) -> None:
+    """Entries before the offset do not count as done: the query fails, and releases them."""
     topic.send("a")
     reader = topic.reader()
     offset = "9999999999999-0"
-    # As when an entry had come meanwhile, beyond the offset, and the server had lost it again.
-    take = reader._holding(topic.keys, "spark-x").take(offset, "9999999999999-1", 10, beyond=True)
-    with pytest.raises(BeganAnew, match=rf"began anew: its entry .* is not beyond the offset {offset}"):
+    # As if the server had lost an entry after the offset.
+    take = reader._pending(topic.keys, "spark-x").take(offset, "9999999999999-1", 10, beyond=True)
+    with pytest.raises(StreamReset, match=rf"was reset: new entry .* must come after the offset {offset}"):
         reader._run(take)
     assert topic.pending() == 0
     fresh = topic.reader()
@@ -335,7 +335,7 @@ def test_a_stream_that_began_anew(topic: Topic) -> None:
 
 
 def test_a_group_destroyed_under_way(topic: Topic) -> None:
-    """It is made again, and what was not acked comes again (promise 14)."""
+    """The group is created again, and unacked messages come again (promise 14)."""
     topic.send("a")
     reader = topic.reader()
     start = reader.initialOffset()
@@ -350,8 +350,8 @@ def test_a_group_destroyed_under_way(topic: Topic) -> None:
 
 @pytest.mark.parametrize("offset", [{}, {"logOffset": 0}, 7])
 def test_offset_of_another_source(topic: Topic, offset: Any) -> None:
-    """A checkpoint that is another source's is refused by name."""
-    with pytest.raises(InvalidInput, match=r"offset .* is not allowed: one of this source"):
+    """The error names the offset of a checkpoint of another source."""
+    with pytest.raises(InvalidInput, match=r"offset must be an offset of this source.*; got "):
         topic.reader().commit(offset)
 
 
@@ -363,18 +363,18 @@ def test_fetching_fails_loudly(topic: Topic) -> None:
     end = _plan(reader, start)
     topic.producer._connection.call(command("DEL", topic.keys.of("messages")))
     topic.client.set(topic.keys.of("messages"), "x")
-    with pytest.raises(Exception, match="1 messages of orders cannot be fetched: WRONGTYPE"):
+    with pytest.raises(Exception, match="cannot fetch 1 messages of orders: WRONGTYPE"):
         _run(reader, start, end)
 
 
 def test_a_settle_that_is_lost_half_way(topic: Topic) -> None:
-    """An ack in parts, of which the second is never made: what is left is nobody's, and is acked all the same."""
+    """An ack in parts whose second part is lost: entries that are no longer pending are acked, too."""
     topic.client.hset(topics_key(topic.keys.prefix), "orders", "{}")
     topic.producer.send_many("orders", [Message(body=b"x" * 1_000_000) for _ in range(12)])
-    holding = Holding(Topics(topic.keys.prefix), topic.keys, "g", "spark-1")
+    pending = PendingEntries(Topics(topic.keys.prefix), topic.keys, "g", "spark-1")
     with Connection(topic.url) as connection:
-        last, _ = connection.run(holding.take(FIRST, connection.run(holding.newest()), None, beyond=True))
-        flow = holding.settle(last)
+        last, _ = connection.run(pending.take(FIRST, connection.run(pending.newest()), None, beyond=True))
+        flow = pending.settle(last)
         step: Any = next(flow)
         while not (isinstance(step, Call) and step.script and step.script.name == "ack"):
             step = flow.send(connection.call(step))

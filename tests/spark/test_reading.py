@@ -1,4 +1,4 @@
-"""A topic is read by Spark: as a table, and as a stream."""
+"""Spark reads a topic as a table, and as a stream."""
 
 import threading
 from collections import Counter
@@ -33,7 +33,7 @@ def _send(producer: Producer, topic: SparkTopic, ids: range, **options: Any) -> 
 
 
 def _kill(producer: Producer, topic: SparkTopic, count: int) -> None:
-    """Rejects ready messages, each for a reason of its own."""
+    """Rejects ready messages, each with its own error."""
     queue = Queue(producer._connection, topic.keys, Policy())
     queue.join("g")
     for entries in iter(lambda: queue.connection.call(_read(queue)), []):
@@ -48,7 +48,7 @@ def _read(queue: Queue) -> Any:
 
 
 def test_every_dead_letter_is_a_row(topic: SparkTopic, producer: Producer) -> None:
-    """With its reason, its error text, its attempts and when it died."""
+    """The row has its reason, error, attempts and time of death."""
     _send(producer, topic, range(ROWS))
     _kill(producer, topic, ROWS)
     table = topic.table(state="garbage", partitionRows=ROWS // 4)
@@ -64,7 +64,7 @@ def test_every_dead_letter_is_a_row(topic: SparkTopic, producer: Producer) -> No
 
 
 def test_filters_are_pushed_down(topic: SparkTopic, producer: Producer) -> None:
-    """A state and a time range are what is read from the server, not only what is kept of it."""
+    """Only messages of the state and time range are read from the server."""
     soon = datetime.now(UTC) + timedelta(hours=1)
     _send(producer, topic, range(200), at=soon)
     _send(producer, topic, range(200, 210), at=soon + timedelta(hours=1))
@@ -80,7 +80,7 @@ def test_filters_are_pushed_down(topic: SparkTopic, producer: Producer) -> None:
 
 
 def test_some_columns(topic: SparkTopic, producer: Producer) -> None:
-    """A schema of the reader's own names the columns that it wants."""
+    """A reader's schema selects columns."""
     _send(producer, topic, range(3), delay=60, headers={"k": "v"})
     reader = topic.spark.read.format("lisa").options(**topic.options())
     frame = reader.schema("id string, headers map<string,string>").load()
@@ -90,7 +90,7 @@ def test_some_columns(topic: SparkTopic, producer: Producer) -> None:
 
 
 def test_reading_while_messages_move(topic: SparkTopic, producer: Producer) -> None:
-    """What stays is a row exactly once, whatever comes and goes around it."""
+    """A message that stays is exactly one row, while others move."""
     hour = 3600
     _send(producer, topic, range(ROWS), delay=hour)
     done = threading.Event()
@@ -113,7 +113,7 @@ def test_reading_while_messages_move(topic: SparkTopic, producer: Producer) -> N
 
 
 def test_a_stream_read_as_a_group(topic: SparkTopic, producer: Producer, tmp_path: Path) -> None:
-    """Stopped and started again, a query misses nothing, and repeats nothing that it was done with."""
+    """A restarted query misses nothing, and repeats nothing that it had committed."""
     rows, restarts = 200 * LONG, 2
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
 

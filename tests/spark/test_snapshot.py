@@ -1,4 +1,4 @@
-"""A topic as a table, without Spark around it: ranges, filters, columns."""
+"""A topic as a table, without Spark: ranges, filters, columns."""
 
 import pickle
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ START = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
 
 @pytest.fixture
 def queue(redis_url: str, prefix: str) -> Queue:
-    """A topic with its time in our hands: three wait, one is to be retried, two are dead."""
+    """A topic with a controlled clock: three messages wait, one is to be retried, two are dead."""
     queue = Queue(Connection(redis_url), ShardKeys(prefix, "orders"))
     queue.join("g")
     queue.send_all([outgoing("later"), outgoing("rejected", headers={"k": "v"}), outgoing("gone", ttl_ms=10)])
@@ -59,7 +59,7 @@ def _ids(reader: SnapshotReader) -> list[str]:
     return [row["id"] for row in _rows(reader)]
 
 
-def test_all_that_is_known(queue: Queue) -> None:
+def test_all_fields(queue: Queue) -> None:
     """Each message is a row, with reason, error, attempts and times (of dead letters, too)."""
     found = {row["id"]: row for row in _rows(_reader(queue))}
     assert list(found) == EVERY
@@ -77,7 +77,7 @@ def test_all_that_is_known(queue: Queue) -> None:
 
 
 def test_states_and_columns(queue: Queue) -> None:
-    """The option names states; a schema names columns, and what is not named is not there."""
+    """The option selects states, a schema selects columns."""
     assert _ids(_reader(queue, state="garbage")) == ["rejected", "expired"]
     assert _ids(_reader(queue, state="retry, waiting")) == ["w1", "w2", "w3", "later"]
     assert _rows(_reader(queue, ("died_at", "id"), state="garbage"))[0] == {
@@ -87,7 +87,7 @@ def test_states_and_columns(queue: Queue) -> None:
 
 
 def test_partitions(queue: Queue) -> None:
-    """A state is cut into ranges of about so many messages."""
+    """A state is cut into ranges of about `partitionRows` messages."""
     reader = _reader(queue, state="waiting", partitionRows=1)
     partitions = reader.partitions()
     assert [[row["id"] for row in _rows(reader, [partition])] for partition in partitions] == [["w1"], ["w2"], ["w3"]]
@@ -95,7 +95,7 @@ def test_partitions(queue: Queue) -> None:
 
 
 def test_shards_make_one_table(queue: Queue) -> None:
-    """Those of before a reshard too."""
+    """Former shards are read, too."""
     layout = Layout(queue.keys.prefix, "orders", Policy(shards=2, former=(1,)))
     queue.connection.call(command("HSET", queue.keys.of("topics"), "orders", layout.policy.dump()))
     for keys in layout.shards:
@@ -106,7 +106,7 @@ def test_shards_make_one_table(queue: Queue) -> None:
 
 
 def test_an_unknown_topic_is_empty(queue: Queue) -> None:
-    """There is nothing to read, and Spark's own partition in its place is empty."""
+    """Nothing is read, and Spark's own partition is empty."""
     reader = _reader(queue, topic="nothing")
     assert _rows(reader) == []
     assert list(reader.read(InputPartition(None))) == []
@@ -138,12 +138,12 @@ FILTERS: dict[str, tuple[list[Filter], list[str]]] = {
 
 @pytest.mark.parametrize(("filters", "ids"), FILTERS.values(), ids=FILTERS.keys())
 def test_filters(queue: Queue, filters: list[Filter], ids: list[str]) -> None:
-    """State and time ranges narrow what is read; a superset is read where they are finer than ms, or not understood."""
+    """States and times narrow the read; filters finer than ms, or unknown ones, read a superset."""
     reader = _reader(queue)
     assert list(reader.pushFilters(filters)) == filters, "Spark looks at each row once more"
     assert _ids(reader) == ids
 
 
-def test_columns_are_told_once() -> None:
+def test_schema_matches_rows() -> None:
     """The schema and the rows name the same columns, in the same order."""
     assert list(ALL) == list(rows.MessageRow.__dataclass_fields__)

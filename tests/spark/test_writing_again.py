@@ -1,4 +1,4 @@
-"""What is written again adds nothing where rows have ids (promise 6): jobs, tasks and micro-batches done twice."""
+"""Repeated jobs, tasks and micro-batches add nothing where rows have ids (promise 6)."""
 
 import random
 import threading
@@ -34,7 +34,7 @@ def _orders(topic: SparkTopic, rows: int = ROWS, *, partitions: int = 2) -> Data
 
 
 def test_a_job_run_twice(topic: SparkTopic) -> None:
-    """Its rows are there once, and the second run reports them as duplicates, in one line."""
+    """Its rows are stored once; the second run logs them as duplicates in one line."""
     for _ in range(2):
         topic.write(_orders(topic))
     assert topic.waiting == ROWS
@@ -44,7 +44,7 @@ def test_a_job_run_twice(topic: SparkTopic) -> None:
 
 
 def test_a_task_that_failed_half_way(topic: SparkTopic) -> None:
-    """Spark does it again; what it had sent before it failed is not sent twice."""
+    """Spark repeats the task; rows sent before the failure are not sent twice."""
 
     def fail_once(number: int) -> int:
         context = TaskContext.get()
@@ -59,7 +59,7 @@ def test_a_task_that_failed_half_way(topic: SparkTopic) -> None:
 
 
 def test_a_job_that_failed_for_good(topic: SparkTopic, tmp_path: Path) -> None:
-    """Its bad rows' files go with it, and a corrected run adds only what was not sent."""
+    """Its files of bad rows are removed, and a corrected run adds only the unsent rows."""
     frame = _orders(topic, 200)
     bad = frame.withColumn("delay", F.when(F.col("id") == "order-000000150", -1.0).otherwise(HOUR))
     worse = bad.withColumn("id", F.when(F.col("id") == "order-000000020", "~").otherwise(F.col("id")))
@@ -74,7 +74,7 @@ def test_a_job_that_failed_for_good(topic: SparkTopic, tmp_path: Path) -> None:
 
 
 def test_bad_rows_of_tasks_that_failed_half_way(topic: SparkTopic) -> None:
-    """Each is in their topic once, though all look alike; a job that is run again adds its own."""
+    """Each bad row is in the topic once, though all are equal; another run adds its own."""
 
     def fail_once(number: int) -> int:
         context = TaskContext.get()
@@ -92,13 +92,13 @@ def test_bad_rows_of_tasks_that_failed_half_way(topic: SparkTopic) -> None:
 
 @pytest.fixture
 def lasting(topic: SparkTopic, own_server: Callable[..., Server]) -> tuple[SparkTopic, Server]:
-    """A topic on a server of its own, which may be stopped and keeps what it has."""
+    """A topic on its own server, which keeps its data when stopped."""
     server = own_server(appendonly="yes")
     return replace(topic, url=server.url, client=server.client()), server
 
 
 def test_redis_away_in_the_middle_of_a_batch(lasting: tuple[SparkTopic, Server]) -> None:
-    """The tasks wait for it, the job finishes, and the count is exact."""
+    """The tasks wait, the job finishes, and the count is exact."""
     topic, server = lasting
     down = threading.Event()
 
@@ -119,7 +119,7 @@ def test_redis_away_in_the_middle_of_a_batch(lasting: tuple[SparkTopic, Server])
 
 @pytest.fixture
 def arriving(tmp_path: Path) -> Callable[[int, int], None]:
-    """Files that a stream reads: call it with the numbers of the orders of one file."""
+    """Writes a file for a stream, with the orders from one number to another."""
     folder = tmp_path / "arriving"
     folder.mkdir()
 
@@ -137,7 +137,7 @@ def _stream(topic: SparkTopic, tmp_path: Path) -> DataFrame:
 
 
 def test_a_micro_batch_replayed(topic: SparkTopic, tmp_path: Path, arriving: Callable[[int, int], None]) -> None:
-    """The newest commit file is lost: the batch is written again, and adds nothing."""
+    """Without the newest commit file the batch is written again, and adds nothing."""
     arriving(0, 100)
     arriving(100, 200)
     checkpoint = tmp_path / "checkpoint"
@@ -158,7 +158,7 @@ def test_a_micro_batch_replayed(topic: SparkTopic, tmp_path: Path, arriving: Cal
 
 
 class _Handled:
-    """A consumer in a thread, which acks all that it reads and counts the ids."""
+    """A consumer in a thread, which acks its deliveries and counts the ids."""
 
     def __init__(self, topic: SparkTopic) -> None:
         settings = ConsumerSettings.load(redis_url=topic.url, prefix=topic.keys.prefix)
@@ -179,14 +179,14 @@ class _Handled:
                     return
 
     def finish(self) -> Counter[str]:
-        """Reads what is left; gives how often each id was delivered."""
+        """Reads the remaining messages; returns the deliveries of each id."""
         self._ended.set()
         self._thread.join()
         return self.ids
 
 
 def _stop_after(query: StreamingQuery, handled: _Handled, rows: int) -> None:
-    """Stops a query once so many rows have been handled, in the middle of whatever it is doing then."""
+    """Stops a query in the middle of its work once as many rows have been handled."""
     wait_until(lambda: len(handled.ids) >= rows or query.exception(), 60, what="the query to write")
     query.stop()
 
@@ -194,7 +194,7 @@ def _stop_after(query: StreamingQuery, handled: _Handled, rows: int) -> None:
 def test_a_query_stopped_and_restarted_while_rows_arrive(
     topic: SparkTopic, tmp_path: Path, arriving: Callable[[int, int], None]
 ) -> None:
-    """Each row is delivered, and none twice, whenever the query was stopped."""
+    """Each row is delivered exactly once, whenever the query was stopped."""
     files, restarts, chance = 20, 10 if LONG > 1 else 3, random.Random(LONG)
     each, checkpoint = ROWS // files, tmp_path / "checkpoint"
     put, handled = iter(range(0, ROWS, each)), _Handled(topic)
@@ -219,7 +219,7 @@ def test_a_query_stopped_and_restarted_while_rows_arrive(
 def test_bad_rows_of_a_replayed_micro_batch(
     topic: SparkTopic, tmp_path: Path, arriving: Callable[[int, int], None]
 ) -> None:
-    """Their file is replaced, not added to."""
+    """The batch replaces its file."""
     arriving(0, 10)
     checkpoint, aside = tmp_path / "checkpoint", tmp_path / "aside"
     frame = _stream(topic, tmp_path).withColumn("priority", F.lit(999))

@@ -1,4 +1,4 @@
-"""Messages on their way to the scripts."""
+"""Messages as script arguments."""
 
 from datetime import UTC, datetime
 
@@ -7,7 +7,7 @@ from lisa_producer import Message
 
 
 def test_a_delay_is_left_to_the_servers_clock() -> None:
-    """Promise 1: a producer whose clock is wrong still sends for the right time. It does not even look at it."""
+    """Delays do not depend on the producer's clock (promise 1)."""
     assert Message(body=b"x", delay=5).outgoing(DEFAULT_POLICY, "g~").due == "+5000"
     assert Message(body=b"x").outgoing(DEFAULT_POLICY, "g~").due == "+0"
     at = datetime(2030, 1, 1, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Send messages now which become readable at their due time.
+"""Send messages that become readable at their due time.
 
 with Producer("redis://localhost:6379") as producer:
     producer.send("orders", {"order": 7}, delay=900, id="order-7")
@@ -18,7 +18,7 @@ from lisa_common.errors import (
     Untrusted,
 )
 from lisa_common.protocol.producing import CancelOutcome, CopyState, Found, RescheduleOutcome, State
-from lisa_producer.aio import AsyncProducer
+from lisa_producer.async_client import AsyncProducer
 from lisa_producer.client import Producer
 from lisa_producer.message import Confirm, Message, PartialSend, SendOutcome, SendReport, SendResult
 from lisa_producer.settings import ProducerSettings

@@ -1,4 +1,4 @@
-"""Sending many messages, without I/O: flows that `client` and `aio` drive."""
+"""Sending many messages, without I/O: flows for both clients."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -11,9 +11,10 @@ from lisa_common.protocol import producing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import Outgoing
 from lisa_common.protocol.registry import Topics
+from lisa_producer.layout_requests import refresh_after_reshard
 from lisa_producer.message import Confirm, Message, SendOutcome, SendResult
 from lisa_producer.settings import ProducerSettings
-from lisa_producer.storing import Missing, is_repeatable, known_before, layout_since, result_of, store
+from lisa_producer.shard_send import Missing, find_in_former, is_repeatable, result_of, store
 
 __all__ = ["Batch", "open_batch"]
 
@@ -22,18 +23,12 @@ _Batch = Sequence[tuple[int, Outgoing]]
 
 
 class Batch:
-    """Gathers messages up to the settings' limits; bad ones become results at once, the others when flushed.
+    """Collects messages up to the settings' limits; invalid ones become results at once, the others when flushed.
 
-    What is gathered is enough for a full call to each shard, where their ids spread it evenly.
+    The limits fill a call to each shard, if the ids spread evenly.
     """
 
-    def __init__(
-        self,
-        topics: Topics,
-        layout: Layout,
-        settings: ProducerSettings,
-        confirm: Confirm | None,
-    ) -> None:
+    def __init__(self, topics: Topics, layout: Layout, settings: ProducerSettings, confirm: Confirm | None) -> None:
         self._topics = topics
         self._layout = layout
         self._settings = settings
@@ -41,13 +36,13 @@ class Batch:
         self._position = 0
         self._bytes = 0
         self._outgoing: list[tuple[int, Outgoing]] = []
-        self._bad: list[SendResult] = []
+        self._invalid: list[SendResult] = []
         self._ids: deque[str] = deque()
         self.broken: LisaError | None = None
-        """The error that ends the whole send: the server is away, refuses, or did not confirm."""
+        """The error that ends the whole send: the server is unreachable, refuses, or did not confirm."""
 
     def add(self, message: Message) -> bool:
-        """Takes a message; says whether it is time to flush."""
+        """Adds a message. Returns whether to flush now."""
         if not self._ids:
             self._ids.extend(producing.new_ids(self._settings.batch_messages))
         size = 0
@@ -55,21 +50,21 @@ class Batch:
             outgoing = message.outgoing(self._layout.policy, self._ids.popleft())
         except InvalidInput as error:
             failed = SendResult(self._position, message.id, SendOutcome.FAILED, error=error)
-            self._bad.append(failed)
+            self._invalid.append(failed)
         else:
             self._outgoing.append((self._position, outgoing))
             size = len(outgoing.content)
             self._bytes += size
         self._position += 1
-        gathered = len(self._outgoing) + len(self._bad)
-        most = self._settings.batch_messages * len(self._layout.shards)
-        # The next is likely to be as large as this one, and should not have to wait for a call of its own.
-        return gathered >= most or self._bytes + size > self._settings.batch_bytes
+        count = len(self._outgoing) + len(self._invalid)
+        limit = self._settings.batch_messages * len(self._layout.shards)
+        # The next message is likely as large as this one, and would exceed the bytes of a call.
+        return count >= limit or self._bytes + size > self._settings.batch_bytes
 
     def flush(self) -> Flow[list[SendResult]]:
-        """Sends what was gathered. Result: one for each message, in order; sets `broken`."""
-        batch, results = self._outgoing, self._bad
-        self._outgoing, self._bad, self._bytes = [], [], 0
+        """Sends the collected messages. Result: one for each, in order; sets `broken`."""
+        batch, results = self._outgoing, self._invalid
+        self._outgoing, self._invalid, self._bytes = [], [], 0
         try:
             self._layout = yield from self._topics.resolve(self._layout.topic)
             if batch:
@@ -91,7 +86,7 @@ def open_batch(topics: Topics, topic: str, settings: ProducerSettings, confirm: 
 def _send(
     topics: Topics, topic: str, batch: _Batch, settings: ProducerSettings, confirm: Confirm | None
 ) -> Flow[list[SendResult]]:
-    """Sends to each shard what belongs there. Result: one for each; what a shard fails with ends the whole."""
+    """Sends each message to its shard. Result: one for each; an error of one shard ends the whole send."""
     results: list[SendResult] = []
     layout = yield from topics.declare(topic)
     parts = _parts(layout, batch, settings)
@@ -100,34 +95,34 @@ def _send(
         keys, part = parts.popleft()
         try:
             if layout.former:
-                known = yield from known_before(layout, [m for _, m in part], confirm, generated_too=rerouted)
+                known = yield from find_in_former(layout, [m for _, m in part], confirm, generated_too=rerouted)
                 _check_confirmed(topic, known)
                 results += [result_of(at, m, 0) for at, m in part if m.id in known]
                 part = [(at, m) for at, m in part if m.id not in known]
             sent = (yield from _send_to(keys, layout.policy, part, settings, confirm)) if part else []
             if sent is None:
-                layout = yield from layout_since(topics, layout)
-                # Of a send that is repeated, the first try may have come before the reshard.
+                layout = yield from refresh_after_reshard(topics, layout)
+                # The first try of a repeated send may have come before the reshard.
                 rerouted = True
-                parts = _parts(layout, [*part, *(one for _, rest in parts for one in rest)], settings)
+                parts = _parts(layout, [*part, *(message for _, rest in parts for message in rest)], settings)
             else:
                 results += sent
         except LisaError as error:
-            left = [*part, *(one for _, rest in parts for one in rest)]
+            left = [*part, *(message for _, rest in parts for message in rest)]
             return results + [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in left]
     return results
 
 
 def _parts(layout: Layout, batch: _Batch, settings: ProducerSettings) -> deque[tuple[ShardKeys, _Batch]]:
-    """What goes to each shard, cut into calls within the settings' limits: ids may belong to one shard, all of them."""
+    """Cuts the messages of each shard into calls within the settings' limits, as all ids may belong to one shard."""
     if len(layout.shards) == 1:
         return deque((layout.shards[0], part) for part in _cut(batch, settings))
-    of_each = by_shard(batch, lambda one: layout.home(one[1].id))
-    return deque((keys, part) for keys, some in of_each.items() for part in _cut(some, settings))
+    batches = by_shard(batch, lambda message: layout.home(message[1].id))
+    return deque((keys, part) for keys, messages in batches.items() for part in _cut(messages, settings))
 
 
 def _cut(batch: _Batch, settings: ProducerSettings) -> Iterator[_Batch]:
-    """Cuts a batch so that no call keeps the server for long; a message beyond the limit of bytes goes alone."""
+    """Cuts a batch so that no call blocks the server for long; a message beyond the limit of bytes goes alone."""
     begin = size = 0
     for at, (_, message) in enumerate(batch):
         size += len(message.content)
@@ -140,13 +135,13 @@ def _cut(batch: _Batch, settings: ProducerSettings) -> Iterator[_Batch]:
 
 def _check_confirmed(topic: str, known: dict[str, Missing | None]) -> None:
     for missing in filter(None, known.values()):
-        raise NotConfirmed(topic, [id for id, of_id in known.items() if of_id], *missing)
+        raise NotConfirmed(topic, [id for id, lacking in known.items() if lacking], *missing)
 
 
 def _send_to(
     keys: ShardKeys, policy: Policy, batch: _Batch, settings: ProducerSettings, confirm: Confirm | None
 ) -> Flow[list[SendResult] | None]:
-    """Sends to one shard. Result: one for each message, or None: the shard is closed."""
+    """Sends to one shard. Result: one for each message; None if the shard is closed."""
     messages = [outgoing for _, outgoing in batch]
     repeatable = is_repeatable(messages, policy, settings)
     try:

@@ -1,4 +1,4 @@
-"""`lisa-producer`: sends from the command line."""
+"""The program `lisa-producer`."""
 
 from lisa_common.cli.start import start
 
@@ -6,5 +6,5 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Runs a command line, and exits."""
+    """Runs the command line, and exits."""
     start("lisa-producer", "lisa_producer.commands")

@@ -10,17 +10,10 @@ from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
 from lisa_common.protocol.registry import Topics
 from lisa_common.validation import Duration
-from lisa_producer import by_id, core
+from lisa_producer import sent_message, single_send
 from lisa_producer.batch import open_batch
-from lisa_producer.gathering import Gatherer
-from lisa_producer.message import (
-    Confirm,
-    Message,
-    PartialSend,
-    SendReport,
-    SendResult,
-    due_argument,
-)
+from lisa_producer.coalescing import Coalescer
+from lisa_producer.message import Confirm, Message, PartialSend, SendReport, SendResult, due_argument
 from lisa_producer.settings import ProducerSettings
 
 __all__ = ["Producer"]
@@ -31,14 +24,14 @@ T = TypeVar("T")
 class Producer:
     """Sends messages. Safe to share among threads; `lisa_producer.AsyncProducer` is its asyncio twin.
 
-    The URL, and everything that `ProducerSettings` holds, comes from the environment or `lisa.toml` where it is not
-    given. `confirm` is the default for every send. A topic that is not declared is, with the default policy.
+    Without `url` or `settings`, the values of `ProducerSettings` come from the environment or `lisa.toml`. `confirm` is
+    the default for every send. The first send to a new topic declares it, with the default policy.
 
-    While the server is away or refuses writes, each call tries again for `settings.patience_s` seconds, then raises
-    `Unreachable` or `Refused`. A connection that breaks between request and reply is tried again as well where that
-    cannot send twice: the message has an id of the caller's, which the topic's dedup window keeps known for as long as
-    this producer tries (`patience_s` and twice `timeout_s`), or it is due in more than that and in more than 5 minutes.
-    Else the call raises `OutcomeUnknown`, unless `settings.at_least_once` accepts that.
+    While the server is unreachable or refuses writes, each call retries for `settings.patience_s` seconds, then raises
+    `Unreachable` or `Refused`. When a connection breaks between request and reply, the call retries only where that
+    cannot send twice: the caller chose the message's id, and the topic's dedup window lasts as long as this producer
+    may retry (`patience_s` and twice `timeout_s`), or the message is due later than that and in more than 5 minutes.
+    Otherwise it raises `OutcomeUnknown`, unless `settings.at_least_once` permits duplicates.
     """
 
     def __init__(
@@ -52,7 +45,7 @@ class Producer:
         self._confirm = confirm
         self._topics = Topics(self._settings.prefix)
         self._connection = Connection.of(self._settings, name="lisa-producer", url=url)
-        self._calls = Gatherer(self._connection, self._settings)
+        self._coalescer = Coalescer(self._connection, self._settings)
 
     def send(
         self,
@@ -68,21 +61,16 @@ class Producer:
         headers: Mapping[str, str] | None = None,
         confirm: Confirm | None = None,
     ) -> SendResult:
-        """Sends one message; see `Message` for what each option means.
+        """Sends one message; see `Message` for the options.
 
-        Raises InvalidInput before anything is written, NotConfirmed after it was written.
+        Raises InvalidInput before the message is written, NotConfirmed after it was written.
         """
         message = Message(
-            body=body,
-            delay=delay,
-            at=at,
-            id=id,
-            ttl=ttl,
-            max_retries=max_retries,
-            priority=priority,
-            headers=headers,
+            body=body, delay=delay, at=at, id=id, ttl=ttl, max_retries=max_retries, priority=priority, headers=headers
         )
-        return self._calls.run(topic, core.send(self._topics, topic, message, self._settings, confirm or self._confirm))
+        return self._coalescer.run(
+            topic, single_send.send(self._topics, topic, message, self._settings, confirm or self._confirm)
+        )
 
     def send_many(
         self,
@@ -94,18 +82,18 @@ class Producer:
     ) -> SendReport:
         """Sends messages in batches, in order, holding one batch in memory at a time.
 
-        Each message gets a result: to `on_result` as its batch is done, or else kept in the report. A bad message does
-        not keep the others from being sent; an absent server, after the producer's patience, does. Raises PartialSend
-        at the end when any failed and there is no `on_result` to know of it, and always when it had to stop.
+        `on_result` receives the result of each message after its batch; without it, the report keeps them. An invalid
+        message does not stop the others; an unreachable server does, after the producer's patience. Raises PartialSend
+        when the send stopped early, and at the end if any message failed and there is no `on_result`.
         """
         report = SendReport()
-        tell = on_result or report.results.append
+        take_result = on_result or report.results.append
         batch = self._run(open_batch(self._topics, topic, self._settings, confirm or self._confirm))
 
         def flush() -> None:
             for result in self._run(batch.flush()):
                 report.count(result)
-                tell(result)
+                take_result(result)
             if batch.broken:
                 raise PartialSend(topic, report) from batch.broken
 
@@ -119,22 +107,27 @@ class Producer:
 
     def cancel(self, topic: str, id: str) -> CancelOutcome:
         """Cancels a message that was not delivered yet; see `CancelOutcome`."""
-        return self._calls.run(topic, by_id.cancel(self._topics, topic, id, self._settings.patience_s))
+        return self._coalescer.run(topic, sent_message.cancel(self._topics, topic, id, self._settings.patience_s))
 
     def reschedule(
         self, topic: str, id: str, *, delay: Duration | None = None, at: datetime | None = None
     ) -> RescheduleOutcome:
-        """Gives a message that is waiting, or to be retried, another due time; others are left as they are."""
+        """Gives a waiting message, or one to be retried, another due time; leaves others unchanged.
+
+        Raises InvalidInput; see `RescheduleOutcome`.
+        """
         due = due_argument(delay, at)
-        return self._calls.run(topic, by_id.reschedule(self._topics, topic, id, due, self._settings.patience_s))
+        return self._coalescer.run(
+            topic, sent_message.reschedule(self._topics, topic, id, due, self._settings.patience_s)
+        )
 
     def find(self, topic: str, id: str) -> Found | None:
-        """Where a message stands: state, due time, attempts; None when it is not known (any more)."""
-        return self._calls.run(topic, by_id.find(self._topics, topic, id))
+        """State, due time and attempts of a message; None when it is unknown, or no longer known."""
+        return self._coalescer.run(topic, sent_message.find(self._topics, topic, id))
 
     def close(self) -> None:
-        """Closes the connections. Calls that wait for their turn end with Unreachable."""
-        self._calls.close()
+        """Closes the connections. Queued calls end with Unreachable."""
+        self._coalescer.close()
         self._connection.close()
 
     def _run(self, flow: Flow[T]) -> T:
@@ -144,9 +137,6 @@ class Producer:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()

@@ -27,9 +27,9 @@ from lisa_common.cli import (
 )
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.validation import check_name
+from lisa_producer.bulk import BulkSender
 from lisa_producer.client import Producer
-from lisa_producer.lines import Line, load_lines, read_lines
-from lisa_producer.loading import Loader
+from lisa_producer.json_lines import Line, load_lines, read_lines
 from lisa_producer.message import PartialSend, SendReport, SendResult
 from lisa_producer.settings import ProducerSettings
 
@@ -48,25 +48,25 @@ def _option(help: str, metavar: str | None = None) -> OptionInfo:  # noqa: A002 
 @program.command()
 @with_settings(ProducerSettings)
 def send(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to.", show_default=False)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to send to.", show_default=False)],
     body: Annotated[
-        str, typer.Argument(metavar="[BODY]", help="Text, sent as it is; - for standard input.", show_default=False)
+        str, typer.Argument(metavar="[BODY]", help="Text, sent unchanged; - for standard input.", show_default=False)
     ] = "-",
     *,
     delay: Annotated[
-        str | None, _option("Due so long from now: seconds, or 250ms, 30s, 15m, 1h30m, 7d.", "TIME")
+        str | None, _option("Due after this time: seconds, or 250ms, 30s, 15m, 1h30m, 7d.", "TIME")
     ] = None,
-    at: Annotated[str | None, _option("Due then: ISO 8601 with its zone.", "MOMENT")] = None,
-    id: Annotated[str | None, _option("Sent only if no such message is known.", "ID")] = None,
-    ttl: Annotated[str | None, _option("Not delivered later than so long after it was due.", "TIME")] = None,
+    at: Annotated[str | None, _option("Due at this time: ISO 8601 with its zone.", "MOMENT")] = None,
+    id: Annotated[str | None, _option("Send only if no message has this id.", "ID")] = None,
+    ttl: Annotated[str | None, _option("Deliver at most this long after the due time.", "TIME")] = None,
     max_retries: Annotated[int | None, _option("Deliveries are at most one more.", "NUMBER")] = None,
     priority: Annotated[int | None, _option("Highest first among messages due in the same ms.", "NUMBER")] = None,
-    header: Annotated[list[str] | None, _option("May be given again and again.", "KEY=VALUE")] = None,
+    header: Annotated[list[str] | None, _option("A header; repeat the option for more.", "KEY=VALUE")] = None,
     json: JsonFlag = False,
     settings: ProducerSettings,
 ) -> None:
-    """Sends one message; now, unless --delay or --at say otherwise."""
-    # Before standard input is waited for.
+    """Sends one message, due now unless --delay or --at is given."""
+    # Checked before waiting for standard input.
     options: dict[str, Any] = {
         "delay": _read(read_duration, "delay", delay),
         "at": _read(read_moment, "at", at),
@@ -75,11 +75,11 @@ def send(
     }
     content = _standard_input() if body == "-" else body
     if "patience_s" not in settings.model_fields_set:
-        # Somebody waits for the answer.
+        # Somebody waits at the terminal.
         settings = settings.model_copy(update={"patience_s": 0.0})
     with Producer(settings=settings) as producer:
         result = producer.send(topic, content, id=id, max_retries=max_retries, priority=priority, **options)
-    _tell(topic, result, json=json)
+    _print_result(topic, result, json=json)
 
 
 def _standard_input() -> bytes:
@@ -90,15 +90,15 @@ def _standard_input() -> bytes:
 
 
 def _unreadable(field: str, name: str, error: OSError) -> InvalidInput:
-    kind = "standard input" if name == "-" else "a file"
-    return InvalidInput(field, name, f"{kind} that can be read is ({error.strerror or error})")
+    kind = "readable standard input" if name == "-" else "a readable file"
+    return InvalidInput(field, name, f"{kind} ({error.strerror or error})")
 
 
-def _tell(topic: str, result: SendResult, *, json: bool) -> None:
+def _print_result(topic: str, result: SendResult, *, json: bool) -> None:
     if json:
         print_json({"topic": topic, "id": result.id, "outcome": result.outcome, "due_ms": result.due_ms})
     elif result.duplicate:
-        say(f"duplicate: {result.id} is known already, nothing was sent")
+        say(f"duplicate {result.id}; nothing was sent")
     else:
         due = f", due {shown_moment(result.due_ms)}" if result.due_ms else ""
         say(f"sent {result.id}{due}")
@@ -111,7 +111,7 @@ def _read(read: Callable[[str, str], T], name: str, text: str | None) -> T | Non
 def _header(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise InvalidInput("header", text, "KEY=VALUE is")
+        raise InvalidInput("header", text, "KEY=VALUE")
     return name, value
 
 
@@ -122,31 +122,31 @@ def load(
         str, typer.Argument(metavar="FILE", help="Lines of JSON; - for standard input.", show_default=False)
     ],
     *,
-    topic: Annotated[str | None, _option("Where to, for lines that do not say.", "TOPIC")] = None,
+    topic: Annotated[str | None, _option("Topic of lines that name none.", "TOPIC")] = None,
     json: JsonFlag = False,
     settings: ProducerSettings,
 ) -> None:
     """Sends a message for each line: {"topic", "body", "delay" or "at", "id", "ttl", "max_retries", …}.
 
-    A line that cannot be sent is told on stderr, and the others are sent. A load that broke off may be run again: lines
+    An invalid line is reported on stderr, and the others are sent. Run an interrupted load again to finish it: lines
     with an id are not sent twice.
     """
     if topic is not None:
         check_name("topic", topic)
     stopped: LisaError | None = None
     with (
-        _opened(file) as (lines, size),
+        _open(file) as (lines, size),
         progress("loading", size, in_bytes=True) as step,
         Producer(settings=settings) as p,
     ):
-        loader = Loader(p, _complain, step)
+        sender = BulkSender(p, _report_line, step)
         try:
-            load_lines(loader, _lines(file, lines), topic)
+            load_lines(sender, _lines(file, lines), topic)
         except PartialSend as error:
             stopped = error.__cause__ if isinstance(error.__cause__, LisaError) else error
         except LisaError as error:
             stopped = error
-    _summarise(loader.report, stopped, json=json)
+    _print_report(sender.report, stopped, json=json)
 
 
 def _lines(name: str, file: BinaryIO) -> Iterator[Line]:
@@ -156,11 +156,11 @@ def _lines(name: str, file: BinaryIO) -> Iterator[Line]:
         raise _unreadable("file", name, error) from None
 
 
-def _complain(number: int, error: LisaError) -> None:
+def _report_line(number: int, error: LisaError) -> None:
     say(f"line {number}: {shown(str(error))}", error=True)
 
 
-def _summarise(report: SendReport, stopped: LisaError | None, *, json: bool) -> None:
+def _print_report(report: SendReport, stopped: LisaError | None, *, json: bool) -> None:
     if json:
         counts = {"sent": report.sent, "duplicates": report.duplicates, "failed": report.failed}
         print_json(counts | {"stopped": str(stopped) if stopped else None})
@@ -174,13 +174,13 @@ def _summarise(report: SendReport, stopped: LisaError | None, *, json: bool) -> 
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[tuple[BinaryIO, int | None]]:
-    """The file, and its size if it has one."""
+def _open(name: str) -> Iterator[tuple[BinaryIO, int | None]]:
+    """Opens a file. Yields it with its size, if it has one."""
     try:
-        opened = nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb")  # noqa: SIM115 - closed below
+        stream = nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb")  # noqa: SIM115 - closed below
     except OSError as error:
         raise _unreadable("file", name, error) from None
-    with opened as file:
+    with stream as file:
         try:
             status = os.fstat(file.fileno())
         except OSError:

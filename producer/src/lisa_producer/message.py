@@ -1,4 +1,4 @@
-"""Messages as callers write them, and what is told of each."""
+"""Messages as callers write them, and the results of sending them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,23 +21,15 @@ from lisa_common.validation import (
     moment_ms,
 )
 
-__all__ = [
-    "Confirm",
-    "Message",
-    "PartialSend",
-    "SendOutcome",
-    "SendReport",
-    "SendResult",
-    "due_argument",
-]
+__all__ = ["Confirm", "Message", "PartialSend", "SendOutcome", "SendReport", "SendResult", "due_argument"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirm:
-    """How much must be known before a send counts as done, beyond Redis' reply.
+    """The confirmation that a send waits for, beyond Redis' reply.
 
-    `replicas` have received it (`WAIT`); with `fsync`, this server and that many replicas have it on disk (`WAITAOF`,
-    Redis ≥ 7.2, with AOF on). `timeout` is how long to wait for it.
+    As many `replicas` have received it (`WAIT`); with `fsync`, this server and as many replicas have it on disk
+    (`WAITAOF`, Redis ≥ 7.2, with AOF on). `timeout` is the longest wait: seconds or timedelta. Raises InvalidInput.
     """
 
     replicas: int = 0
@@ -48,19 +40,19 @@ class Confirm:
         check_int("replicas", self.replicas, 0, 100)
         duration_ms("timeout", self.timeout, low_ms=1, high_s=60)
         if not self.replicas and not self.fsync:
-            raise InvalidInput("replicas", 0, "without fsync, at least 1 is")
+            raise InvalidInput("replicas", 0, "at least 1 without fsync")
 
 
 @dataclass(slots=True, kw_only=True)
 class Message:
     """A message to send.
 
-    body         bytes, text, or any value that JSON holds
-    delay        seconds or timedelta from now, by the server's clock; not together with `at`
+    body         bytes, text, or any JSON value
+    delay        seconds or timedelta from now, by the server's clock; excludes `at`
     at           an aware datetime; a past one is due now
     id           chosen by the caller: sent at most once while alive and in the topic's dedup window
-    ttl          how long after its due time it may still be delivered; the topic's ttl if that is lower
-    max_retries  deliveries are one more; the topic's by default
+    ttl          seconds or timedelta after the due time in which it may be delivered; at most the topic's ttl
+    max_retries  deliveries are at most one more; the topic's by default
     priority     0 to 255, highest first among messages due in the same millisecond; the topic's by default
     headers      text to text
     """
@@ -75,7 +67,7 @@ class Message:
     headers: Mapping[str, str] | None = None
 
     def outgoing(self, policy: Policy, generated_id: str) -> Outgoing:
-        """The message checked against the topic's policy; raises InvalidInput."""
+        """Checks the message against the topic's policy; raises InvalidInput."""
         ttl_ms = policy.ttl_ms
         if self.ttl is not None:
             own_ms = duration_ms("ttl", self.ttl, low_ms=1)
@@ -98,26 +90,26 @@ class Message:
 
 
 def due_argument(delay: Duration | None, at: datetime | None) -> str:
-    """A due time as scripts take it: "+ms" from now, or ms since the epoch. Neither given: now."""
+    """The due time for scripts: "+ms" from now, or ms since the epoch; now by default. Raises InvalidInput."""
     if at is None:
         return f"+{duration_ms('delay', 0 if delay is None else delay)}"
     if delay is not None:
-        raise InvalidInput("delay", delay, "only one of delay and at is")
+        raise InvalidInput("delay", delay, "omitted when at is given")
     return str(moment_ms("at", at))
 
 
 class SendOutcome(StrEnum):
-    """What became of a message that was to be sent."""
+    """The outcome of sending one message."""
 
     SENT = "sent"
     DUPLICATE = "duplicate"
-    """Its id is alive, or was finished within the dedup window: the first one stands, this one was not written."""
+    """The id is alive, or was finished within the dedup window. Nothing was written; the first message stands."""
     FAILED = "failed"
-    """Not written, or not known to be (`OutcomeUnknown`), or written and not confirmed; the error says which."""
+    """Not written, perhaps written (`OutcomeUnknown`), or written but not confirmed; the error says which."""
 
 
 class SendResult(NamedTuple):
-    """What became of one message. `position` counts from 0 in the order of sending; `due_ms` is server time."""
+    """The result of one message. `position` counts from 0 in the order of sending; `due_ms` is server time."""
 
     position: int
     id: str | None
@@ -127,13 +119,13 @@ class SendResult(NamedTuple):
 
     @property
     def duplicate(self) -> bool:
-        """Whether the id was known, so that nothing was written."""
+        """Whether nothing was written because the id was known."""
         return self.outcome is SendOutcome.DUPLICATE
 
 
 @dataclass(slots=True)
 class SendReport:
-    """What became of many messages; `results` stays empty where they went to a callback."""
+    """Counts of many messages; `results` stays empty where a callback receives them."""
 
     sent: int = 0
     duplicates: int = 0
@@ -153,7 +145,7 @@ class SendReport:
 
 
 class PartialSend(LisaError):
-    """Some of many messages were not sent; `report` says which, unless the results went to a callback."""
+    """Some of many messages were not sent; `report` says which, unless a callback received the results."""
 
     def __init__(self, topic: str, report: SendReport) -> None:
         self.topic = topic

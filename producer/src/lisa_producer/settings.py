@@ -10,7 +10,7 @@ __all__ = ["ProducerSettings"]
 
 
 class ProducerSettings(Settings):
-    """What a producer needs to know."""
+    """Settings of a producer, and those of all programs."""
 
     table: ClassVar[str] = "producer"
 
@@ -21,9 +21,9 @@ class ProducerSettings(Settings):
     ] = 2 * 1024 * 1024
     patience_s: Annotated[
         float,
-        Field(ge=0, le=3_600, description="how long to try while the server is away, in seconds"),
+        Field(ge=0, le=3_600, description="how long to retry while the server is unreachable or refuses, in seconds"),
     ] = 30.0
     at_least_once: Annotated[
         bool,
-        Field(description="send again what may have been sent, at the risk of sending it twice"),
+        Field(description="repeat a send after a lost reply, even if that may send the message twice"),
     ] = False

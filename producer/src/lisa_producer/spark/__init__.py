@@ -1,7 +1,6 @@
-"""Spark's data source `lisa`: writing and reading topics, in batches and in streams. Needs `lisa-producer[spark]`.
+"""The Spark data source `lisa`: writes and reads topics, in batches and in streams. Needs `lisa-producer[spark]`.
 
-Spark finds it by itself wherever this package is installed; `spark.dataSource.register(LisaDataSource)` is the
-explicit way.
+Spark finds it wherever this package is installed; elsewhere call `spark.dataSource.register(LisaDataSource)`.
 """
 
 from lisa_producer.spark.source import LisaDataSource

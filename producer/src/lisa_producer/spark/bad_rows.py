@@ -1,4 +1,4 @@
-"""What becomes of rows that cannot be sent: they fail their task, or are set aside."""
+"""Rows that cannot be sent: they fail their task, or go to a topic or a directory."""
 
 import base64
 import hashlib
@@ -16,45 +16,45 @@ from lisa_producer.client import Producer
 from lisa_producer.message import Message, PartialSend
 from lisa_producer.spark.messages import Row
 
-__all__ = ["Aside", "BadRow", "open_aside", "remove_file"]
+__all__ = ["BadRow", "BadRowSink", "open_bad_row_sink", "remove_file"]
 
 
 class BadRow(LisaError):
-    """A row that cannot be sent, by its place and its id, and why."""
+    """A row that cannot be sent: its place, its id and the reason."""
 
     def __init__(self, partition: int, row: Row, error: LisaError) -> None:
         super().__init__(f"{row.key} of partition {partition} cannot be sent: {error}")
 
 
-class Aside(Protocol):
-    """Where one task's bad rows go."""
+class BadRowSink(Protocol):
+    """Takes the bad rows of one task."""
 
     file: str | None
-    """The file that holds them, once closed, if any."""
+    """The file with the rows, after `close`, if any."""
 
     def take(self, row: Row, error: LisaError) -> None:
-        """Takes a row, or raises what fails the task."""
+        """Stores a row, or raises LisaError to fail the task."""
 
     def close(self) -> None:
-        """The task has done all its rows: what was taken is to stay."""
+        """Keeps the rows, as the task has succeeded."""
 
     def discard(self) -> None:
-        """The task has failed: what was taken is to go, as far as that can be."""
+        """Removes the rows where possible, as the task has failed."""
 
 
-def open_aside(place: str | None, producer: Producer, run: str, partition: int) -> Aside:
-    """Where the bad rows of a partition go: nowhere, to a topic, or to a directory, which is what has a slash.
+def open_bad_row_sink(place: str | None, producer: Producer, run: str, partition: int) -> BadRowSink:
+    """The sink of a partition. A place with a slash is a directory, one without is a topic; None fails the task.
 
-    Run and partition are in the names of files and of messages, so that a partition that is done again adds none.
+    Names of files and ids of messages contain run and partition, so that a repeated partition adds none.
     """
     if place is None:
-        return _Nowhere(partition)
+        return _FailTask(partition)
     if "/" not in place:
-        return _InTopic(producer, place, run, partition)
-    return _InDirectory(place, f"{run}-{partition:05d}.jsonl")
+        return _TopicSink(producer, place, run, partition)
+    return _DirectorySink(place, f"{run}-{partition:05d}.jsonl")
 
 
-class _Nowhere:
+class _FailTask:
     def __init__(self, partition: int) -> None:
         self._partition = partition
         self.file: str | None = None
@@ -63,50 +63,50 @@ class _Nowhere:
         raise BadRow(self._partition, row, error) from error
 
     def close(self) -> None:
-        """Nothing was taken."""
+        """Does nothing."""
 
     def discard(self) -> None:
-        """Nothing was taken."""
+        """Does nothing."""
 
 
-class _InTopic:
-    """One message for each row. Its id is made of run, partition and content, so that a task done again adds none."""
+class _TopicSink:
+    """Sends one message for each row. Its id contains run, partition and content, so that a repeated task adds none."""
 
     def __init__(self, producer: Producer, topic: str, run: str, partition: int) -> None:
         self._producer = producer
         self._run = run
         self._partition = partition
-        self._alike: Counter[str] = Counter()
+        self._copies: Counter[str] = Counter()
         self._topic = topic
         self.file: str | None = None
 
     def take(self, row: Row, error: LisaError) -> None:
         try:
             self._producer.send_many(self._topic, [Message(body=_line(row, error), id=self._id(row))])
-        except PartialSend as refused:
-            # Too large even for that topic, or the server is away: nothing may be dropped.
-            raise BadRow(self._partition, row, error) from refused
+        except PartialSend as failure:
+            # Too large even for that topic, or the server is unreachable: no row may be dropped.
+            raise BadRow(self._partition, row, error) from failure
 
     def _id(self, row: Row) -> str:
-        # Not of its number: a task that is done again may get its rows in another order. Nor of the error, some of
-        # which tell the day.
+        # Without the row's number, as a repeated task may get its rows in another order; and without the error, as
+        # some errors contain the date.
         content = f"{self._run}-{self._partition}\n".encode() + _json(row.values)
         id = f"bad-{hashlib.sha256(content).hexdigest()[:32]}"
-        self._alike[id] += 1
-        return f"{id}-{self._alike[id]}"
+        self._copies[id] += 1
+        return f"{id}-{self._copies[id]}"
 
     def close(self) -> None:
-        """What was sent is sent."""
+        """Does nothing, as the rows are sent."""
 
     def discard(self) -> None:
-        """What was sent is sent; done again, it is not sent twice."""
+        """Does nothing: the rows stay sent, and a repeated task does not send them twice."""
 
 
-class _InDirectory:
-    """One line of JSON for each row, in a file that appears when the task is done."""
+class _DirectorySink:
+    """Writes one line of JSON for each row, to a file that appears when the task succeeds."""
 
     def __init__(self, place: str, name: str) -> None:
-        self._files, directory = _located(place)
+        self._files, directory = _locate(place)
         self._directory = directory
         self._path = f"{directory}/{name}"
         self._scratch = f"{directory}/_{name}.{id(self):x}"
@@ -133,13 +133,13 @@ class _InDirectory:
 
 
 def remove_file(place: str) -> None:
-    """Removes the file of a task whose job failed."""
-    files, path = _located(place)
+    """Removes the file of a task, as its job has failed."""
+    files, path = _locate(place)
     if files.get_file_info(path).type is not fs.FileType.NotFound:
         files.delete_file(path)
 
 
-def _located(place: str) -> tuple[fs.FileSystem, str]:
+def _locate(place: str) -> tuple[fs.FileSystem, str]:
     if "://" in place or place.startswith("file:"):
         files, path = fs.FileSystem.from_uri(place)
         return files, path.rstrip("/")
@@ -151,10 +151,10 @@ def _line(row: Row, error: LisaError) -> bytes:
 
 
 def _json(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content, default=_shown, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    return json.dumps(content, default=_to_json, ensure_ascii=False).encode("utf-8", "backslashreplace")
 
 
-def _shown(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, bytes):
         try:
             return value.decode()

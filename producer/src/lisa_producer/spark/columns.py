@@ -1,4 +1,4 @@
-"""The columns of a frame that is written: checked once, on the driver, by their types."""
+"""The columns of a written frame: checked once, on the driver, by their types."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,14 +13,17 @@ _SECONDS = (t.NumericType, t.DayTimeIntervalType)
 _TEXTS = t.MapType(t.StringType(), t.StringType())
 
 _ALLOWED: dict[str, tuple[tuple[type[t.DataType], ...], str]] = {
-    "body": ((t.StringType, t.BinaryType, t.StructType, t.MapType, t.ArrayType), "string, binary, or a struct"),
+    "body": (
+        (t.StringType, t.BinaryType, t.StructType, t.MapType, t.ArrayType),
+        "string, binary, or a struct, map or array",
+    ),
     "topic": ((t.StringType,), "string"),
     "id": ((t.StringType,), "string"),
     "due_at": ((t.TimestampType,), "timestamp"),
-    "delay": (_SECONDS, "a number of seconds, or a day-time interval"),
-    "ttl": (_SECONDS, "a number of seconds, or a day-time interval"),
-    "max_retries": ((t.IntegralType,), "a whole number"),
-    "priority": ((t.IntegralType,), "a whole number"),
+    "delay": (_SECONDS, "a number of seconds or a day-time interval"),
+    "ttl": (_SECONDS, "a number of seconds or a day-time interval"),
+    "max_retries": ((t.IntegralType,), "an integer type"),
+    "priority": ((t.IntegralType,), "an integer type"),
     "headers": ((t.MapType,), "map<string,string>"),
 }
 _IN_JSON = (t.StringType, t.BooleanType, t.NumericType, t.DateType, t.TimestampType, t.TimestampNTZType, t.NullType)
@@ -28,36 +31,36 @@ _IN_JSON = (t.StringType, t.BooleanType, t.NumericType, t.DateType, t.TimestampT
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns a frame has, in its order, and the topic of rows that name none."""
+    """Names of a frame's columns, in its order, and the default topic."""
 
     names: tuple[str, ...]
     topic: str | None
 
 
 def check_columns(schema: t.StructType, topic: str | None) -> Columns:
-    """Raises InvalidInput for the first column that cannot be written, or that is missing."""
+    """Reads the columns of a frame; raises InvalidInput for the first unknown, unsuitable or missing one."""
     names = tuple(_check(field) for field in schema.fields)
     for name in names:
         if names.count(name) > 1:
-            raise InvalidInput("columns", list(names), f"one column {name} is")
+            raise InvalidInput("columns", list(names), "distinct names, as case is ignored")
     if "body" not in names:
-        raise InvalidInput("columns", list(names), "with others, one named body is")
+        raise InvalidInput("columns", list(names), "names that include body")
     if "topic" not in names and topic is None:
-        raise InvalidInput("columns", list(names), "without the option topic, one named topic is")
+        raise InvalidInput("columns", list(names), "names that include topic, as the option topic is not given")
     return Columns(names, topic)
 
 
 def _check(field: t.StructField) -> str:
-    # As Spark itself, without regard to case.
+    # Spark ignores the case of column names, too.
     name = field.name.lower()
     if name not in _ALLOWED:
-        raise InvalidInput("column", field.name, f"{', '.join(_ALLOWED)} are")
-    kinds, limit = _ALLOWED[name]
+        raise InvalidInput("column", field.name, f"one of {', '.join(_ALLOWED)}")
+    kinds, expected = _ALLOWED[name]
     shown = field.dataType.simpleString()
     if not isinstance(field.dataType, kinds):
-        raise InvalidInput(f"column {name}", shown, f"{limit} is")
+        raise InvalidInput(f"column {name}", shown, expected)
     if name == "headers" and field.dataType.simpleString() != _TEXTS.simpleString():
-        raise InvalidInput("column headers", shown, f"{limit} is")
+        raise InvalidInput("column headers", shown, expected)
     if name == "body" and not isinstance(field.dataType, t.BinaryType):
         _check_json((name,), field.dataType)
     return name
@@ -71,9 +74,8 @@ def _check_json(path: Sequence[str], kind: t.DataType) -> None:
         _check_json((*path, "element"), kind.elementType)
     elif isinstance(kind, t.MapType):
         if not isinstance(kind.keyType, t.StringType):
-            limit = "in JSON, a map with string keys is"
-            raise InvalidInput(f"column {'.'.join(path)}", kind.simpleString(), limit)
+            raise InvalidInput(f"column {'.'.join(path)}", kind.simpleString(), "a map with string keys, as in JSON")
         _check_json((*path, "value"), kind.valueType)
     elif not isinstance(kind, _IN_JSON):
-        limit = "what JSON holds is: strings, numbers, booleans, dates, timestamps, structs, maps and arrays of them"
-        raise InvalidInput(f"column {'.'.join(path)}", kind.simpleString(), limit)
+        expected = "a JSON type: string, number, boolean, date, timestamp, or a struct, map or array of them"
+        raise InvalidInput(f"column {'.'.join(path)}", kind.simpleString(), expected)

@@ -1,4 +1,4 @@
-"""Keeps the leases of a query's micro-batch while Spark works on it."""
+"""Renews the leases of a query's micro-batch while Spark works on it."""
 
 import logging
 import threading
@@ -13,14 +13,14 @@ __all__ = ["LeaseKeeper"]
 logger = logging.getLogger(__name__)
 
 _RENEWALS = 3
-"""Renewals within one visibility timeout: one may fail, and the next still comes in time."""
+"""Renewals within one visibility timeout, so that one may fail."""
 _RETRY_S = 1.0
 
 
 class LeaseKeeper:
-    """Renews all that one consumer holds, in a thread of its own, until stopped.
+    """Renews the leases of one consumer in a thread, until stopped.
 
-    `renew` does it once. Result: the visibility timeout, in seconds.
+    `renew` returns a flow that renews them once. Its result is the visibility timeout, in seconds.
     """
 
     def __init__(self, connect: Callable[[], Connection], renew: Callable[[], Flow[float]]) -> None:
@@ -30,11 +30,11 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._run, name="lisa-leases", daemon=True)
 
     def start(self) -> None:
-        """Begins at once."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Lets the leases run."""
+        """Stops the thread; the leases run out."""
         self._stopped.set()
         self._thread.join()
 
@@ -45,5 +45,5 @@ class LeaseKeeper:
                 try:
                     wait = connection.run(self._renew()) / _RENEWALS
                 except LisaError as error:
-                    logger.warning("leases could not be renewed: %s", error)
+                    logger.warning("lease renewal failed: %s", error)
                     wait = _RETRY_S

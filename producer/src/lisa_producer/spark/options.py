@@ -1,4 +1,4 @@
-"""Options of reads and writes: as text from Spark, checked, and with the environment's settings for the rest."""
+"""Options of reads and writes: text from Spark, checked and completed with the environment's settings."""
 
 import re
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ from lisa_producer.settings import ProducerSettings
 __all__ = ["SnapshotOptions", "StreamOptions", "WriteOptions"]
 
 
-_SPARKS_OWN = ("checkpointlocation",)
-"""What Spark passes on, though it is none of a source's business."""
+_OF_SPARK = ("checkpointlocation",)
+"""Options of Spark itself, which it passes on to sources."""
 
 
 def _camel(name: str) -> str:
@@ -26,7 +26,7 @@ def _camel(name: str) -> str:
 
 
 class _Options(BaseModel):
-    """What every read and write takes. Spark gives names in lower case; they are told in camel case."""
+    """Options of every read and write. Spark passes names in lower case; errors show them in camel case."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=lambda name: _camel(name).lower())
 
@@ -36,7 +36,7 @@ class _Options(BaseModel):
         "timeout": "timeout_s",
         "patience": "patience_s",
     }
-    """Options that are settings of a producer; those that are not given come from `LISA_…` and `lisa.toml`."""
+    """Options that are settings of a producer; the others come from `LISA_…` and `lisa.toml`."""
 
     topic: str | None = None
     settings: ProducerSettings
@@ -48,10 +48,10 @@ class _Options(BaseModel):
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
-        """The options as Spark gives them; raises InvalidInput, or InvalidSettings, naming the first bad one."""
+        """Reads the options that Spark passes; raises InvalidInput or InvalidSettings for the first invalid one."""
         named = {_camel(name).lower(): field for name, field in cls.settings_of.items()}
         settings = cls._settings({named[name]: text for name, text in given.items() if name in named})
-        rest = {name: text for name, text in given.items() if name not in named and name not in _SPARKS_OWN}
+        rest = {name: text for name, text in given.items() if name not in named and name not in _OF_SPARK}
         try:
             return cls.model_validate({**rest, "settings": settings})
         except ValidationError as error:
@@ -66,13 +66,13 @@ class _Options(BaseModel):
             for option, field in cls.settings_of.items():
                 text = text.replace(f"setting {field} ", f"option {_camel(option)} ")
             raise InvalidSettings(text) from None
-        # Tasks connect; that they can is found out here, as far as the settings can tell.
+        # Tasks connect later; this refuses settings with which they could not.
         Connection.of(settings, name="lisa-spark").close()
         return settings
 
     @classmethod
     def _fixed(cls) -> dict[str, Any]:
-        """Settings that a Spark job needs otherwise than a service."""
+        """Settings with values of their own in Spark jobs."""
         return {}
 
     @classmethod
@@ -84,14 +84,14 @@ class _Options(BaseModel):
         known = [_camel(name) for name in (*cls.settings_of, *cls.model_fields) if name != "settings"]
         name = next((option for option in known if option.lower() == alias), alias)
         if problem["type"] == "extra_forbidden":
-            return InvalidInput("option", name, f"{', '.join(known)} are")
+            return InvalidInput("option", name, f"one of {', '.join(known)}")
         if problem["type"] == "missing":
-            return InvalidInput(f"option {name}", None, "a value is")
-        return InvalidInput(f"option {name}", problem["input"], problem["msg"])
+            return InvalidInput(f"option {name}", None, "a value")
+        return InvalidInput(f"option {name}", problem["input"], problem["msg"].removeprefix("Input should be "))
 
 
 class WriteOptions(_Options):
-    """How to write."""
+    """Options of writes."""
 
     settings_of: ClassVar[dict[str, str]] = _Options.settings_of | {
         "batch_messages": "batch_messages",
@@ -99,7 +99,7 @@ class WriteOptions(_Options):
     }
 
     bad_rows: str | None = None
-    """Where rows go that cannot be sent: a topic, or with a slash in it a directory. None: they fail the task."""
+    """Where invalid rows go: a topic, or with a slash in it a directory. None: they fail the task."""
     confirm_replicas: Annotated[int, Field(ge=0, le=100)] = 0
     confirm_fsync: bool = False
     confirm_timeout: Annotated[float, Field(gt=0, le=60)] = 1.0
@@ -107,7 +107,7 @@ class WriteOptions(_Options):
 
     @classmethod
     def _fixed(cls) -> dict[str, Any]:
-        # A row without an id is at least once in any case: Spark sends all rows of a task again that failed.
+        # Rows without ids are sent at least once in any case, as Spark repeats all rows of a failed task.
         return {"at_least_once": True}
 
     @field_validator("bad_rows")
@@ -117,7 +117,7 @@ class WriteOptions(_Options):
 
     @property
     def confirm(self) -> Confirm | None:
-        """What must be known before a send counts as done."""
+        """The confirmation that a send waits for."""
         if not self.confirm_replicas and not self.confirm_fsync:
             return None
         return Confirm(replicas=self.confirm_replicas, fsync=self.confirm_fsync, timeout=self.confirm_timeout)
@@ -128,28 +128,28 @@ def _states(text: object) -> object:
 
 
 class SnapshotOptions(_Options):
-    """What to read of a topic as it stands."""
+    """Options of tables."""
 
     topic: str
     state: Annotated[tuple[State, ...], BeforeValidator(_states)] = PAGED
     partition_rows: Annotated[int, Field(ge=1, le=100_000_000)] = 100_000
-    """Messages in one partition, about."""
+    """Messages in one partition, approximately."""
 
     @field_validator("state")
     @classmethod
     def _can_be_listed(cls, states: tuple[State, ...]) -> tuple[State, ...]:
         for state in states:
             if state not in PAGED:
-                raise InvalidInput("option state", state.value, f"{', '.join(PAGED)}, with commas between, are")
+                raise InvalidInput("option state", state.value, f"some of {', '.join(PAGED)}, separated by commas")
         return tuple(state for state in PAGED if state in states)
 
 
 class StreamOptions(_Options):
-    """What to read as it becomes ready."""
+    """Options of streams."""
 
     topic: str
     group: str
     max_rows: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
     """Most messages in one micro-batch."""
     partition_rows: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
-    """Messages in one partition of it."""
+    """Messages in one partition of a micro-batch."""

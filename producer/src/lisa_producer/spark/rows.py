@@ -1,4 +1,4 @@
-"""What reads yield: one row for each message, in columns of which a reader may name some."""
+"""Rows that reads yield: one for each message, with all columns or those that a reader names."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,26 +18,26 @@ __all__ = ["MESSAGE_SCHEMA", "MessageRow", "check_schema", "row_of_delivery", "r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRow:
-    """A message as a row. Times are ms of the server's clock."""
+    """A message as a row. Times are ms by the server's clock."""
 
     topic: str
     state: str
     group: str | None
-    """Whose copy it is; none while it waits, and for what expired before any group had it."""
+    """Group of the copy; None for a waiting message, and for one that expired before any group had it."""
     id: str
     body: bytes | None = None
     headers: Mapping[str, str] | None = None
     sent_at: int | None = None
     due_at: int | None = None
-    """When it is due; of a dead letter, when it was."""
+    """When it is due; for a dead letter, when it was."""
     expires_at: int | None = None
     max_retries: int | None = None
-    """None: as the topic's policy says."""
+    """None: the topic's."""
     priority: int | None = None
     attempts: int = 0
-    """Deliveries that have begun."""
+    """Started deliveries."""
     reason: str | None = None
-    """How the last of them ended."""
+    """How the last delivery ended."""
     error: str | None = None
     died_at: int | None = None
 
@@ -67,21 +67,21 @@ MESSAGE_SCHEMA = t.StructType([t.StructField(name, kind) for name, (kind, _) in 
 
 
 def check_schema(schema: t.StructType) -> tuple[str, ...]:
-    """The columns that a reader names, with their types as they are; raises InvalidInput for any other."""
+    """Names of a reader's columns; raises InvalidInput for an unknown name or another type."""
     for field in schema.fields:
         if field.name not in _COLUMNS:
-            raise InvalidInput("column", field.name, f"{', '.join(_COLUMNS)} are")
+            raise InvalidInput("column", field.name, f"one of {', '.join(_COLUMNS)}")
         kind = _COLUMNS[field.name][0]
         if field.dataType != kind:
-            raise InvalidInput(f"column {field.name}", field.dataType.simpleString(), f"{kind.simpleString()} is")
+            raise InvalidInput(f"column {field.name}", field.dataType.simpleString(), kind.simpleString())
     return tuple(field.name for field in schema.fields)
 
 
 def to_batch(names: tuple[str, ...], rows: Iterable[MessageRow]) -> pa.RecordBatch:
-    """Rows as Spark takes them, with these columns."""
-    gathered = list(rows)
+    """A batch of these columns, for Spark."""
+    messages = list(rows)
     schema = pa.schema([(name, _COLUMNS[name][1]) for name in names])
-    arrays = [pa.array(_values(field.name, gathered), field.type) for field in schema]
+    arrays = [pa.array(_values(field.name, messages), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -104,32 +104,32 @@ _READ: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def row_of_listed(topic: str, found: Listed) -> MessageRow:
-    """The row of a message that waits, is to be retried, or is dead."""
-    record, failure = found.record, found.failure
-    dead = found.state is State.GARBAGE
+def row_of_listed(topic: str, listed: Listed) -> MessageRow:
+    """The row of a waiting, retried or dead message."""
+    record, failure = listed.record, listed.failure
+    dead = listed.state is State.GARBAGE
     original = record.due_ms if record else failure.due_ms if failure else None
     return MessageRow(
         topic=topic,
-        state=found.state.value,
-        group=found.group,
-        id=found.id,
+        state=listed.state.value,
+        group=listed.group,
+        id=listed.id,
         body=record.body if record else None,
         headers=record.headers if record else None,
         sent_at=record.sent_ms if record else None,
-        due_at=original if dead else found.at_ms,
+        due_at=original if dead else listed.at_ms,
         expires_at=record.expires_ms if record else None,
         max_retries=record.max_retries if record else None,
         priority=record.priority if record else None,
         attempts=failure.attempts if failure else 0,
         reason=failure.reason if failure else "unknown" if dead else None,
-        error=found.unreadable or (failure.error if failure else None),
-        died_at=found.at_ms if dead else None,
+        error=listed.unreadable or (failure.error if failure else None),
+        died_at=listed.at_ms if dead else None,
     )
 
 
 def row_of_delivery(delivery: Delivery) -> MessageRow:
-    """The row of a message that a group reads."""
+    """The row of a message that a group has received."""
     return MessageRow(
         topic=delivery.topic,
         state=State.DELIVERED.value,

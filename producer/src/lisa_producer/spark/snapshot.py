@@ -1,7 +1,7 @@
-"""A topic's waiting, retry and garbage messages as a table. Executors read them, in ranges that the driver cuts.
+"""A topic's waiting, retry and garbage messages as a table. The driver cuts ranges, and executors read them.
 
-A message that stays in its state while the table is read is one row of it. One that moves meanwhile may be met in both
-states, or in neither.
+A message that stays in its state during the read is one row. A message that moves meanwhile may appear in both states,
+or in neither.
 """
 
 import itertools
@@ -37,7 +37,7 @@ from lisa_producer.spark.rows import row_of_listed, to_batch
 __all__ = ["snapshot_reader"]
 
 _TIME_OF = {State.WAITING: "due_at", State.RETRY: "due_at", State.GARBAGE: "died_at"}
-"""The column by which each state is in order."""
+"""The time by which each state is sorted."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -54,12 +54,12 @@ class _Bounds:
 
     @property
     def points(self) -> tuple[Point, Point]:
-        # The time of a score is its ceiling: scores above low - 1 and up to high.
+        # Times are scores rounded up: scores above low - 1 and up to high.
         return Point(math.nextafter(self.low - 1, math.inf)), Point(math.nextafter(self.high, math.inf))
 
 
 class _Range(InputPartition):
-    """What one task reads."""
+    """The messages of one task."""
 
     def __init__(self, keys: ShardKeys, state: State, start: Point, end: Point) -> None:
         self.keys = keys
@@ -69,7 +69,7 @@ class _Range(InputPartition):
 
 
 class SnapshotReader(DataSourceReader):
-    """Reads all that the options name."""
+    """Reads the states that the options name."""
 
     def __init__(self, options: SnapshotOptions, names: tuple[str, ...]) -> None:
         self._options = options
@@ -81,7 +81,7 @@ class SnapshotReader(DataSourceReader):
         return Connection.of(self._options.settings, name="lisa-spark")
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges of about `partitionRows` messages; of the messages themselves the driver sees only where they end."""
+        """Ranges of about `partitionRows` messages. The driver reads only their ends, no messages."""
         ranges: list[InputPartition] = []
         patience_s = self._options.settings.patience_s
         with self._connect() as connection:
@@ -98,7 +98,7 @@ class SnapshotReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of one range, page by page."""
-        # Where there is nothing to read, Spark makes up one partition of its own.
+        # Without any range, Spark passes a partition of its own.
         if not isinstance(partition, _Range):
             return
         rest: Point | None = partition.start
@@ -107,51 +107,53 @@ class SnapshotReader(DataSourceReader):
                 call = paging.page(partition.keys, partition.state, rest, partition.end)
                 page = connection.call(call, patience_s=self._options.settings.patience_s)
                 if page.messages:
-                    yield to_batch(self._names, (row_of_listed(self._options.topic, found) for found in page.messages))
+                    yield to_batch(
+                        self._names, (row_of_listed(self._options.topic, listed) for listed in page.messages)
+                    )
                 rest = page.rest
 
 
 class _FilteredReader(SnapshotReader):
-    """Reads only the states and times that the query's filters leave."""
+    """Reads only the states and times that pass the query's filters."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Narrows what is read. All filters are returned, so that Spark checks each row by them once more."""
-        for one in filters:
-            self._narrow(one)
+        """Narrows the read. Returns all filters, so that Spark applies them to each row again."""
+        for rule in filters:
+            self._narrow(rule)
         return filters
 
-    def _narrow(self, one: Filter) -> None:
-        column = getattr(one, "attribute", ("",))[0]
-        if column == "state" and isinstance(one, EqualTo | EqualNullSafe | In):
-            wanted = one.value if isinstance(one, In) else (one.value,)
+    def _narrow(self, rule: Filter) -> None:
+        column = getattr(rule, "attribute", ("",))[0]
+        if column == "state" and isinstance(rule, EqualTo | EqualNullSafe | In):
+            wanted = rule.value if isinstance(rule, In) else (rule.value,)
             self._states = [state for state in self._states if state.value in wanted]
-        elif column in _TIME_OF.values() and (bounds := _bounds(one)):
+        elif column in _TIME_OF.values() and (bounds := _bounds(rule)):
             self._bounds[column] = self._bounds.get(column, _Bounds()).within(bounds)
-            # A comparison with null is never true, and nothing alive has died.
+            # Only garbage has this time, and a comparison with null is never true.
             if column == "died_at":
                 self._states = [state for state in self._states if state is State.GARBAGE]
 
 
-def _bounds(one: Filter) -> _Bounds | None:
-    """The times that a filter leaves, a little more than that where it is finer than ms; None where it says nothing."""
-    value = getattr(one, "value", None)
+def _bounds(rule: Filter) -> _Bounds | None:
+    """The times that pass a filter, rounded outwards to ms; None where it restricts no time."""
+    value = getattr(rule, "value", None)
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     ms = (value - _EPOCH) / timedelta(milliseconds=1)
-    if isinstance(one, EqualTo | EqualNullSafe):
+    if isinstance(rule, EqualTo | EqualNullSafe):
         return _Bounds(math.floor(ms), math.ceil(ms))
-    if isinstance(one, GreaterThan | GreaterThanOrEqual):
+    if isinstance(rule, GreaterThan | GreaterThanOrEqual):
         return _Bounds(low=math.floor(ms))
-    if isinstance(one, LessThan | LessThanOrEqual):
+    if isinstance(rule, LessThan | LessThanOrEqual):
         return _Bounds(high=math.ceil(ms))
     return None
 
 
 def snapshot_reader(options: SnapshotOptions, names: tuple[str, ...]) -> SnapshotReader:
-    """The reader that Spark can take now.
+    """A reader with filters if Spark accepts it.
 
-    It refuses one that takes filters while `spark.sql.python.filterPushdown.enabled` is off, which is its default,
-    instead of not passing any. Only where it is on, it plans in the worker that passes filters.
+    While `spark.sql.python.filterPushdown.enabled` is off, its default, Spark refuses such a reader. While it is on,
+    Spark plans in a worker of its own, which is recognised by its module.
     """
     if "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules:
         return _FilteredReader(options, names)

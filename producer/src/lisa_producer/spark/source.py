@@ -1,4 +1,4 @@
-"""The data source, as Spark asks for it. Everything here runs on the driver, before any task starts."""
+"""The data source. Everything here runs on the driver, before any task starts."""
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
@@ -17,28 +17,28 @@ __all__ = ["LisaDataSource"]
 class LisaDataSource(DataSource):
     """Topics of Lisa as tables and streams: `spark.read`, `df.write`, `spark.readStream` and `df.writeStream`.
 
-    Options and columns are checked here: one that cannot be taken raises InvalidInput, which names what is allowed.
+    Options and columns are checked here; an invalid one raises InvalidInput, which names the valid values.
     """
 
     @classmethod
     def name(cls) -> str:
-        """What `format(…)` takes."""
+        """The name for `format(…)`."""
         return "lisa"
 
     def schema(self) -> StructType:
-        """What reads yield where the reader names no columns of its own."""
+        """The columns of reads without a schema."""
         return MESSAGE_SCHEMA
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's signature
-        """Writes a frame; appending is all there is."""
+        """Writes a frame, in append mode only."""
         if overwrite:
-            raise InvalidInput("mode", "overwrite", "append is")
+            raise InvalidInput("mode", "overwrite", "append")
         return BatchWriter(self._sink(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
         """Writes the micro-batches of a query."""
         if overwrite:
-            raise InvalidInput("outputMode", "complete", "append or update is")
+            raise InvalidInput("outputMode", "complete", "append or update")
         return StreamWriter(self._sink(schema))
 
     def _sink(self, schema: StructType) -> Sink:
@@ -46,9 +46,9 @@ class LisaDataSource(DataSource):
         return Sink(options, check_columns(schema, options.topic))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads what waits, is to be retried, or is dead."""
+        """Reads waiting, retried and dead messages."""
         return snapshot_reader(SnapshotOptions.of(self.options), check_schema(schema))
 
     def streamReader(self, schema: StructType) -> GroupReader:  # noqa: N802
-        """Reads what becomes ready, as a consumer group."""
+        """Reads messages that become ready, as a consumer group."""
         return GroupReader(StreamOptions.of(self.options), check_schema(schema))

@@ -12,10 +12,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from lisa_common.errors import InvalidInput
 from lisa_common.logs import configure_logging
+from lisa_producer.bulk import BulkSender
 from lisa_producer.client import Producer
-from lisa_producer.loading import Loader
 from lisa_producer.message import PartialSend
-from lisa_producer.spark.bad_rows import open_aside, remove_file
+from lisa_producer.spark.bad_rows import open_bad_row_sink, remove_file
 from lisa_producer.spark.columns import Columns
 from lisa_producer.spark.messages import Row, message_of, rows_of
 from lisa_producer.spark.options import WriteOptions
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What one task did: rows that it read, and what became of them; when, in seconds since the epoch."""
+    """Counts of one task's rows; start and end in seconds since the epoch."""
 
     rows: int
     sent: int
@@ -40,51 +40,51 @@ class Written(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """What the writers of batches and of streams share. It travels to the tasks, and holds no connection."""
+    """Writes for batches and streams. Spark pickles it for the tasks, so that it has no connection."""
 
     options: WriteOptions
     columns: Columns
     run: str = field(default_factory=lambda: uuid4().hex)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
-        """Sends one task's rows; raises LisaError when any of them could not be, or the server is away for too long."""
+        """Sends one task's rows; raises LisaError for an invalid row, or if the server stays unreachable."""
         began, partition, run = time.time(), *self._place()
         with Producer(settings=self.options.settings, confirm=self.options.confirm) as producer:
-            aside = open_aside(self.options.bad_rows, producer, run, partition)
-            loader: Loader[Row] = Loader(producer, aside.take)
+            bad_rows = open_bad_row_sink(self.options.bad_rows, producer, run, partition)
+            sender: BulkSender[Row] = BulkSender(producer, bad_rows.take)
             try:
-                rows = self._load(loader, batches)
+                rows = self._load(sender, batches)
             except BaseException:
-                aside.discard()
+                bad_rows.discard()
                 raise
-            aside.close()
-        report = loader.report
-        return Written(rows, report.sent, report.duplicates, report.failed, began, time.time(), aside.file)
+            bad_rows.close()
+        report = sender.report
+        return Written(rows, report.sent, report.duplicates, report.failed, began, time.time(), bad_rows.file)
 
-    def _load(self, loader: Loader[Row], batches: Iterator[pa.RecordBatch]) -> int:
+    def _load(self, sender: BulkSender[Row], batches: Iterator[pa.RecordBatch]) -> int:
         number = 0
         try:
             for batch in batches:
                 size = batch.nbytes // max(1, batch.num_rows)
                 for row in rows_of(self.columns, batch, number):
-                    self._add(loader, row, size)
+                    self._add(sender, row, size)
                 number += batch.num_rows
-            loader.flush()
+            sender.flush()
         except PartialSend as error:
-            # Of this task nothing counts; what stopped it is what there is to say.
+            # The task's counts are lost with it; only the cause matters.
             raise error.__cause__ or error from None
         return number
 
-    def _add(self, loader: Loader[Row], row: Row, size: int) -> None:
+    def _add(self, sender: BulkSender[Row], row: Row, size: int) -> None:
         try:
             topic, message = message_of(row, self.columns.topic)
         except InvalidInput as error:
-            loader.refuse(row, error)
+            sender.refuse(row, error)
         else:
-            loader.add(row, topic, message, size)
+            sender.add(row, topic, message, size)
 
     def _place(self) -> tuple[int, str]:
-        """The partition, and a name for the run that is the same when it is done again."""
+        """The partition, and a name of the run that stays the same when it is repeated."""
         context = TaskContext.get()
         if context is None:
             return 0, self.run
@@ -92,27 +92,27 @@ class Sink:
         batch = context.getLocalProperty("streaming.sql.batchId")
         return context.partitionId(), f"{query}-{batch}" if query and batch else self.run
 
-    def tell(self, messages: Sequence[Written | None], what: str) -> None:
-        """One line on what a whole batch did."""
+    def log_summary(self, messages: Sequence[Written | None], event: str) -> None:
+        """Logs one line about a whole batch."""
         configure_logging(self.options.settings.log_level)
         done = [message for message in messages if message is not None]
         seconds = max((m.ended for m in done), default=0.0) - min((m.began for m in done), default=0.0)
         logger.info(
             "%s to %s: %d rows, %d sent, %d duplicates, %d bad, %.1f s",
-            what,
-            self.columns.topic or "the topics that they name",
+            event,
+            self.columns.topic or "several topics",
             *(sum(getattr(m, name) for m in done) for name in ("rows", "sent", "duplicates", "bad")),
             seconds,
         )
 
-    def undo(self, messages: Sequence[Written | None], what: str) -> None:
-        """Removes what files the tasks that succeeded left. Messages stay: with ids, a new try adds only the others."""
+    def undo(self, messages: Sequence[Written | None], event: str) -> None:
+        """Removes the files of successful tasks. Their messages stay; with ids, a new try sends only the others."""
         configure_logging(self.options.settings.log_level)
         for message in messages:
             if message and message.bad_file:
                 remove_file(message.bad_file)
         done = sum(1 for message in messages if message)
-        logger.warning("%s failed; the rows of %d of its tasks are sent", what, done)
+        logger.warning("%s failed: rows of %d tasks were sent", event, done)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -126,12 +126,12 @@ class BatchWriter(DataSourceArrowWriter):
         return self._sink.write(iterator)
 
     def commit(self, messages: Sequence[Written | None]) -> None:  # type: ignore[override]
-        """All partitions are sent."""
-        self._sink.tell(messages, "wrote")
+        """Logs the result, as all partitions are sent."""
+        self._sink.log_summary(messages, "wrote")
 
     def abort(self, messages: Sequence[Written | None]) -> None:  # type: ignore[override]
-        """Some partition failed for good."""
-        self._sink.undo(messages, "the write")
+        """Cleans up, as a partition has failed for good."""
+        self._sink.undo(messages, "write")
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -145,9 +145,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self._sink.write(iterator)
 
     def commit(self, messages: Sequence[Written | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
-        """All partitions of the micro-batch are sent."""
-        self._sink.tell(messages, f"wrote batch {batchId}")
+        """Logs the result, as all partitions of the micro-batch are sent."""
+        self._sink.log_summary(messages, f"wrote batch {batchId}")
 
     def abort(self, messages: Sequence[Written | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
-        """Some partition of the micro-batch failed for good."""
+        """Cleans up, as a partition of the micro-batch has failed for good."""
         self._sink.undo(messages, f"batch {batchId}")

@@ -1,4 +1,4 @@
-"""Cancelling, rescheduling and finding one message, without I/O: what `client` and `aio` drive, and may share."""
+"""Cancelling, rescheduling and finding one sent message, without I/O: flows for both clients, with shared calls."""
 
 import time
 from collections.abc import Callable, Generator
@@ -12,8 +12,8 @@ from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutco
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.scripts import Arg
 from lisa_common.validation import check_id
-from lisa_producer.core import resolving, resolving_anew
-from lisa_producer.lanes import SharedFlow, Step
+from lisa_producer import layout_requests
+from lisa_producer.shared_flow import Request, SharedFlow
 
 __all__ = ["cancel", "find", "reschedule"]
 
@@ -37,7 +37,7 @@ def cancel(topics: Topics, topic: str, id: str, patience_s: float) -> SharedFlow
         [outcome] = yield from change.ask(keys)
         return None if outcome is CancelOutcome.UNKNOWN else outcome
 
-    return (yield from _where_it_is(topics, topic, id, ask)) or CancelOutcome.UNKNOWN
+    return (yield from _ask_shards(topics, topic, id, ask)) or CancelOutcome.UNKNOWN
 
 
 def reschedule(topics: Topics, topic: str, id: str, due: str, patience_s: float) -> SharedFlow[RescheduleOutcome]:
@@ -52,35 +52,35 @@ def reschedule(topics: Topics, topic: str, id: str, due: str, patience_s: float)
         [(outcome, _)] = yield from change.ask(keys)
         return None if outcome is RescheduleOutcome.UNKNOWN else outcome
 
-    return (yield from _where_it_is(topics, topic, id, ask)) or RescheduleOutcome.UNKNOWN
+    return (yield from _ask_shards(topics, topic, id, ask)) or RescheduleOutcome.UNKNOWN
 
 
 def find(topics: Topics, topic: str, id: str) -> SharedFlow[Found | None]:
-    """Where one message stands."""
+    """Finds one message."""
     check_id(id)
 
     def ask(keys: ShardKeys) -> SharedFlow[Found | None]:
-        found: Found | None = yield _asking("find", keys, producing.find(keys, id))
-        return found
+        message: Found | None = yield _request("find", keys, producing.find(keys, id))
+        return message
 
-    return (yield from _where_it_is(topics, topic, id, ask))
-
-
-def _asking(kind: str, keys: ShardKeys, call: Call[Any]) -> Step:
-    """A call for one message, which goes out beside those of others, in one round trip."""
-    return Step((kind, keys), call, _each, keys.topic, 0, call.repeatable)
+    return (yield from _ask_shards(topics, topic, id, ask))
 
 
-def _each(calls: list[Call[Any]]) -> Flow[list[Any]]:
+def _request(kind: str, keys: ShardKeys, call: Call[Any]) -> Request:
+    """A call for one message; those of several callers go out in one round trip."""
+    return Request((kind, keys), call, _make_each, keys.topic, 0, call.repeatable)
+
+
+def _make_each(calls: list[Call[Any]]) -> Flow[list[Any]]:
     results: list[Any] = yield Each(calls)
     return results
 
 
 class _Change:
-    """A change of the message that has an id, which must not befall a later message of the same id.
+    """A change of a message, which must not affect a later message of the same id.
 
-    Where the reply is lost, the change may have been made, and the id may be another message's by now. Then it is made
-    again only if the message that has the id was certainly sent before the first try began, and only of that message.
+    After a lost reply, the change may have been made, and the id may belong to another message. Then it is repeated
+    only if the message with the id was certainly sent before the first try began, and only for that message.
     """
 
     def __init__(self, kind: str, id: str, patience_s: float, call: Callable[[ShardKeys, Arg], Call[Any]]) -> None:
@@ -90,13 +90,13 @@ class _Change:
         self._patience_s = patience_s
         self._began = time.monotonic()
 
-    def ask(self, keys: ShardKeys) -> Generator[Step, Any, Any]:
-        """Makes the change in one shard; raises OutcomeUnknown where it is not known to have been made."""
+    def ask(self, keys: ShardKeys) -> Generator[Request, Any, Any]:
+        """Makes the change in one shard; raises OutcomeUnknown if it may have been made or not."""
         sent_ms: Arg = ""
         lost: OutcomeUnknown | None = None
         while True:
             try:
-                return (yield _asking(self._kind, keys, self._call(keys, sent_ms)))
+                return (yield _request(self._kind, keys, self._call(keys, sent_ms)))
             except OutcomeUnknown as error:
                 lost = lost or error
             except (Refused, Unreachable) as error:
@@ -106,50 +106,50 @@ class _Change:
             if time.monotonic() - self._began >= self._patience_s:
                 raise lost
             try:
-                sent_ms = yield from self._look(keys, lost)
+                sent_ms = yield from self._read_sent_ms(keys, lost)
             except (Refused, Unreachable) as error:
-                # That the last try did nothing says nothing of the first.
+                # The last try did nothing, but the first one may have.
                 raise lost from error
 
-    def _look(self, keys: ShardKeys, lost: OutcomeUnknown) -> Generator[Step, Any, int]:
-        """When the message was sent that has the id, 0 where none has it; raises the error of a later one's."""
-        found, now_ms = yield Step(("look", keys), self._id, lambda ids: _look(keys, ids), keys.topic)
-        if found is None or found.state is State.CANCELLED:
+    def _read_sent_ms(self, keys: ShardKeys, lost: OutcomeUnknown) -> Generator[Request, Any, int]:
+        """When the message with the id was sent, 0 without one; raises `lost` if that may be a later message."""
+        message, now_ms = yield Request(("look", keys), self._id, lambda ids: _look_up(keys, ids), keys.topic)
+        if message is None or message.state is State.CANCELLED:
             return 0
         tried_ms = (time.monotonic() - self._began) * 1000
-        # Of what is finished some group has acked its copy, and the lost try may have taken those of others. A message
-        # that is there must be older by a whole millisecond, as the server's times are cut to milliseconds.
-        if found.record is None or now_ms - found.record.sent_ms - 1 < tried_ms:
+        # Without a record: some group has acked its copy, and the lost try may have removed those of others. A message
+        # must be older by a whole millisecond, as the server's times are cut to milliseconds.
+        if message.record is None or now_ms - message.record.sent_ms - 1 < tried_ms:
             raise lost
-        sent_ms: int = found.record.sent_ms
+        sent_ms: int = message.record.sent_ms
         return sent_ms
 
 
-class _Look(NamedTuple):
-    """A message and the server's time when it was looked at, in ms."""
+class _Snapshot(NamedTuple):
+    """A message, and the server's time in ms when it was read."""
 
-    found: Found | None
+    message: Found | None
     now_ms: int
 
 
-def _look(keys: ShardKeys, ids: list[str]) -> Flow[list[Any]]:
-    # What has no key is asked where the call before it is.
+def _look_up(keys: ShardKeys, ids: list[str]) -> Flow[list[Any]]:
+    # A call without a key goes where the call before it goes.
     results = yield Each(call for id in ids for call in (producing.find(keys, id), _TIME))
     pairs = zip(results[::2], results[1::2], strict=True)
-    return [next((error for error in pair if isinstance(error, Exception)), _Look(*pair)) for pair in pairs]
+    return [next((error for error in pair if isinstance(error, Exception)), _Snapshot(*pair)) for pair in pairs]
 
 
-def _where_it_is(topics: Topics, topic: str, id: str, ask: _Ask[T]) -> SharedFlow[T | None]:
-    """What the shard says that knows the message; None when none does."""
-    layout = topics.known(topic) or (yield resolving(topics, topic))
+def _ask_shards(topics: Topics, topic: str, id: str, ask: _Ask[T]) -> SharedFlow[T | None]:
+    """The answer of the shard that knows the message; None when none does."""
+    layout = topics.known(topic) or (yield layout_requests.resolve(topics, topic))
     asked: set[ShardKeys] = set()
-    for look_again in (True, False):
+    for is_cached in (True, False):
         for keys in layout.homes(id):
             if keys not in asked:
                 asked.add(keys)
                 if (answer := (yield from ask(keys))) is not None:
                     return answer
-        if look_again:
-            # Another program may know by now of shards that this one does not.
-            layout = yield resolving_anew(topics, topic)
+        if is_cached:
+            # Another program may have added shards.
+            layout = yield layout_requests.resolve_anew(topics, topic)
     return None

@@ -1,4 +1,4 @@
-"""Loads many messages of any topics: bounded memory, a complaint for each bad one, the others sent all the same."""
+"""Sending many messages to any topics: bounded memory, invalid messages reported, all others sent."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,60 +8,60 @@ from lisa_common.errors import InvalidInput, LisaError
 from lisa_producer.client import Producer
 from lisa_producer.message import Message, PartialSend, SendReport, SendResult
 
-__all__ = ["Loader"]
+__all__ = ["BulkSender"]
 
 K = TypeVar("K")
 
-_MESSAGES, _BYTES = 5_000, 16 * 1024 * 1024
-"""How much is gathered, over all topics, before it is sent."""
+_MAX_MESSAGES, _MAX_BYTES = 5_000, 16 * 1024 * 1024
+"""Limits of what is held in memory, over all topics."""
 
 
 @dataclass(slots=True)
-class Loader(Generic[K]):
-    """Gathers messages and sends them topic by topic; a key, say the number of a line, names each to its caller.
+class BulkSender(Generic[K]):
+    """Collects messages and sends them topic by topic; a key, such as a line number, identifies each to the caller.
 
-    `complain` is told of each that cannot be sent; what it raises ends the load. `progress` is told the sizes of what
-    has been dealt with.
+    `on_error` receives each message that cannot be sent; an error that it raises ends the load. `progress` receives the
+    sizes of processed messages.
     """
 
     producer: Producer
-    complain: Callable[[K, LisaError], object]
+    on_error: Callable[[K, LisaError], object]
     progress: Callable[[int], object] = lambda _: None
     report: SendReport = field(default_factory=SendReport)
-    _gathered: dict[str, list[tuple[K, Message]]] = field(default_factory=dict)
+    _collected: dict[str, list[tuple[K, Message]]] = field(default_factory=dict)
     _messages: int = 0
     _bytes: int = 0
 
     def add(self, key: K, topic: str, message: Message, size: int) -> None:
-        """Takes a message, and sends when enough are gathered; see `flush`."""
-        self._gathered.setdefault(topic, []).append((key, message))
+        """Adds a message of `size` bytes; flushes at the limits."""
+        self._collected.setdefault(topic, []).append((key, message))
         self._messages += 1
         self._bytes += size
-        if self._messages >= _MESSAGES or self._bytes >= _BYTES:
+        if self._messages >= _MAX_MESSAGES or self._bytes >= _MAX_BYTES:
             self.flush()
 
     def refuse(self, key: K, error: LisaError) -> None:
-        """Counts and complains of what could not even be made a message."""
+        """Counts and reports input that is not a valid message."""
         self.report.failed += 1
         self.report.first_error = self.report.first_error or error
-        self.complain(key, error)
+        self.on_error(key, error)
 
     def flush(self) -> None:
-        """Sends what is gathered; raises PartialSend when the server is away for too long, or refuses."""
-        gathered, self._gathered = self._gathered, {}
-        for topic, messages in gathered.items():
+        """Sends the collected messages; raises PartialSend when the server refuses or is unreachable for too long."""
+        collected, self._collected = self._collected, {}
+        for topic, messages in collected.items():
             self._send_to(topic, messages)
         self.progress(self._bytes)
         self._messages = self._bytes = 0
 
     def _send_to(self, topic: str, messages: list[tuple[K, Message]]) -> None:
-        def take(result: SendResult) -> None:
+        def take_result(result: SendResult) -> None:
             if isinstance(result.error, InvalidInput):
                 self.refuse(messages[result.position][0], result.error)
             elif result.error is None:
                 self.report.count(result)
 
         try:
-            self.producer.send_many(topic, (message for _, message in messages), on_result=take)
+            self.producer.send_many(topic, (message for _, message in messages), on_result=take_result)
         except PartialSend as error:
             raise PartialSend(topic, self.report) from error.__cause__

@@ -1,90 +1,69 @@
-"""What every send has in common, without I/O: shards and stores, what is repeatable, what is confirmed."""
+"""Calls of a send to shards, without I/O: storing, confirming, looking for ids in former shards."""
 
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from redis.exceptions import RedisError
-
-from lisa_common.errors import OutcomeUnknown, Refused, Unreachable
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout, by_shard, home
 from lisa_common.protocol import producing
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.producing import Outgoing
-from lisa_common.protocol.registry import Topics
 from lisa_common.validation import duration_ms
 from lisa_producer.message import Confirm, SendOutcome, SendResult
 from lisa_producer.settings import ProducerSettings
 
-__all__ = ["Missing", "is_repeatable", "known_before", "layout_since", "result_of", "store"]
+__all__ = ["Missing", "find_in_former", "is_repeatable", "result_of", "store"]
 
 _SAFE_TO_REPEAT_MS = 300_000
-"""A generated id is forgotten at ack. Repeating its send is safe only while it cannot have been acked: of a message due
-in so long, or in longer than this producer tries, if that is more."""
+"""Least delay of a message with a generated id whose send is safe to repeat: the id is forgotten at ack, and the
+message cannot be acked before it is due. Longer if this producer tries for longer."""
 
 Missing = tuple[str, str]
-"""What was wanted of a confirmation, and what was got."""
-
-
-def layout_since(topics: Topics, before: Layout) -> Flow[Layout]:
-    """The layout since a reshard, of which a closed shard has told."""
-    try:
-        layout = yield from topics.resolve_anew(before.topic)
-    except (Unreachable, Refused) as error:
-        # The send may have been tried before, and carried out.
-        raise OutcomeUnknown(f"{before.topic} was resharded, and the registry does not answer: {error}") from error
-    if layout is before:
-        raise Refused(
-            f"{before.topic} takes no new messages where they belong, and the registry does not say where else"
-        )
-    return layout
+"""The wanted and the received confirmation."""
 
 
 def store(
     keys: ShardKeys, messages: Sequence[Outgoing], confirm: Confirm | None, *, repeatable: bool
 ) -> Flow[tuple[list[int], Missing | None]]:
-    """Stores messages in one shard. Result: their due times, 0 for duplicates; and what is missing of the confirmation.
+    """Stores messages in one shard. Result: their due times in ms, 0 for duplicates; and the missing confirmation.
 
     Raises Resharded where the shard is closed.
     """
     stored = producing.send(keys, messages, repeatable=repeatable)
     if confirm is None:
         return (yield stored), None
-    # On one connection, as WAIT asks about what this connection wrote.
+    # On one connection, as WAIT covers the writes of its own connection.
     dues, missing = yield (stored, _confirmation(confirm))
     return dues, missing
 
 
-def known_before(
+def find_in_former(
     layout: Layout, batch: Sequence[Outgoing], confirm: Confirm | None, *, generated_too: bool
 ) -> Flow[dict[str, Missing | None]]:
-    """Which of these ids the former shards know, and what is missing where they were not confirmed.
-
-    They take no new ones from then on.
-    """
+    """Ids that former shards know, each with its missing confirmation. Closes these shards for new messages."""
     ids = [m.id for m in batch if generated_too or not m.generated]
-    found: dict[str, Missing | None] = {}
+    known: dict[str, Missing | None] = {}
     for shards in layout.former.values():
-        for keys, some in by_shard(ids, partial(home, shards)).items():
-            asked = producing.close(keys, some)
-            known, missing = ((yield asked), None) if confirm is None else (yield (asked, _confirmation(confirm)))
-            found.update((id, missing) for id, is_known in zip(some, known, strict=True) if is_known)
-    return found
+        for keys, shard_ids in by_shard(ids, partial(home, shards)).items():
+            call = producing.close(keys, shard_ids)
+            answers, missing = ((yield call), None) if confirm is None else (yield (call, _confirmation(confirm)))
+            known.update((id, missing) for id, is_known in zip(shard_ids, answers, strict=True) if is_known)
+    return known
 
 
 def result_of(position: int, outgoing: Outgoing, due_ms: int) -> SendResult:
-    """What became of a message that was asked to be stored; `due_ms` is 0 where its id was known."""
+    """The result of a stored message; `due_ms` is 0 where its id was known."""
     if due_ms:
         return SendResult(position, outgoing.id, SendOutcome.SENT, due_ms)
-    # A generated id can only be known from an earlier try of this same send, whose reply was lost.
+    # A generated id can be known only from an earlier try of the same send, whose reply was lost.
     outcome = SendOutcome.SENT if outgoing.generated else SendOutcome.DUPLICATE
     return SendResult(position, outgoing.id, outcome)
 
 
 def is_repeatable(messages: Sequence[Outgoing], policy: Policy, settings: ProducerSettings) -> bool:
-    """Whether all of them are known to the server for as long as their send may be tried, or that does not matter."""
+    """Whether the server knows all ids for as long as this producer may retry, or duplicates are accepted."""
     if settings.at_least_once:
         return True
     # The last try begins within the patience; it connects, and waits for its reply.
@@ -103,12 +82,12 @@ def is_repeatable(messages: Sequence[Outgoing], policy: Policy, settings: Produc
 
 
 def _confirmation(confirm: Confirm) -> Call[Missing | None]:
-    """Result: what was wanted and what was got, None when it was reached."""
+    """Waits for the confirmation. Result: None when it was reached."""
     timeout_ms = duration_ms("timeout", confirm.timeout)
     wanted = f"{confirm.replicas} replicas" + (" and fsync" if confirm.fsync else "")
 
-    def decode(reply: Any) -> tuple[str, str] | None:
-        if isinstance(reply, RedisError):
+    def decode(reply: Any) -> Missing | None:
+        if isinstance(reply, Exception):
             return wanted, str(reply)
         disks, replicas = reply if confirm.fsync else (0, reply)
         if replicas >= confirm.replicas and disks >= confirm.fsync:

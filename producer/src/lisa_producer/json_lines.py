@@ -1,10 +1,10 @@
-"""Messages as lines of JSON, as `lisa-producer load` takes them.
+"""Messages as lines of JSON, the input of `lisa-producer load`.
 
 {"topic": "orders", "body": {"order": 7}, "delay": "15m", "id": "order-7", "ttl": 3600, "max_retries": 3, "priority": 0,
  "headers": {"source": "shop"}}
 
-Only `body` must be there, and `topic` where none is given for the whole file. `at` takes the place of `delay`: a time
-in ISO 8601 with its zone. Durations are seconds, or text such as "15m".
+Only `body` is required, and `topic` unless the command names one. `at` replaces `delay`: a time in ISO 8601 with its
+zone. Durations are seconds, or text such as "15m".
 """
 
 import json
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from lisa_common.cli import read_duration, read_moment
-from lisa_common.errors import InvalidInput
+from lisa_common.errors import ByteCount, InvalidInput
 from lisa_common.validation import Duration, check_name
-from lisa_producer.loading import Loader
+from lisa_producer.bulk import BulkSender
 from lisa_producer.message import Message
 
 __all__ = ["MAX_LINE_BYTES", "Line", "load_lines", "read_line", "read_lines"]
@@ -25,56 +25,56 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a file. `text` is None where it is longer than any message may be."""
+    """One line of a file. `text` is None if the line is longer than any message may be."""
 
     number: int
     text: bytes | None
     bytes: int
-    """With its line break, and all that was passed over."""
+    """Size of the whole line, with its line break."""
 
 
 def read_lines(file: BinaryIO) -> Iterator[Line]:
-    """The lines of a file, one at a time in memory; empty ones too, for the sake of progress."""
+    """The lines of a file, one at a time in memory. Includes empty ones, as progress counts them."""
     number = 0
     while text := file.readline(MAX_LINE_BYTES):
         number += 1
         size = len(text)
         whole = size < MAX_LINE_BYTES or text.endswith(b"\n")
-        while not text.endswith(b"\n") and (text_on := file.readline(MAX_LINE_BYTES)):
-            size += len(text_on)
-            text = text_on if not whole else text + text_on
+        while not text.endswith(b"\n") and (part := file.readline(MAX_LINE_BYTES)):
+            size += len(part)
+            text = part if not whole else text + part
         yield Line(number, text if whole else None, size)
 
 
-def load_lines(loader: Loader[int], lines: Iterable[Line], topic: str | None) -> None:
-    """Sends all lines, named to the loader by their numbers; `topic` is for those that do not say."""
+def load_lines(sender: BulkSender[int], lines: Iterable[Line], topic: str | None) -> None:
+    """Sends all lines, with their numbers as keys; `topic` is the default."""
     for line in lines:
         try:
-            found = read_line(line, topic)
+            addressed = read_line(line, topic)
         except InvalidInput as error:
-            loader.refuse(line.number, error)
-            found = None
-        if found:
-            loader.add(line.number, *found, line.bytes)
+            sender.refuse(line.number, error)
+            addressed = None
+        if addressed:
+            sender.add(line.number, *addressed, line.bytes)
         else:
-            loader.progress(line.bytes)
-    loader.flush()
+            sender.progress(line.bytes)
+    sender.flush()
 
 
 def read_line(line: Line, topic: str | None) -> tuple[str, Message] | None:
-    """Topic and message of a line, None for an empty one; raises InvalidInput, which the producer may do as well."""
+    """Topic and message of a line, None for an empty one. Raises InvalidInput; the producer checks the values."""
     if line.text is None:
-        raise InvalidInput("line", f"of {line.bytes} bytes", f"at most {MAX_LINE_BYTES} bytes are")
+        raise InvalidInput("line", ByteCount(line.bytes), f"at most {MAX_LINE_BYTES} bytes")
     if not line.text.strip():
         return None
     fields = _object(line.text)
     if unknown := fields.keys() - {"topic", "body", *_READERS}:
-        raise InvalidInput("field", min(unknown), f"{', '.join(('topic', 'body', *_READERS))} are")
+        raise InvalidInput("field", min(unknown), f"one of {', '.join(('topic', 'body', *_READERS))}")
     if "body" not in fields:
-        raise InvalidInput("line", fields, "one with a body is")
+        raise InvalidInput("line", fields, "a JSON object with a body")
     named = fields.get("topic", topic)
     if named is None:
-        raise InvalidInput("line", fields, "without --topic, one that names its topic is")
+        raise InvalidInput("line", fields, "a JSON object with a topic, as --topic is not given")
     options = {name: read(name, fields[name]) for name, read in _READERS.items() if fields.get(name) is not None}
     return check_name("topic", named), Message(body=fields["body"], **options)
 
@@ -83,14 +83,14 @@ def _object(text: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidInput("line", text.decode("utf-8", "replace").strip(), f"a JSON object is ({error})") from None
+        raise InvalidInput("line", text.decode("utf-8", "replace").strip(), f"a JSON object ({error})") from None
     if not isinstance(fields, dict):
-        raise InvalidInput("line", fields, "a JSON object is")
+        raise InvalidInput("line", fields, "a JSON object")
     return fields
 
 
 def _duration(name: str, value: Any) -> Duration:
-    # Anything but text is for the producer to judge.
+    # The producer checks values that are not text.
     return read_duration(name, value) if isinstance(value, str) else value
 
 

@@ -10,17 +10,10 @@ from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
 from lisa_common.protocol.registry import Topics
 from lisa_common.validation import Duration
-from lisa_producer import by_id, core
-from lisa_producer.aio_gathering import AsyncGatherer
+from lisa_producer import sent_message, single_send
+from lisa_producer.async_coalescing import AsyncCoalescer
 from lisa_producer.batch import open_batch
-from lisa_producer.message import (
-    Confirm,
-    Message,
-    PartialSend,
-    SendReport,
-    SendResult,
-    due_argument,
-)
+from lisa_producer.message import Confirm, Message, PartialSend, SendReport, SendResult, due_argument
 from lisa_producer.settings import ProducerSettings
 
 __all__ = ["AsyncProducer"]
@@ -29,7 +22,7 @@ T = TypeVar("T")
 
 
 class AsyncProducer:
-    """Sends messages from the tasks of one event loop. Promises what `Producer` promises."""
+    """Sends messages from the tasks of one event loop, with the guarantees of `Producer`."""
 
     def __init__(
         self,
@@ -42,7 +35,7 @@ class AsyncProducer:
         self._confirm = confirm
         self._topics = Topics(self._settings.prefix)
         self._connection = AsyncConnection.of(self._settings, name="lisa-producer", url=url)
-        self._calls = AsyncGatherer(self._connection, self._settings)
+        self._coalescer = AsyncCoalescer(self._connection, self._settings)
 
     async def send(
         self,
@@ -60,17 +53,10 @@ class AsyncProducer:
     ) -> SendResult:
         """Sends one message; see `Producer.send`."""
         message = Message(
-            body=body,
-            delay=delay,
-            at=at,
-            id=id,
-            ttl=ttl,
-            max_retries=max_retries,
-            priority=priority,
-            headers=headers,
+            body=body, delay=delay, at=at, id=id, ttl=ttl, max_retries=max_retries, priority=priority, headers=headers
         )
-        return await self._calls.run(
-            topic, core.send(self._topics, topic, message, self._settings, confirm or self._confirm)
+        return await self._coalescer.run(
+            topic, single_send.send(self._topics, topic, message, self._settings, confirm or self._confirm)
         )
 
     async def send_many(
@@ -81,19 +67,19 @@ class AsyncProducer:
         on_result: Callable[[SendResult], object] | None = None,
         confirm: Confirm | None = None,
     ) -> SendReport:
-        """Sends messages in batches; see `Producer.send_many`. The messages may come asynchronously too."""
+        """Sends messages in batches; see `Producer.send_many`. Takes asynchronous iterables, too."""
         report = SendReport()
-        tell = on_result or report.results.append
+        take_result = on_result or report.results.append
         batch = await self._run(open_batch(self._topics, topic, self._settings, confirm or self._confirm))
 
         async def flush() -> None:
             for result in await self._run(batch.flush()):
                 report.count(result)
-                tell(result)
+                take_result(result)
             if batch.broken:
                 raise PartialSend(topic, report) from batch.broken
 
-        async for message in _each(messages):
+        async for message in _iterate(messages):
             if batch.add(message):
                 await flush()
         await flush()
@@ -103,22 +89,27 @@ class AsyncProducer:
 
     async def cancel(self, topic: str, id: str) -> CancelOutcome:
         """Cancels a message that was not delivered yet; see `CancelOutcome`."""
-        return await self._calls.run(topic, by_id.cancel(self._topics, topic, id, self._settings.patience_s))
+        return await self._coalescer.run(topic, sent_message.cancel(self._topics, topic, id, self._settings.patience_s))
 
     async def reschedule(
         self, topic: str, id: str, *, delay: Duration | None = None, at: datetime | None = None
     ) -> RescheduleOutcome:
-        """Gives a message that is waiting, or to be retried, another due time; others are left as they are."""
+        """Gives a waiting message, or one to be retried, another due time; leaves others unchanged.
+
+        Raises InvalidInput; see `RescheduleOutcome`.
+        """
         due = due_argument(delay, at)
-        return await self._calls.run(topic, by_id.reschedule(self._topics, topic, id, due, self._settings.patience_s))
+        return await self._coalescer.run(
+            topic, sent_message.reschedule(self._topics, topic, id, due, self._settings.patience_s)
+        )
 
     async def find(self, topic: str, id: str) -> Found | None:
-        """Where a message stands: state, due time, attempts; None when it is not known (any more)."""
-        return await self._calls.run(topic, by_id.find(self._topics, topic, id))
+        """State, due time and attempts of a message; None when it is unknown, or no longer known."""
+        return await self._coalescer.run(topic, sent_message.find(self._topics, topic, id))
 
     async def close(self) -> None:
-        """Closes the connections. Calls that wait for their turn end with Unreachable."""
-        self._calls.close()
+        """Closes the connections. Queued calls end with Unreachable."""
+        self._coalescer.close()
         await self._connection.close()
 
     async def _run(self, flow: Flow[T]) -> T:
@@ -128,15 +119,12 @@ class AsyncProducer:
         return self
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
 
 
-async def _each(messages: Iterable[Message] | AsyncIterable[Message]) -> AsyncIterator[Message]:
+async def _iterate(messages: Iterable[Message] | AsyncIterable[Message]) -> AsyncIterator[Message]:
     if isinstance(messages, AsyncIterable):
         async for message in messages:
             yield message

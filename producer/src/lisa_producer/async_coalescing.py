@@ -1,0 +1,185 @@
+"""Calls that tasks share: requests made during a call go out with the next one. `coalescing` is the twin."""
+
+import asyncio
+import time
+from collections import defaultdict, deque
+from collections.abc import Coroutine, Hashable
+from typing import Any, TypeVar
+
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.errors import LisaError
+from lisa_common.validation import check_name
+from lisa_producer.request_queue import MAX_QUEUED_BATCHES, PendingRequest, RequestQueue
+from lisa_producer.settings import ProducerSettings
+from lisa_producer.shared_flow import Request, SharedFlow
+
+__all__ = ["AsyncCoalescer"]
+
+T = TypeVar("T")
+
+
+class _TaskRequest(PendingRequest):
+    """A request of a task, which waits for a future."""
+
+    __slots__ = ()
+
+    def is_abandoned(self) -> bool:
+        """Whether the task was cancelled. Its future shows that before the task itself has run."""
+        return bool(self.waiter.cancelled())
+
+
+class AsyncCoalescer:
+    """Drives the flows of many tasks over few calls.
+
+    A request whose key has no call under way is sent at once. A sender task carries the requests that queue up
+    meanwhile, so that a cancelled caller affects no other; its request is not sent unless it is under way already.
+    """
+
+    def __init__(self, connection: AsyncConnection, settings: ProducerSettings) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._max_bytes = MAX_QUEUED_BATCHES * settings.batch_bytes
+        self._queues: dict[Hashable, RequestQueue | Request] = {}
+        """By key; a `Request` where one call is under way and nothing waits."""
+        self._queued_bytes: dict[str, int] = defaultdict(int)
+        """By topic."""
+        self._blocked: dict[str, deque[asyncio.Future[None]]] = {}
+        """Callers that wait until there is room, by topic."""
+        self._senders: set[asyncio.Task[None]] = set()
+
+    def run(self, topic: str, flow: SharedFlow[T]) -> Coroutine[Any, Any, T]:
+        """Drives a flow to its result, with the producer's patience. Waits while the topic's queue is full."""
+        deadline = time.monotonic() + self._settings.patience_s
+        if self._queued_bytes and self._is_full(check_name("topic", topic)):
+            return self._run_blocked(topic, flow, deadline)
+        return self._drive(flow, deadline)
+
+    async def _drive(self, flow: SharedFlow[T], deadline: float) -> T:
+        # Few nested coroutines: with thousands of callers each level costs time in every one.
+        try:
+            request: Any = next(flow)
+            while True:
+                try:
+                    queue: Any = self._queues.setdefault(request.key, request)
+                    if queue is request:
+                        result = await self._send_unshared(request, deadline)
+                    else:
+                        pending = self._enqueue(queue, request, deadline)
+                        try:
+                            await pending.waiter
+                        finally:
+                            self._dequeue(request)
+                        result = pending.outcome
+                    if isinstance(result, LisaError):
+                        raise result
+                except LisaError as error:
+                    request = flow.throw(error)
+                else:
+                    request = flow.send(result)
+        except StopIteration as stop:
+            end: T = stop.value
+            return end
+
+    async def _send_unshared(self, request: Request, deadline: float) -> Any:
+        failure: LisaError | None = None
+        try:
+            [result] = await self._connection.run(request.make([request.item]), deadline=deadline)
+            if isinstance(result, LisaError):
+                failure = result
+        except LisaError as error:
+            failure = error
+            raise
+        finally:
+            self._end_unshared(request, failure)
+        return result
+
+    def _end_unshared(self, request: Request, failure: LisaError | None) -> None:
+        """Starts a sender for the requests that queued up behind an unshared call."""
+        queue = self._queues[request.key]
+        # When an event loop ends, all tasks are cancelled; no new one must start.
+        if isinstance(queue, Request) or all(pending.is_abandoned() for pending in queue.pending):
+            del self._queues[request.key]
+            return
+        queue.failure = failure
+        sender = asyncio.create_task(self._send_queued(queue))
+        self._senders.add(sender)
+        sender.add_done_callback(self._senders.discard)
+
+    def _enqueue(self, queue: RequestQueue | Request, request: Request, deadline: float) -> PendingRequest:
+        if isinstance(queue, Request):
+            queue = self._queues[request.key] = RequestQueue(queue, self._settings)
+        pending = _TaskRequest(queue, request, deadline, asyncio.get_running_loop().create_future())
+        queue.pending.append(pending)
+        self._queued_bytes[request.topic] += request.size
+        return pending
+
+    async def _send_queued(self, queue: RequestQueue) -> None:
+        try:
+            while queue.pending:
+                _wake(queue.expire())
+                if batch := queue.take_batch():
+                    _wake(queue.settle(await self._call(queue.first, [pending.item for pending in batch])))
+                # Woken callers may have more for the next call. After a failure it waits a while.
+                await asyncio.sleep(queue.delay_s)
+        finally:
+            _wake(queue.abort())
+            del self._queues[queue.first.key]
+            _wake(queue.close())
+
+    async def _call(self, request: Request, items: list[Any]) -> list[Any]:
+        try:
+            return await self._connection.run(request.make(items))
+        except LisaError as error:
+            return [error] * len(items)
+
+    def _is_full(self, topic: str) -> bool:
+        return self._queued_bytes.get(topic, 0) >= self._max_bytes
+
+    async def _run_blocked(self, topic: str, flow: SharedFlow[T], deadline: float) -> T:
+        was_first = False
+        while self._is_full(topic):
+            waiter = asyncio.get_running_loop().create_future()
+            blocked = self._blocked.setdefault(topic, deque())
+            (blocked.appendleft if was_first else blocked.append)(waiter)
+            was_first = True
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if not waiter.cancelled():
+                    self._admit(topic)
+                raise
+        try:
+            return await self._drive(flow, deadline)
+        finally:
+            # Even if this caller queued nothing, the next one must not wait for it.
+            self._admit(topic)
+
+    def _dequeue(self, request: Request) -> None:
+        self._queued_bytes[request.topic] -= request.size
+        if self._queued_bytes[request.topic] <= 0:
+            del self._queued_bytes[request.topic]
+        if self._blocked:
+            self._admit(request.topic)
+
+    def _admit(self, topic: str) -> None:
+        """Wakes the first blocked caller, if there is room."""
+        blocked = None if self._is_full(topic) else self._blocked.get(topic)
+        while blocked:
+            waiter = blocked.popleft()
+            if not blocked:
+                del self._blocked[topic]
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def close(self) -> None:
+        """Finishes all pending requests that are not under way."""
+        for queue in self._queues.values():
+            if isinstance(queue, RequestQueue):
+                _wake(queue.close())
+
+
+def _wake(finished: list[PendingRequest]) -> None:
+    for pending in finished:
+        if not pending.waiter.done():
+            pending.waiter.set_result(None)

@@ -1,0 +1,152 @@
+"""Requests of one key that wait for their shared call, without I/O.
+
+While one call is under way, further requests queue up; the next call carries them all. So calls grow with the load, and
+few connections serve any number of callers. `coalescing` drives the queues for threads, `async_coalescing` for tasks.
+"""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from lisa_common.backoff import RECONNECT
+from lisa_common.errors import LisaError, NoFreeConnection, OutcomeUnknown, Refused, ServerError, Unreachable
+from lisa_producer.settings import ProducerSettings
+from lisa_producer.shared_flow import Request
+
+__all__ = ["MAX_QUEUED_BATCHES", "PendingRequest", "RequestQueue"]
+
+T = TypeVar("T")
+
+MAX_QUEUED_BATCHES = 4
+"""Full batches, in bytes, that may be queued for a topic; further callers block."""
+
+_LATE = 0.1
+"""Share of `timeout_s`: a request that is overdue by more than this is not tried again after a failed call."""
+
+
+class PendingRequest:
+    """A request in a queue, or in the call under way."""
+
+    __slots__ = ("abandoned", "deadline", "done", "item", "outcome", "queue", "size", "unknown", "waiter")
+
+    def __init__(self, queue: "RequestQueue", request: Request, deadline: float, waiter: Any) -> None:
+        self.queue = queue
+        self.item = request.item
+        self.size = request.size
+        self.deadline = deadline
+        self.waiter = waiter
+        """Wakes the caller: a lock or a future."""
+        self.unknown: OutcomeUnknown | None = None
+        """Why an earlier try may have been carried out."""
+        self.abandoned = False
+        self.done = False
+        self.outcome: Any = None
+
+    def is_abandoned(self) -> bool:
+        """Whether the caller stopped waiting."""
+        return self.abandoned
+
+    def finish(self, outcome: Any) -> None:
+        """Sets the result, or the error, of the request."""
+        if self.unknown is not None and isinstance(outcome, Unreachable | Refused):
+            # The last try did nothing, but an earlier one may have.
+            outcome, cause = _own_error(self.unknown), outcome
+            outcome.__cause__ = cause
+        self.done, self.outcome = True, outcome
+
+
+class RequestQueue:
+    """Requests that may share a call. A queue exists only while requests wait."""
+
+    under_way: Sequence[PendingRequest] = ()
+    leader: PendingRequest | None = None
+    failure: LisaError | None = None
+    """Error of the latest call."""
+    failures = 0
+    delay_s = 0.0
+    """Delay before the next call."""
+    closed = False
+
+    def __init__(self, first: Request, settings: ProducerSettings) -> None:
+        self.first = first
+        """The request whose call was under way when the queue was created."""
+        self.settings = settings
+        self.pending: deque[PendingRequest] = deque()
+
+    def take_batch(self) -> list[PendingRequest]:
+        """The requests of the next call, within the limits of a batch; may be empty."""
+        batch: list[PendingRequest] = []
+        self.under_way = batch
+        left = self.settings.batch_bytes
+        while self.pending and len(batch) < self.settings.batch_messages:
+            request = self.pending[0]
+            if not request.is_abandoned():
+                left -= request.size
+                if left < 0 and batch:
+                    break
+                batch.append(request)
+            self.pending.popleft()
+        return batch
+
+    def settle(self, results: Sequence[Any]) -> list[PendingRequest]:
+        """Takes the results of the call under way. Returns the finished requests; the others go back to the front."""
+        batch, self.under_way = self.under_way, ()
+        self.failure = next((result for result in results if isinstance(result, ServerError)), None)
+        retryable = [isinstance(result, LisaError) and self._is_retryable(result) for result in results]
+        self.failures = self.failures + 1 if any(retryable) else 0
+        self.delay_s = RECONNECT.compute(self.failures) if self.failures else 0.0
+        latest = time.monotonic() + self.delay_s
+        finished: list[PendingRequest] = []
+        retries: list[PendingRequest] = []
+        for request, result, may_retry in zip(batch, results, retryable, strict=True):
+            if isinstance(result, OutcomeUnknown):
+                request.unknown = request.unknown or result
+            if may_retry and latest <= request.deadline and not self.closed:
+                retries.append(request)
+            else:
+                request.finish(_own_error(result))
+                finished.append(request)
+        self.pending.extendleft(reversed(retries))
+        return finished
+
+    def _is_retryable(self, error: LisaError) -> bool:
+        if isinstance(error, OutcomeUnknown):
+            return self.first.repeatable
+        return isinstance(error, Unreachable | Refused)
+
+    def abort(self) -> list[PendingRequest]:
+        """Ends a call that was interrupted between request and reply. Returns the finished requests."""
+        # The interrupt may have come while a request was in both `pending` and `under_way`.
+        self.pending = deque(request for request in self.pending if request not in self.under_way)
+        error = OutcomeUnknown("the call was interrupted before the reply")
+        return self.settle([error] * len(self.under_way))
+
+    def expire(self) -> list[PendingRequest]:
+        """Finishes requests that waited too long behind failed calls. Returns these."""
+        expired: list[PendingRequest] = []
+        if isinstance(self.failure, Unreachable | OutcomeUnknown) and not isinstance(self.failure, NoFreeConnection):
+            latest = time.monotonic() - _LATE * self.settings.timeout_s
+            while self.pending and self.pending[0].deadline < latest:
+                request = self.pending.popleft()
+                request.finish(Unreachable(f"{self.failure}; this call waited behind the failed one"))
+                expired.append(request)
+        return expired
+
+    def close(self) -> list[PendingRequest]:
+        """Finishes all pending requests, and stops retries. Returns the finished requests."""
+        self.closed = True
+        finished = list(self.pending)
+        self.pending.clear()
+        for request in finished:
+            request.finish(Unreachable("the producer was closed; nothing was done"))
+        return finished
+
+
+def _own_error(result: T) -> T:
+    """Copies a server error, as an error that several callers raise would mix their tracebacks; other results as is."""
+    if not isinstance(result, ServerError):
+        return result
+    copy = type(result)(*result.args)
+    copy.__cause__ = result
+    return copy

@@ -1,0 +1,93 @@
+"""Sending one message, without I/O: a flow for both clients, whose calls several callers share."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from lisa_common.errors import LisaError, NotConfirmed, Resharded
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import Flow
+from lisa_common.protocol.producing import Outgoing, new_ids
+from lisa_common.protocol.registry import Topics
+from lisa_producer import layout_requests
+from lisa_producer.message import Confirm, Message, SendResult
+from lisa_producer.settings import ProducerSettings
+from lisa_producer.shard_send import Missing, find_in_former, is_repeatable, result_of, store
+from lisa_producer.shared_flow import Request, SharedFlow
+
+__all__ = ["send"]
+
+_Results = list[SendResult | LisaError | None]
+"""One for each message; None where its shard is closed."""
+
+_Key = tuple[int, Confirm | None, bool, bool]
+"""What messages of one call have in common: shard, confirmation, whether repeatable, whether a shard was closed."""
+
+_OVERHEAD = 200
+"""Bytes that a queued message takes beside its content; its id takes at most as many."""
+
+
+def send(
+    topics: Topics, topic: str, message: Message, settings: ProducerSettings, confirm: Confirm | None
+) -> SharedFlow[SendResult]:
+    """Sends one message; raises InvalidInput before anything is written."""
+    layout = declared = topics.known(topic, declared=True)
+    if layout is None:
+        layout = topics.known(topic) or (yield layout_requests.resolve(topics, topic))
+    outgoing = message.outgoing(layout.policy, new_ids(1)[0])
+    if declared is None:
+        layout = yield layout_requests.declare(topics, topic)
+    rerouted = False
+    while True:
+        result: SendResult | None = yield _request(layout, outgoing, settings, confirm, rerouted=rerouted)
+        if result is not None:
+            return result
+        layout = yield layout_requests.resolve_after_reshard(topics, layout)
+        # The first try of a repeated send may have come before the reshard.
+        rerouted = True
+
+
+def _request(
+    layout: Layout, outgoing: Outgoing, settings: ProducerSettings, confirm: Confirm | None, *, rerouted: bool
+) -> Request:
+    """Requests a send. Result: a `SendResult`, None where the shard is closed."""
+    keys = layout.home(outgoing.id)
+    # Messages that may not be sent twice get calls of their own, so that the others can be retried.
+    repeatable = is_repeatable((outgoing,), layout.policy, settings)
+    # By identity, which costs less than a hash of the keys: they live as long as the queue.
+    key = (id(keys), confirm, repeatable, rerouted)
+    if layout.former:
+        make = partial(_send_unless_known, layout, keys, key)
+    else:
+        make = partial(_send_part, keys, confirm, repeatable)
+    return Request(key, outgoing, make, layout.topic, len(outgoing.content) + _OVERHEAD, repeatable)
+
+
+def _send_unless_known(layout: Layout, keys: ShardKeys, key: _Key, batch: Sequence[Outgoing]) -> Flow[_Results]:
+    """As `_send_part`, without messages that former shards know."""
+    _, confirm, repeatable, rerouted = key
+    known = yield from find_in_former(layout, batch, confirm, generated_too=rerouted)
+    new = [m for m in batch if m.id not in known]
+    sent = iter((yield from _send_part(keys, confirm, repeatable, new)) if new else ())
+    return [_known(layout.topic, m, known[m.id]) if m.id in known else next(sent) for m in batch]
+
+
+def _known(topic: str, outgoing: Outgoing, missing: Missing | None) -> SendResult | LisaError:
+    """The result of a message that a former shard knows."""
+    return NotConfirmed(topic, [outgoing.id], *missing) if missing else result_of(0, outgoing, 0)
+
+
+def _send_part(
+    keys: ShardKeys,
+    confirm: Confirm | None,
+    repeatable: bool,  # noqa: FBT001 - bound, by `_request`
+    messages: Sequence[Outgoing],
+) -> Flow[_Results]:
+    """Sends to one shard."""
+    try:
+        dues, missing = yield from store(keys, messages, confirm, repeatable=repeatable)
+    except Resharded:
+        return [None] * len(messages)
+    if missing:
+        return [NotConfirmed(keys.topic, [m.id], *missing) for m in messages]
+    return [result_of(0, m, due_ms) for m, due_ms in zip(messages, dues, strict=True)]
