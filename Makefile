@@ -54,7 +54,7 @@ check: .venv/synced ## lint, formatting, floors, types, Lua scripts
 	$(RUN) ruff format --check
 	$(RUN) lint-imports --no-logo
 	$(RUN) mypy
-	$(RUN) python -m lint
+	PYTHONPATH=tests $(RUN) python -m lint
 
 format: .venv/synced ## format, and mend what ruff can mend by itself
 	$(RUN) ruff format

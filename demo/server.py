@@ -68,7 +68,7 @@ class Server:
 
     def held(self, consumer: str) -> Iterator[tuple[str, int]]:
         """The deliveries which are a consumer's own just now, as pairs of message id and attempt."""
-        calls = [consuming.held(keys, GROUP, consumer, limit=_MANY) for keys in self._shards()]
+        calls = [consuming.list_pending(keys, GROUP, consumer, limit=_MANY) for keys in self._shards()]
         entries: list[list[Entry]] = self._connection.execute(calls)
         for entry in (entry for of_shard in entries for entry in of_shard):
             if entry.id is not None:

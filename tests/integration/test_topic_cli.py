@@ -12,7 +12,7 @@ from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming
 from lisa_common.protocol.call import Call, Flow, command
-from lisa_common.protocol.producing import close
+from lisa_common.protocol.producing import close_shard
 from lisa_common.protocol.registry import read_mark
 from lisa_manager.operator.topics import Dropped, drop_topic
 from support import keys_left
@@ -125,7 +125,7 @@ def resharded(orders: Queue, declare: Callable[..., Policy]) -> Layout:
     """The topic "orders", two shards of today and one of before, with two groups."""
     layout = Layout(orders.keys.prefix, "orders", declare(shards=2, former=(1,)))
     orders.connection.execute([consuming.join(keys, name) for keys in layout.ever for name in ("billing", "audit")])
-    orders.connection.call(close(layout.former[0][0], []))
+    orders.connection.call(close_shard(layout.former[0][0], []))
     return layout
 
 

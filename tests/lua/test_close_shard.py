@@ -3,13 +3,13 @@
 import pytest
 
 from lisa_common.errors import Resharded
-from lisa_common.protocol.producing import close
+from lisa_common.protocol.producing import close_shard
 from support.queue import Queue
 
 
 def known(queue: Queue, *ids: str) -> list[bool]:
     """Closes the shard and asks for ids."""
-    return queue.connection.call(close(queue.keys, ids, now_ms=queue.now_ms))
+    return queue.connection.call(close_shard(queue.keys, ids, now_ms=queue.now_ms))
 
 
 def test_nothing_new_is_taken(queue: Queue) -> None:

@@ -11,7 +11,7 @@ ALL = 1_000
 
 def go(queue: Queue, *, limit: int = 0, group: str = "g") -> tuple[str, int]:
     """Takes one step."""
-    told: tuple[str, int] = queue.connection.call(managing.disband(queue.keys, group, limit=limit))
+    told: tuple[str, int] = queue.connection.call(managing.drop_group(queue.keys, group, limit=limit))
     return told
 
 

@@ -18,7 +18,7 @@ def _read(queue: Queue, state: State, start: Point = START, end: Point = END, li
     found: list[Listed] = []
     rest: Point | None = start
     while rest:
-        page = queue.connection.call(paging.page(queue.keys, state, rest, end, limit=limit))
+        page = queue.connection.call(paging.list_messages(queue.keys, state, rest, end, limit=limit))
         found += page.messages
         rest = page.rest
     return found
@@ -68,11 +68,11 @@ def test_dead_letter_without_record_or_failure(queue: Queue) -> None:
 def test_large_records_close_a_page(queue: Queue) -> None:
     """A page ends before the record that it has no room for, and the next begins with it. The first always fits."""
     queue.send_all([outgoing(id, due="+1000", body=b"x" * 1000) for id in "abcde"])
-    page = queue.connection.call(paging.page(queue.keys, State.WAITING, START, END, max_bytes=2500))
+    page = queue.connection.call(paging.list_messages(queue.keys, State.WAITING, START, END, max_bytes=2500))
     assert [message.id for message in page.messages] == ["a", "b"]
     assert page.rest
     assert [message.id for message in _read(queue, State.WAITING, page.rest)] == ["c", "d", "e"]
-    alone = queue.connection.call(paging.page(queue.keys, State.WAITING, START, END, max_bytes=10))
+    alone = queue.connection.call(paging.list_messages(queue.keys, State.WAITING, START, END, max_bytes=10))
     assert [message.id for message in alone.messages] == ["a"]
 
 
@@ -80,7 +80,7 @@ def test_large_records_close_a_page(queue: Queue) -> None:
 def test_what_moves_between_pages_hides_nothing(queue: Queue, gone: str) -> None:
     """The page begins at the same place when the message there, or one before it, has gone, or one has come."""
     queue.send_all([outgoing(id, due="+1000") for id in "abcde"])
-    page = queue.connection.call(paging.page(queue.keys, State.WAITING, START, END, limit=2))
+    page = queue.connection.call(paging.list_messages(queue.keys, State.WAITING, START, END, limit=2))
     queue.cancel(gone)
     queue.send("0", due="+1000")
     assert page.rest

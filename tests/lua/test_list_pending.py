@@ -6,7 +6,7 @@ from support.queue import Queue, outgoing
 
 
 def _held(queue: Queue, consumer: str, **options: object) -> list[str | None]:
-    call = consuming.held(queue.keys, "g", consumer, **({"limit": 100} | options))  # type: ignore[arg-type]
+    call = consuming.list_pending(queue.keys, "g", consumer, **({"limit": 100} | options))  # type: ignore[arg-type]
     return [entry.id for entry in queue.connection.call(call)]
 
 
@@ -20,7 +20,7 @@ def test_only_the_consumers_own_and_pending(queue: Queue) -> None:
     assert _held(queue, "c1") == ["b", "c"]
     assert _held(queue, "c2") == ["d"]
     assert _held(queue, "nobody") == []
-    (entry, _) = queue.connection.call(consuming.held(queue.keys, "g", "c1", limit=2))
+    (entry, _) = queue.connection.call(consuming.list_pending(queue.keys, "g", "c1", limit=2))
     assert entry == b.entry
 
 

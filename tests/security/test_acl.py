@@ -100,7 +100,7 @@ def _deliver(queue: Queue, groups: list[str]) -> None:
     for group in groups:
         taken = queue.read(group)
         queue.extend("c", *taken)
-        queue.connection.call(consuming.held(queue.keys, group, "c", limit=1))
+        queue.connection.call(consuming.list_pending(queue.keys, group, "c", limit=1))
         queue.connection.call(command("XREVRANGE", queue.keys.of("ready"), "+", "-", "COUNT", 1))  # as Spark's reader
         queue.release(taken[0])
         queue.ack(*taken[1:], *queue.read(group))
@@ -212,7 +212,7 @@ def _operate(server: Server, queue: Queue, commands: Commands, admin: Connection
     with Connection(reader, name="reader") as connection:
         for state in (State.WAITING, State.RETRY, State.GARBAGE):
             connection.run(paging.split(queue.keys, state, paging.START, paging.END, 1))
-            assert connection.call(paging.page(queue.keys, state, paging.START, paging.END)).messages
+            assert connection.call(paging.list_messages(queue.keys, state, paging.START, paging.END)).messages
     for words in (
         *(["topic", "set", OURS, "--max-retries", "3"], ["topic", "list"], ["status"], ["show", OURS, "w"]),
         *(["doctor"], ["group", "list", OURS], ["garbage", "list", OURS], ["garbage", "replay", OURS, "d"]),

@@ -57,7 +57,7 @@ async def _work(server: Server) -> None:
         [delivery] = await consumer.read(wait=10)
         assert await consumer.ack(delivery) == ["acked"]
     with Connection(user_url(server, RoleName.READER, PREFIX)) as reader:
-        page = paging.page(ShardKeys(PREFIX, OURS), State.WAITING, paging.START, paging.END)
+        page = paging.list_messages(ShardKeys(PREFIX, OURS), State.WAITING, paging.START, paging.END)
         assert [message.id for message in reader.call(page).messages] == ["later"]
     with Producer(settings=sending) as blocking:
         assert blocking.cancel(OURS, "later") == "cancelled"

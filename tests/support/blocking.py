@@ -179,7 +179,7 @@ class Life:
         return lambda entries: consuming.release(self.keys, group, entries, now_ms=self.queue.now_ms)
 
     def _pass(self, group: str) -> Callable[[Sequence[Entry]], Call[Any]]:
-        return lambda entries: consuming.pass_over(self.keys, group, entries, _POLICY, now_ms=self.queue.now_ms)
+        return lambda entries: consuming.skip(self.keys, group, entries, _POLICY, now_ms=self.queue.now_ms)
 
     def _nack(self, group: str, *, rejected: bool = False) -> Callable[[Sequence[Entry]], Call[Any]]:
         def call(entries: Sequence[Entry]) -> Call[Any]:
@@ -302,9 +302,9 @@ def look(blocks: Blocks, queue: Queue, ids: Sequence[str]) -> None:
         for id in ids:
             connection.call(script("inspect", keys, id=id, since="0-0", names=""))
     with blocks.step("list"):
-        page = connection.call(paging.page(keys, State.WAITING, START, END))
+        page = connection.call(paging.list_messages(keys, State.WAITING, START, END))
         while page.rest:
-            page = connection.call(paging.page(keys, State.WAITING, page.rest, END))
+            page = connection.call(paging.list_messages(keys, State.WAITING, page.rest, END))
 
 
 def drop_group(blocks: Blocks, queue: Queue, group: str) -> None:

@@ -160,8 +160,8 @@ class Queue:
         records = self.connection.call(fetch(self.keys, [entry.id or "" for entry in entries]))
         assert not isinstance(records, str)
         found = sort_entries(self.keys, group, entries, records, self.now_ms)
-        if found.pass_over:
-            self.pass_over(group, found.pass_over)
+        if found.skip:
+            self.skip(group, found.skip)
         if found.unreadable:
             self._do(consuming.nack(self.keys, group, found.unreadable, self.policy, now_ms=self.now_ms))
         return found.deliveries
@@ -170,9 +170,9 @@ class Queue:
         """Reads as a consumer does."""
         return self.judge(group, self.take(group, consumer, limit=limit))
 
-    def pass_over(self, group: str, entries: Sequence[Entry]) -> int:
+    def skip(self, group: str, entries: Sequence[Entry]) -> int:
         """Passes over entries. Result: how many messages had expired."""
-        expired: int = self._do(consuming.pass_over(self.keys, group, entries, self.policy, now_ms=self.now_ms))
+        expired: int = self._do(consuming.skip(self.keys, group, entries, self.policy, now_ms=self.now_ms))
         return expired
 
     def ack(self, *deliveries: Delivery) -> list[AckOutcome]:
@@ -257,7 +257,7 @@ class Queue:
 
     def end_copies(self, group: str, *ids: str) -> int:
         """Ends a group's copies of messages, all in one call."""
-        done, ended = self._do(managing.leave(self.keys, group, ids))
+        done, ended = self._do(managing.end_copies(self.keys, group, ids))
         assert done == len(ids)
         return int(ended)
 

@@ -168,9 +168,9 @@ class Core:
             policy = layouts[keys.topic].policy
             triage = sort_entries(keys, self.group, entries, records, now_ms)
             of_shards.setdefault(keys, []).extend(triage.deliveries)
-            skipped |= bool(triage.pass_over or triage.unreadable)
-            if triage.pass_over:
-                calls.append(consuming.pass_over(keys, self.group, triage.pass_over, policy))
+            skipped |= bool(triage.skip or triage.unreadable)
+            if triage.skip:
+                calls.append(consuming.skip(keys, self.group, triage.skip, policy))
             if triage.unreadable:
                 calls.append(consuming.nack(keys, self.group, triage.unreadable, policy))
             if lease_ms is not None and triage.deliveries:

@@ -8,7 +8,7 @@ from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, groups, producing
 from lisa_common.protocol.call import Call, Flow, command
-from lisa_common.protocol.registry import amend
+from lisa_common.protocol.registry import store_policy
 from lisa_common.validation import check_name
 from lisa_manager.shard_groups import drop_in_shard, group_names
 
@@ -59,9 +59,9 @@ def _change(prefix: str, topic: str, changed: Callable[[Layout], Policy]) -> Flo
         yield [consuming.open_stream(keys) for keys in after.ever if keys not in before.ever]
         # Every group has to be in the new shards before their first message.
         joined |= yield from _take_over_groups(before, after)
-        if (yield amend(prefix, topic, stored, after.policy)):
+        if (yield store_policy(prefix, topic, stored, after.policy)):
             break
-    yield [producing.close(keys, []) for keys in before.shards]
+    yield [producing.close_shard(keys, []) for keys in before.shards]
     yield from _reconcile_groups(before, after, joined)
     return before, after
 
@@ -128,7 +128,7 @@ def close_former(prefix: str, topic: str) -> Flow[list[int]]:
     layout, stored = yield from _read(prefix, topic)
     drained = []
     for number, shards in layout.former.items():
-        yield [producing.close(keys, []) for keys in shards]
+        yield [producing.close_shard(keys, []) for keys in shards]
         contents: list[Call[int]] = [command("EXISTS", *map(keys.of, CONTENTS)) for keys in shards]
         entries: list[Call[int]] = [command("XLEN", keys.of("ready")) for keys in shards]
         if not any((yield [*contents, *entries])):
@@ -136,5 +136,5 @@ def close_former(prefix: str, topic: str) -> Flow[list[int]]:
     if not drained:
         return []
     fields = layout.policy.model_dump(exclude_unset=True) | {"drained": (*layout.policy.drained, *drained)}
-    removed = yield amend(prefix, topic, stored, Policy.of(fields))
+    removed = yield store_policy(prefix, topic, stored, Policy.of(fields))
     return [len(layout.former[number]) for number in drained] if removed else []

@@ -82,7 +82,7 @@ def drop_in_shard(keys: ShardKeys, group: str, *, force: bool) -> Flow[int | Non
     ended = (yield from _end_failed(keys, group, gone=False)) if force else 0
     outcome = "more"
     while outcome == "more":
-        outcome, count = yield managing.disband(keys, group, limit=_STEP if force else 0)
+        outcome, count = yield managing.drop_group(keys, group, limit=_STEP if force else 0)
         ended += count
     if outcome == "owes":
         return None
@@ -124,6 +124,6 @@ def _pattern(group: str) -> bytes:
 def _end(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool) -> Flow[int]:
     done = ended = 0
     while done < len(ids):
-        count, ended_now = yield managing.leave(keys, group, ids[done : done + _STEP], gone=gone)
+        count, ended_now = yield managing.end_copies(keys, group, ids[done : done + _STEP], gone=gone)
         done, ended = done + count, ended + ended_now
     return ended

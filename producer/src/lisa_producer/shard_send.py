@@ -47,7 +47,7 @@ def find_in_former(
     known: dict[str, Missing | None] = {}
     for shards in layout.former.values():
         for keys, shard_ids in by_shard(ids, partial(home, shards)).items():
-            call = producing.close(keys, shard_ids)
+            call = producing.close_shard(keys, shard_ids)
             answers, missing = ((yield call), None) if confirm is None else (yield (call, _confirmation(confirm)))
             known.update((id, missing) for id, is_known in zip(shard_ids, answers, strict=True) if is_known)
     return known

@@ -19,15 +19,15 @@ __all__ = [
     "NackOutcome",
     "ack",
     "extend",
-    "held",
     "join",
     "join_beside",
+    "list_pending",
     "nack",
     "open_stream",
-    "pass_over",
     "read",
     "release",
     "server_time",
+    "skip",
 ]
 
 MAX_ERROR_CHARACTERS = 2_000
@@ -83,7 +83,7 @@ def read(
     )
 
 
-def held(
+def list_pending(
     keys: ShardKeys, group: str, consumer: str, *, after: str = "0-0", last: str = "+", limit: int
 ) -> Call[list[Entry]]:
     """Entries that a consumer has read and not settled, after one and up to another, at most `limit`, oldest first.
@@ -241,7 +241,7 @@ def extend(
     )
 
 
-def pass_over(keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = "") -> Call[int]:
+def skip(keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = "") -> Call[int]:
     """Acks entries that must not be delivered, and settles expired messages. Result: how many had expired.
 
     An entry of another group, or not of Lisa, is passed without its id: it has nothing to settle.
@@ -255,7 +255,7 @@ def pass_over(keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Pol
         group=group,
         policy=policy.as_json,
     )
-    return in_parts(call, len(entries), lambda done: pass_over(keys, group, entries[done:], policy, now_ms=now_ms))
+    return in_parts(call, len(entries), lambda done: skip(keys, group, entries[done:], policy, now_ms=now_ms))
 
 
 def new_seed() -> int:

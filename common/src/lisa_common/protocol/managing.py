@@ -16,13 +16,13 @@ __all__ = [
     "Reclaimed",
     "Swept",
     "Trimmed",
-    "disband",
-    "leave",
+    "drop_group",
+    "end_copies",
+    "forget_drop",
     "promote",
     "purge",
     "reclaim",
     "replay",
-    "retire",
     "sweep",
     "trim",
 ]
@@ -180,7 +180,7 @@ def purge(keys: ShardKeys, copies: Sequence[str]) -> Call[int]:
     return in_parts(call, len(copies), lambda done: purge(keys, copies[done:]))
 
 
-def leave(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool = True) -> Call[tuple[int, int]]:
+def end_copies(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool = True) -> Call[tuple[int, int]]:
     """Ends a group's copies of these messages; with `gone`, only if the group does not exist.
 
     Result: how many of the ids are done, from the first on, and how many copies were ended.
@@ -189,7 +189,7 @@ def leave(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool = True)
     return script("end_copies", keys, rows_of, decode=_leave, group=bytes_of(group), gone=int(gone))
 
 
-def disband(keys: ShardKeys, group: str, *, limit: int) -> Call[tuple[str, int]]:
+def drop_group(keys: ShardKeys, group: str, *, limit: int) -> Call[tuple[str, int]]:
     """Takes one step in dropping a group: ends its copies by up to `limit` entries, or destroys it if there are none.
 
     With a limit of 0 it ends nothing. Result: "more", "done", "gone" (the group did not exist) or "owes" (nothing
@@ -208,6 +208,6 @@ def _disband(reply: Any) -> tuple[str, int]:
     return outcome.decode(), number(ended)
 
 
-def retire(keys: ShardKeys, mark: Arg) -> Call[bool]:
+def forget_drop(keys: ShardKeys, mark: Arg) -> Call[bool]:
     """Forgets that a topic was dropped, if its mark is unchanged."""
     return script("forget_drop", keys, decode=bool, topic=keys.topic, mark=mark)

@@ -16,7 +16,7 @@ from lisa_common.model.scores import whole_ms
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.producing import State
 
-__all__ = ["END", "PAGED", "START", "Listed", "Page", "Point", "page", "split"]
+__all__ = ["END", "PAGED", "START", "Listed", "Page", "Point", "list_messages", "split"]
 
 PAGED = (State.WAITING, State.RETRY, State.GARBAGE)
 """The states that are stored as sets in order of time."""
@@ -60,7 +60,7 @@ class Page:
     rest: Point | None
 
 
-def page(
+def list_messages(
     keys: ShardKeys, state: State, start: Point, end: Point, *, limit: int = 1_000, max_bytes: int = 2 * 1024 * 1024
 ) -> Call[Page]:
     """The messages from `start`, included, up to `end`, excluded."""

@@ -83,7 +83,7 @@ def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now
     )
 
 
-def close(keys: ShardKeys, ids: Sequence[str], *, now_ms: Arg = "") -> Call[list[bool]]:
+def close_shard(keys: ShardKeys, ids: Sequence[str], *, now_ms: Arg = "") -> Call[list[bool]]:
     """Closes a shard to new messages for good. Result: for each id whether the shard knows it."""
 
     def decode(reply: Any) -> list[bool]:

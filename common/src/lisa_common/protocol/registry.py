@@ -19,7 +19,6 @@ __all__ = [
     "REFRESH_S",
     "Topic",
     "Topics",
-    "amend",
     "dropped_mark",
     "parse_registry",
     "parse_topic",
@@ -27,6 +26,7 @@ __all__ = [
     "read_mark",
     "read_registry",
     "registered",
+    "store_policy",
 ]
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ def _by_topic(place: str, reply: list[bytes]) -> dict[str, bytes]:
     return topics
 
 
-def amend(prefix: str, topic: str, before: bytes | None, policy: Policy | None) -> Call[bool]:
+def store_policy(prefix: str, topic: str, before: bytes | None, policy: Policy | None) -> Call[bool]:
     """Sets a topic's policy, or with None forgets the topic, if the registry still has the value `before`.
 
     Result: whether it had.

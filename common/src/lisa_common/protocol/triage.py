@@ -16,7 +16,7 @@ class Sorted:
     """The entries of one read from one shard, sorted by what to do with them."""
 
     deliveries: list[Delivery] = field(default_factory=list)
-    pass_over: list[Entry] = field(default_factory=list)
+    skip: list[Entry] = field(default_factory=list)
     unreadable: list[Nack] = field(default_factory=list)
 
 
@@ -27,7 +27,7 @@ def sort_entries(
     result = Sorted()
     for entry, data in zip(entries, records, strict=True):
         if entry.id is None or data is None or entry.group not in (None, group):
-            result.pass_over.append(entry._replace(id=None))
+            result.skip.append(entry._replace(id=None))
             continue
         try:
             record = None if is_cancelled(data) else unpack_record(data)
@@ -36,9 +36,9 @@ def sort_entries(
             continue
         if record is not None and (record.due_ms != entry.due_ms or entry.made_ms < record.sent_ms):
             # The entry of an earlier message with the same id, which may have been due at the same time.
-            result.pass_over.append(entry._replace(id=None))
+            result.skip.append(entry._replace(id=None))
         elif record is None or (record.expires_ms is not None and record.expires_ms <= now_ms):
-            result.pass_over.append(entry)
+            result.skip.append(entry)
         else:
             result.deliveries.append(delivery_of(keys, group, entry, record))
     return result

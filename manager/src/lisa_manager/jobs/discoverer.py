@@ -79,7 +79,7 @@ class Discoverer:
         else:
             done = {*layout.served} <= {*declared.served} or await self._reconcile(layout, declared, at_ms)
         if done:
-            await self._connection.call(managing.retire(layout.shards[0], mark))
+            await self._connection.call(managing.forget_drop(layout.shards[0], mark))
             self._problems.resolve(f"drop of {layout.topic}")
 
     async def _forget(self, layout: Layout, at_ms: int) -> bool:

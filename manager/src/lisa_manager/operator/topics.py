@@ -10,7 +10,7 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, managing, producing
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.consuming import server_time
-from lisa_common.protocol.registry import Topic, amend, dropped_mark, parse_topic, read_mark, read_registry
+from lisa_common.protocol.registry import Topic, dropped_mark, parse_topic, read_mark, read_registry, store_policy
 from lisa_common.validation import check_name
 from lisa_manager.operator.looking import GroupInfo, existing_as_stored, groups
 
@@ -41,7 +41,7 @@ def set_policy(prefix: str, topic: str, changes: dict[str, Any]) -> Flow[Policy]
         if stored is None:
             policy = yield from _as_dropped(prefix, topic, policy)
         # Managers, too, write here.
-        if (yield amend(prefix, topic, stored, policy)):
+        if (yield store_policy(prefix, topic, stored, policy)):
             return policy
 
 
@@ -88,10 +88,10 @@ def drop_topic(prefix: str, topic: str, *, force: bool) -> Flow[Dropped]:
         mark = dropped_mark(now, layout)
         # In this order, so that managers see the one or the other at any time.
         yield command("HSET", dropped_key(prefix), topic, mark)
-        if (yield amend(prefix, topic, stored, None)):
+        if (yield store_policy(prefix, topic, stored, None)):
             return Dropped(done=True, messages=gone.messages)
         # A reshard meanwhile has made shards that nobody has looked at.
-        yield managing.retire(layout.shards[0], mark)
+        yield managing.forget_drop(layout.shards[0], mark)
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ def _drop_shards(layout: Layout, gone: _Gone, *, force: bool) -> Flow[bool]:
     former = _former(layout)
     if former:
         # As a reshard that broke off may not have done.
-        yield [producing.close(keys, []) for keys in former]
+        yield [producing.close_shard(keys, []) for keys in former]
     for keys in layout.served:
         gone.groups |= yield from _group_names(keys)
     if not force:
@@ -151,6 +151,6 @@ def _make_again(layout: Layout, gone: _Gone) -> Flow[None]:
     if not gone.shards:
         return
     joined = [consuming.join(keys, name) for keys in layout.served for name in sorted(gone.groups)]
-    closed = [producing.close(keys, []) for keys in _former(layout)]
+    closed = [producing.close_shard(keys, []) for keys in _former(layout)]
     if joined or closed:
         yield [*joined, *closed]

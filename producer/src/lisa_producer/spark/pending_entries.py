@@ -123,8 +123,8 @@ class PendingEntries:
         triage = sort_entries(self.keys, self.group, fetched, records, now_ms)
         policy = yield from self._policy()
         calls: list[Call[Any]] = []
-        if triage.pass_over:
-            calls.append(consuming.pass_over(self.keys, self.group, triage.pass_over, policy))
+        if triage.skip:
+            calls.append(consuming.skip(self.keys, self.group, triage.skip, policy))
         if triage.unreadable:
             calls.append(consuming.nack(self.keys, self.group, triage.unreadable, policy))
         if calls:
@@ -160,7 +160,7 @@ class PendingEntries:
 
     def _skip(self, entries: Sequence[Entry]) -> Flow[None]:
         policy = yield from self._policy()
-        yield consuming.pass_over(self.keys, self.group, entries, policy)
+        yield consuming.skip(self.keys, self.group, entries, policy)
 
     def renew(self) -> Flow[None]:
         """Renews the leases of all pending entries."""
@@ -175,7 +175,7 @@ class PendingEntries:
         return layout.policy
 
     def _list(self, after: str, last: str = "+", limit: int = _ENTRIES) -> Flow[list[Entry]]:
-        call = consuming.held(self.keys, self.group, self.consumer, after=after, last=last, limit=limit)
+        call = consuming.list_pending(self.keys, self.group, self.consumer, after=after, last=last, limit=limit)
         try:
             entries: list[Entry] = yield call
         except NoGroup:

@@ -104,7 +104,7 @@ class SnapshotReader(DataSourceReader):
         rest: Point | None = partition.start
         with self._connect() as connection:
             while rest is not None:
-                call = paging.page(partition.keys, partition.state, rest, partition.end)
+                call = paging.list_messages(partition.keys, partition.state, rest, partition.end)
                 page = connection.call(call, patience_s=self._options.settings.patience_s)
                 if page.messages:
                     yield to_batch(
