@@ -12,9 +12,9 @@ from lisa_common.model.policy import Policy
 from lisa_common.protocol import consuming
 from lisa_common.protocol.call import Call, command
 from lisa_common.settings import Settings
-from lisa_manager.operator.looking import list_layouts
-from lisa_manager.operator.status import TopicStatus, read_status
-from lisa_manager.operator.topics import set_policy
+from lisa_manager.admin.queries import list_layouts
+from lisa_manager.admin.status import TopicStatus, read_status
+from lisa_manager.admin.topics import set_policy
 
 __all__ = ["GROUP", "POLICY", "Server"]
 

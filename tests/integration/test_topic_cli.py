@@ -14,7 +14,7 @@ from lisa_common.protocol import consuming
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.producing import close
 from lisa_common.protocol.registry import read_mark
-from lisa_manager.operator.topics import Dropped, drop_topic
+from lisa_manager.admin.topics import Dropped, drop_topic
 from support import keys_left
 from support.commands import Commands
 from support.queue import Queue

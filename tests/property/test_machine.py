@@ -26,7 +26,7 @@ from lisa_common.model.keys import ShardKeys, copy_of, split_copy
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import is_husk, unpack_record
 from lisa_common.protocol.call import command
-from lisa_manager.operator.group_drop import drop_in_shard
+from lisa_manager.admin.group_drop import drop_in_shard
 from property.model import Copy, Entry, Message, Model
 from property.places import facts, places, shown
 from support import keys_left

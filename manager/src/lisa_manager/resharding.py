@@ -10,8 +10,8 @@ from lisa_common.protocol import consuming, groups, producing
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.registry import amend
 from lisa_common.validation import check_name
-from lisa_manager.operator.group_drop import drop_in_shard
-from lisa_manager.operator.missing import group_names
+from lisa_manager.admin.group_drop import drop_in_shard
+from lisa_manager.admin.missing import group_names
 
 __all__ = ["CONTENTS", "close_former", "reshard", "take_up"]
 

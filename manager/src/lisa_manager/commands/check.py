@@ -5,9 +5,9 @@ from typing import Annotated, Any
 import typer
 
 from lisa_common.cli import EXIT_WRONG, Column, JsonFlag, print_json, print_table, progress, say
-from lisa_manager.commands.shared import connected, operator
-from lisa_manager.operator.checking import Finding, Report, check, check_groups
-from lisa_manager.operator.looking import existing, list_layouts
+from lisa_manager.admin.check import Finding, Report, check, check_groups
+from lisa_manager.admin.queries import existing, list_layouts
+from lisa_manager.commands.shared import admin_command, connected
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["check_"]
@@ -15,7 +15,7 @@ __all__ = ["check_"]
 _COLUMNS = tuple(map(Column, ("topic", "problem", "id", "group", "detail", "")))
 
 
-@operator
+@admin_command
 def check_(
     topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic.", show_default=False)] = None,
     *,

@@ -8,7 +8,7 @@ from lisa_common.cli import EXIT_WRONG, JsonFlag, print_json, say, shown, with_s
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.logs import configure_logging
 from lisa_common.protocol.scripts import SCRIPT_NAMES
-from lisa_manager.commands.shared import operator
+from lisa_manager.commands.shared import admin_command
 from lisa_manager.jobs import loader
 from lisa_manager.server_checks import Health, examine
 from lisa_manager.settings import ManagerSettings
@@ -26,7 +26,7 @@ def run(*, settings: ManagerSettings) -> None:
     serve(settings)
 
 
-@operator
+@admin_command
 def doctor(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
     """Says what is wrong with the server, or any node, for a queue that must not lose messages; exits with 1 if so."""
     health = asyncio.run(_examine(settings))
@@ -40,7 +40,7 @@ def doctor(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
         raise typer.Exit(EXIT_WRONG)
 
 
-@operator
+@admin_command
 def load_scripts(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
     """Loads all scripts, at each node: for users who may not (acl --preloaded). A running manager does so, too."""
     nodes = asyncio.run(_load(settings))

@@ -28,10 +28,10 @@ from lisa_common.model.sharding import Layout, by_shard, home
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import server_time
 from lisa_common.validation import check_id, check_name, duration_ms
-from lisa_manager.commands.shared import TopicName, connected, operator
-from lisa_manager.operator import garbage
-from lisa_manager.operator.garbage import REASONS, DeadLetter, Pages, Wanted
-from lisa_manager.operator.looking import existing
+from lisa_manager.admin import garbage
+from lisa_manager.admin.garbage import REASONS, DeadLetter, Pages, Wanted
+from lisa_manager.admin.queries import existing
+from lisa_manager.commands.shared import TopicName, admin_command, connected
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["list_", "purge", "replay"]
@@ -68,7 +68,7 @@ def _wanted(connection: Connection, group: str | None, reason: str | None, older
     return Wanted(group, reason, before)
 
 
-@operator
+@admin_command
 def list_(
     topic: TopicName,
     *,
@@ -119,7 +119,7 @@ def _document(letter: DeadLetter) -> dict[str, Any]:
     }
 
 
-@operator
+@admin_command
 def replay(
     topic: TopicName,
     ids: MessageIds = None,
@@ -143,7 +143,7 @@ def replay(
     _summarise(work.outcomes, "replayed", json=json)
 
 
-@operator
+@admin_command
 def purge(
     topic: TopicName,
     ids: MessageIds = None,

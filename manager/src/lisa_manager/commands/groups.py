@@ -8,11 +8,11 @@ import typer
 from lisa_common.cli import Column, Declined, JsonFlag, YesFlag, confirm, print_json, print_table, say
 from lisa_common.errors import UnknownGroup
 from lisa_common.validation import check_name
-from lisa_manager.commands.shared import TopicName, connected, operator
+from lisa_manager.admin.group_drop import drop_group
+from lisa_manager.admin.groups import GroupDebt, read_groups
+from lisa_manager.admin.queries import existing
+from lisa_manager.commands.shared import TopicName, admin_command, connected
 from lisa_manager.commands.topics import ForceFlag
-from lisa_manager.operator.group_drop import drop_group
-from lisa_manager.operator.groups import GroupDebt, read_groups
-from lisa_manager.operator.looking import existing
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["drop", "list_"]
@@ -21,7 +21,7 @@ _NUMBERS = ("ready", "delivered", "retry", "garbage", "consumers")
 _COLUMNS = (Column("group"), *(Column(name, number=True) for name in _NUMBERS), Column(""))
 
 
-@operator
+@admin_command
 def list_(topic: TopicName, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
     """Lists the groups of a topic, and what each owes; also those that are gone and still named by messages."""
     with connected(settings) as connection:
@@ -37,7 +37,7 @@ def list_(topic: TopicName, *, json: JsonFlag = False, settings: ManagerSettings
     print_table(_COLUMNS, rows, nothing=f"{topic} has no groups")
 
 
-@operator
+@admin_command
 def drop(
     topic: TopicName,
     group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.", show_default=False)],

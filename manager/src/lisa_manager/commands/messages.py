@@ -24,8 +24,8 @@ from lisa_common.protocol import producing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import CancelOutcome, CopyState, Found
 from lisa_common.validation import check_id
-from lisa_manager.commands.shared import TopicName, ask, operator
-from lisa_manager.operator.looking import chunks, existing
+from lisa_manager.admin.queries import chunks, existing
+from lisa_manager.commands.shared import TopicName, admin_command, ask
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["cancel", "show"]
@@ -37,7 +37,7 @@ MessageId = Annotated[str, typer.Argument(metavar="ID", help="The message.", sho
 MessageIds = Annotated[list[str], typer.Argument(metavar="ID...", help="The messages.", show_default=False)]
 
 
-@operator
+@admin_command
 def show(topic: TopicName, id: MessageId, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
     """Shows everything that is known of a message; exits with 1 when nothing is."""
     found = ask(settings, _find(settings.prefix, topic, id))
@@ -160,7 +160,7 @@ def _copy_document(copy: CopyState) -> dict[str, Any]:
     }
 
 
-@operator
+@admin_command
 def cancel(topic: TopicName, ids: MessageIds, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
     """Cancels messages; exits with 1 if any could not be: finished already, garbage, or unknown."""
     outcomes = ask(settings, _cancel(settings.prefix, topic, ids))

@@ -13,7 +13,7 @@ from lisa_common.cli.options import bounds_of, flag_of
 from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import Policy
 from lisa_common.validation import duration_ms
-from lisa_manager.operator.topics import DEFAULT
+from lisa_manager.admin.topics import DEFAULT
 
 __all__ = ["shown_field", "with_policy"]
 

@@ -8,14 +8,14 @@ from lisa_common.cli import JsonFlag, print_json, say
 from lisa_common.client.address import read_url
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import check_name
-from lisa_manager.commands.shared import operator
-from lisa_manager.operator.rights import ANY_TOPIC, RoleName, rules
+from lisa_manager.admin.rights import ANY_TOPIC, RoleName, rules
+from lisa_manager.commands.shared import admin_command
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["acl"]
 
 
-@operator
+@admin_command
 def acl(
     role: Annotated[
         RoleName | None, typer.Argument(metavar="ROLE", help="Only this one, of producer, consumer, manager, reader.")

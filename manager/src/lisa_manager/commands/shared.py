@@ -11,11 +11,11 @@ from lisa_common.client.connection import Connection
 from lisa_common.protocol.call import Flow
 from lisa_manager.settings import ManagerSettings
 
-__all__ = ["TopicName", "ask", "connected", "operator"]
+__all__ = ["TopicName", "admin_command", "ask", "connected"]
 
 T = TypeVar("T")
 
-operator = with_settings(ManagerSettings, shared_only=True)
+admin_command = with_settings(ManagerSettings, shared_only=True)
 """Makes a function an operator's command: it needs to know the server, and not how a daemon is tuned."""
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]

@@ -13,8 +13,8 @@ from rich.table import Table
 from lisa_common.cli import EXIT_WRONG, Column, JsonFlag, print_json, print_table, say, shown, shown_duration
 from lisa_common.cli.output import new_table
 from lisa_common.client.connection import Connection
-from lisa_manager.commands.shared import connected, operator
-from lisa_manager.operator.status import BUCKETS, TopicStatus, read_status
+from lisa_manager.admin.status import BUCKETS, TopicStatus, read_status
+from lisa_manager.commands.shared import admin_command, connected
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["status"]
@@ -30,7 +30,7 @@ _GROUPS = (
 )
 
 
-@operator
+@admin_command
 def status(
     topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic.", show_default=False)] = None,
     *,

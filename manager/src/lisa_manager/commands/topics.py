@@ -8,10 +8,10 @@ from lisa_common.cli import Column, Declined, JsonFlag, YesFlag, confirm, print_
 from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.registry import REFRESH_S
+from lisa_manager.admin.status import TopicStatus, read_status
+from lisa_manager.admin.topics import Dropped, drop_topic, list_topics, set_policy
 from lisa_manager.commands.policy_options import shown_field, with_policy
-from lisa_manager.commands.shared import TopicName, ask, connected, operator
-from lisa_manager.operator.status import TopicStatus, read_status
-from lisa_manager.operator.topics import Dropped, drop_topic, list_topics, set_policy
+from lisa_manager.commands.shared import TopicName, admin_command, ask, connected
 from lisa_manager.resharding import reshard as reshard_topic
 from lisa_manager.settings import ManagerSettings
 
@@ -20,7 +20,7 @@ __all__ = ["ForceFlag", "drop", "list_", "owing", "reshard", "set_"]
 ForceFlag = Annotated[bool, typer.Option("--force", help="Also if messages are lost by it.")]
 
 
-@operator
+@admin_command
 def list_(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
     """Lists topics, and what of their policies was set."""
     topics = ask(settings, list_topics(settings.prefix))
@@ -40,7 +40,7 @@ def _told(policy: Policy) -> str:
     return ", ".join(f"{name.removesuffix('_ms')} {shown_field(name, value)}" for name, value in fields) or "defaults"
 
 
-@operator
+@admin_command
 @with_policy
 def set_(*, topic: TopicName, json: JsonFlag = False, changes: dict[str, Any], settings: ManagerSettings) -> None:
     """Changes a topic's policy, and declares the topic if it is not there. What is not named stays as it is.
@@ -56,7 +56,7 @@ def set_(*, topic: TopicName, json: JsonFlag = False, changes: dict[str, Any], s
         say(f"{topic}: {_told(policy)}; in force everywhere within {REFRESH_S:g} s")
 
 
-@operator
+@admin_command
 def reshard(
     topic: TopicName,
     shards: Annotated[int, typer.Option(metavar="NUMBER", help="Over how many shards it is spread.")],
@@ -78,7 +78,7 @@ def reshard(
         say(f"{topic}: {len(after.shards)} shards, in force everywhere within {REFRESH_S:g} s; {draining} drain")
 
 
-@operator
+@admin_command
 def drop(
     topic: TopicName,
     *,

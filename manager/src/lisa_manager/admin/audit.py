@@ -9,8 +9,8 @@ from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import NO_GROUP, copy_of
 from lisa_common.model.scores import whole_ms
 from lisa_common.validation import GENERATED_SUFFIX, MAX_DELAY_S
-from lisa_manager.operator.pieces import Copy, GroupState, Head, Pieces
-from lisa_manager.operator.problem import Kind, Problem, Step
+from lisa_manager.admin.evidence import Copy, Evidence, GroupState, Head
+from lisa_manager.admin.problem import Kind, Problem, Step
 
 __all__ = ["audit"]
 
@@ -22,33 +22,33 @@ _EXACT_MS = 2**45
 """From here on a score has no room for the priority beside the due time, and may be a millisecond less."""
 
 
-def audit(pieces: Pieces, groups: Groups, now_ms: int) -> list[Problem]:
+def audit(evidence: Evidence, groups: Groups, now_ms: int) -> list[Problem]:
     """What is wrong with one message."""
-    return list(_problems(pieces, groups, now_ms))
+    return list(_problems(evidence, groups, now_ms))
 
 
-def _problems(pieces: Pieces, groups: Groups, now_ms: int) -> Iterator[Problem]:
-    head = pieces.head
-    if not _is_ours(pieces.id):
-        yield _foreign(pieces)
+def _problems(evidence: Evidence, groups: Groups, now_ms: int) -> Iterator[Problem]:
+    head = evidence.head
+    if not _is_ours(evidence.id):
+        yield _foreign(evidence)
         return
     if head is None:
-        yield from _without_record(pieces, groups)
-    elif head.husk:
-        yield from _husk(pieces, head, groups)
+        yield from _without_record(evidence, groups)
+    elif head.cancelled:
+        yield from _cancelled(evidence, head, groups)
     elif not head.readable:
-        yield _unreadable(pieces, head, groups, now_ms)
+        yield _unreadable(evidence, head, groups, now_ms)
     else:
-        yield from _message(pieces, head, groups, now_ms)
-    generated = pieces.id.endswith(GENERATED_SUFFIX)
+        yield from _message(evidence, head, groups, now_ms)
+    generated = evidence.id.endswith(GENERATED_SUFFIX)
     # A message that several groups owe has a tombstone from the first ack on.
-    unacked = head is not None and (pieces.owed is None or pieces.waiting is not None)
-    alive = unacked and pieces.finished is not None and pieces.finished > now_ms
-    if pieces.finished is not None and _is_never(pieces.finished, now_ms):
-        yield _dangling(pieces.id, "a tombstone without an end", ("ZREM", "finished", pieces.id, ""))
-    elif pieces.finished is not None and (generated or alive):
+    unacked = head is not None and (evidence.owed is None or evidence.waiting is not None)
+    alive = unacked and evidence.finished is not None and evidence.finished > now_ms
+    if evidence.finished is not None and _is_never(evidence.finished, now_ms):
+        yield _dangling(evidence.id, "a tombstone without an end", ("ZREM", "finished", evidence.id, ""))
+    elif evidence.finished is not None and (generated or alive):
         detail = "a tombstone of a generated id" if generated else "a tombstone of a message that is alive"
-        yield _dangling(pieces.id, detail, ("ZREM", "finished", pieces.id, ""))
+        yield _dangling(evidence.id, detail, ("ZREM", "finished", evidence.id, ""))
 
 
 def _is_never(score: float, now_ms: int) -> bool:
@@ -64,44 +64,46 @@ def _is_ours(id: str) -> bool:
     return bool(id) and not any("\ud800" <= character <= "\udfff" for character in id)
 
 
-def _foreign(pieces: Pieces) -> Problem:
-    id = pieces.id
+def _foreign(evidence: Evidence) -> Problem:
+    id = evidence.id
     steps: list[Step] = [("HDEL", name, id, "") for name in ("messages", "owed")]
     steps += [("ZREM", name, id, "") for name in ("waiting", "expiring", "finished")]
-    for group in pieces.copies:
+    for group in evidence.copies:
         steps += _without_copy(id, group)
     return Problem(Kind.FOREIGN, id, NO_GROUP, "an id that no program can read, or send", tuple(steps))
 
 
-def _unreadable(pieces: Pieces, head: Head, groups: Groups, now_ms: int) -> Problem:
+def _unreadable(evidence: Evidence, head: Head, groups: Groups, now_ms: int) -> Problem:
     """Who reads it buries it, from where it can be purged; so it must be somewhere, and its time must come."""
-    places = {group: _places(pieces, pieces.entries, group, groups) for group in {*groups, *pieces.copies, NO_GROUP}}
+    places = {
+        group: _places(evidence, evidence.entries, group, groups) for group in {*groups, *evidence.copies, NO_GROUP}
+    }
     steps: tuple[Step, ...] = ()
-    if pieces.waiting is not None and _is_never(pieces.waiting, now_ms):
-        steps = (("ZADD", "waiting", pieces.id, now_ms),)
-    elif pieces.waiting is None and not any(places.values()):
-        steps = _lost(pieces, head, list(groups)).steps
-    return Problem(Kind.UNREADABLE, pieces.id, NO_GROUP, "the record is damaged, or of a later release", steps)
+    if evidence.waiting is not None and _is_never(evidence.waiting, now_ms):
+        steps = (("ZADD", "waiting", evidence.id, now_ms),)
+    elif evidence.waiting is None and not any(places.values()):
+        steps = _lost(evidence, head, list(groups)).steps
+    return Problem(Kind.UNREADABLE, evidence.id, NO_GROUP, "the record is damaged, or of a later release", steps)
 
 
 # Without a record
 
 
-def _without_record(pieces: Pieces, groups: Groups) -> Iterator[Problem]:
-    id = pieces.id
-    if pieces.waiting is not None:
+def _without_record(evidence: Evidence, groups: Groups) -> Iterator[Problem]:
+    id = evidence.id
+    if evidence.waiting is not None:
         yield Problem(Kind.STRAY, id, NO_GROUP, "waits, but has no record", (("ZREM", "waiting", id, ""),))
-    for group, copy in pieces.copies.items():
+    for group, copy in evidence.copies.items():
         if copy.retry is not None or copy.garbage is not None:
             where = "retry" if copy.retry is not None else "garbage"
             yield Problem(Kind.STRAY, id, group, f"in {where}, but has no record", tuple(_without_copy(id, group)))
         elif copy.failed:
             yield _dangling_failure(id, group)
-    if pieces.owed is not None:
+    if evidence.owed is not None:
         yield Problem(Kind.OWED, id, NO_GROUP, "owed, but has no record", (("HDEL", "owed", id, ""),))
-    if pieces.expiring is not None:
+    if evidence.expiring is not None:
         yield _dangling(id, "to expire, but has no record", ("ZREM", "expiring", id, ""))
-    yield from _stray_entries(id, pieces.entries, groups)
+    yield from _stray_entries(id, evidence.entries, groups)
 
 
 def _without_copy(id: str, group: str) -> Iterator[Step]:
@@ -138,13 +140,13 @@ def _dangling_failure(id: str, group: str) -> Problem:
 # Cancelled
 
 
-def _husk(pieces: Pieces, head: Head, groups: Groups) -> Iterator[Problem]:
+def _cancelled(evidence: Evidence, head: Head, groups: Groups) -> Iterator[Problem]:
     """What a cancelled message left is legitimate until its last entry has been met."""
-    if any(head.is_of(entry) and _live(entry, groups) for entry in pieces.entries):
+    if any(head.is_of(entry) and _live(entry, groups) for entry in evidence.entries):
         return
-    id = pieces.id
+    id = evidence.id
     steps: list[Step] = [("HDEL", "messages", id, ""), ("HDEL", "owed", id, ""), ("ZREM", "expiring", id, "")]
-    for group in pieces.copies:
+    for group in evidence.copies:
         steps += _without_copy(id, group)
     yield Problem(
         Kind.LOST, id, NO_GROUP, "cancelled, and its last entry is gone; the id is taken for nothing", tuple(steps)
@@ -154,29 +156,29 @@ def _husk(pieces: Pieces, head: Head, groups: Groups) -> Iterator[Problem]:
 # Alive
 
 
-def _message(pieces: Pieces, head: Head, groups: Groups, now_ms: int) -> Iterator[Problem]:
-    id = pieces.id
-    of_others = [entry for entry in pieces.entries if not head.is_of(entry)]
+def _message(evidence: Evidence, head: Head, groups: Groups, now_ms: int) -> Iterator[Problem]:
+    id = evidence.id
+    of_others = [entry for entry in evidence.entries if not head.is_of(entry)]
     yield from _stray_entries(id, of_others, groups)
-    own = [entry for entry in pieces.entries if head.is_of(entry)]
-    places = {group: _places(pieces, own, group, groups) for group in {*groups, *pieces.copies, NO_GROUP}}
-    if pieces.waiting is not None:
-        yield from _waiting(pieces, head, places)
-    elif _should_wait(pieces, head, now_ms) and not any(places.values()):
-        yield _lost_waiting(pieces)
+    own = [entry for entry in evidence.entries if head.is_of(entry)]
+    places = {group: _places(evidence, own, group, groups) for group in {*groups, *evidence.copies, NO_GROUP}}
+    if evidence.waiting is not None:
+        yield from _waiting(evidence, head, places)
+    elif _should_wait(evidence, head, now_ms) and not any(places.values()):
+        yield _lost_waiting(evidence)
     else:
-        yield from _copies(pieces, head, groups, places)
-    yield from _dangling_failures(pieces, head, groups)
-    yield from _expiry(pieces, head, places, now_ms)
-    yield from _never(pieces, now_ms)
+        yield from _copies(evidence, head, groups, places)
+    yield from _dangling_failures(evidence, head, groups)
+    yield from _expiry(evidence, head, places, now_ms)
+    yield from _never(evidence, now_ms)
 
 
-def _places(pieces: Pieces, own: Sequence[Entry], group: str, groups: Groups) -> list[str]:
+def _places(evidence: Evidence, own: Sequence[Entry], group: str, groups: Groups) -> list[str]:
     """Where a group has the message; "no group" has what died before any, and what is in a stream without groups."""
-    copy = pieces.copies.get(group, Copy())
+    copy = evidence.copies.get(group, Copy())
     places = ["retry"] * (copy.retry is not None) + ["garbage"] * (copy.garbage is not None)
     if group in groups:
-        owes = pieces.owed is None or group in pieces.owed
+        owes = evidence.owed is None or group in evidence.owed
         mine = [e for e in own if e.group == group or (e.group is None and owes)]
         places += [f"{_ENTRY}{entry.entry}" for entry in mine if groups[group].has(entry)]
     elif group == NO_GROUP and not groups:
@@ -184,16 +186,16 @@ def _places(pieces: Pieces, own: Sequence[Entry], group: str, groups: Groups) ->
     return places
 
 
-def _waiting(pieces: Pieces, head: Head, places: Mapping[str, list[str]]) -> Iterator[Problem]:
-    id = pieces.id
+def _waiting(evidence: Evidence, head: Head, places: Mapping[str, list[str]]) -> Iterator[Problem]:
+    id = evidence.id
     others = [f"{place} of {group}" if group else place for group, found in places.items() for place in found]
-    if pieces.waiting is not None and not _is_score_of(pieces.waiting, head.due_ms):
-        detail = f"waits until {pieces.waiting:.15g}, but its record says {head.due_ms}"
+    if evidence.waiting is not None and not _is_score_of(evidence.waiting, head.due_ms):
+        detail = f"waits until {evidence.waiting:.15g}, but its record says {head.due_ms}"
         # Both are written in one step: it is the score that others wrote.
         yield Problem(Kind.WRONG_TIME, id, NO_GROUP, detail, () if others else (("wait", "waiting", id, ""),))
     if others:
         yield Problem(Kind.TWICE, id, NO_GROUP, f"waits, and is in {', '.join(sorted(others))}")
-    elif pieces.owed is not None:
+    elif evidence.owed is not None:
         yield Problem(Kind.OWED, id, NO_GROUP, "owed while it waits", (("HDEL", "owed", id, ""),))
 
 
@@ -202,30 +204,30 @@ def _is_score_of(score: float, due_ms: int | None) -> bool:
     return due_then == due_ms or (due_ms is not None and due_ms >= _EXACT_MS and due_then == due_ms - 1)
 
 
-def _copies(pieces: Pieces, head: Head, groups: Groups, places: Mapping[str, list[str]]) -> Iterator[Problem]:
+def _copies(evidence: Evidence, head: Head, groups: Groups, places: Mapping[str, list[str]]) -> Iterator[Problem]:
     for group, found in places.items():
         if len(found) > 1:
-            yield Problem(Kind.TWICE, pieces.id, group, f"in {', '.join(found)} at once")
+            yield Problem(Kind.TWICE, evidence.id, group, f"in {', '.join(found)} at once")
         if group and group not in groups and found:
-            yield Problem(Kind.DEAD_GROUP, pieces.id, group, f"in {found[0]} of a group that is gone")
+            yield Problem(Kind.DEAD_GROUP, evidence.id, group, f"in {found[0]} of a group that is gone")
     holders = [group for group, found in places.items() if found]
     if places[NO_GROUP]:
         if also := sorted(groups.keys() & holders):
-            yield Problem(Kind.TWICE, pieces.id, NO_GROUP, f"in {places[NO_GROUP][0]} of no group, and in {also[0]}")
-    elif pieces.owed is not None:
-        yield from _owed(pieces, pieces.owed, head, groups, places)
+            yield Problem(Kind.TWICE, evidence.id, NO_GROUP, f"in {places[NO_GROUP][0]} of no group, and in {also[0]}")
+    elif evidence.owed is not None:
+        yield from _owed(evidence, evidence.owed, head, groups, places)
     elif not holders:
-        yield _lost(pieces, head, list(groups))
+        yield _lost(evidence, head, list(groups))
     elif len(holders) > 1:
         names = ",".join(sorted(holders))
-        step: Step = ("HSET", "owed", pieces.id, names)
-        yield Problem(Kind.OWED, pieces.id, NO_GROUP, f"in groups {names}, but owed by none of them", (step,))
+        step: Step = ("HSET", "owed", evidence.id, names)
+        yield Problem(Kind.OWED, evidence.id, NO_GROUP, f"in groups {names}, but owed by none of them", (step,))
 
 
 def _owed(
-    pieces: Pieces, owed: Sequence[str], head: Head, groups: Groups, places: Mapping[str, list[str]]
+    evidence: Evidence, owed: Sequence[str], head: Head, groups: Groups, places: Mapping[str, list[str]]
 ) -> Iterator[Problem]:
-    id = pieces.id
+    id = evidence.id
     alive = [group for group in owed if group in groups]
     for group in owed:
         if group not in groups and not places.get(group):
@@ -233,7 +235,7 @@ def _owed(
             yield Problem(Kind.DEAD_GROUP, id, group, "owed by a group that is gone", (step,) if alive else ())
     for group in alive:
         if not places[group]:
-            yield _lost(pieces, head, [group])
+            yield _lost(evidence, head, [group])
     for group, found in places.items():
         if found and group in groups and group not in owed:
             steps = [*_without_copy(id, group)]
@@ -243,53 +245,53 @@ def _owed(
             yield Problem(Kind.STRAY, id, group, f"in {found[0]}, but not owed by it", tuple(steps))
 
 
-def _lost(pieces: Pieces, head: Head, names: Sequence[str]) -> Problem:
+def _lost(evidence: Evidence, head: Head, names: Sequence[str]) -> Problem:
     """Mended by making it ready again in these groups; where there are none, for one to come."""
     due = head.due_ms or 0
-    steps: list[Step] = [("ready", group, pieces.id, due) for group in names or [NO_GROUP]]
-    if pieces.owed is None and len(names) > 1:
-        steps.append(("HSET", "owed", pieces.id, ",".join(sorted(names))))
+    steps: list[Step] = [("ready", group, evidence.id, due) for group in names or [NO_GROUP]]
+    if evidence.owed is None and len(names) > 1:
+        steps.append(("HSET", "owed", evidence.id, ",".join(sorted(names))))
     group = names[0] if len(names) == 1 else NO_GROUP
-    return Problem(Kind.LOST, pieces.id, group, "has a record, and is in no place", tuple(steps))
+    return Problem(Kind.LOST, evidence.id, group, "has a record, and is in no place", tuple(steps))
 
 
-def _should_wait(pieces: Pieces, head: Head, now_ms: int) -> bool:
+def _should_wait(evidence: Evidence, head: Head, now_ms: int) -> bool:
     # What has been delivered was due before: the clock was set back.
-    delivered = any(copy.failure and copy.failure.due_ms == head.due_ms for copy in pieces.copies.values())
+    delivered = any(copy.failure and copy.failure.due_ms == head.due_ms for copy in evidence.copies.values())
     return head.due_ms is not None and head.due_ms > now_ms and not delivered
 
 
-def _lost_waiting(pieces: Pieces) -> Problem:
-    steps: list[Step] = [("HDEL", "owed", pieces.id, ""), ("wait", "waiting", pieces.id, "")]
-    return Problem(Kind.LOST, pieces.id, NO_GROUP, "is due later, and does not wait", tuple(steps))
+def _lost_waiting(evidence: Evidence) -> Problem:
+    steps: list[Step] = [("HDEL", "owed", evidence.id, ""), ("wait", "waiting", evidence.id, "")]
+    return Problem(Kind.LOST, evidence.id, NO_GROUP, "is due later, and does not wait", tuple(steps))
 
 
-def _dangling_failures(pieces: Pieces, head: Head, groups: Groups) -> Iterator[Problem]:
-    for group, copy in pieces.copies.items():
+def _dangling_failures(evidence: Evidence, head: Head, groups: Groups) -> Iterator[Problem]:
+    for group, copy in evidence.copies.items():
         if not copy.failed or copy.retry is not None or copy.garbage is not None:
             continue
-        owes = group in groups and (pieces.owed is None or group in pieces.owed) and pieces.waiting is None
+        owes = group in groups and (evidence.owed is None or group in evidence.owed) and evidence.waiting is None
         another = copy.failure is not None and copy.failure.due_ms != head.due_ms
         if not owes or another:
-            yield _dangling_failure(pieces.id, group)
+            yield _dangling_failure(evidence.id, group)
 
 
-def _never(pieces: Pieces, now_ms: int) -> Iterator[Problem]:
-    for group, copy in pieces.copies.items():
+def _never(evidence: Evidence, now_ms: int) -> Iterator[Problem]:
+    for group, copy in evidence.copies.items():
         for name in ("retry", "garbage"):
             score = getattr(copy, name)
             if score is not None and _is_never(score, now_ms):
-                step: Step = ("ZADD", name, copy_of(group, pieces.id), now_ms)
-                yield Problem(Kind.WRONG_TIME, pieces.id, group, f"in {name}, until {score:.15g}", (step,))
+                step: Step = ("ZADD", name, copy_of(group, evidence.id), now_ms)
+                yield Problem(Kind.WRONG_TIME, evidence.id, group, f"in {name}, until {score:.15g}", (step,))
 
 
-def _expiry(pieces: Pieces, head: Head, places: Mapping[str, list[str]], now_ms: int) -> Iterator[Problem]:
+def _expiry(evidence: Evidence, head: Head, places: Mapping[str, list[str]], now_ms: int) -> Iterator[Problem]:
     # The other way round is legitimate: a replay takes the time to live away, and the next sweep the expiry.
-    id = pieces.id
-    alive = pieces.waiting is not None or any(place != "garbage" for found in places.values() for place in found)
+    id = evidence.id
+    alive = evidence.waiting is not None or any(place != "garbage" for found in places.values() for place in found)
     # A record that others wrote may say itself that it never expires.
-    looked_at = pieces.expiring is not None and (
-        pieces.expiring == head.expires_ms or not _is_never(pieces.expiring, now_ms)
+    looked_at = evidence.expiring is not None and (
+        evidence.expiring == head.expires_ms or not _is_never(evidence.expiring, now_ms)
     )
     if not looked_at and head.expires_ms is not None and alive:
         step: Step = ("ZADD", "expiring", id, head.expires_ms)

@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 from lisa_common.model.delivery import Entry, entry_place
 from lisa_common.model.failure import Failure
 
-__all__ = ["Copy", "GroupState", "Head", "Pieces"]
+__all__ = ["Copy", "Evidence", "GroupState", "Head"]
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A record without its body. Of a husk the times may be unknown."""
+    """A record without its body. A cancelled record may have no times."""
 
     due_ms: int | None
     expires_ms: int | None = None
-    husk: bool = False
+    cancelled: bool = False
     readable: bool = True
 
     def is_of(self, entry: Entry) -> bool:
@@ -34,7 +34,7 @@ class Copy:
 
 
 @dataclass(slots=True)
-class Pieces:
+class Evidence:
     """All that is known of one message."""
 
     id: str

@@ -6,8 +6,8 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import groups
 from lisa_common.protocol.call import Flow
-from lisa_manager.operator.looking import GroupInfo
-from lisa_manager.operator.looking import groups as groups_of
+from lisa_manager.admin.queries import GroupInfo
+from lisa_manager.admin.queries import groups as groups_of
 
 __all__ = ["complete_groups", "group_names", "missing_groups"]
 

@@ -11,9 +11,9 @@ from lisa_common.model.delivery import Entry, entry_of, entry_place
 from lisa_common.model.failure import read_failure
 from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
 from lisa_common.protocol.call import Call, Flow, command, script
-from lisa_manager.operator.looking import PAGE, GroupInfo, entries, groups
-from lisa_manager.operator.pieces import GroupState, Head, Pieces
-from lisa_manager.operator.problem import Step
+from lisa_manager.admin.evidence import Evidence, GroupState, Head
+from lisa_manager.admin.problem import Step
+from lisa_manager.admin.queries import PAGE, GroupInfo, entries, groups
 
 __all__ = ["Look", "Snapshot", "forget_stranger", "look", "read_entries", "read_snapshot", "repair"]
 
@@ -22,25 +22,25 @@ _RECORDS = 100
 
 _START = "0-0"
 _SLASH = b"/"
-_HEAD, _HUSK_HEAD, _HEAD_WITH_TTL, _HAS_TTL, _VERSION = 14, 13, 20, 1, 1
+_HEAD, _CANCELLED_HEAD, _HEAD_WITH_TTL, _HAS_TTL, _VERSION = 14, 13, 20, 1, 1
 
 
 @dataclass(slots=True)
 class Snapshot:
     """All messages of a topic, by id."""
 
-    pieces: dict[str, Pieces] = field(default_factory=dict)
+    evidence: dict[str, Evidence] = field(default_factory=dict)
     groups: dict[str, GroupState] = field(default_factory=dict)
     last: str = _START
     """The last entry that was seen."""
     strangers: list[tuple[str, bytes]] = field(default_factory=list)
     """Members that name no copy, after the key where they are."""
 
-    def of(self, id: str) -> Pieces:
-        """The pieces of a message, made if need be."""
-        if id not in self.pieces:
-            self.pieces[id] = Pieces(id)
-        return self.pieces[id]
+    def of(self, id: str) -> Evidence:
+        """The evidence of a message, made if need be."""
+        if id not in self.evidence:
+            self.evidence[id] = Evidence(id)
+        return self.evidence[id]
 
 
 def read_snapshot(keys: ShardKeys) -> Flow[Snapshot]:
@@ -68,7 +68,7 @@ def _read_records(keys: ShardKeys, found: Snapshot) -> Flow[None]:
 
 def _head(data: bytes) -> Head:
     if data[:1] == b"\0":
-        return Head(int.from_bytes(data[7:13], "big") if len(data) >= _HUSK_HEAD else None, husk=True)
+        return Head(int.from_bytes(data[7:13], "big") if len(data) >= _CANCELLED_HEAD else None, cancelled=True)
     has_ttl = len(data) >= _HEAD and bool(data[_HEAD - 1] & _HAS_TTL)
     if data[:1] != bytes((_VERSION,)) or len(data) < (_HEAD_WITH_TTL if has_ttl else _HEAD):
         return Head(None, readable=False)
@@ -151,23 +151,23 @@ def _pending(keys: ShardKeys, group: str) -> Flow[list[str]]:
 class Look:
     """One message as it stood at one moment."""
 
-    pieces: Pieces
+    evidence: Evidence
     groups: dict[str, GroupState]
     whole: bool
     """False when so much came since the snapshot that not all of it was looked at."""
     print: bytes
     """Tells, when it is mended, whether anything has changed."""
-    suspect: Pieces
+    suspect: Evidence
     since: str
 
 
-def look(keys: ShardKeys, suspect: Pieces, since: str) -> Call[Look]:
+def look(keys: ShardKeys, suspect: Evidence, since: str) -> Call[Look]:
     """Looks at one message again, in one script."""
 
     def decode(reply: list[Any]) -> Look:
         *told, whole, found_print = reply
-        pieces, found_groups = _read_look(suspect.id, told)
-        return Look(pieces, found_groups, bool(whole), found_print, suspect, since)
+        evidence, found_groups = _read_look(suspect.id, told)
+        return Look(evidence, found_groups, bool(whole), found_print, suspect, since)
 
     hints = [(entry.entry,) for entry in suspect.entries]
     return script("look", keys, hints, decode=decode, id=bytes_of(suspect.id), since=since, names=_named(suspect))
@@ -190,8 +190,8 @@ def repair(keys: ShardKeys, looked: Look, steps: Sequence[Step]) -> Call[bool]:
     )
 
 
-def _named(pieces: Pieces) -> bytes:
-    return bytes_of(",".join(sorted({*pieces.copies, *(pieces.owed or ())} - {""})))
+def _named(evidence: Evidence) -> bytes:
+    return bytes_of(",".join(sorted({*evidence.copies, *(evidence.owed or ())} - {""})))
 
 
 def forget_stranger(keys: ShardKeys, name: str, member: bytes) -> Call[bool]:
@@ -199,9 +199,9 @@ def forget_stranger(keys: ShardKeys, name: str, member: bytes) -> Call[bool]:
     return command("HDEL" if name == "failures" else "ZREM", keys.of(name), member, decode=bool)
 
 
-def _read_look(id: str, told: list[Any]) -> tuple[Pieces, dict[str, GroupState]]:
+def _read_look(id: str, told: list[Any]) -> tuple[Evidence, dict[str, GroupState]]:
     record, waiting, expiring, finished, owing, copies, found, names = told
-    pieces = Pieces(
+    evidence = Evidence(
         id,
         head=None if record is None else _head(record),
         waiting=_score(waiting),
@@ -210,7 +210,7 @@ def _read_look(id: str, told: list[Any]) -> tuple[Pieces, dict[str, GroupState]]
         owed=None if owing is None else _names(owing),
     )
     for group, retry, garbage, failure in copies:
-        copy = pieces.copy(text_of(group))
+        copy = evidence.copy(text_of(group))
         copy.retry, copy.garbage = _score(retry), _score(garbage)
         copy.failed, copy.failure = failure is not None, read_failure(failure)
     group_names = [text_of(name) for name in names]
@@ -218,14 +218,14 @@ def _read_look(id: str, told: list[Any]) -> tuple[Pieces, dict[str, GroupState]]
     pending: dict[str, set[str]] = {name: set() for name in group_names}
     for name, values, states in found:
         entry = entry_of(name, values)
-        pieces.entries.append(entry)
+        evidence.entries.append(entry)
         for group, state in zip(group_names, states, strict=True):
             if state == b"pending":
                 pending[group].add(entry.entry)
             if state != b"undelivered":
                 # Of what a group was delivered last, only what lies between these entries matters.
                 last[group] = max(last[group], entry.entry, key=entry_place)
-    return pieces, {name: GroupState(last[name], frozenset(pending[name])) for name in group_names}
+    return evidence, {name: GroupState(last[name], frozenset(pending[name])) for name in group_names}
 
 
 def _names(value: bytes) -> tuple[str, ...]:

@@ -9,11 +9,11 @@ from lisa_common.model.keys import KEY_TYPES, NO_GROUP, TOPIC_KEYS, ShardKeys, t
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.consuming import server_time
-from lisa_manager.operator.audit import audit
-from lisa_manager.operator.looking import chunks, pairs
-from lisa_manager.operator.missing import complete_groups, missing_groups
-from lisa_manager.operator.problem import Kind, Problem, Step
-from lisa_manager.operator.snapshot import Look, forget_stranger, look, read_entries, read_snapshot, repair
+from lisa_manager.admin.audit import audit
+from lisa_manager.admin.missing import complete_groups, missing_groups
+from lisa_manager.admin.problem import Kind, Problem, Step
+from lisa_manager.admin.queries import chunks, pairs
+from lisa_manager.admin.snapshot import Look, forget_stranger, look, read_entries, read_snapshot, repair
 
 __all__ = ["Finding", "Report", "check", "check_groups"]
 
@@ -86,13 +86,13 @@ def _last_entry(keys: ShardKeys) -> Call[str]:
 def _check_messages(keys: ShardKeys, report: Report, progress: Callable[[int], object], *, mend: bool) -> Flow[None]:
     snapshot = yield from read_snapshot(keys)
     now: int = yield server_time()
-    report.messages = sum(pieces.head is not None for pieces in snapshot.pieces.values())
+    report.messages = sum(evidence.head is not None for evidence in snapshot.evidence.values())
     for name, member in snapshot.strangers:
         gone = mend and (yield forget_stranger(keys, name, member))
         problem = Problem(Kind.FOREIGN, text_of(member), NO_GROUP, f"in {name}, and names no copy", _RESET)
         report.findings.append(Finding(keys.tag, problem, gone))
-    suspects = [p for p in snapshot.pieces.values() if audit(p, snapshot.groups, now)]
-    progress(len(snapshot.pieces) - len(suspects))
+    suspects = [p for p in snapshot.evidence.values() if audit(p, snapshot.groups, now)]
+    progress(len(snapshot.evidence) - len(suspects))
     for some in chunks(suspects, _AT_ONCE):
         # Each look goes through all entries that came since: on a busy topic they would soon be thousands.
         yield from read_entries(keys, snapshot)
@@ -103,7 +103,7 @@ def _check_messages(keys: ShardKeys, report: Report, progress: Callable[[int], o
 
 
 def _judge(keys: ShardKeys, looked: Look, now: int, report: Report, *, mend: bool) -> Flow[None]:
-    problems = audit(looked.pieces, looked.groups, now)
+    problems = audit(looked.evidence, looked.groups, now)
     if problems and not looked.whole:
         report.undecided += 1
         return

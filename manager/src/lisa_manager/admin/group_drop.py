@@ -12,7 +12,7 @@ from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Flow, command
-from lisa_manager.operator.looking import PAGE, existing
+from lisa_manager.admin.queries import PAGE, existing
 
 __all__ = ["drop_group", "drop_in_shard"]
 

@@ -11,8 +11,8 @@ from lisa_common.model.scores import whole_ms
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.consuming import server_time
-from lisa_manager.operator.backlog import Backlog, read_backlogs
-from lisa_manager.operator.looking import GroupInfo, chunks, existing, groups, list_layouts, scored
+from lisa_manager.admin.backlog import Backlog, read_backlogs
+from lisa_manager.admin.queries import GroupInfo, chunks, existing, groups, list_layouts, scored
 
 __all__ = ["BUCKETS", "GroupStatus", "TopicStatus", "read_status"]
 

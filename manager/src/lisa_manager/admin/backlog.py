@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import Call, Flow
-from lisa_manager.operator.looking import PAGE, GroupInfo, chunks, entries
+from lisa_manager.admin.queries import PAGE, GroupInfo, chunks, entries
 
 __all__ = ["Backlog", "read_backlogs"]
 

@@ -8,8 +8,8 @@ from typing import Any
 from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Flow, command
-from lisa_manager.operator.backlog import Backlog, read_backlogs
-from lisa_manager.operator.looking import PAGE, GroupInfo, groups, pairs
+from lisa_manager.admin.backlog import Backlog, read_backlogs
+from lisa_manager.admin.queries import PAGE, GroupInfo, groups, pairs
 
 __all__ = ["GroupDebt", "read_groups"]
 

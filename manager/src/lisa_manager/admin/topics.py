@@ -12,7 +12,7 @@ from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import Topic, amend, dropped_mark, parse_topic, read_mark, read_registry
 from lisa_common.validation import check_name
-from lisa_manager.operator.looking import GroupInfo, existing_as_stored, groups
+from lisa_manager.admin.queries import GroupInfo, existing_as_stored, groups
 
 __all__ = ["DEFAULT", "Dropped", "drop_topic", "list_topics", "set_policy"]
 
