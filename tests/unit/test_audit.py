@@ -8,8 +8,9 @@ import pytest
 
 from lisa_common.model.delivery import Entry
 from lisa_common.model.failure import Failure
+from lisa_common.model.record import Head
 from lisa_manager.admin.audit import audit
-from lisa_manager.admin.evidence import Copy, Evidence, GroupState, Head
+from lisa_manager.admin.evidence import Copy, Evidence, GroupState
 from lisa_manager.admin.problem import Kind
 
 DUE, NOW = 1_000, 5_000
@@ -112,13 +113,16 @@ def test_what_is_legitimate_is_no_problem(evidence: Evidence, groups: dict[str, 
             id="lost in one of two groups",
         ),
         pytest.param(
-            Evidence("m", head=Head(DUE, cancelled=True)), _groups(), (Kind.LOST, "", True), id="husk for nothing"
+            Evidence("m", head=Head(DUE, cancelled=True)),
+            _groups(),
+            (Kind.LOST, "", True),
+            id="cancelled for nothing",
         ),
         pytest.param(
             Evidence("m", head=Head(DUE, cancelled=True), entries=[_entry(due_ms=7)]),
             _groups(last="1-0"),
             (Kind.LOST, "", True),
-            id="husk, and an entry of an earlier message",
+            id="cancelled, and an entry of an earlier message",
         ),
         pytest.param(Evidence("m", waiting=DUE), _groups(), (Kind.STRAY, "", True), id="waits without a record"),
         pytest.param(
@@ -259,7 +263,7 @@ def test_what_is_wrong_is_found(
     evidence: Evidence, groups: dict[str, GroupState], found: tuple[Kind, str, bool]
 ) -> None:
     """Each planted problem is found once, with its group and whether it can be mended; nothing else is."""
-    assert _found(evidence, groups) == [found]
+    assert _found(evidence, groups) == [problem]
 
 
 def test_several_problems_are_all_found() -> None:

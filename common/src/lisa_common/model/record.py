@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-__all__ = ["VERSION", "Record", "UnreadableRecord", "is_husk", "pack_content", "unpack_record"]
+__all__ = ["VERSION", "Head", "Record", "UnreadableRecord", "is_husk", "pack_content", "read_head", "unpack_record"]
 
 VERSION: Final = 1
 _HEAD: Final = 14
@@ -103,3 +103,26 @@ def _read_headers(data: bytes) -> dict[str, str]:
     if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
         raise UnreadableRecord("headers that are no mapping of text to text")
     return headers
+
+
+class Head(NamedTuple):
+    """The beginning of a record: its times, in ms. A cancelled record may have no due time."""
+
+    due_ms: int | None
+    expires_ms: int | None = None
+    cancelled: bool = False
+    readable: bool = True
+
+
+_DUE_END, _TTL_END = 13, 20
+
+
+def read_head(data: bytes) -> Head:
+    """Reads the first 20 bytes of a record, or all of a cancelled record. Raises nothing: a head may be unreadable."""
+    if data[:1] == b"\0":
+        return Head(int.from_bytes(data[7:13], "big") if len(data) >= _DUE_END else None, cancelled=True)
+    has_ttl = len(data) >= _HEAD and bool(data[_HEAD - 1] & _HAS_TTL)
+    if data[:1] != bytes((VERSION,)) or len(data) < (_TTL_END if has_ttl else _HEAD):
+        return Head(None, readable=False)
+    due_ms = int.from_bytes(data[7:13], "big")
+    return Head(due_ms, due_ms + int.from_bytes(data[14:20], "big") if has_ttl else None)

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import NO_GROUP, copy_of
+from lisa_common.model.record import Head
 from lisa_common.model.scores import whole_ms
 from lisa_common.validation import GENERATED_SUFFIX, MAX_DELAY_S
-from lisa_manager.admin.evidence import Copy, Evidence, GroupState, Head
+from lisa_manager.admin.evidence import Copy, Evidence, GroupState
 from lisa_manager.admin.problem import Kind, Problem, Step
 
 __all__ = ["audit"]
@@ -142,7 +143,7 @@ def _dangling_failure(id: str, group: str) -> Problem:
 
 def _cancelled(evidence: Evidence, head: Head, groups: Groups) -> Iterator[Problem]:
     """What a cancelled message left is legitimate until its last entry has been met."""
-    if any(head.is_of(entry) and _live(entry, groups) for entry in evidence.entries):
+    if any(_is_of(head, entry) and _live(entry, groups) for entry in evidence.entries):
         return
     id = evidence.id
     steps: list[Step] = [("HDEL", "messages", id, ""), ("HDEL", "owed", id, ""), ("ZREM", "expiring", id, "")]
@@ -158,9 +159,9 @@ def _cancelled(evidence: Evidence, head: Head, groups: Groups) -> Iterator[Probl
 
 def _message(evidence: Evidence, head: Head, groups: Groups, now_ms: int) -> Iterator[Problem]:
     id = evidence.id
-    of_others = [entry for entry in evidence.entries if not head.is_of(entry)]
+    of_others = [entry for entry in evidence.entries if not _is_of(head, entry)]
     yield from _stray_entries(id, of_others, groups)
-    own = [entry for entry in evidence.entries if head.is_of(entry)]
+    own = [entry for entry in evidence.entries if _is_of(head, entry)]
     places = {group: _places(evidence, own, group, groups) for group in {*groups, *evidence.copies, NO_GROUP}}
     if evidence.waiting is not None:
         yield from _waiting(evidence, head, places)
@@ -197,6 +198,11 @@ def _waiting(evidence: Evidence, head: Head, places: Mapping[str, list[str]]) ->
         yield Problem(Kind.TWICE, id, NO_GROUP, f"waits, and is in {', '.join(sorted(others))}")
     elif evidence.owed is not None:
         yield Problem(Kind.OWED, id, NO_GROUP, "owed while it waits", (("HDEL", "owed", id, ""),))
+
+
+def _is_of(head: Head, entry: Entry) -> bool:
+    """Whether an entry belongs to this message, and not to an earlier one of the same id."""
+    return head.due_ms is None or head.due_ms == entry.due_ms
 
 
 def _is_score_of(score: float, due_ms: int | None) -> bool:

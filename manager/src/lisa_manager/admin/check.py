@@ -12,7 +12,7 @@ from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin.audit import audit
 from lisa_manager.admin.missing import complete_groups, missing_groups
 from lisa_manager.admin.problem import Kind, Problem, Step
-from lisa_manager.admin.queries import chunks, pairs
+from lisa_manager.admin.queries import chunks, fields_of
 from lisa_manager.admin.snapshot import Look, forget_stranger, look, read_entries, read_snapshot, repair
 
 __all__ = ["Finding", "Report", "check", "check_groups"]
@@ -78,7 +78,7 @@ def _check_keys(keys: ShardKeys, report: Report, *, mend: bool) -> Flow[bool]:
 
 def _last_entry(keys: ShardKeys) -> Call[str]:
     def decode(reply: list[Any]) -> str:
-        return text_of(pairs(reply)["last-generated-id"])
+        return text_of(fields_of(reply)["last-generated-id"])
 
     return command("XINFO", "STREAM", keys.of("ready"), decode=decode)
 

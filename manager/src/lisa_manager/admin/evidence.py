@@ -1,41 +1,28 @@
-"""All that is known of one message, as an audit is given it."""
+"""Everything that an audit knows of one message."""
 
 from dataclasses import dataclass, field
 
 from lisa_common.model.delivery import Entry, entry_place
 from lisa_common.model.failure import Failure
+from lisa_common.model.record import Head
 
-__all__ = ["Copy", "Evidence", "GroupState", "Head"]
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """A record without its body. A cancelled record may have no times."""
-
-    due_ms: int | None
-    expires_ms: int | None = None
-    cancelled: bool = False
-    readable: bool = True
-
-    def is_of(self, entry: Entry) -> bool:
-        """Whether an entry is about this message, not an earlier one of the same id."""
-        return self.due_ms is None or self.due_ms == entry.due_ms
+__all__ = ["Copy", "Evidence", "GroupState"]
 
 
 @dataclass(slots=True)
 class Copy:
-    """What is known of one group's copy."""
+    """The facts about one group's copy."""
 
     retry: float | None = None
     garbage: float | None = None
     failed: bool = False
-    """Whether `failures` has it; `failure` is None all the same where that is damaged."""
+    """Whether `failures` has it. `failure` is None as well where the value is damaged."""
     failure: Failure | None = None
 
 
 @dataclass(slots=True)
 class Evidence:
-    """All that is known of one message."""
+    """Everything that is known of one message."""
 
     id: str
     head: Head | None = None
@@ -47,17 +34,17 @@ class Evidence:
     entries: list[Entry] = field(default_factory=list)
 
     def copy(self, group: str) -> Copy:
-        """The copy of a group, made if need be."""
+        """The copy of a group; adds it if it is missing."""
         return self.copies.setdefault(group, Copy())
 
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """How far a group is: what it was delivered last, and which entries it has not settled."""
+    """How far a group has read: the entry delivered last, and the entries that it has not settled."""
 
     last: str
     pending: frozenset[str] = frozenset()
 
     def has(self, entry: Entry) -> bool:
-        """Whether an entry is still before the group, or in the hands of one of its consumers."""
+        """Whether the group has yet to read an entry, or one of its consumers holds it."""
         return entry.entry in self.pending or entry_place(entry.entry) > entry_place(self.last)

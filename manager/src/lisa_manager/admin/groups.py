@@ -1,15 +1,16 @@
 """Groups as operators see them: what each owes."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Flow, command
+from lisa_common.protocol.scanning import scan
 from lisa_manager.admin.backlog import Backlog, read_backlogs
-from lisa_manager.admin.queries import PAGE, GroupInfo, groups, pairs
+from lisa_manager.admin.queries import PAGE, GroupInfo, fields_of, groups
 
 __all__ = ["GroupDebt", "read_groups"]
 
@@ -65,9 +66,9 @@ def _read_shard(keys: ShardKeys) -> Flow[list[GroupDebt]]:
     backlogs = [Backlog(keys, group, length, alone=len(known) == 1) for group in known]
     yield from read_backlogs(backlogs)
     ready = {group.name: backlog.ready for group, backlog in zip(known, backlogs, strict=True)}
-    retry = yield from _count(keys, "ZSCAN", "retry")
-    garbage = yield from _count(keys, "ZSCAN", "garbage")
-    owed = yield from _count(keys, "HSCAN", "owed")
+    retry = yield from _count(keys, "retry")
+    garbage = yield from _count(keys, "garbage")
+    owed = yield from _count(keys, "owed")
     existing = {group.name: group for group in known}
     names = sorted({*existing, *retry, *garbage, *owed} - {""})
     reading = yield from _reading(keys, list(existing))
@@ -90,7 +91,7 @@ def _read_shard(keys: ShardKeys) -> Flow[list[GroupDebt]]:
 def _reading(keys: ShardKeys, names: Sequence[str]) -> Flow[dict[str, int]]:
     def decode(reply: Any) -> int:
         # A group may have gone meanwhile.
-        return 0 if isinstance(reply, Exception) else sum(pairs(info)["idle"] < _READING_MS for info in reply)
+        return 0 if isinstance(reply, Exception) else sum(fields_of(info)["idle"] < _READING_MS for info in reply)
 
     if not names:
         return {}
@@ -100,16 +101,10 @@ def _reading(keys: ShardKeys, names: Sequence[str]) -> Flow[dict[str, int]]:
     return dict(zip(names, counts, strict=True))
 
 
-def _count(keys: ShardKeys, verb: str, name: str) -> Flow[Counter[str]]:
-    found: Counter[str] = Counter()
-    cursor = b"0"
-    while True:
-        cursor, flat = yield command(verb, keys.of(name), cursor, "COUNT", PAGE)
-        for member, value in _each(flat):
-            found.update(text_of(value).split(",") if name == "owed" else [split_copy(text_of(member))[0]])
-        if cursor == b"0":
-            return found
-
-
-def _each(flat: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    return zip(flat[::2], flat[1::2], strict=True)
+def _count(keys: ShardKeys, name: str) -> Flow[Counter[str]]:
+    counts: Counter[str] = Counter()
+    pages = scan(keys, name, count=PAGE)
+    while not pages.done:
+        for member, value in (yield from pages.next_page()):
+            counts.update(text_of(value).split(",") if name == "owed" else [split_copy(text_of(member))[0]])
+    return counts

@@ -1,6 +1,6 @@
 """What the operator's commands read from the server: calls, and how to read their replies. Nothing here writes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,6 +10,7 @@ from lisa_common.model.keys import ShardKeys, text_of, topics_key
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.registry import parse_topic, read_registry
+from lisa_common.protocol.replies import pairs
 from lisa_common.validation import check_name
 
 __all__ = [
@@ -19,9 +20,9 @@ __all__ = [
     "entries",
     "existing",
     "existing_as_stored",
+    "fields_of",
     "groups",
     "list_layouts",
-    "pairs",
     "scored",
 ]
 
@@ -63,7 +64,7 @@ def _none_of(error: LisaError) -> list[GroupInfo]:
 
 
 def _group(info: list[Any]) -> GroupInfo:
-    fields = pairs(info)
+    fields = fields_of(info)
     return GroupInfo(
         name=text_of(fields["name"]),
         consumers=fields["consumers"],
@@ -103,16 +104,14 @@ def list_layouts(prefix: str) -> Flow[list[Layout]]:
     return [Layout(prefix, name, registry[name].policy) for name in sorted(registry)]
 
 
-def pairs(flat: Iterable[Any]) -> dict[str, Any]:
+def fields_of(flat: Any) -> dict[str, Any]:
     """A flat reply of names and values, as a dictionary."""
-    each = iter(flat)
-    return {text_of(name): value for name, value in zip(each, each, strict=True)}
+    return {text_of(name): value for name, value in pairs(flat)}
 
 
-def scored(flat: Iterable[bytes]) -> list[tuple[str, float]]:
+def scored(flat: Any) -> list[tuple[str, float]]:
     """Members of a sorted set with their scores, in the order of the reply."""
-    each = iter(flat)
-    return [(text_of(member), float(score)) for member, score in zip(each, each, strict=True)]
+    return [(text_of(member), float(score)) for member, score in pairs(flat)]
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
