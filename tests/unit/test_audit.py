@@ -260,7 +260,7 @@ def test_what_is_legitimate_is_no_problem(evidence: Evidence, groups: dict[str, 
     ],
 )
 def test_what_is_wrong_is_found(
-    evidence: Evidence, groups: dict[str, GroupState], found: tuple[Kind, str, bool]
+    evidence: Evidence, groups: dict[str, GroupState], problem: tuple[Kind, str, bool]
 ) -> None:
     """Each planted problem is found once, with its group and whether it can be mended; nothing else is."""
     assert _found(evidence, groups) == [problem]

@@ -1,4 +1,4 @@
-"""How much there is of what, in every topic. Sizes are read from the structures; there are no counters to drift."""
+"""How many messages each topic holds, by state and group. They are read from the keys; no counters can drift."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -44,62 +44,77 @@ class GroupStatus:
     consumers: int
 
 
-@dataclass(frozen=True, slots=True)
-class TopicStatus:
-    """One topic. With several groups, ready, delivered, retry and garbage count each group's copy of a message."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSizes:
+    """The sizes of one topic. With several groups, all but `stored` and `waiting` count each group's copy."""
 
     topic: str
-    waiting: int
-    ready: int
-    delivered: int
-    retry: int
-    garbage: int
-    late_ms: int
-    """For how long the oldest message has been due that was not delivered; 0 when none is."""
-    due_in: tuple[int, ...]
-    """Waiting messages by `BUCKETS`, and beyond."""
-    groups: tuple[GroupStatus, ...]
+    stored: int = 0
+    """Messages with a record, in whatever state."""
+    waiting: int = 0
+    ready: int = 0
+    delivered: int = 0
+    retry: int = 0
+    garbage: int = 0
+    groups: tuple[GroupStatus, ...] = ()
     damage: str = ""
-    """Why it, or one of its shards, could not be read; that is not counted then."""
+    """Why the topic, or one of its shards, could not be read. What could not be read is not counted."""
 
     @property
     def messages(self) -> int:
-        """All that the topic holds."""
+        """The sum of all states."""
         return self.waiting + self.ready + self.delivered + self.retry + self.garbage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicStatus(TopicSizes):
+    """The sizes of one topic, and when its messages are or were due."""
+
+    late_ms: int = 0
+    """How long the oldest undelivered message has been due, in ms; 0 where none is."""
+    due_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
+    """Waiting messages by `BUCKETS`, and beyond."""
 
 
 def read_status(prefix: str, topic: str | None = None) -> Flow[list[TopicStatus]]:
     """The status of one topic or of all, by name; raises UnknownTopic. A handful of round trips for 1,000 topics."""
-    layouts = yield from list_layouts(prefix) if topic is None else _only(prefix, topic)
-    shards = [keys for layout in layouts for keys in layout.served]
-    found: dict[str, list[TopicStatus]] = {layout.topic: [] for layout in layouts}
-    for some in chunks(shards, _SHARDS_AT_ONCE):
-        for status in (yield from _read_each(some)):
-            found[status.topic].append(status)
-    return [_sum(of_shards) for of_shards in found.values()]
+    return (yield from _read_topics(prefix, topic, _read_status))
 
 
-def _only(prefix: str, topic: str) -> Flow[list[Layout]]:
-    return [(yield from existing(prefix, topic))]
+def read_sizes(prefix: str, topic: str | None = None) -> Flow[list[TopicSizes]]:
+    """The sizes of one topic or of all, by name; raises UnknownTopic. Two round trips for 250 shards, as a rule."""
+    return (yield from _read_topics(prefix, topic, _read_sizes))
 
 
-def _sum(shards: Sequence[TopicStatus]) -> TopicStatus:
+_S = TypeVar("_S", bound=TopicSizes)
+_Read = Callable[[Sequence[ShardKeys]], Flow[list[_S]]]
+
+
+def _read_topics(prefix: str, topic: str | None, read: _Read[_S]) -> Flow[list[_S]]:
+    layouts = (yield from list_layouts(prefix)) if topic is None else [(yield from existing(prefix, topic))]
+    by_topic: dict[str, list[_S]] = {layout.topic: [] for layout in layouts}
+    for shards in chunks([keys for layout in layouts for keys in layout.served], _SHARDS_AT_ONCE):
+        for sizes in (yield from _read_each(shards, read)):
+            by_topic[sizes.topic].append(sizes)
+    return [_sum(of_shards) for of_shards in by_topic.values()]
+
+
+_STATES = ("stored", "waiting", "ready", "delivered", "retry", "garbage")
+
+
+def _sum(shards: Sequence[_S]) -> _S:
     if len(shards) == 1:
         return shards[0]
     groups_of: dict[str, list[GroupStatus]] = defaultdict(list)
     for group in (group for shard in shards for group in shard.groups):
         groups_of[group.group].append(group)
-    return TopicStatus(
-        topic=shards[0].topic,
-        **{
-            name: sum(getattr(s, name) for s in shards)
-            for name in ("waiting", "ready", "delivered", "retry", "garbage")
-        },
-        late_ms=max(shard.late_ms for shard in shards),
-        due_in=tuple(map(sum, zip(*(shard.due_in for shard in shards), strict=True))),
-        groups=tuple(_sum_group(name, groups_of[name]) for name in sorted(groups_of)),
-        damage=next((shard.damage for shard in shards if shard.damage), ""),
-    )
+    fields: dict[str, Any] = {name: sum(getattr(shard, name) for shard in shards) for name in _STATES}
+    fields["groups"] = tuple(_sum_group(name, groups_of[name]) for name in sorted(groups_of))
+    fields["damage"] = next((shard.damage for shard in shards if shard.damage), "")
+    if statuses := [shard for shard in shards if isinstance(shard, TopicStatus)]:
+        fields["late_ms"] = max(status.late_ms for status in statuses)
+        fields["due_in"] = tuple(map(sum, zip(*(status.due_in for status in statuses), strict=True)))
+    return replace(shards[0], **fields)
 
 
 def _sum_group(name: str, shards: Sequence[GroupStatus]) -> GroupStatus:
@@ -108,70 +123,14 @@ def _sum_group(name: str, shards: Sequence[GroupStatus]) -> GroupStatus:
     return GroupStatus(name, sum(s.ready for s in shards), sum(s.delivered for s in shards), consumers)
 
 
-def _read_each(topics: Sequence[ShardKeys]) -> Flow[list[TopicStatus]]:
-    """The status of each; one that the server does not tell of is no hindrance for others."""
+def _read_each(shards: Sequence[ShardKeys], read: _Read[_S]) -> Flow[list[_S]]:
+    """The sizes of each shard. One that cannot be read gets its error, and does not keep the others from being read."""
     try:
-        return (yield from _read(topics))
+        return (yield from read(shards))
     except OF_THE_SERVER:
         raise
     except LisaError as error:
-        if len(topics) == 1:
-            return [_damaged(topics[0], error)]
-    half = len(topics) // 2
-    return [*(yield from _read_each(topics[:half])), *(yield from _read_each(topics[half:]))]
-
-
-def _damaged(keys: ShardKeys, error: LisaError) -> TopicStatus:
-    nothing = (0,) * (len(BUCKETS) + 1)
-    damage = f"{keys.tag}: {error}"
-    return TopicStatus(keys.topic, *(0, 0, 0, 0, 0), late_ms=0, due_in=nothing, groups=(), damage=damage)
-
-
-def _read(topics: Sequence[ShardKeys]) -> Flow[list[TopicStatus]]:
-    now: int = yield server_time()
-    calls = [list(_calls(keys, now)) for keys in topics]
-    results = iter((yield [call for of_topic in calls for call in of_topic]))
-    sizes = [[next(results) for _ in of_topic] for of_topic in calls]
-    backlogs = [_backlogs(keys, size) for keys, size in zip(topics, sizes, strict=True)]
-    yield from read_backlogs([backlog for of_topic in backlogs for backlog in of_topic])
-    return [_status(keys, now, size, of_topic) for keys, size, of_topic in zip(topics, sizes, backlogs, strict=True)]
-
-
-def _calls(keys: ShardKeys, now: int) -> Iterator[Call[Any]]:
-    yield groups(keys)
-    yield command("XLEN", keys.of("ready"))
-    for name in ("waiting", "retry", "garbage"):
-        yield command("ZCARD", keys.of(name))
-    for name in ("waiting", "retry"):
-        yield command("ZRANGE", keys.of(name), 0, 0, "WITHSCORES", decode=scored)
-    low: str = "-inf"
-    for _, limit in BUCKETS:
-        yield command("ZCOUNT", keys.of("waiting"), low, now + limit)
-        low = f"({now + limit}"
-
-
-def _backlogs(keys: ShardKeys, sizes: list[Any]) -> list[Backlog]:
-    found: list[GroupInfo] = sizes[0]
-    length: int = sizes[1]
-    return [Backlog(keys, group, length, alone=len(found) == 1) for group in found] or [
-        Backlog(keys, None, length, alone=True)
-    ]
-
-
-def _status(keys: ShardKeys, now: int, sizes: list[Any], backlogs: Sequence[Backlog]) -> TopicStatus:
-    found, _, waiting, retry, garbage, first_waiting, first_retry, *due_in = sizes
-    dues = [whole_ms(score) for _, score in (*first_waiting, *first_retry)]
-    dues += [b.oldest.at_ms or b.oldest.due_ms for b in backlogs if b.oldest and b.oldest.id]
-    return TopicStatus(
-        topic=keys.topic,
-        waiting=waiting,
-        ready=sum(backlog.ready for backlog in backlogs),
-        delivered=sum(group.pending for group in found),
-        retry=retry,
-        garbage=garbage,
-        late_ms=max(0, now - min(dues, default=now)),
-        due_in=(*due_in, waiting - sum(due_in)),
-        groups=tuple(
-            GroupStatus(b.group.name, b.ready, b.group.pending, b.group.consumers) for b in backlogs if b.group
-        ),
-    )
+        if len(shards) == 1:
+            return [_damaged(shards[0], error, read)]
+    half = len(shards) // 2
+    return [*(yield from _read_each(shards[:half], read)), *(yield from _read_each(shards[half:], read))]
