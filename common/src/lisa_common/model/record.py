@@ -113,6 +113,10 @@ class Head(NamedTuple):
     cancelled: bool = False
     readable: bool = True
 
+    def is_of(self, due_ms: int) -> bool:
+        """Whether an entry with this due time belongs to the message, and not to an earlier one of the same id."""
+        return self.due_ms is None or self.due_ms == due_ms
+
 
 _DUE_END, _TTL_END = 13, 20
 

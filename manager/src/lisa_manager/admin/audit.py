@@ -143,7 +143,7 @@ def _dangling_failure(id: str, group: str) -> Problem:
 
 def _cancelled(evidence: Evidence, head: Head, groups: Groups) -> Iterator[Problem]:
     """What a cancelled message left is legitimate until its last entry has been met."""
-    if any(_is_of(head, entry) and _live(entry, groups) for entry in evidence.entries):
+    if any(head.is_of(entry.due_ms) and _live(entry, groups) for entry in evidence.entries):
         return
     id = evidence.id
     steps: list[Step] = [("HDEL", "messages", id, ""), ("HDEL", "owed", id, ""), ("ZREM", "expiring", id, "")]
@@ -159,9 +159,9 @@ def _cancelled(evidence: Evidence, head: Head, groups: Groups) -> Iterator[Probl
 
 def _message(evidence: Evidence, head: Head, groups: Groups, now_ms: int) -> Iterator[Problem]:
     id = evidence.id
-    of_others = [entry for entry in evidence.entries if not _is_of(head, entry)]
+    of_others = [entry for entry in evidence.entries if not head.is_of(entry.due_ms)]
     yield from _stray_entries(id, of_others, groups)
-    own = [entry for entry in evidence.entries if _is_of(head, entry)]
+    own = [entry for entry in evidence.entries if head.is_of(entry.due_ms)]
     places = {group: _places(evidence, own, group, groups) for group in {*groups, *evidence.copies, NO_GROUP}}
     if evidence.waiting is not None:
         yield from _waiting(evidence, head, places)
@@ -198,11 +198,6 @@ def _waiting(evidence: Evidence, head: Head, places: Mapping[str, list[str]]) ->
         yield Problem(Kind.TWICE, id, NO_GROUP, f"waits, and is in {', '.join(sorted(others))}")
     elif evidence.owed is not None:
         yield Problem(Kind.OWED, id, NO_GROUP, "owed while it waits", (("HDEL", "owed", id, ""),))
-
-
-def _is_of(head: Head, entry: Entry) -> bool:
-    """Whether an entry belongs to this message, and not to an earlier one of the same id."""
-    return head.due_ms is None or head.due_ms == entry.due_ms
 
 
 def _is_score_of(score: float, due_ms: int | None) -> bool:

@@ -1,16 +1,17 @@
-"""What of a stream a group has not had yet: how much, and how old.
+"""The entries of a stream that a group has not read yet: how many, and how old.
 
-The server knows (`lag`), except after an entry has been deleted from the stream, as a cancel does. Then it is counted,
-page by page, the pages of many groups in one round trip.
+The server knows their number (`lag`), except after an entry was deleted from the stream, as a cancel does. Then they
+are counted page by page, the pages of many groups in one round trip.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lisa_common.errors import LisaError
 from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import ShardKeys
-from lisa_common.protocol.call import Call, Flow
-from lisa_manager.admin.queries import PAGE, GroupInfo, chunks, entries
+from lisa_common.protocol.call import Call, Each, Flow
+from lisa_manager.admin.queries import PAGE, GroupInfo, chunks, entries, first_error
 
 __all__ = ["Backlog", "read_backlogs"]
 
@@ -18,33 +19,34 @@ _AT_ONCE = 50
 """Pages in one round trip."""
 
 _SMALL = 10_000
-"""A stream that is counted entry by entry, to leave out the retries of other groups."""
+"""Streams up to this length are counted entry by entry, to leave out the retries of other groups."""
 
 _FIRST = 20
-"""How far to look for a group's first entry among the retries of others."""
+"""Entries to search for a group's first one among the retries of other groups."""
 
 
 @dataclass(slots=True)
 class Backlog:
-    """One group's share of a stream (or the whole stream, where it has no groups) that was not delivered yet."""
+    """The undelivered entries of one group, or of a stream without groups."""
 
     keys: ShardKeys
     group: GroupInfo | None
     length: int
-    """Of the stream."""
+    """The number of entries in the stream."""
     alone: bool
-    """Whether the group is the only one: then no entry is another's retry."""
+    """Whether no other group exists: then no entry is another group's retry."""
     ready: int = 0
     oldest: Entry | None = None
+    error: LisaError | None = None
+    """Why the stream could not be read."""
     _cursor: str = ""
     _last: str = "+"
     _forward: bool = True
 
-    def begin(self) -> bool:
-        """Takes what is known already; says whether it must be counted."""
+    def begin(self, *, exact: bool) -> bool:
+        """Takes the number that the server knows. Returns whether the entries must be counted instead."""
         lag = self.length if self.group is None else self.group.lag
-        known = lag is not None and (self.alone or not lag or self.length > _SMALL)
-        if known and lag is not None:
+        if lag is not None and (not exact or self.alone or not lag or self.length > _SMALL):
             self.ready = lag
             return False
         self._forward = self.length <= _SMALL
@@ -54,41 +56,52 @@ class Backlog:
         return True
 
     def page(self) -> Call[list[Entry]]:
-        """The next page to count: of what was not delivered, or in a long stream of what was, which is trimmed.
+        """The next page to count: of undelivered entries, or in a long stream of delivered ones, which are trimmed.
 
-        Never backwards: a server that is asked for what lies before all entries goes back through the whole stream.
+        Never backwards: asked for entries before the first one, a server goes back through the whole stream.
         """
         return entries(self.keys, self._cursor, self._last)
 
     def count(self, page: Sequence[Entry]) -> bool:
-        """Counts a page; says whether there may be another."""
-        self.ready += sum(map(self._wants, page)) if self._forward else -len(page)
+        """Counts a page. Returns whether another may follow."""
+        self.ready += sum(map(self._includes, page)) if self._forward else -len(page)
         if page:
             self._cursor = f"({page[-1].entry}"
         return len(page) == PAGE
 
     def first(self) -> Call[list[Entry]]:
-        """The beginning of what was not delivered."""
+        """The call for the first undelivered entries."""
         return entries(self.keys, f"({self.group.last}" if self.group else "-", count=_FIRST)
 
-    def see(self, first: Sequence[Entry]) -> None:
-        """Takes note of the oldest entry."""
-        self.oldest = next(filter(self._wants, first), None)
+    def take_oldest(self, first: Sequence[Entry]) -> None:
+        """Keeps the oldest of the first entries."""
+        self.oldest = next(filter(self._includes, first), None)
 
-    def _wants(self, entry: Entry) -> bool:
+    def _includes(self, entry: Entry) -> bool:
         return self.group is None or entry.group in {None, self.group.name}
 
 
-def read_backlogs(backlogs: Sequence[Backlog]) -> Flow[None]:
-    """Fills in `ready` and `oldest` of all."""
-    counting = [backlog for backlog in backlogs if backlog.begin()]
+def read_backlogs(backlogs: Sequence[Backlog], *, exact: bool = True) -> Flow[None]:
+    """Sets `ready` and `oldest`, or `error`, of each.
+
+    Unless `exact`, takes the server's number where it knows one, which includes retries of other groups, and leaves
+    `oldest` out.
+    """
+    counting = [backlog for backlog in backlogs if backlog.begin(exact=exact)]
     while counting:
-        going_on = []
-        for some in chunks(counting, _AT_ONCE):
-            pages = yield [backlog.page() for backlog in some]
-            going_on += [backlog for backlog, page in zip(some, pages, strict=True) if backlog.count(page)]
-        counting = going_on
-    for some in chunks([backlog for backlog in backlogs if backlog.ready], PAGE):
-        firsts = yield [backlog.first() for backlog in some]
-        for backlog, first in zip(some, firsts, strict=True):
-            backlog.see(first)
+        unfinished = []
+        for batch in chunks(counting, _AT_ONCE):
+            pages = yield Each(backlog.page() for backlog in batch)
+            for backlog, page in zip(batch, pages, strict=True):
+                backlog.error = first_error([page])
+                if backlog.error is None and backlog.count(page):
+                    unfinished.append(backlog)
+        counting = unfinished
+    if not exact:
+        return
+    for batch in chunks([backlog for backlog in backlogs if backlog.ready and not backlog.error], PAGE):
+        firsts = yield Each(backlog.first() for backlog in batch)
+        for backlog, first in zip(batch, firsts, strict=True):
+            backlog.error = first_error([first])
+            if backlog.error is None:
+                backlog.take_oldest(first)

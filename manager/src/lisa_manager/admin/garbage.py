@@ -125,7 +125,7 @@ def count(keys: ShardKeys, before_ms: int | None = None) -> Call[int]:
 
 
 def named(keys: ShardKeys, ids: Sequence[str]) -> Flow[tuple[list[DeadLetter], list[str]]]:
-    """The dead letters of messages, and the ids that have none. Copies of dropped groups take a search of the garbage."""
+    """The dead letters of messages, and the ids that have none. Copies of dropped groups take a whole search."""
     known = yield groups(keys)
     names = [NO_GROUP, *(group.name for group in known)]
     missing, letters = list(dict.fromkeys(ids)), []

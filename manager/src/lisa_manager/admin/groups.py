@@ -1,4 +1,4 @@
-"""Groups as operators see them: what each owes."""
+"""The groups of a topic, and what each owes."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -8,53 +8,68 @@ from typing import Any
 from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Flow, command
+from lisa_common.protocol.groups import join
 from lisa_common.protocol.scanning import scan
+from lisa_common.validation import check_name
 from lisa_manager.admin.backlog import Backlog, read_backlogs
-from lisa_manager.admin.queries import PAGE, GroupInfo, fields_of, groups
+from lisa_manager.admin.queries import PAGE, GroupInfo, existing, fields_of, groups
 
-__all__ = ["GroupDebt", "read_groups"]
+__all__ = ["GroupDebt", "create_group", "list_groups", "read_groups"]
 
 _READING_MS = 5_000
-"""A consumer that asked so recently is at work: it makes its group again as soon as it is gone."""
+"""A consumer that read so recently is at work: it would make a dropped group again at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDebt:
-    """What a group owes."""
+    """The copies of messages that a group owes."""
 
     group: str
     exists: bool
-    """False for one that is gone, but still named by copies of messages."""
+    """False for a dropped group that copies of messages still name."""
     ready: int
     delivered: int
     retry: int
     garbage: int
     owed: int
-    """Messages that count it among several groups: a group that is gone may be named there and nowhere else."""
+    """Messages that several groups owe, this one among them. A dropped group may be named only there."""
     consumers: int
     reading: int
-    """Consumers that are at work now."""
+    """Consumers that read within the last 5 seconds."""
 
     @property
     def owes(self) -> bool:
-        """Whether anything is lost when it goes."""
+        """Whether a drop would lose anything."""
         return bool(self.ready or self.delivered or self.retry or self.garbage or self.owed)
 
 
+def list_groups(prefix: str, topic: str) -> Flow[list[GroupDebt]]:
+    """What each group of a topic owes; raises UnknownTopic."""
+    layout = yield from existing(prefix, topic)
+    return (yield from read_groups(layout))
+
+
+def create_group(prefix: str, topic: str, group: str) -> Flow[None]:
+    """Makes a group in all shards, if it is missing; raises UnknownTopic and TooManyGroups."""
+    check_name("group", group)
+    layout = yield from existing(prefix, topic)
+    yield from join([layout], group)
+
+
 def read_groups(layout: Layout) -> Flow[list[GroupDebt]]:
-    """What each group owes, those among them that are gone, by name. Reads all of `owed`, `retry` and `garbage`."""
-    found: dict[str, list[GroupDebt]] = defaultdict(list)
+    """What each group owes, dropped groups included, by name. Reads all of `owed`, `retry` and `garbage`."""
+    by_name: dict[str, list[GroupDebt]] = defaultdict(list)
     for keys in layout.served:
         for debt in (yield from _read_shard(keys)):
-            found[debt.group].append(debt)
-    return [_sum(name, found[name]) for name in sorted(found)]
+            by_name[debt.group].append(debt)
+    return [_sum(name, by_name[name]) for name in sorted(by_name)]
 
 
 def _sum(name: str, shards: Sequence[GroupDebt]) -> GroupDebt:
     totals = {
         what: sum(getattr(debt, what) for debt in shards) for what in ("ready", "delivered", "retry", "garbage", "owed")
     }
-    # A consumer reads all shards, and each of them counts it.
+    # A consumer reads all shards, so each of them counts it.
     consumers, reading = (max(getattr(debt, what) for debt in shards) for what in ("consumers", "reading"))
     exists = any(debt.exists for debt in shards)
     return GroupDebt(group=name, exists=exists, consumers=consumers, reading=reading, **totals)
@@ -65,6 +80,9 @@ def _read_shard(keys: ShardKeys) -> Flow[list[GroupDebt]]:
     length: int = yield command("XLEN", keys.of("ready"))
     backlogs = [Backlog(keys, group, length, alone=len(known) == 1) for group in known]
     yield from read_backlogs(backlogs)
+    for backlog in backlogs:
+        if backlog.error:
+            raise backlog.error
     ready = {group.name: backlog.ready for group, backlog in zip(known, backlogs, strict=True)}
     retry = yield from _count(keys, "retry")
     garbage = yield from _count(keys, "garbage")
@@ -90,7 +108,7 @@ def _read_shard(keys: ShardKeys) -> Flow[list[GroupDebt]]:
 
 def _reading(keys: ShardKeys, names: Sequence[str]) -> Flow[dict[str, int]]:
     def decode(reply: Any) -> int:
-        # A group may have gone meanwhile.
+        # The group may have been dropped meanwhile.
         return 0 if isinstance(reply, Exception) else sum(fields_of(info)["idle"] < _READING_MS for info in reply)
 
     if not names:

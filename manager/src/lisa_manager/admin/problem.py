@@ -1,4 +1,4 @@
-"""What an audit may find wrong, and the steps that mend it."""
+"""The problems that an audit may find, and the steps that repair them."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,41 +6,41 @@ from enum import StrEnum
 __all__ = ["Kind", "Problem", "Step"]
 
 Step = tuple[str, str, str, str | int]
-"""Verb, name, member, value: as `lua/repair.lua` takes them."""
+"""Verb, name, member and value of a step of `lua/repair.lua`."""
 
 
 class Kind(StrEnum):
-    """What may be wrong."""
+    """The kinds of problems."""
 
     LOST = "lost"
-    """A record without a place, or a group that owes the message and has it nowhere."""
+    """A record without a place, or a group that owes the message and has it in no place."""
     STRAY = "stray"
     """A place without a record, or in a group that does not owe the message."""
     TWICE = "twice"
     """In more than one place at once."""
     OWED = "owed"
-    """What `owed` says does not fit the rest."""
+    """`owed` contradicts the other keys."""
     DEAD_GROUP = "dead group"
-    """Something names a group that is not there any more: `group drop` ends it."""
+    """A key names a dropped group; `group drop` removes this."""
     MISSING_GROUP = "missing group"
-    """A shard of the topic lacks a group that others have: it gets nothing of what becomes ready there."""
+    """A shard lacks a group that the other shards have. The group gets no messages from that shard."""
     DANGLING = "dangling"
-    """A failure, an expiry or a tombstone of nothing."""
+    """A failure, an expiry or a tombstone without a message."""
     UNWATCHED = "unwatched"
-    """It has a time to live that nobody looks at."""
+    """The message has a time to live, but is not among the expiring ones."""
     WRONG_TIME = "wrong time"
-    """It waits for another time than its record names."""
+    """The message waits for another time than its record says."""
     DAMAGED = "damaged"
-    """The topic, or a shard of it, cannot be read as it should be."""
+    """The topic, or one of its shards, cannot be read."""
     FOREIGN = "foreign"
-    """It has an id, or is something, that no program of ours writes or reads."""
+    """No program of Lisa writes or reads such an id or member."""
     UNREADABLE = "unreadable"
     """A record that this release cannot read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with one message; without `steps` it cannot be mended safely."""
+    """One problem of one message. Without `steps` it cannot be repaired safely."""
 
     kind: Kind
     id: str

@@ -1,10 +1,10 @@
-"""What the operator's commands read from the server: calls, and how to read their replies. Nothing here writes."""
+"""Reading calls that the flows of operators share, and how to read their replies. Nothing here writes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from lisa_common.errors import LisaError, UnknownTopic
+from lisa_common.errors import OF_THE_SERVER, LisaError, UnknownTopic
 from lisa_common.model.delivery import Entry, entry_of
 from lisa_common.model.keys import ShardKeys, text_of, topics_key
 from lisa_common.model.sharding import Layout
@@ -21,6 +21,7 @@ __all__ = [
     "existing",
     "existing_as_stored",
     "fields_of",
+    "first_error",
     "groups",
     "list_layouts",
     "scored",
@@ -29,7 +30,7 @@ __all__ = [
 T = TypeVar("T")
 
 PAGE = 1_000
-"""How much is read at a time."""
+"""Most items read by one call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,11 @@ class GroupInfo:
     last: str
     """The entry delivered last."""
     lag: int | None
-    """Entries not delivered yet; the server does not know after some have been deleted."""
+    """Entries not delivered yet; None where the server does not know, as some were deleted."""
 
 
 def groups(keys: ShardKeys) -> Call[list[GroupInfo]]:
-    """The groups of a topic, by name; none where there is no stream."""
+    """The groups of a shard, by name; none where it has no stream."""
 
     def decode(reply: Any) -> list[GroupInfo]:
         if isinstance(reply, LisaError):
@@ -57,7 +58,7 @@ def groups(keys: ShardKeys) -> Call[list[GroupInfo]]:
 
 
 def _none_of(error: LisaError) -> list[GroupInfo]:
-    # Without a stream there are no groups; anything else is wrong with the topic, or the server.
+    # Without a stream there are no groups. Any other error is a problem of the shard or the server.
     if "no such key" in str(error):
         return []
     raise error
@@ -84,13 +85,13 @@ def _entries(reply: list[Any]) -> list[Entry]:
 
 
 def existing(prefix: str, topic: str) -> Flow[Layout]:
-    """The shards and the policy of a topic; raises UnknownTopic where there is none."""
+    """The layout of a topic; raises UnknownTopic."""
     layout, _ = yield from existing_as_stored(prefix, topic)
     return layout
 
 
 def existing_as_stored(prefix: str, topic: str) -> Flow[tuple[Layout, bytes]]:
-    """The same, and what the registry says in its own words."""
+    """The layout of a topic, and its stored policy; raises UnknownTopic."""
     check_name("topic", topic)
     stored: bytes | None = yield command("HGET", topics_key(prefix), topic)
     if stored is None:
@@ -99,7 +100,7 @@ def existing_as_stored(prefix: str, topic: str) -> Flow[tuple[Layout, bytes]]:
 
 
 def list_layouts(prefix: str) -> Flow[list[Layout]]:
-    """The shards and the policies of all topics, by name."""
+    """The layouts of all topics, by name."""
     registry = yield from read_registry(prefix)
     return [Layout(prefix, name, registry[name].policy) for name in sorted(registry)]
 
@@ -114,7 +115,15 @@ def scored(flat: Any) -> list[tuple[str, float]]:
     return [(text_of(member), float(score)) for member, score in pairs(flat)]
 
 
+def first_error(results: Iterable[Any]) -> LisaError | None:
+    """The first error among the results of `Each`. Raises one that every call would meet now."""
+    error = next((result for result in results if isinstance(result, LisaError)), None)
+    if isinstance(error, OF_THE_SERVER):
+        raise error
+    return error
+
+
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """The items in order, so many at a time."""
+    """The items in order, at most `size` at a time."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
