@@ -9,12 +9,11 @@ from lisa_common.client.connection import Connection
 from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
 from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming
-from lisa_common.protocol.call import Call, command
+from lisa_common.protocol.call import command
 from lisa_common.settings import Settings
-from lisa_manager.admin.queries import list_layouts
-from lisa_manager.admin.status import TopicStatus, read_status
-from lisa_manager.admin.topics import set_policy
+from lisa_manager import Admin, TopicStatus
 
 __all__ = ["GROUP", "POLICY", "Server"]
 
@@ -31,6 +30,7 @@ class Server:
     """Whatever the settings name, as operators see it, and a few things which only the demo asks."""
 
     def __init__(self, settings: Settings) -> None:
+        self._admin = Admin(settings=settings)
         self._connection = Connection.of(settings, name="lisa-demo")
         self._time = ServerTime.of(self._connection)
         self._prefix = settings.prefix
@@ -39,7 +39,7 @@ class Server:
         """Stores the policy of topics, as `lisa-manager topic set` does."""
         policy = POLICY.model_dump(exclude_unset=True) | {"shards": shards}
         for topic in topics:
-            self._connection.run(set_policy(self._prefix, topic, policy))
+            self._admin.set_policy(topic, **policy)
 
     def now_ms(self) -> int:
         """The server's clock."""
@@ -53,18 +53,14 @@ class Server:
 
     def status(self) -> list[TopicStatus]:
         """What `lisa-manager status` shows."""
-        return self._connection.run(read_status(self._prefix))
+        return self._admin.status()
 
     def alive(self) -> int:
-        """How many messages have not ended: all records but those of garbage.
+        """How many messages have not ended: all stored ones except garbage.
 
-        Exact or too high, once all is sent, as from then on there is ever less to find, and ever more garbage.
+        Once everything was sent, the number is exact or too high: it is read before the garbage, which only grows.
         """
-        shards = self._shards()
-        records: list[Call[int]] = [command("HLEN", keys.of("messages")) for keys in shards]
-        garbage: list[Call[int]] = [command("ZCARD", keys.of("garbage")) for keys in shards]
-        sizes = self._connection.execute([*records, *garbage])
-        return int(sum(sizes[: len(shards)]) - sum(sizes[len(shards) :]))
+        return sum(sizes.stored - sizes.garbage for sizes in self._admin.sizes())
 
     def held(self, consumer: str) -> Iterator[tuple[str, int]]:
         """The deliveries which are a consumer's own just now, as pairs of message id and attempt."""
@@ -83,7 +79,8 @@ class Server:
             self._connection.call(command("UNLINK", key))
 
     def _shards(self) -> list[ShardKeys]:
-        return [keys for layout in self._connection.run(list_layouts(self._prefix)) for keys in layout.ever]
+        topics = self._admin.topics()
+        return [keys for topic in topics for keys in Layout(self._prefix, topic.name, topic.policy).ever]
 
     def __enter__(self) -> Self:
         return self
@@ -91,4 +88,5 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._admin.close()
         self._connection.close()

@@ -37,7 +37,7 @@ def set_policy(prefix: str, topic: str, changes: Mapping[str, Any]) -> Flow[Poli
         known = Topic(topic) if stored is None else parse_topic(topic, stored)
         policy = _changed(known.policy, changes)
         if stored is not None and policy.shards != known.policy.shards:
-            expected = f"{known.policy.shards}, as the topic exists and only a reshard changes it"
+            expected = f"{known.policy.shards}, which only `topic reshard` changes"
             raise InvalidInput("policy field shards", policy.shards, expected)
         if stored is None:
             policy = yield from _as_dropped(prefix, topic, policy)

@@ -6,7 +6,6 @@ import typer
 
 from lisa_common.cli import EXIT_WRONG, Column, JsonFlag, print_json, print_table, say
 from lisa_manager import CheckReport, Finding, ManagerSettings
-from lisa_manager.admin.check import Finding
 from lisa_manager.commands.shared import admin_command, opened, progress_of
 
 __all__ = ["check_"]

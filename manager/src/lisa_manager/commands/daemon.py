@@ -23,7 +23,7 @@ def run(*, settings: ManagerSettings) -> None:
 
 @admin_command
 def doctor(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
-    """Reports what is wrong with the server, or any node, for a queue that must not lose messages; then exits with 1."""
+    """Reports problems of the server, or any node, for a queue that must not lose messages; exits with 1 if so."""
     with opened(settings) as admin:
         health = admin.doctor()
     if json:

@@ -156,7 +156,7 @@ def _check_ids(ids: Sequence[str] | None, *, all_: bool) -> None:
 
 
 def _print_result(result: BulkResult, done: str, *, json: bool) -> None:
-    counts = {done: result.done} | result.failed
+    counts = {done: result.done, **result.failed}
     if json:
         print_json(counts)
     else:

@@ -10,7 +10,6 @@ from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.registry import REFRESH_S
 from lisa_manager import Dropped, ManagerSettings, TopicSizes
-from lisa_manager.admin.topics import Dropped
 from lisa_manager.commands.policy_options import shown_field, with_policy
 from lisa_manager.commands.shared import TopicName, admin_command, opened
 
@@ -111,7 +110,7 @@ def _lost(dropped: Dropped) -> str:
     if not dropped.made_again:
         return ""
     return (
-        f". They came during the drop: {dropped.made_again} shards were deleted before, and their groups were made again; "
+        f". They came during the drop: {dropped.made_again} shards were deleted before, and their groups made again; "
         "a group may miss messages that were sent there in between"
     )
 
