@@ -182,7 +182,7 @@ def test_what_is_legitimate_is_no_problem(evidence: Evidence, groups: dict[str, 
             _evidence(owed=("a", "gone"), entries=[_entry()]),
             _groups(last="1-0"),
             (Kind.DEAD_GROUP, "gone", True),
-            id="owed by a group that is gone",
+            id="owed by a dropped group",
         ),
         pytest.param(
             _evidence(owed=("gone",)), _groups(), (Kind.DEAD_GROUP, "gone", False), id="owed only by one that is gone"

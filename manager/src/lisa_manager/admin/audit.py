@@ -1,6 +1,6 @@
-"""Promise 9, judged: every live id is in exactly one place per group, and there is no place without a record.
+"""Audits promise 9: each live message is in exactly one place per group, and each place has its record.
 
-Pure: it is given all that is known of a message, and says what is wrong and which steps would mend it.
+Pure: from the evidence of a message it derives the problems, and the steps that repair them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,13 +18,13 @@ __all__ = ["audit"]
 Groups = Mapping[str, GroupState]
 _ENTRY = "entry "
 _LATEST_MS = (MAX_DELAY_S + 86_400) * 1000
-"""How far ahead anything may be due, and a day."""
+"""The longest delay, and one day more."""
 _EXACT_MS = 2**45
-"""From here on a score has no room for the priority beside the due time, and may be a millisecond less."""
+"""Scores of later due times have no room for the priority, and may be a millisecond less."""
 
 
 def audit(evidence: Evidence, groups: Groups, now_ms: int) -> list[Problem]:
-    """What is wrong with one message."""
+    """The problems of one message."""
     return list(_problems(evidence, groups, now_ms))
 
 
@@ -42,18 +42,18 @@ def _problems(evidence: Evidence, groups: Groups, now_ms: int) -> Iterator[Probl
     else:
         yield from _message(evidence, head, groups, now_ms)
     generated = evidence.id.endswith(GENERATED_SUFFIX)
-    # A message that several groups owe has a tombstone from the first ack on.
+    # A message that several groups owe gets its tombstone at the first ack.
     unacked = head is not None and (evidence.owed is None or evidence.waiting is not None)
     alive = unacked and evidence.finished is not None and evidence.finished > now_ms
     if evidence.finished is not None and _is_never(evidence.finished, now_ms):
-        yield _dangling(evidence.id, "a tombstone without an end", ("ZREM", "finished", evidence.id, ""))
+        yield _dangling(evidence.id, "a tombstone that never expires", ("ZREM", "finished", evidence.id, ""))
     elif evidence.finished is not None and (generated or alive):
-        detail = "a tombstone of a generated id" if generated else "a tombstone of a message that is alive"
+        detail = "a tombstone of a generated id" if generated else "a tombstone of a live message"
         yield _dangling(evidence.id, detail, ("ZREM", "finished", evidence.id, ""))
 
 
 def _is_never(score: float, now_ms: int) -> bool:
-    """Whether a time is later than any that a program of ours sets."""
+    """Whether a time is later than any that Lisa sets."""
     return score > now_ms + _LATEST_MS
 
 
@@ -61,7 +61,7 @@ def _is_never(score: float, now_ms: int) -> bool:
 
 
 def _is_ours(id: str) -> bool:
-    """Whether programs can read the id: it has characters, and was UTF-8."""
+    """Whether programs can read the id: it is not empty, and was valid UTF-8."""
     return bool(id) and not any("\ud800" <= character <= "\udfff" for character in id)
 
 
@@ -71,11 +71,11 @@ def _foreign(evidence: Evidence) -> Problem:
     steps += [("ZREM", name, id, "") for name in ("waiting", "expiring", "finished")]
     for group in evidence.copies:
         steps += _without_copy(id, group)
-    return Problem(Kind.FOREIGN, id, NO_GROUP, "an id that no program can read, or send", tuple(steps))
+    return Problem(Kind.FOREIGN, id, NO_GROUP, "an id that no program can read or send", tuple(steps))
 
 
 def _unreadable(evidence: Evidence, head: Head, groups: Groups, now_ms: int) -> Problem:
-    """Who reads it buries it, from where it can be purged; so it must be somewhere, and its time must come."""
+    """A consumer that reads it moves it to garbage. So it must have a place, and become due."""
     places = {
         group: _places(evidence, evidence.entries, group, groups) for group in {*groups, *evidence.copies, NO_GROUP}
     }
@@ -103,7 +103,7 @@ def _without_record(evidence: Evidence, groups: Groups) -> Iterator[Problem]:
     if evidence.owed is not None:
         yield Problem(Kind.OWED, id, NO_GROUP, "owed, but has no record", (("HDEL", "owed", id, ""),))
     if evidence.expiring is not None:
-        yield _dangling(id, "to expire, but has no record", ("ZREM", "expiring", id, ""))
+        yield _dangling(id, "expiring, but has no record", ("ZREM", "expiring", id, ""))
     yield from _stray_entries(id, evidence.entries, groups)
 
 
@@ -123,7 +123,7 @@ def _stray_entries(id: str, entries: Sequence[Entry], groups: Groups) -> Iterato
 
 
 def _live(entry: Entry, groups: Groups) -> bool:
-    """Whether any group may still meet the entry, or has it. Without groups, a group to come will."""
+    """Whether any group has the entry or may still read it. Without groups, a later group will."""
     if entry.group is not None:
         return entry.group in groups and groups[entry.group].has(entry)
     return not groups or any(state.has(entry) for state in groups.values())
@@ -135,23 +135,21 @@ def _dangling(id: str, detail: str, *steps: Step) -> Problem:
 
 def _dangling_failure(id: str, group: str) -> Problem:
     step: Step = ("HDEL", "failures", copy_of(group, id), "")
-    return Problem(Kind.DANGLING, id, group, "a failure of a copy that is not there", (step,))
+    return Problem(Kind.DANGLING, id, group, "a failure of a copy that does not exist", (step,))
 
 
 # Cancelled
 
 
 def _cancelled(evidence: Evidence, head: Head, groups: Groups) -> Iterator[Problem]:
-    """What a cancelled message left is legitimate until its last entry has been met."""
+    """A cancelled record is legitimate until a consumer has skipped its last entry."""
     if any(head.is_of(entry.due_ms) and _live(entry, groups) for entry in evidence.entries):
         return
     id = evidence.id
     steps: list[Step] = [("HDEL", "messages", id, ""), ("HDEL", "owed", id, ""), ("ZREM", "expiring", id, "")]
     for group in evidence.copies:
         steps += _without_copy(id, group)
-    yield Problem(
-        Kind.LOST, id, NO_GROUP, "cancelled, and its last entry is gone; the id is taken for nothing", tuple(steps)
-    )
+    yield Problem(Kind.LOST, id, NO_GROUP, "cancelled, and its last entry is gone; it only blocks the id", tuple(steps))
 
 
 # Alive
@@ -175,7 +173,7 @@ def _message(evidence: Evidence, head: Head, groups: Groups, now_ms: int) -> Ite
 
 
 def _places(evidence: Evidence, own: Sequence[Entry], group: str, groups: Groups) -> list[str]:
-    """Where a group has the message; "no group" has what died before any, and what is in a stream without groups."""
+    """The places of a group's copy. "No group" has dead messages that no group had, and streams without groups."""
     copy = evidence.copies.get(group, Copy())
     places = ["retry"] * (copy.retry is not None) + ["garbage"] * (copy.garbage is not None)
     if group in groups:
@@ -189,10 +187,10 @@ def _places(evidence: Evidence, own: Sequence[Entry], group: str, groups: Groups
 
 def _waiting(evidence: Evidence, head: Head, places: Mapping[str, list[str]]) -> Iterator[Problem]:
     id = evidence.id
-    others = [f"{place} of {group}" if group else place for group, found in places.items() for place in found]
+    others = [f"{place} of {group}" if group else place for group, names in places.items() for place in names]
     if evidence.waiting is not None and not _is_score_of(evidence.waiting, head.due_ms):
         detail = f"waits until {evidence.waiting:.15g}, but its record says {head.due_ms}"
-        # Both are written in one step: it is the score that others wrote.
+        # Scripts write both in one step, so another program wrote the score.
         yield Problem(Kind.WRONG_TIME, id, NO_GROUP, detail, () if others else (("wait", "waiting", id, ""),))
     if others:
         yield Problem(Kind.TWICE, id, NO_GROUP, f"waits, and is in {', '.join(sorted(others))}")
@@ -206,12 +204,12 @@ def _is_score_of(score: float, due_ms: int | None) -> bool:
 
 
 def _copies(evidence: Evidence, head: Head, groups: Groups, places: Mapping[str, list[str]]) -> Iterator[Problem]:
-    for group, found in places.items():
-        if len(found) > 1:
-            yield Problem(Kind.TWICE, evidence.id, group, f"in {', '.join(found)} at once")
-        if group and group not in groups and found:
-            yield Problem(Kind.DEAD_GROUP, evidence.id, group, f"in {found[0]} of a group that is gone")
-    holders = [group for group, found in places.items() if found]
+    for group, of_group in places.items():
+        if len(of_group) > 1:
+            yield Problem(Kind.TWICE, evidence.id, group, f"in {', '.join(of_group)} at once")
+        if group and group not in groups and of_group:
+            yield Problem(Kind.DEAD_GROUP, evidence.id, group, f"in {of_group[0]} of a dropped group")
+    holders = [group for group, of_group in places.items() if of_group]
     if places[NO_GROUP]:
         if also := sorted(groups.keys() & holders):
             yield Problem(Kind.TWICE, evidence.id, NO_GROUP, f"in {places[NO_GROUP][0]} of no group, and in {also[0]}")
@@ -233,38 +231,38 @@ def _owed(
     for group in owed:
         if group not in groups and not places.get(group):
             step: Step = ("HSET", "owed", id, ",".join(alive))
-            yield Problem(Kind.DEAD_GROUP, id, group, "owed by a group that is gone", (step,) if alive else ())
+            yield Problem(Kind.DEAD_GROUP, id, group, "owed by a dropped group", (step,) if alive else ())
     for group in alive:
         if not places[group]:
             yield _lost(evidence, head, [group])
-    for group, found in places.items():
-        if found and group in groups and group not in owed:
+    for group, of_group in places.items():
+        if of_group and group in groups and group not in owed:
             steps = [*_without_copy(id, group)]
-            for place in found:
+            for place in of_group:
                 if entry := place.removeprefix(_ENTRY) if place.startswith(_ENTRY) else "":
                     steps += [("ack", "ready", entry, group), ("XDEL", "ready", entry, "")]
-            yield Problem(Kind.STRAY, id, group, f"in {found[0]}, but not owed by it", tuple(steps))
+            yield Problem(Kind.STRAY, id, group, f"in {of_group[0]}, but not owed by it", tuple(steps))
 
 
 def _lost(evidence: Evidence, head: Head, names: Sequence[str]) -> Problem:
-    """Mended by making it ready again in these groups; where there are none, for one to come."""
+    """Repaired by making it ready in these groups, or for a later group where there are none."""
     due = head.due_ms or 0
     steps: list[Step] = [("ready", group, evidence.id, due) for group in names or [NO_GROUP]]
     if evidence.owed is None and len(names) > 1:
         steps.append(("HSET", "owed", evidence.id, ",".join(sorted(names))))
     group = names[0] if len(names) == 1 else NO_GROUP
-    return Problem(Kind.LOST, evidence.id, group, "has a record, and is in no place", tuple(steps))
+    return Problem(Kind.LOST, evidence.id, group, "has a record, but no place", tuple(steps))
 
 
 def _should_wait(evidence: Evidence, head: Head, now_ms: int) -> bool:
-    # What has been delivered was due before: the clock was set back.
+    # A delivered message was due: the clock was set back since.
     delivered = any(copy.failure and copy.failure.due_ms == head.due_ms for copy in evidence.copies.values())
     return head.due_ms is not None and head.due_ms > now_ms and not delivered
 
 
 def _lost_waiting(evidence: Evidence) -> Problem:
     steps: list[Step] = [("HDEL", "owed", evidence.id, ""), ("wait", "waiting", evidence.id, "")]
-    return Problem(Kind.LOST, evidence.id, NO_GROUP, "is due later, and does not wait", tuple(steps))
+    return Problem(Kind.LOST, evidence.id, NO_GROUP, "is due later, but does not wait", tuple(steps))
 
 
 def _dangling_failures(evidence: Evidence, head: Head, groups: Groups) -> Iterator[Problem]:
@@ -287,13 +285,15 @@ def _never(evidence: Evidence, now_ms: int) -> Iterator[Problem]:
 
 
 def _expiry(evidence: Evidence, head: Head, places: Mapping[str, list[str]], now_ms: int) -> Iterator[Problem]:
-    # The other way round is legitimate: a replay takes the time to live away, and the next sweep the expiry.
+    # An expiry without a time to live is legitimate: a replay removes the latter, and the next sweep the former.
     id = evidence.id
-    alive = evidence.waiting is not None or any(place != "garbage" for found in places.values() for place in found)
-    # A record that others wrote may say itself that it never expires.
-    looked_at = evidence.expiring is not None and (
+    alive = evidence.waiting is not None or any(
+        place != "garbage" for of_group in places.values() for place in of_group
+    )
+    # The record itself may name such a late time, if another program wrote it.
+    is_expiring = evidence.expiring is not None and (
         evidence.expiring == head.expires_ms or not _is_never(evidence.expiring, now_ms)
     )
-    if not looked_at and head.expires_ms is not None and alive:
+    if not is_expiring and head.expires_ms is not None and alive:
         step: Step = ("ZADD", "expiring", id, head.expires_ms)
-        yield Problem(Kind.UNWATCHED, id, NO_GROUP, "has a time to live, and will not expire", (step,))
+        yield Problem(Kind.UNWATCHED, id, NO_GROUP, "has a time to live, but will not expire", (step,))

@@ -51,10 +51,10 @@ def acl(
         name = f"{settings.prefix}-{each}" if user is None else check_name("user", user)
         users[name] = rules(each, settings.prefix, topics, **shared)
     if json:
-        print_json([{"user": name, "rules": found} for name, found in users.items()])
+        print_json([{"user": name, "rules": user_rules} for name, user_rules in users.items()])
         return
-    for name, found in users.items():
-        say(f"ACL SETUSER {name} {' '.join(found)}")
+    for name, user_rules in users.items():
+        say(f"ACL SETUSER {name} {' '.join(user_rules)}")
 
 
 def _options(settings: ManagerSettings) -> dict[str, bool]:
