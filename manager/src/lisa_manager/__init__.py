@@ -9,8 +9,7 @@ from lisa_manager.admin.bulk import BulkResult, GarbageFilter, GarbageList, OnPr
 from lisa_manager.admin.check import CheckReport, Finding
 from lisa_manager.admin.client import Admin
 from lisa_manager.admin.garbage import REASONS, DeadLetter
-from lisa_manager.admin.group_drop import DroppedGroup
-from lisa_manager.admin.groups import GroupDebt
+from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import ListedMessage, MessagePage
 from lisa_manager.admin.problem import Kind, Problem
 from lisa_manager.admin.reshard import ReshardResult

@@ -12,11 +12,10 @@ from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutco
 from lisa_common.protocol.registry import Topic
 from lisa_common.settings import Settings
 from lisa_common.validation import Duration
-from lisa_manager.admin import bulk, by_id, check, group_drop, groups, listing, reshard, status, topics
+from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, status, topics
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.check import CheckReport
-from lisa_manager.admin.group_drop import DroppedGroup
-from lisa_manager.admin.groups import GroupDebt
+from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import MessagePage
 from lisa_manager.admin.queries import existing
 from lisa_manager.admin.reshard import ReshardResult
@@ -145,7 +144,7 @@ class AsyncAdmin:
 
     async def drop_group(self, topic: str, group: str, *, force: bool = False) -> DroppedGroup:
         """See `Admin.drop_group`."""
-        return await self._run(group_drop.drop_group_of(self._prefix, topic, group, force=force))
+        return await self._run(groups.drop_group(self._prefix, topic, group, force=force))
 
     async def check(
         self, topic: str | None = None, *, repair: bool = False, on_progress: OnProgress | None = None

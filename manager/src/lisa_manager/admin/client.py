@@ -14,12 +14,11 @@ from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutco
 from lisa_common.protocol.registry import Topic
 from lisa_common.settings import Settings
 from lisa_common.validation import Duration
-from lisa_manager.admin import bulk, by_id, check, group_drop, groups, listing, reshard, status, topics
+from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, status, topics
 from lisa_manager.admin.async_client import AsyncAdmin
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.check import CheckReport
-from lisa_manager.admin.group_drop import DroppedGroup
-from lisa_manager.admin.groups import GroupDebt
+from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import MessagePage
 from lisa_manager.admin.queries import existing
 from lisa_manager.admin.reshard import ReshardResult
@@ -200,7 +199,7 @@ class Admin:
         Without `force`, a group that owes anything stays: then `done` is False. Stop its consumers first (see `reading`
         in `groups`), as they make it again. Raises UnknownTopic.
         """
-        return self._run(group_drop.drop_group_of(self._prefix, topic, group, force=force))
+        return self._run(groups.drop_group(self._prefix, topic, group, force=force))
 
     def check(
         self, topic: str | None = None, *, repair: bool = False, on_progress: OnProgress | None = None

@@ -7,36 +7,16 @@ trimmed. Then it is destroyed, and what is left of it is named by keys. So a dro
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Flow, command
-from lisa_common.validation import check_name
 from lisa_manager.admin.queries import PAGE, existing
 
-__all__ = ["DroppedGroup", "drop_group", "drop_group_of", "drop_in_shard"]
+__all__ = ["drop_group", "drop_in_shard"]
 
 _AT_ONCE = 200
-
-
-@dataclass(frozen=True, slots=True)
-class DroppedGroup:
-    """The outcome of a drop of a group."""
-
-    done: bool
-    """False: the group stays, as it owes messages."""
-    ended: int
-    """Copies of messages that were ended."""
-
-
-def drop_group_of(prefix: str, topic: str, group: str, *, force: bool) -> Flow[DroppedGroup]:
-    """Drops a group of a topic; raises UnknownTopic."""
-    check_name("group", group)
-    layout = yield from existing(prefix, topic)
-    ended = yield from drop_group(layout, group, force=force)
-    return DroppedGroup(ended is not None, ended or 0)
 
 
 def drop_group(layout: Layout, group: str, *, force: bool) -> Flow[int | None]:

@@ -11,10 +11,11 @@ from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.groups import join
 from lisa_common.protocol.scanning import scan
 from lisa_common.validation import check_name
+from lisa_manager.admin import group_drop
 from lisa_manager.admin.backlog import Backlog, read_backlogs
 from lisa_manager.admin.queries import PAGE, GroupInfo, existing, fields_of, groups
 
-__all__ = ["GroupDebt", "create_group", "list_groups", "read_groups"]
+__all__ = ["DroppedGroup", "GroupDebt", "create_group", "drop_group", "list_groups", "read_groups"]
 
 _READING_MS = 5_000
 """A consumer that read so recently is at work: it would make a dropped group again at once."""
@@ -54,6 +55,24 @@ def create_group(prefix: str, topic: str, group: str) -> Flow[None]:
     check_name("group", group)
     layout = yield from existing(prefix, topic)
     yield from join([layout], group)
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedGroup:
+    """The outcome of a drop of a group."""
+
+    done: bool
+    """False: the group stays, as it owes messages."""
+    ended: int
+    """Copies of messages that were ended."""
+
+
+def drop_group(prefix: str, topic: str, group: str, *, force: bool) -> Flow[DroppedGroup]:
+    """Drops a group of a topic; raises UnknownTopic."""
+    check_name("group", group)
+    layout = yield from existing(prefix, topic)
+    ended = yield from group_drop.drop_group(layout, group, force=force)
+    return DroppedGroup(ended is not None, ended or 0)
 
 
 def read_groups(layout: Layout) -> Flow[list[GroupDebt]]:
