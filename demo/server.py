@@ -1,4 +1,4 @@
-"""What the stage asks the server, or the nodes of a Cluster: sizes of topics, and who holds what."""
+"""The queries of the demo: sizes of topics, and the deliveries that a worker holds."""
 
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -27,7 +27,7 @@ _MANY = 10_000
 
 
 class Server:
-    """Whatever the settings name, as operators see it, and a few things which only the demo asks."""
+    """The server or Cluster of the settings: what operators see, and a few queries of the demo."""
 
     def __init__(self, settings: Settings) -> None:
         self._admin = Admin(settings=settings)
@@ -36,7 +36,7 @@ class Server:
         self._prefix = settings.prefix
 
     def declare(self, topics: Iterable[str], shards: int) -> None:
-        """Stores the policy of topics, as `lisa-manager topic set` does."""
+        """Stores the policy of topics."""
         policy = POLICY.model_dump(exclude_unset=True) | {"shards": shards}
         for topic in topics:
             self._admin.set_policy(topic, **policy)
@@ -46,7 +46,7 @@ class Server:
         return self._time.now_ms()
 
     def version(self) -> str:
-        """Which server this is."""
+        """The name and version of the server."""
         reply: bytes = self._connection.call(command("INFO", "server"))
         info = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
         return f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"
@@ -63,7 +63,7 @@ class Server:
         return sum(sizes.stored - sizes.garbage for sizes in self._admin.sizes())
 
     def held(self, consumer: str) -> Iterator[tuple[str, int]]:
-        """The deliveries which are a consumer's own just now, as pairs of message id and attempt."""
+        """The deliveries that a consumer holds now, as pairs of message id and attempt."""
         calls = [consuming.held(keys, GROUP, consumer, limit=_MANY) for keys in self._shards()]
         entries: list[list[Entry]] = self._connection.execute(calls)
         for entry in (entry for of_shard in entries for entry in of_shard):
@@ -71,10 +71,10 @@ class Server:
                 yield entry.id, entry.attempt
 
     def remove_all(self) -> None:
-        """Removes what the demo wrote: the server may be someone's."""
+        """Removes all keys of the demo, as the server may belong to somebody else."""
         for keys in self._shards():
             self._connection.call(command("UNLINK", *keys.all()))
-        # The registry last, as it tells what else there is.
+        # The registry last, as it names all other keys.
         for key in (topics_key(self._prefix), dropped_key(self._prefix)):
             self._connection.call(command("UNLINK", key))
 

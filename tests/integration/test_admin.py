@@ -187,6 +187,8 @@ async def test_what_cannot_be_listed_is_refused(admin: Any, busy: Queue) -> None
         await admin.messages("orders", State.FINISHED)
     with pytest.raises(InvalidInput, match="limit must be"):
         await admin.messages("orders", State.READY, limit=1_001)
+    with pytest.raises(InvalidInput, match="group must be None for waiting messages"):
+        await admin.messages("orders", State.WAITING, group="billing")
     with pytest.raises(UnknownGroup):
         await admin.messages("orders", State.READY, group="nope")
     with pytest.raises(UnknownTopic):

@@ -100,6 +100,8 @@ def list_messages(
     budget = _Budget(check_int("limit", limit, 1, _MOST))
     if group:
         check_name("group", group)
+    if group is not None and state is State.WAITING:
+        raise InvalidInput("group", group, "None for waiting messages, which no group has yet")
     order, place = _read_cursor(cursor, state) if cursor is not None else ((0, 0, ""), [])
     layout = yield from existing(prefix, topic)
     messages: list[ListedMessage] = []
