@@ -1,7 +1,6 @@
 """`lisa-producer send` and `load`."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -71,21 +70,21 @@ def test_send_at_a_moment(commands: Commands) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--delay=-5"], r"delay must be seconds, or numbers with units.*; got '-5'"),
-        (["--delay", "nan"], r"delay must be .*; got 'nan'"),
-        (["--delay", "4000d"], r"delay must be .*; got 345600000\.0"),
-        (["--delay", "1", "--at", "2030-01-01T00:00Z"], "only one of delay and at"),
-        (["--at", "2030-01-01T00:00"], r"at must be a time in ISO 8601 with its zone.*; got '2030-01-01T00:00'"),
-        (["--at", "tomorrow"], r"at must be .*; got 'tomorrow'"),
-        (["--ttl", "0"], r"ttl must be .*; got 0\.0"),
-        (["--id", "x" * 201], r"id must be .*; got 'xxxx"),
-        (["--id", "a\nb"], r"id must be .*; got 'a\\nb'"),
-        (["--id", "a~"], r"id must be .*; got 'a\~'"),
-        (["--max-retries", "1001"], r"max_retries must be a whole number from 0 to 1000; got 1001"),
+        (["--delay=-5"], "delay '-5' is not allowed: seconds, or numbers with units"),
+        (["--delay", "nan"], "delay 'nan' is not allowed"),
+        (["--delay", "4000d"], "delay 345600000.0 is not allowed"),
+        (["--delay", "1", "--at", "2030-01-01T00:00Z"], "only one of delay and at is"),
+        (["--at", "2030-01-01T00:00"], "at '2030-01-01T00:00' is not allowed: a time in ISO 8601 with its zone"),
+        (["--at", "tomorrow"], "at 'tomorrow' is not allowed"),
+        (["--ttl", "0"], "ttl 0.0 is not allowed"),
+        (["--id", "x" * 201], "id 'xxxx"),
+        (["--id", "a\nb"], r"id 'a\nb' is not allowed"),
+        (["--id", "a~"], "id 'a~' is not allowed"),
+        (["--max-retries", "1001"], "max_retries 1001 is not allowed: whole numbers from 0 to 1000 are"),
         (["--max-retries", "x"], "Invalid value for '--max-retries'"),
-        (["--priority", "256"], r"priority must be .*; got 256"),
-        (["--header", "novalue"], r"header must be KEY=VALUE.*; got 'novalue'"),
-        (["--timeout-s", "0"], r"setting timeout_s .*'0'"),
+        (["--priority", "256"], "priority 256 is not allowed"),
+        (["--header", "novalue"], "header 'novalue' is not allowed: KEY=VALUE is"),
+        (["--timeout-s", "0"], "setting timeout_s '0' is not allowed"),
         (["--nonsense"], "No such option"),
     ],
 )
@@ -95,7 +94,7 @@ def test_send_refuses_bad_input(
     """One line on stderr, exit code 2, nothing written (promise 13)."""
     ran = commands.producer("send", "orders", "body", *words)
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
-    assert re.search(told, ran.err), ran.err
+    assert told in ran.err
     assert keys_left(client, prefix) == []
 
 
@@ -112,7 +111,9 @@ def test_send_refuses_a_large_body(orders: Queue, commands: Commands) -> None:
     """By the topic's policy."""
     commands.manager("topic", "set", "orders", "--max-body-bytes", "10")
     ran = commands.producer("send", "orders", "x" * 11)
-    assert (ran.code, ran.err) == (2, "lisa-producer: body must be at most 10 bytes; got 11 bytes\n")
+    assert (ran.code, ran.err) == (
+        2, "lisa-producer: body 'of 11 bytes' is not allowed: at most 10 bytes are\n"
+    )  # fmt: skip
     assert orders.contents().records == {}
 
 
@@ -145,28 +146,28 @@ def test_load_sends_every_line(commands: Commands, client: redis.Redis, tmp_path
 
 
 BAD_LINES = [
-    ("not json", r"line must be a JSON object.*; got 'not json'"),
-    ("[1]", r"line must be a JSON object.*; got \[1\]"),
-    ("[" * 100_000, "a JSON object"),
-    ('{"delay": 1}', "with a body"),
-    ('{"body": 1, "dealy": 1}', r"field must be .*topic, body, delay, at,.*; got 'dealy'"),
-    ('{"body": 1, "delay": -1}', r"delay must be .*; got -1"),
-    ('{"body": 1, "delay": NaN}', r"delay must be .*; got nan"),
-    ('{"body": 1, "delay": Infinity}', r"delay must be .*; got inf"),
-    ('{"body": 1, "delay": true}', r"delay must be .*; got True"),
-    ('{"body": 1, "delay": "soon"}', r"delay must be .*; got 'soon'"),
+    ("not json", "line 'not json' is not allowed: a JSON object is"),
+    ("[1]", "line [1] is not allowed: a JSON object is"),
+    ("[" * 100_000, "a JSON object is"),
+    ('{"delay": 1}', "one with a body is"),
+    ('{"body": 1, "dealy": 1}', "field 'dealy' is not allowed: topic, body, delay, at,"),
+    ('{"body": 1, "delay": -1}', "delay -1 is not allowed"),
+    ('{"body": 1, "delay": NaN}', "delay nan is not allowed"),
+    ('{"body": 1, "delay": Infinity}', "delay inf is not allowed"),
+    ('{"body": 1, "delay": true}', "delay True is not allowed"),
+    ('{"body": 1, "delay": "soon"}', "delay 'soon' is not allowed"),
     ('{"body": 1, "at": "2030-01-01"}', "with its zone"),
-    ('{"body": 1, "at": 7}', r"at must be .*; got 7"),
-    ('{"body": 1, "at": "2030-01-01T00:00Z", "delay": 1}', "only one of delay and at"),
-    ('{"body": 1, "ttl": 0}', r"ttl must be .*; got 0"),
-    ('{"body": 1, "id": 7}', r"id must be .*; got 7"),
-    ('{"body": 1, "id": ""}', r"id must be .*; got ''"),
-    ('{"body": 1, "max_retries": 1.5}', r"max_retries must be .*; got 1\.5"),
-    ('{"body": 1, "headers": {"a": 1}}', r"headers must be .*; got \{'a': 1\}"),
-    ('{"body": 1, "topic": "a b"}', r"topic must be .*; got 'a b'"),
-    ('{"body": NaN}', r"body must be .*; got nan"),
-    ('{"body": "\\ud800"}', r"body must be .*; got '\\ud800'"),
-    ('{"body": "' + "x" * 1_048_577 + '"}', r"body must be .*; got 1048577 bytes"),
+    ('{"body": 1, "at": 7}', "at 7 is not allowed"),
+    ('{"body": 1, "at": "2030-01-01T00:00Z", "delay": 1}', "only one of delay and at is"),
+    ('{"body": 1, "ttl": 0}', "ttl 0 is not allowed"),
+    ('{"body": 1, "id": 7}', "id 7 is not allowed"),
+    ('{"body": 1, "id": ""}', "id '' is not allowed"),
+    ('{"body": 1, "max_retries": 1.5}', "max_retries 1.5 is not allowed"),
+    ('{"body": 1, "headers": {"a": 1}}', "headers {'a': 1} is not allowed"),
+    ('{"body": 1, "topic": "a b"}', "topic 'a b' is not allowed"),
+    ('{"body": NaN}', "body nan is not allowed"),
+    ('{"body": "\\ud800"}', "body '\\ud800' is not allowed"),
+    ('{"body": "' + "x" * 1_048_577 + '"}', "body 'of 1048577 bytes' is not allowed"),
 ]
 
 
@@ -180,7 +181,7 @@ def test_a_bad_line_does_not_keep_the_others(
     assert (ran.code, ran.document) == (1, {"sent": 2, "duplicates": 0, "failed": 1, "stopped": None})
     assert ran.err.startswith("line 2: ")
     assert ran.err.count("\n") == 1
-    assert re.search(told, ran.err), ran.err
+    assert told in ran.err
     assert _bodies(commands, client) == {b"first", b"last"}
 
 
@@ -220,7 +221,7 @@ def test_load_passes_over_endless_lines(
     path = _file(tmp_path, {"body": "a"}, "x" * 1_000, {"body": "b"})
     ran = commands.producer("load", path, "--topic", "orders")
     assert (ran.code, ran.out) == (1, "sent 2, duplicates 0, failed 1\n")
-    assert re.match("line 2: line must be .*; got .*1001 bytes", ran.err), ran.err
+    assert ran.err.startswith("line 2: line 'of 1001 bytes' is not allowed")
     assert _bodies(commands, client) == {b"a", b"b"}
 
 
@@ -232,11 +233,7 @@ def test_load_from_standard_input(commands: Commands, client: redis.Redis) -> No
 
 @pytest.mark.parametrize(
     ("words", "told"),
-    [
-        (["nowhere.jsonl"], "No such file"),
-        (["."], "Is a directory"),
-        (["-", "--topic", "a b"], r"topic must be .*; got 'a b'"),
-    ],
+    [(["nowhere.jsonl"], "No such file"), (["."], "Is a directory"), (["-", "--topic", "a b"], "topic 'a b'")],
 )
 def test_load_refuses_bad_input(
     commands: Commands, client: redis.Redis, prefix: str, words: list[str], told: str
@@ -244,7 +241,7 @@ def test_load_refuses_bad_input(
     """One line, exit code 2, nothing written."""
     ran = commands.producer("load", *words, stdin="")
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-    assert re.search(told, ran.err), ran.err
+    assert told in ran.err
     assert keys_left(client, prefix) == []
 
 
