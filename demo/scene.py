@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from demo.events import Begun, Cancelled, Ended, Event, Killed, Opened, Rescheduled, Sent
 from demo.flights import DayClock
-from lisa_manager.operator.status import TopicStatus
+from lisa_manager import TopicStatus
 
 __all__ = ["Scene"]
 

@@ -1,4 +1,4 @@
-"""What the stage asks the server, or the nodes of a Cluster: sizes of topics, and who holds what."""
+"""The queries of the demo: sizes of topics, and the deliveries that a worker holds."""
 
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -9,12 +9,11 @@ from lisa_common.client.connection import Connection
 from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
 from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming
-from lisa_common.protocol.call import Call, command
+from lisa_common.protocol.call import command
 from lisa_common.settings import Settings
-from lisa_manager.operator.looking import list_layouts
-from lisa_manager.operator.status import TopicStatus, read_status
-from lisa_manager.operator.topics import set_policy
+from lisa_manager import Admin, TopicStatus
 
 __all__ = ["GROUP", "POLICY", "Server"]
 
@@ -28,46 +27,43 @@ _MANY = 10_000
 
 
 class Server:
-    """Whatever the settings name, as operators see it, and a few things which only the demo asks."""
+    """The server or Cluster of the settings: what operators see, and a few queries of the demo."""
 
     def __init__(self, settings: Settings) -> None:
+        self._admin = Admin(settings=settings)
         self._connection = Connection.of(settings, name="lisa-demo")
         self._time = ServerTime.of(self._connection)
         self._prefix = settings.prefix
 
     def declare(self, topics: Iterable[str], shards: int) -> None:
-        """Stores the policy of topics, as `lisa-manager topic set` does."""
+        """Stores the policy of topics."""
         policy = POLICY.model_dump(exclude_unset=True) | {"shards": shards}
         for topic in topics:
-            self._connection.run(set_policy(self._prefix, topic, policy))
+            self._admin.set_policy(topic, **policy)
 
     def now_ms(self) -> int:
         """The server's clock."""
         return self._time.now_ms()
 
     def version(self) -> str:
-        """Which server this is."""
+        """The name and version of the server."""
         reply: bytes = self._connection.call(command("INFO", "server"))
         info = dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
         return f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"
 
     def status(self) -> list[TopicStatus]:
         """What `lisa-manager status` shows."""
-        return self._connection.run(read_status(self._prefix))
+        return self._admin.status()
 
     def alive(self) -> int:
-        """How many messages have not ended: all records but those of garbage.
+        """How many messages have not ended: all stored ones except garbage.
 
-        Exact or too high, once all is sent, as from then on there is ever less to find, and ever more garbage.
+        Once everything was sent, the number is exact or too high: it is read before the garbage, which only grows.
         """
-        shards = self._shards()
-        records: list[Call[int]] = [command("HLEN", keys.of("messages")) for keys in shards]
-        garbage: list[Call[int]] = [command("ZCARD", keys.of("garbage")) for keys in shards]
-        sizes = self._connection.execute([*records, *garbage])
-        return int(sum(sizes[: len(shards)]) - sum(sizes[len(shards) :]))
+        return sum(sizes.stored - sizes.garbage for sizes in self._admin.sizes())
 
     def held(self, consumer: str) -> Iterator[tuple[str, int]]:
-        """The deliveries which are a consumer's own just now, as pairs of message id and attempt."""
+        """The deliveries that a consumer holds now, as pairs of message id and attempt."""
         calls = [consuming.list_pending(keys, GROUP, consumer, limit=_MANY) for keys in self._shards()]
         entries: list[list[Entry]] = self._connection.execute(calls)
         for entry in (entry for of_shard in entries for entry in of_shard):
@@ -75,15 +71,16 @@ class Server:
                 yield entry.id, entry.attempt
 
     def remove_all(self) -> None:
-        """Removes what the demo wrote: the server may be someone's."""
+        """Removes all keys of the demo, as the server may belong to somebody else."""
         for keys in self._shards():
             self._connection.call(command("UNLINK", *keys.all()))
-        # The registry last, as it tells what else there is.
+        # The registry last, as it names all other keys.
         for key in (topics_key(self._prefix), dropped_key(self._prefix)):
             self._connection.call(command("UNLINK", key))
 
     def _shards(self) -> list[ShardKeys]:
-        return [keys for layout in self._connection.run(list_layouts(self._prefix)) for keys in layout.ever]
+        topics = self._admin.topics()
+        return [keys for topic in topics for keys in Layout(self._prefix, topic.name, topic.policy).ever]
 
     def __enter__(self) -> Self:
         return self
@@ -91,4 +88,5 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._admin.close()
         self._connection.close()

@@ -9,7 +9,7 @@ import redis
 
 from lisa_common.model.keys import ShardKeys, wake_channel
 from lisa_common.model.record import pack_content
-from lisa_manager.operator.rights import RoleName, rules
+from lisa_manager.admin.rights import RoleName, rules
 
 __all__ = ["LAST_ENTRY", "Hostile"]
 

@@ -12,8 +12,8 @@ from chaos.history import Clock, Problem, now
 from chaos.programs.setting import TOPICS
 from lisa_common.client.connection import Connection
 from lisa_common.errors import LisaError
-from lisa_manager.operator.checking import check
-from lisa_manager.operator.looking import existing
+from lisa_manager.admin.check import check
+from lisa_manager.admin.queries import existing
 
 __all__ = ["Observer"]
 

@@ -24,7 +24,7 @@ from chaos.topics import FOREIGN, GROUPS, LOADED, POLICIES, PREFIX, RESHARDED, p
 from chaos.verdict import Verdict
 from lisa_common.client.connection import Connection
 from lisa_common.model.keys import topics_key
-from lisa_manager.operator.checking import check_groups
+from lisa_manager.admin.check import check_groups
 from support.waiting import wait_until
 
 __all__ = ["Options", "Result", "run"]

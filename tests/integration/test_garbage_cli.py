@@ -128,12 +128,18 @@ def test_purge_leaves_nothing(
     ("words", "told"),
     [
         (["--all"], "pass --yes"),
-        ([], "either ids, or --all, is"),
-        (["first", "--all"], "either ids, or --all, is"),
-        (["--all", "--yes", "--older-than", "soon"], "older_than 'soon' is not allowed"),
-        (["--all", "--yes", "--group", "a b"], "group 'a b' is not allowed"),
-        (["--all", "--yes", "--reason", "nak"], "reason 'nak' is not allowed: one of nack, abandoned, rejected, exp"),
-        (["first", "--yes", "--reason", ""], "reason '' is not allowed"),
+        ([], "messages must be either ids, or --all; got None"),
+        (["first", "--all"], "messages must be either ids, or --all; got ['first']"),
+        (["--all", "--yes", "--older-than", "soon"], "older_than must be seconds, or numbers with units, as in 250ms"),
+        (["--all", "--yes", "--group", "a b"], "group must be 1 to 128 letters, digits or _ . : -; got 'a b'"),
+        (
+            ["--all", "--yes", "--reason", "nak"],
+            "reason must be one of nack, abandoned, rejected, expired, unknown; got 'nak'",
+        ),
+        (
+            ["first", "--yes", "--reason", ""],
+            "reason must be one of nack, abandoned, rejected, expired, unknown; got ''",
+        ),
     ],
 )
 def test_purge_refuses_what_is_not_certain(dead: Queue, commands: Commands, words: list[str], told: str) -> None:

@@ -81,9 +81,9 @@ def test_long_streams_are_counted_from_the_short_side(
     orders: Queue, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where much is ready, what was delivered is counted and taken off."""
-    monkeypatch.setattr("lisa_manager.operator.backlog._SMALL", 10)
-    monkeypatch.setattr("lisa_manager.operator.backlog.PAGE", 7)
-    monkeypatch.setattr("lisa_manager.operator.looking.PAGE", 7)
+    monkeypatch.setattr("lisa_manager.admin.backlog._SMALL", 10)
+    monkeypatch.setattr("lisa_manager.admin.backlog.PAGE", 7)
+    monkeypatch.setattr("lisa_manager.admin.queries.PAGE", 7)
     orders.join("billing")
     for number in range(60):
         orders.send(f"m{number}")

@@ -14,7 +14,7 @@ from lisa_common.protocol import consuming
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.producing import close_shard
 from lisa_common.protocol.registry import read_mark
-from lisa_manager.operator.topics import Dropped, drop_topic
+from lisa_manager.admin.topics import Dropped, drop_topic
 from support import keys_left
 from support.commands import Commands
 from support.queue import Queue
@@ -52,13 +52,13 @@ def test_every_field_can_be_set(commands: Commands) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--visibility", "1ms"], "policy field visibility_ms 1 is not allowed: Input should be greater"),
-        (["--visibility", "soon"], "visibility 'soon' is not allowed: seconds, or numbers with units"),
-        (["--max-retries", "many"], "max_retries 'many' is not allowed: a number is"),
-        (["--on-expire", "keep"], "policy field on_expire 'keep' is not allowed"),
-        (["--visibility", "none"], "visibility 'none' is not allowed"),
+        (["--visibility", "1ms"], "policy field visibility_ms must be "),
+        (["--visibility", "soon"], "visibility must be seconds, or numbers with units"),
+        (["--max-retries", "many"], "max_retries must be a number; got 'many'"),
+        (["--on-expire", "keep"], "policy field on_expire must be "),
+        (["--visibility", "none"], "visibility must be seconds, or numbers with units"),
         (["--colour", "2"], "No such option"),
-        (["--shards", "0"], "policy field shards 0 is not allowed: Input should be greater"),
+        (["--shards", "0"], "policy field shards must be "),
         ([], "at least one field to set"),
     ],
 )
@@ -107,7 +107,7 @@ def test_drop_leaves_a_tombstone_only(orders: Queue, commands: Commands, client:
 
 
 def test_a_message_sent_before_a_drop_keeps_the_topic(orders: Queue, commands: Commands) -> None:
-    """A husk is all that status does not count; it is a message all the same."""
+    """Status counts no cancelled record, but a drop does."""
     orders.join("billing")
     orders.send("m")
     orders.read("billing")

@@ -1,15 +1,15 @@
 """repair: steps are taken together, and only if nothing has changed since the look."""
 
 from lisa_common.protocol.call import command
-from lisa_manager.operator.pieces import Pieces
-from lisa_manager.operator.problem import Step
-from lisa_manager.operator.snapshot import look, repair
+from lisa_manager.admin.evidence import Evidence
+from lisa_manager.admin.problem import Step
+from lisa_manager.admin.snapshot import look, repair
 from support.queue import EPOCH_MS, Queue
 
 
 def mend(queue: Queue, id: str, *steps: Step) -> bool:
     """Looks, and mends."""
-    looked = queue.connection.call(look(queue.keys, Pieces(id), "0-0"))
+    looked = queue.connection.call(look(queue.keys, Evidence(id), "0-0"))
     mended: bool = queue.connection.call(repair(queue.keys, looked, steps))
     return mended
 
@@ -87,7 +87,7 @@ def test_a_change_since_the_look_stops_it(queue: Queue) -> None:
     """No step is taken then."""
     queue.join("g")
     queue.send("a", due="+10")
-    looked = queue.connection.call(look(queue.keys, Pieces("a"), "0-0"))
+    looked = queue.connection.call(look(queue.keys, Evidence("a"), "0-0"))
     queue.advance(10)
     queue.promote()
     before = queue.contents()

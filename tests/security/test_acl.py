@@ -18,7 +18,7 @@ from lisa_common.protocol.marking import Begun
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.registry import Topics
 from lisa_consumer import Consumer, ConsumerSettings
-from lisa_manager.operator.rights import RoleName, rules
+from lisa_manager.admin.rights import RoleName, rules
 from lisa_producer import Confirm, Message, NotConfirmed, Producer, ProducerSettings
 from support import Server, wait_until_async
 from support.commands import Commands

@@ -15,7 +15,7 @@ from lisa_common.protocol.call import command
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.scripts import SCRIPT_NAMES, load
 from lisa_consumer import AsyncConsumer, ConsumerSettings
-from lisa_manager.operator.rights import RoleName, rules
+from lisa_manager.admin.rights import RoleName, rules
 from lisa_producer import AsyncProducer, Producer, ProducerSettings
 from support import Server
 from support.commands import Commands

@@ -22,12 +22,12 @@ from lisa_common.protocol.call import Call, script
 from lisa_common.protocol.consuming import Nack
 from lisa_common.protocol.paging import END, START
 from lisa_common.protocol.producing import State
-from lisa_manager.operator import topics
-from lisa_manager.operator.checking import check
-from lisa_manager.operator.garbage import Pages, Wanted
-from lisa_manager.operator.group_drop import drop_group as drop_group_flow
-from lisa_manager.operator.groups import read_groups
-from lisa_manager.operator.status import read_status
+from lisa_manager.admin import topics
+from lisa_manager.admin.check import check
+from lisa_manager.admin.garbage import Pages, Selector
+from lisa_manager.admin.group_drop import drop_group as drop_group_flow
+from lisa_manager.admin.groups import read_groups
+from lisa_manager.admin.status import read_status
 from support.queue import Queue, outgoing
 
 __all__ = ["Blocks", "Life", "Timed", "drop_group", "drop_topic", "look"]
@@ -254,7 +254,7 @@ class Life:
         for group in (first, second):
             self._each("nack, rejected", self._nack(group, rejected=True), self._take(group))
         with self.blocks.step("garbage list"):
-            pages = Pages(self.keys, Wanted())
+            pages = Pages(self.keys, Selector())
             while not pages.done:
                 self.connection.run(pages.next_page())
         letters = [f"{group}/{id}" for id in self.ids for group in (first, second)]

@@ -145,13 +145,17 @@ def _commands(text: str) -> Iterator[tuple[str, str]]:
         yield command, wanted
 
 
-def run_page(path: Path, directory: Path, server: Server) -> int:
-    """Runs the examples of a page in a directory, against a server, beside a manager; says how many there were."""
+def run_page(path: Path, directory: Path, server: Server, *, section: str = "") -> int:
+    """Runs the examples of a page, or of one section, in a directory, against a server, beside a manager.
+
+    Returns how many there were.
+    """
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     settings = {**os.environ, "PATH": programs, "LISA_REDIS_URL": server.url, "LISA_LOG_LEVEL": "warning"}
     # The pages say where a server is by default; here it is elsewhere.
     copy = directory / path.name
-    copy.write_text(path.read_text("utf-8").replace("redis://localhost:6379", server.url), "utf-8")
+    text = _section(path.read_text("utf-8"), section)
+    copy.write_text(text.replace("redis://localhost:6379", server.url), "utf-8")
     with subprocess.Popen(["lisa-manager", "run"], env=settings, cwd=directory) as manager:
         try:
             with server.client() as client:
@@ -160,3 +164,11 @@ def run_page(path: Path, directory: Path, server: Server) -> int:
         finally:
             manager.send_signal(signal.SIGTERM)
             assert manager.wait(10) == 0
+
+
+def _section(page: str, heading: str) -> str:
+    """One section of a page, on the same lines as in the page."""
+    if not heading:
+        return page
+    before, text = page.split(f"\n## {heading}\n")
+    return "\n" * (before.count("\n") + 2) + text.split("\n## ")[0]

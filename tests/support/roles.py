@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from lisa_common.client.connection import Connection
 from lisa_common.model.keys import TOPIC_KEYS, dropped_key, topics_key, wake_channel
 from lisa_common.protocol.call import Call, command
-from lisa_manager.operator.rights import RoleName, rules
+from lisa_manager.admin.rights import RoleName, rules
 from support.server import Server
 
 __all__ = ["OURS", "PASSWORD", "Deed", "Rights", "Roles", "is_old", "key_name", "make_users", "user_url", "watched"]

@@ -12,7 +12,7 @@ from lisa_common.model.keys import ABSENT, ShardKeys, topics_key
 from lisa_common.protocol import paging
 from lisa_common.protocol.producing import State
 from lisa_consumer import Consumer, ConsumerSettings
-from lisa_manager.operator.rights import ANY_TOPIC, RoleName, rules
+from lisa_manager.admin.rights import ANY_TOPIC, RoleName, rules
 from lisa_producer import Producer, ProducerSettings
 from support import wait_until
 from support.cluster import Cluster

@@ -5,6 +5,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 from lisa_consumer import AckOutcome, AsyncConsumer, Consumer, Delivery, NackOutcome, Reject, Retry, Worker
+from lisa_manager import (
+    Admin,
+    AsyncAdmin,
+    BulkResult,
+    GarbageFilter,
+    GarbageList,
+    GroupDebt,
+    MessagePage,
+    TopicSizes,
+    TopicStatus,
+)
 from lisa_producer import (
     AsyncProducer,
     CancelOutcome,
@@ -19,7 +30,7 @@ from lisa_producer import (
     State,
 )
 
-__all__ = ["consume", "consume_async", "produce", "produce_async", "worker"]
+__all__ = ["consume", "consume_async", "operate", "operate_async", "produce", "produce_async", "worker"]
 
 
 def produce(producer: Producer) -> None:
@@ -94,3 +105,27 @@ async def _close_unpaid(delivery: Delivery) -> None:
 @worker.on("mails", "letters", concurrency=4)
 def _send(delivery: Delivery) -> str:
     return delivery.text()
+
+
+def operate(admin: Admin) -> None:
+    """The blocking client of operators."""
+    with admin as entered:
+        assert_type(entered, Admin)
+    assert_type(admin.sizes(), list[TopicSizes])
+    assert_type(admin.status("orders"), list[TopicStatus])
+    assert_type(admin.messages("orders", State.READY, group="billing", cursor=None), MessagePage)
+    assert_type(admin.find("orders", "order-7"), Found | None)
+    assert_type(admin.cancel("orders", ["order-7"]), dict[str, CancelOutcome])
+    assert_type(admin.reschedule("orders", ["order-7"], delay=timedelta(hours=1)), dict[str, RescheduleOutcome])
+    assert_type(admin.garbage("orders", GarbageFilter(reason="expired"), limit=5), GarbageList)
+    assert_type(admin.replay("orders", ["order-7"]), BulkResult)
+    assert_type(admin.groups("orders"), list[GroupDebt])
+
+
+async def operate_async(admin: AsyncAdmin) -> None:
+    """The asyncio client of operators."""
+    async with admin as entered:
+        assert_type(entered, AsyncAdmin)
+    assert_type(await admin.sizes(), list[TopicSizes])
+    assert_type(await admin.messages("orders", State.GARBAGE), MessagePage)
+    assert_type(await admin.purge_all("orders", on_progress=print), BulkResult)

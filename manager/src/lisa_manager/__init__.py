@@ -1,3 +1,55 @@
-"""The daemon that promotes, reclaims and trims, and the commands for operators."""
+"""The daemon that promotes, reclaims and trims; the operator's commands; and the operator's Python API."""
 
-__all__: list[str] = []
+from lisa_common.model.failure import Failure
+from lisa_common.model.record import Record
+from lisa_common.protocol.producing import CancelOutcome, CopyState, Found, RescheduleOutcome, State
+from lisa_common.protocol.registry import Topic
+from lisa_manager.admin.async_client import AsyncAdmin
+from lisa_manager.admin.bulk import BulkResult, GarbageFilter, GarbageList, OnProgress
+from lisa_manager.admin.check import CheckReport, Finding
+from lisa_manager.admin.client import Admin
+from lisa_manager.admin.garbage import REASONS, DeadLetter
+from lisa_manager.admin.groups import DroppedGroup, GroupDebt
+from lisa_manager.admin.listing import ListedMessage, MessagePage
+from lisa_manager.admin.problem import Kind, Problem
+from lisa_manager.admin.reshard import ReshardResult
+from lisa_manager.admin.status import BUCKETS, GroupStatus, TopicSizes, TopicStatus
+from lisa_manager.admin.topics import DEFAULT, Dropped
+from lisa_manager.server_checks import Health
+from lisa_manager.settings import ManagerSettings
+
+__all__ = [
+    "BUCKETS",
+    "DEFAULT",
+    "REASONS",
+    "Admin",
+    "AsyncAdmin",
+    "BulkResult",
+    "CancelOutcome",
+    "CheckReport",
+    "CopyState",
+    "DeadLetter",
+    "Dropped",
+    "DroppedGroup",
+    "Failure",
+    "Finding",
+    "Found",
+    "GarbageFilter",
+    "GarbageList",
+    "GroupDebt",
+    "GroupStatus",
+    "Health",
+    "Kind",
+    "ListedMessage",
+    "ManagerSettings",
+    "MessagePage",
+    "OnProgress",
+    "Problem",
+    "Record",
+    "RescheduleOutcome",
+    "ReshardResult",
+    "State",
+    "Topic",
+    "TopicSizes",
+    "TopicStatus",
+]

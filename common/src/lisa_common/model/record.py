@@ -11,7 +11,16 @@ import struct
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-__all__ = ["VERSION", "Record", "UnreadableRecord", "is_cancelled", "pack_content", "unpack_record"]
+__all__ = [
+    "VERSION",
+    "Head",
+    "Record",
+    "UnreadableRecord",
+    "is_cancelled",
+    "pack_content",
+    "read_head",
+    "unpack_record",
+]
 
 VERSION: Final = 1
 _CANCELLED: Final = b"\0"
@@ -105,3 +114,30 @@ def _read_headers(data: bytes) -> dict[str, str]:
     if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
         raise UnreadableRecord("headers must be a mapping of text to text")
     return headers
+
+
+class Head(NamedTuple):
+    """The beginning of a record: its times, in ms. A cancelled record may have no due time."""
+
+    due_ms: int | None
+    expires_ms: int | None = None
+    cancelled: bool = False
+    readable: bool = True
+
+    def is_of(self, due_ms: int) -> bool:
+        """Whether an entry with this due time belongs to the message, and not to an earlier one of the same id."""
+        return self.due_ms is None or self.due_ms == due_ms
+
+
+_DUE_END, _TTL_END = 13, 20
+
+
+def read_head(data: bytes) -> Head:
+    """Reads the first 20 bytes of a record, or all of a cancelled record. Raises nothing: a head may be unreadable."""
+    if is_cancelled(data):
+        return Head(int.from_bytes(data[7:13], "big") if len(data) >= _DUE_END else None, cancelled=True)
+    has_ttl = len(data) >= _HEAD and bool(data[_HEAD - 1] & _HAS_TTL)
+    if data[:1] != bytes((VERSION,)) or len(data) < (_TTL_END if has_ttl else _HEAD):
+        return Head(None, readable=False)
+    due_ms = int.from_bytes(data[7:13], "big")
+    return Head(due_ms, due_ms + int.from_bytes(data[14:20], "big") if has_ttl else None)

@@ -1,1 +1,1 @@
-"""The operator's commands, by what they are about. Each is thin: it reads options, runs a flow, prints the result."""
+"""The operator's commands, by subject. Each is thin: it reads options, calls `Admin`, prints the result."""

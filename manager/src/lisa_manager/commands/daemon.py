@@ -1,17 +1,12 @@
-"""`lisa-manager run` and `lisa-manager doctor`."""
-
-import asyncio
+"""`lisa-manager run | doctor | load-scripts`."""
 
 import typer
 
 from lisa_common.cli import EXIT_WRONG, JsonFlag, print_json, say, shown, with_settings
-from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.logs import configure_logging
 from lisa_common.protocol.scripts import SCRIPT_NAMES
-from lisa_manager.commands.shared import operator
-from lisa_manager.jobs import loader
-from lisa_manager.server_checks import Health, examine
-from lisa_manager.settings import ManagerSettings
+from lisa_manager import ManagerSettings
+from lisa_manager.commands.shared import admin_command, opened
 
 __all__ = ["doctor", "load_scripts", "run"]
 
@@ -19,17 +14,18 @@ __all__ = ["doctor", "load_scripts", "run"]
 @with_settings(ManagerSettings)
 def run(*, settings: ManagerSettings) -> None:
     """Runs a manager until SIGTERM. Any number may run at once; there is no leader."""
-    # Imported here, as no other command needs a scheduler.
+    # Imported here, as only this command needs a scheduler.
     from lisa_manager.daemon import serve  # noqa: PLC0415
 
     configure_logging(settings.log_level)
     serve(settings)
 
 
-@operator
+@admin_command
 def doctor(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
-    """Says what is wrong with the server, or any node, for a queue that must not lose messages; exits with 1 if so."""
-    health = asyncio.run(_examine(settings))
+    """Reports problems of the server, or any node, for a queue that must not lose messages; exits with 1 if so."""
+    with opened(settings) as admin:
+        health = admin.doctor()
     if json:
         print_json(health.findings)
     else:
@@ -40,18 +36,9 @@ def doctor(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
         raise typer.Exit(EXIT_WRONG)
 
 
-@operator
+@admin_command
 def load_scripts(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
-    """Loads all scripts, at each node: for users who may not (acl --preloaded). A running manager does so, too."""
-    nodes = asyncio.run(_load(settings))
+    """Loads all scripts at each node, for users who may not (acl --preloaded). A running manager does so as well."""
+    with opened(settings) as admin:
+        nodes = admin.load_scripts()
     print_json({"scripts": len(SCRIPT_NAMES), "nodes": nodes}) if json else say(f"loaded {len(SCRIPT_NAMES)} scripts")
-
-
-async def _load(settings: ManagerSettings) -> int:
-    async with AsyncConnection.of(settings, name="lisa-operator") as connection:
-        return await loader.load_scripts(connection)
-
-
-async def _examine(settings: ManagerSettings) -> Health:
-    async with AsyncConnection.of(settings, name="lisa-operator") as connection:
-        return await examine(connection)

@@ -8,12 +8,9 @@ import typer
 from lisa_common.cli import Column, Declined, JsonFlag, YesFlag, confirm, print_json, print_table, say
 from lisa_common.errors import UnknownGroup
 from lisa_common.validation import check_name
-from lisa_manager.commands.shared import TopicName, connected, operator
+from lisa_manager import GroupDebt, ManagerSettings
+from lisa_manager.commands.shared import TopicName, admin_command, opened
 from lisa_manager.commands.topics import ForceFlag
-from lisa_manager.operator.group_drop import drop_group
-from lisa_manager.operator.groups import GroupDebt, read_groups
-from lisa_manager.operator.looking import existing
-from lisa_manager.settings import ManagerSettings
 
 __all__ = ["drop", "list_"]
 
@@ -21,23 +18,22 @@ _NUMBERS = ("ready", "delivered", "retry", "garbage", "consumers")
 _COLUMNS = (Column("group"), *(Column(name, number=True) for name in _NUMBERS), Column(""))
 
 
-@operator
+@admin_command
 def list_(topic: TopicName, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
-    """Lists the groups of a topic, and what each owes; also those that are gone and still named by messages."""
-    with connected(settings) as connection:
-        layout = connection.run(existing(settings.prefix, topic))
-        found = connection.run(read_groups(layout))
+    """Lists the groups of a topic, and what each owes; also dropped groups that messages still name."""
+    with opened(settings) as admin:
+        debts = admin.groups(topic)
     if json:
-        print_json([asdict(group) for group in found])
+        print_json([asdict(debt) for debt in debts])
         return
     rows = [
-        [group.group, *(f"{getattr(group, name):,}" for name in _NUMBERS), "" if group.exists else "gone; drop it"]
-        for group in found
+        [debt.group, *(f"{getattr(debt, name):,}" for name in _NUMBERS), "" if debt.exists else "gone; drop it"]
+        for debt in debts
     ]
     print_table(_COLUMNS, rows, nothing=f"{topic} has no groups")
 
 
-@operator
+@admin_command
 def drop(
     topic: TopicName,
     group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.", show_default=False)],
@@ -47,25 +43,24 @@ def drop(
     json: JsonFlag = False,
     settings: ManagerSettings,
 ) -> None:
-    """Drops a group, and with --force what it owes: messages that no other group owes are gone then.
+    """Drops a group, and with --force what it owes: messages that no other group owes are deleted then.
 
-    Stop its consumers first: they make it again.
+    Stop its consumers first: they make the group again.
     """
-    with connected(settings) as connection:
-        layout = connection.run(existing(settings.prefix, topic))
-        debt = next((found for found in connection.run(read_groups(layout)) if found.group == group), None)
+    with opened(settings) as admin:
+        debt = next((debt for debt in admin.groups(topic) if debt.group == group), None)
         if debt is None:
             raise UnknownGroup(topic, check_name("group", group))
         if not force:
             _refuse(topic, debt)
         confirm(f"Drop group {group} of {topic} ({_owing(debt)})?", yes=yes)
-        ended = connection.run(drop_group(layout, group, force=force))
-        if ended is None:
+        dropped = admin.drop_group(topic, group, force=force)
+        if not dropped.done:
             raise Declined(f"group {group} of {topic} owes messages since a moment ago; --force ends them")
     if json:
-        print_json({"topic": topic, "group": group, "ended": ended})
+        print_json({"topic": topic, "group": group, "ended": dropped.ended})
     else:
-        say(f"dropped group {group} of {topic}, and ended {ended:,} copies of messages")
+        say(f"dropped group {group} of {topic}, and ended {dropped.ended:,} copies of messages")
 
 
 def _refuse(topic: str, debt: GroupDebt) -> None:

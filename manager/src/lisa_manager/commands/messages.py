@@ -3,7 +3,6 @@
 import base64
 import json as json_module
 import math
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -18,29 +17,22 @@ from lisa_common.cli import (
     shown,
     shown_moment,
 )
-from lisa_common.model.record import Record
-from lisa_common.model.sharding import by_shard, home
-from lisa_common.protocol import producing
-from lisa_common.protocol.call import Flow
-from lisa_common.protocol.producing import CancelOutcome, CopyState, Found
-from lisa_common.validation import check_id
-from lisa_manager.commands.shared import TopicName, ask, operator
-from lisa_manager.operator.looking import chunks, existing
-from lisa_manager.settings import ManagerSettings
+from lisa_manager import CancelOutcome, CopyState, Found, ManagerSettings, Record
+from lisa_manager.commands.shared import TopicName, admin_command, opened
 
 __all__ = ["cancel", "show"]
 
-_AT_ONCE = 200
 _DONE = {CancelOutcome.CANCELLED, CancelOutcome.DELIVERED}
 
 MessageId = Annotated[str, typer.Argument(metavar="ID", help="The message.", show_default=False)]
 MessageIds = Annotated[list[str], typer.Argument(metavar="ID...", help="The messages.", show_default=False)]
 
 
-@operator
+@admin_command
 def show(topic: TopicName, id: MessageId, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
-    """Shows everything that is known of a message; exits with 1 when nothing is."""
-    found = ask(settings, _find(settings.prefix, topic, id))
+    """Shows everything that is known of a message; exits with 1 where nothing is."""
+    with opened(settings) as admin:
+        found = admin.find(topic, id)
     if json:
         print_json(None if found is None else _document(found))
     elif found is None:
@@ -49,16 +41,6 @@ def show(topic: TopicName, id: MessageId, *, json: JsonFlag = False, settings: M
         _print(found)
     if found is None:
         raise typer.Exit(EXIT_WRONG)
-
-
-def _find(prefix: str, topic: str, id: str) -> Flow[Found | None]:
-    check_id(id)
-    layout = yield from existing(prefix, topic)
-    for keys in layout.homes(id):
-        found: Found | None = yield producing.find(keys, id)
-        if found is not None:
-            return found
-    return None
 
 
 def _print(found: Found) -> None:
@@ -91,8 +73,8 @@ def _print(found: Found) -> None:
 
 def _copy_row(copy: CopyState) -> list[object]:
     failure = copy.failure
-    told = (failure.reason, failure.error) if failure else ("-", "")
-    return [copy.group or "-", copy.state, shown_moment(copy.at_ms), copy.attempts, *told]
+    cause = (failure.reason, failure.error) if failure else ("-", "")
+    return [copy.group or "-", copy.state, shown_moment(copy.at_ms), copy.attempts, *cause]
 
 
 def _print_body(record: Record) -> None:
@@ -101,14 +83,14 @@ def _print_body(record: Record) -> None:
     if "json" in body:
         say(f"body ({size} of JSON):\n{json_module.dumps(body['json'], indent=2)}")
     elif "text" in body:
-        # Line by line, so that nothing in it is obeyed by the terminal.
+        # Escaped line by line, so that the terminal obeys nothing in it.
         say(f"body ({size} of text):\n" + "\n".join(map(shown, body["text"].splitlines())))
     else:
         say(f"body ({size}, binary; --json has them in base64)")
 
 
 def _body(body: bytes) -> dict[str, Any]:
-    """The body as what it seems to be."""
+    """The body as JSON, text or base64, whichever fits first."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -120,7 +102,7 @@ def _body(body: bytes) -> dict[str, Any]:
 
 
 def _finite(text: str) -> float | None:
-    """What JSON may hold: infinities, which Python would read and write, it may not."""
+    """A number that JSON allows: Python would also read and write infinities."""
     number = float(text)
     return number if math.isfinite(number) else None
 
@@ -160,26 +142,14 @@ def _copy_document(copy: CopyState) -> dict[str, Any]:
     }
 
 
-@operator
+@admin_command
 def cancel(topic: TopicName, ids: MessageIds, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
-    """Cancels messages; exits with 1 if any could not be: finished already, garbage, or unknown."""
-    outcomes = ask(settings, _cancel(settings.prefix, topic, ids))
+    """Cancels messages; exits with 1 if it is too late for any: it was acked, is garbage, or is unknown."""
+    with opened(settings) as admin:
+        outcomes = admin.cancel(topic, ids)
     if json:
-        print_json([{"id": id, "outcome": outcome} for id, outcome in outcomes])
+        print_json([{"id": id, "outcome": outcome} for id, outcome in outcomes.items()])
     else:
-        print_table((Column("id"), Column("outcome")), outcomes)
-    if not all(outcome in _DONE for _, outcome in outcomes):
+        print_table((Column("id"), Column("outcome")), outcomes.items())
+    if not _DONE.issuperset(outcomes.values()):
         raise typer.Exit(EXIT_WRONG)
-
-
-def _cancel(prefix: str, topic: str, ids: list[str]) -> Flow[list[tuple[str, CancelOutcome]]]:
-    for id in ids:
-        check_id(id)
-    layout = yield from existing(prefix, topic)
-    outcomes = dict.fromkeys(ids, CancelOutcome.UNKNOWN)
-    for shards in (layout.shards, *layout.former.values()):
-        unknown = [id for id in outcomes if outcomes[id] is CancelOutcome.UNKNOWN]
-        for keys, some in by_shard(unknown, partial(home, shards)).items():
-            for page in chunks(some, _AT_ONCE):
-                outcomes.update(zip(page, (yield producing.cancel(keys, page)), strict=True))
-    return list(outcomes.items())

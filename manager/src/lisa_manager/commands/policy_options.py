@@ -13,7 +13,7 @@ from lisa_common.cli.options import bounds_of, flag_of
 from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import Policy
 from lisa_common.validation import duration_ms
-from lisa_manager.operator.topics import DEFAULT
+from lisa_manager import DEFAULT
 
 __all__ = ["shown_field", "with_policy"]
 
@@ -24,7 +24,7 @@ _OF_RESHARDS = {"former", "drained"}
 def with_policy(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command one option for each field of a policy, and passes it `changes`: the fields that were given.
 
-    A value may be `default`: the field is not set any more.
+    The value `default` sets a field back.
     """
     options = {name: _option(name, field) for name, field in Policy.model_fields.items() if name not in _OF_RESHARDS}
     own = [p for p in inspect.signature(command).parameters.values() if p.name != "changes"]
@@ -69,7 +69,7 @@ def _read(name: str, text: str) -> Any:
             try:
                 return kind(text)
             except ValueError:
-                raise InvalidInput(name, text, "a number is") from None
+                raise InvalidInput(name, text, "a number") from None
     return text
 
 

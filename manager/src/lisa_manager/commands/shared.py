@@ -1,34 +1,39 @@
 """What the operator's commands share."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Annotated
 
 import typer
 
-from lisa_common.cli import with_settings
-from lisa_common.client.connection import Connection
-from lisa_common.protocol.call import Flow
-from lisa_manager.settings import ManagerSettings
+from lisa_common.cli import progress, with_settings
+from lisa_manager import Admin, ManagerSettings
 
-__all__ = ["TopicName", "ask", "connected", "operator"]
+__all__ = ["TopicName", "admin_command", "opened", "progress_of"]
 
-T = TypeVar("T")
-
-operator = with_settings(ManagerSettings, shared_only=True)
-"""Makes a function an operator's command: it needs to know the server, and not how a daemon is tuned."""
+admin_command = with_settings(ManagerSettings, shared_only=True)
+"""Makes a function an operator's command, with options for the server and without those of the daemon."""
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)]
 
 
+def opened(settings: ManagerSettings, *, patience_s: float = 0.0) -> Admin:
+    """A client of these settings. Without patience, a command reports at once that the server is away."""
+    return Admin(settings=settings, patience_s=patience_s)
+
+
 @contextmanager
-def connected(settings: ManagerSettings) -> Iterator[Connection]:
-    """A connection without patience: an operator wants to know at once that there is no server."""
-    with Connection.of(settings, name="lisa-operator") as connection:
-        yield connection
+def progress_of(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows a bar from the first call of its function on, which takes how much is done, and how much there is."""
+    with ExitStack() as stack:
+        steps: list[Callable[[int], None]] = []
+        last = 0
 
+        def show(done: int, total: int) -> None:
+            nonlocal last
+            if not steps:
+                steps.append(stack.enter_context(progress(what, total)))
+            steps[0](done - last)
+            last = done
 
-def ask(settings: ManagerSettings, flow: Flow[T]) -> T:
-    """The result of one flow."""
-    with connected(settings) as connection:
-        return connection.run(flow)
+        yield show

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console, Group
@@ -12,10 +12,8 @@ from rich.table import Table
 
 from lisa_common.cli import EXIT_WRONG, Column, JsonFlag, print_json, print_table, say, shown, shown_duration
 from lisa_common.cli.output import new_table
-from lisa_common.client.connection import Connection
-from lisa_manager.commands.shared import connected, operator
-from lisa_manager.operator.status import BUCKETS, TopicStatus, read_status
-from lisa_manager.settings import ManagerSettings
+from lisa_manager import BUCKETS, Admin, ManagerSettings, TopicStatus
+from lisa_manager.commands.shared import admin_command, opened
 
 __all__ = ["status"]
 
@@ -30,56 +28,56 @@ _GROUPS = (
 )
 
 
-@operator
+@admin_command
 def status(
     topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic.", show_default=False)] = None,
     *,
     watch: Annotated[
-        float | None, typer.Option(min=0.1, max=3_600, metavar="SECONDS", help="Show it again and again.")
+        float | None, typer.Option(min=0.1, max=3_600, metavar="SECONDS", help="Repeat after so many seconds.")
     ] = None,
     json: JsonFlag = False,
     settings: ManagerSettings,
 ) -> None:
-    """Shows how much waits, is ready, is being delivered, is to be retried, or is garbage.
+    """Shows how many messages wait, are ready, are being delivered, are to be retried, or are garbage.
 
-    `late` is for how long the oldest undelivered message has been due. With several groups, all but `waiting` counts
-    each group's copy of a message. A topic that cannot be read is named; the exit code is 1 then.
+    `late` shows how long the oldest undelivered message has been due. With several groups, all but `waiting` counts
+    each group's copy of a message. A topic that cannot be read is named; then the exit code is 1.
     """
-    with connected(settings) as connection:
-        if watch is None:
-            found = connection.run(read_status(settings.prefix, topic))
-            print_json([_document(one) for one in found]) if json else _print(found)
-            _tell_damage(found)
-        else:
-            _watch(connection, settings.prefix, topic, watch, json=json)
+    if watch is not None:
+        with opened(settings, patience_s=60) as admin:
+            _watch(admin, topic, watch, json=json)
+    with opened(settings) as admin:
+        statuses = admin.status(topic)
+    print_json([_document(status) for status in statuses]) if json else _print(statuses)
+    _report_damage(statuses)
 
 
-def _tell_damage(found: Sequence[TopicStatus]) -> None:
-    damaged = [one.damage for one in found if one.damage]
-    for damage in damaged:
+def _report_damage(statuses: Sequence[TopicStatus]) -> None:
+    damages = [status.damage for status in statuses if status.damage]
+    for damage in damages:
         say(f"cannot be read: {shown(damage)}", error=True)
-    if damaged:
+    if damages:
         raise typer.Exit(EXIT_WRONG)
 
 
-def _document(one: TopicStatus) -> dict[str, Any]:
-    return asdict(one) | {"due_in": dict(zip(_DUE_IN, one.due_in, strict=True))}
+def _document(status: TopicStatus) -> dict[str, Any]:
+    return asdict(status) | {"due_in": dict(zip(_DUE_IN, status.due_in, strict=True))}
 
 
-def _tables(found: Sequence[TopicStatus]) -> list[tuple[Sequence[Column], list[list[str]]]]:
-    topics = [[one.topic, *(f"{getattr(one, n):,}" for n in _NUMBERS), shown_duration(one.late_ms)] for one in found]
-    waiting = [[one.topic, *(f"{count:,}" if count else "." for count in one.due_in)] for one in found if one.waiting]
-    of_groups = [
-        [one.topic, group.group, f"{group.ready:,}", f"{group.delivered:,}", f"{group.consumers:,}"]
-        for one in found
-        for group in one.groups
+def _tables(statuses: Sequence[TopicStatus]) -> list[tuple[Sequence[Column], list[list[str]]]]:
+    topics = [[s.topic, *(f"{getattr(s, n):,}" for n in _NUMBERS), shown_duration(s.late_ms)] for s in statuses]
+    waiting = [[s.topic, *(f"{count:,}" if count else "." for count in s.due_in)] for s in statuses if s.waiting]
+    groups = [
+        [s.topic, group.group, f"{group.ready:,}", f"{group.delivered:,}", f"{group.consumers:,}"]
+        for s in statuses
+        for group in s.groups
     ]
-    tables = [(_COLUMNS, topics), (_HISTOGRAM, waiting), (_GROUPS, of_groups)]
+    tables = [(_COLUMNS, topics), (_HISTOGRAM, waiting), (_GROUPS, groups)]
     return [(columns, rows) for columns, rows in tables if rows]
 
 
-def _print(found: Sequence[TopicStatus]) -> None:
-    tables = _tables(found)
+def _print(statuses: Sequence[TopicStatus]) -> None:
+    tables = _tables(statuses)
     if not tables:
         say("no topics")
     for position, (columns, rows) in enumerate(tables):
@@ -88,21 +86,16 @@ def _print(found: Sequence[TopicStatus]) -> None:
         print_table(columns, rows)
 
 
-def _watch(connection: Connection, prefix: str, topic: str | None, seconds: float, *, json: bool) -> None:
-    """Until interrupted. With --json, or without a terminal, one status after another."""
+def _watch(admin: Admin, topic: str | None, seconds: float, *, json: bool) -> NoReturn:
+    """Shows the status until interrupted. With --json, or without a terminal, prints one after another."""
     console = Console()
-    live = console.is_terminal and not json
-
-    def look() -> list[TopicStatus]:
-        return connection.run(read_status(prefix, topic), patience_s=60)
-
-    if not live:
+    if json or not console.is_terminal:
         while True:
-            found = look()
-            print_json([_document(one) for one in found]) if json else _print(found)
+            statuses = admin.status(topic)
+            print_json([_document(status) for status in statuses]) if json else _print(statuses)
             time.sleep(seconds)
     with Live(console=console, auto_refresh=False, screen=True) as screen:
         while True:
-            tables: list[Table] = [new_table(columns, rows) for columns, rows in _tables(look())]
+            tables: list[Table] = [new_table(columns, rows) for columns, rows in _tables(admin.status(topic))]
             screen.update(Group(*tables), refresh=True)
             time.sleep(seconds)

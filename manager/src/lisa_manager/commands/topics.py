@@ -1,5 +1,6 @@
 """`lisa-manager topic list | set | reshard | drop`."""
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -8,26 +9,24 @@ from lisa_common.cli import Column, Declined, JsonFlag, YesFlag, confirm, print_
 from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.registry import REFRESH_S
+from lisa_manager import Dropped, ManagerSettings, TopicSizes
 from lisa_manager.commands.policy_options import shown_field, with_policy
-from lisa_manager.commands.shared import TopicName, ask, connected, operator
-from lisa_manager.operator.status import TopicStatus, read_status
-from lisa_manager.operator.topics import Dropped, drop_topic, list_topics, set_policy
-from lisa_manager.resharding import reshard as reshard_topic
-from lisa_manager.settings import ManagerSettings
+from lisa_manager.commands.shared import TopicName, admin_command, opened
 
 __all__ = ["ForceFlag", "drop", "list_", "owing", "reshard", "set_"]
 
-ForceFlag = Annotated[bool, typer.Option("--force", help="Also if messages are lost by it.")]
+ForceFlag = Annotated[bool, typer.Option("--force", help="Even if messages are lost.")]
 
 
-@operator
+@admin_command
 def list_(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
-    """Lists topics, and what of their policies was set."""
-    topics = ask(settings, list_topics(settings.prefix))
+    """Lists topics, and the fields of their policies that were set."""
+    with opened(settings) as admin:
+        topics = admin.topics()
     if json:
         print_json([{"topic": topic.name} | _document(topic.policy) for topic in topics])
         return
-    rows = [[topic.name, _told(topic.policy)] for topic in topics]
+    rows = [[topic.name, _shown_policy(topic.policy)] for topic in topics]
     print_table((Column("topic"), Column("policy")), rows, nothing="no topics")
 
 
@@ -35,50 +34,51 @@ def _document(policy: Policy) -> dict[str, Any]:
     return {"policy": policy.model_dump(), "set": sorted(policy.model_fields_set)}
 
 
-def _told(policy: Policy) -> str:
+def _shown_policy(policy: Policy) -> str:
     fields = ((name, getattr(policy, name)) for name in Policy.model_fields if name in policy.model_fields_set)
     return ", ".join(f"{name.removesuffix('_ms')} {shown_field(name, value)}" for name, value in fields) or "defaults"
 
 
-@operator
+@admin_command
 @with_policy
 def set_(*, topic: TopicName, json: JsonFlag = False, changes: dict[str, Any], settings: ManagerSettings) -> None:
-    """Changes a topic's policy, and declares the topic if it is not there. What is not named stays as it is.
+    """Changes a topic's policy; declares the topic if it does not exist. Other fields stay as they are.
 
-    The value `default` takes a field back. Running programs go by the new policy within ten seconds.
+    The value `default` sets a field back. Running programs use the new policy within ten seconds.
     """
     if not changes:
-        raise InvalidInput("policy", None, "at least one field to set, as in --visibility 60s, is")
-    policy = ask(settings, set_policy(settings.prefix, topic, changes))
+        raise InvalidInput("policy", None, "at least one field to set, as in --visibility 60s")
+    with opened(settings) as admin:
+        policy = admin.set_policy(topic, **changes)
     if json:
         print_json({"topic": topic} | _document(policy))
     else:
-        say(f"{topic}: {_told(policy)}; in force everywhere within {REFRESH_S:g} s")
+        say(f"{topic}: {_shown_policy(policy)}; in force everywhere within {REFRESH_S:g} s")
 
 
-@operator
+@admin_command
 def reshard(
     topic: TopicName,
-    shards: Annotated[int, typer.Option(metavar="NUMBER", help="Over how many shards it is spread.")],
+    shards: Annotated[int, typer.Option(metavar="NUMBER", help="The new number of shards.")],
     *,
     json: JsonFlag = False,
     settings: ManagerSettings,
 ) -> None:
-    """Spreads a topic over another number of shards, while all programs run: its new messages go there.
+    """Spreads the new messages of a topic over another number of shards, while all programs run.
 
-    What it holds is moved nowhere; it is delivered from where it is. Consumers read the new shards within ten seconds.
+    Stored messages stay in their shards and are delivered from there. Consumers read the new shards within ten seconds.
     """
-    before, after = ask(settings, reshard_topic(settings.prefix, topic, shards))
-    draining = sum(map(len, after.former.values()))
+    with opened(settings) as admin:
+        result = admin.reshard(topic, shards)
     if json:
-        print_json({"topic": topic, "before": len(before.shards), "shards": len(after.shards), "draining": draining})
-    elif after is before:
+        print_json({"topic": topic} | asdict(result))
+    elif not result.changed:
         say(f"{topic} has {shards} shards already")
     else:
-        say(f"{topic}: {len(after.shards)} shards, in force everywhere within {REFRESH_S:g} s; {draining} drain")
+        say(f"{topic}: {result.shards} shards, in force everywhere within {REFRESH_S:g} s; {result.draining} drain")
 
 
-@operator
+@admin_command
 def drop(
     topic: TopicName,
     *,
@@ -87,15 +87,15 @@ def drop(
     json: JsonFlag = False,
     settings: ManagerSettings,
 ) -> None:
-    """Drops a topic: its policy, its groups, and with --force its messages too. Without it, messages keep it alive."""
-    with connected(settings) as connection:
-        [status] = connection.run(read_status(settings.prefix, topic))
-        if status.damage and not force:
-            raise Declined(f"topic {topic} cannot be read ({status.damage}); check --repair mends it, --force drops it")
-        if status.messages and not force:
-            raise Declined(f"topic {topic} still holds messages ({owing(status)}); --force drops them with it")
-        confirm(f"Drop topic {topic} ({owing(status)})?", yes=yes)
-        dropped = connection.run(drop_topic(settings.prefix, topic, force=force))
+    """Drops a topic: its policy, its groups, and with --force its messages. Without --force, messages keep it alive."""
+    with opened(settings) as admin:
+        [sizes] = admin.status(topic)
+        if sizes.damage and not force:
+            raise Declined(f"topic {topic} cannot be read ({sizes.damage}); check --repair mends it, --force drops it")
+        if sizes.messages and not force:
+            raise Declined(f"topic {topic} still holds messages ({owing(sizes)}); --force drops them with it")
+        confirm(f"Drop topic {topic} ({owing(sizes)})?", yes=yes)
+        dropped = admin.drop_topic(topic, force=force)
     if not dropped.done:
         raise Declined(
             f"topic {topic} still holds {dropped.messages} messages; --force drops them with it{_lost(dropped)}"
@@ -110,12 +110,12 @@ def _lost(dropped: Dropped) -> str:
     if not dropped.made_again:
         return ""
     return (
-        f". They came as it was being dropped: {dropped.made_again} of its shards were gone, and have their groups "
-        "again; of what was sent there at that very moment a group may miss something"
+        f". They came during the drop: {dropped.made_again} shards were deleted before, and their groups made again; "
+        "a group may miss messages that were sent there in between"
     )
 
 
-def owing(status: TopicStatus) -> str:
-    """What a topic holds, in words."""
+def owing(sizes: TopicSizes) -> str:
+    """The sizes of a topic, in words."""
     names = ("waiting", "ready", "delivered", "retry", "garbage")
-    return ", ".join(f"{getattr(status, name):,} {name}" for name in names if getattr(status, name)) or "empty"
+    return ", ".join(f"{getattr(sizes, name):,} {name}" for name in names if getattr(sizes, name)) or "empty"

@@ -1,14 +1,15 @@
-"""What the operator's commands read from the server: calls, and how to read their replies. Nothing here writes."""
+"""Reading calls that the flows of operators share, and how to read their replies. Nothing here writes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from lisa_common.errors import UnknownTopic
+from lisa_common.errors import OF_THE_SERVER, LisaError, UnknownTopic
 from lisa_common.model.delivery import Entry, entry_of
 from lisa_common.model.keys import ShardKeys, text_of, topics_key
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.registry import parse_topic, read_registry
+from lisa_common.protocol.replies import pairs
 from lisa_common.validation import check_name
 from lisa_manager.shard_groups import GroupInfo, groups
 
@@ -19,16 +20,17 @@ __all__ = [
     "entries",
     "existing",
     "existing_as_stored",
+    "fields_of",
+    "first_error",
     "groups",
     "list_layouts",
-    "pairs",
     "scored",
 ]
 
 T = TypeVar("T")
 
 PAGE = 1_000
-"""How much is read at a time."""
+"""Most items read by one call."""
 
 
 def entries(keys: ShardKeys, first: str = "-", last: str = "+", *, count: int = PAGE) -> Call[list[Entry]]:
@@ -41,13 +43,13 @@ def _entries(reply: list[Any]) -> list[Entry]:
 
 
 def existing(prefix: str, topic: str) -> Flow[Layout]:
-    """The shards and the policy of a topic; raises UnknownTopic where there is none."""
+    """The layout of a topic; raises UnknownTopic."""
     layout, _ = yield from existing_as_stored(prefix, topic)
     return layout
 
 
 def existing_as_stored(prefix: str, topic: str) -> Flow[tuple[Layout, bytes]]:
-    """The same, and what the registry says in its own words."""
+    """The layout of a topic, and its stored policy; raises UnknownTopic."""
     check_name("topic", topic)
     stored: bytes | None = yield command("HGET", topics_key(prefix), topic)
     if stored is None:
@@ -56,24 +58,30 @@ def existing_as_stored(prefix: str, topic: str) -> Flow[tuple[Layout, bytes]]:
 
 
 def list_layouts(prefix: str) -> Flow[list[Layout]]:
-    """The shards and the policies of all topics, by name."""
+    """The layouts of all topics, by name."""
     registry = yield from read_registry(prefix)
     return [Layout(prefix, name, registry[name].policy) for name in sorted(registry)]
 
 
-def pairs(flat: Iterable[Any]) -> dict[str, Any]:
+def fields_of(flat: Any) -> dict[str, Any]:
     """A flat reply of names and values, as a dictionary."""
-    each = iter(flat)
-    return {text_of(name): value for name, value in zip(each, each, strict=True)}
+    return {text_of(name): value for name, value in pairs(flat)}
 
 
-def scored(flat: Iterable[bytes]) -> list[tuple[str, float]]:
+def scored(flat: Any) -> list[tuple[str, float]]:
     """Members of a sorted set with their scores, in the order of the reply."""
-    each = iter(flat)
-    return [(text_of(member), float(score)) for member, score in zip(each, each, strict=True)]
+    return [(text_of(member), float(score)) for member, score in pairs(flat)]
+
+
+def first_error(results: Iterable[Any]) -> LisaError | None:
+    """The first error among the results of `Each`. Raises one that every call would meet now."""
+    error = next((result for result in results if isinstance(result, LisaError)), None)
+    if isinstance(error, OF_THE_SERVER):
+        raise error
+    return error
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """The items in order, so many at a time."""
+    """The items in order, at most `size` at a time."""
     for start in range(0, len(items), size):
         yield items[start : start + size]

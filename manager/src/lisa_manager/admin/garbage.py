@@ -1,4 +1,4 @@
-"""Dead letters: found page by page, replayed or purged in batches."""
+"""Dead letters of one shard: read page by page, replayed or purged in batches."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -8,26 +8,29 @@ from lisa_common.model.keys import NO_GROUP, ShardKeys, bytes_of, copy_of, split
 from lisa_common.model.scores import whole_ms
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, Flow, command
-from lisa_manager.operator.looking import PAGE, chunks, groups, scored
+from lisa_manager.admin.queries import PAGE, chunks, groups, scored
 
-__all__ = ["REASONS", "DeadLetter", "Pages", "Wanted", "batches", "count", "named", "purge", "replay"]
+__all__ = ["REASONS", "DeadLetter", "Pages", "Selector", "batches", "count", "named", "purge", "replay"]
 
 _AT_ONCE = 200
-"""Dead letters in one script call."""
+"""Most dead letters in one script call."""
 
 _UNKNOWN = "unknown"
 
 REASONS = ("nack", "abandoned", "rejected", "expired", _UNKNOWN)
-"""Why a message may be a dead letter."""
+"""Why a message may have died."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One group's copy of a message among the garbage; without a group where no group ever had it."""
+    """One group's copy of a message in the garbage, or a message that died before any group had it."""
 
     copy: str
+    """The group and the id, as the garbage names it."""
     died_ms: int
+    """When it died: server time, in ms."""
     failure: Failure | None
+    """The last failure; None where it is lost."""
 
     @property
     def group(self) -> str:
@@ -46,15 +49,15 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which dead letters a command is about."""
+class Selector:
+    """Selects dead letters."""
 
     group: str | None = None
     reason: str | None = None
     died_before_ms: int | None = None
 
-    def wants(self, letter: DeadLetter) -> bool:
-        """Whether it is about this one."""
+    def matches(self, letter: DeadLetter) -> bool:
+        """Whether it selects this dead letter."""
         if self.group is not None and letter.group != self.group:
             return False
         if self.died_before_ms is not None and letter.died_ms >= self.died_before_ms:
@@ -64,27 +67,27 @@ class Wanted:
 
 @dataclass(slots=True)
 class Pages:
-    """Dead letters by when they died, page by page.
+    """Dead letters by their time of death, page by page.
 
-    Those that vanish or come meanwhile do no harm: nothing that stays is passed over or met twice. A page begins at the
-    moment of death where the last one ended; what was met of that very moment is remembered.
+    Dead letters may come and go meanwhile: each one that stays is met exactly once. A page begins at the time of death
+    where the last page ended, and skips the dead letters of that time that it remembers.
     """
 
     keys: ShardKeys
-    wanted: Wanted
+    selector: Selector
     newest_first: bool = False
     done: bool = False
     seen: int = 0
-    """How many were looked at, wanted or not."""
+    """How many were read, selected or not."""
     _edge: float | None = None
     _met: set[str] = field(default_factory=set)
 
     def next_page(self) -> Flow[list[DeadLetter]]:
-        """The wanted ones of the next page, which may be none; sets `done` at the end."""
+        """The selected dead letters of the next page, which may be none. Sets `done` after the last page."""
         limit = PAGE + len(self._met)
-        found: list[tuple[str, float]] = yield self._range(limit)
-        self.done = len(found) < limit
-        fresh = [(copy, score) for copy, score in found if copy not in self._met]
+        page: list[tuple[str, float]] = yield self._range(limit)
+        self.done = len(page) < limit
+        fresh = [(copy, score) for copy, score in page if copy not in self._met]
         if not fresh:
             return []
         if fresh[-1][1] != self._edge:
@@ -92,10 +95,10 @@ class Pages:
         self._met.update(copy for copy, score in fresh if score == self._edge)
         self.seen += len(fresh)
         letters = yield from _with_failures(self.keys, fresh)
-        return [letter for letter in letters if self.wanted.wants(letter)]
+        return [letter for letter in letters if self.selector.matches(letter)]
 
     def _range(self, limit: int) -> Call[list[tuple[str, float]]]:
-        before = self.wanted.died_before_ms
+        before = self.selector.died_before_ms
         low: float | str = "-inf"
         high: float | str = "+inf" if before is None else f"({before}"
         if self._edge is not None and self.newest_first:
@@ -106,13 +109,13 @@ class Pages:
         return command("ZRANGE", self.keys.of("garbage"), *ends, "LIMIT", 0, limit, "WITHSCORES", decode=scored)
 
 
-def _with_failures(keys: ShardKeys, found: Sequence[tuple[str, float]]) -> Flow[list[DeadLetter]]:
-    if not found:
+def _with_failures(keys: ShardKeys, scores: Sequence[tuple[str, float]]) -> Flow[list[DeadLetter]]:
+    if not scores:
         return []
-    values: list[bytes | None] = yield command("HMGET", keys.of("failures"), *(bytes_of(copy) for copy, _ in found))
+    values: list[bytes | None] = yield command("HMGET", keys.of("failures"), *(bytes_of(copy) for copy, _ in scores))
     return [
         DeadLetter(copy, whole_ms(score), read_failure(value))
-        for (copy, score), value in zip(found, values, strict=True)
+        for (copy, score), value in zip(scores, values, strict=True)
     ]
 
 
@@ -122,12 +125,12 @@ def count(keys: ShardKeys, before_ms: int | None = None) -> Call[int]:
 
 
 def named(keys: ShardKeys, ids: Sequence[str]) -> Flow[tuple[list[DeadLetter], list[str]]]:
-    """The dead letters of messages, and the ids that have none. Groups that are gone are searched for last."""
+    """The dead letters of messages, and the ids that have none. Copies of dropped groups take a whole search."""
     known = yield groups(keys)
     names = [NO_GROUP, *(group.name for group in known)]
     missing, letters = list(dict.fromkeys(ids)), []
-    for some in chunks(list(missing), PAGE):
-        letters += yield from _look_up(keys, [copy_of(name, id) for id in some for name in names])
+    for page in chunks(missing, PAGE):
+        letters += yield from _look_up(keys, [copy_of(name, id) for id in page for name in names])
     missing = sorted(set(missing) - {letter.id for letter in letters}, key=missing.index)
     if missing:
         letters += yield from _search(keys, set(missing))
@@ -137,31 +140,30 @@ def named(keys: ShardKeys, ids: Sequence[str]) -> Flow[tuple[list[DeadLetter], l
 
 def _look_up(keys: ShardKeys, copies: Sequence[str]) -> Flow[list[DeadLetter]]:
     scores: list[bytes | None] = yield command("ZMSCORE", keys.of("garbage"), *map(bytes_of, copies))
-    found = [(copy, float(score)) for copy, score in zip(copies, scores, strict=True) if score is not None]
-    letters = yield from _with_failures(keys, found)
-    return letters
+    known = [(copy, float(score)) for copy, score in zip(copies, scores, strict=True) if score is not None]
+    return (yield from _with_failures(keys, known))
 
 
 def _search(keys: ShardKeys, ids: set[str]) -> Flow[list[DeadLetter]]:
-    pages, found = Pages(keys, Wanted()), []
+    pages, letters = Pages(keys, Selector()), list[DeadLetter]()
     while not pages.done:
         page = yield from pages.next_page()
-        found += [letter for letter in page if letter.id in ids]
-    return found
+        letters += [letter for letter in page if letter.id in ids]
+    return letters
 
 
 def replay(keys: ShardKeys, letters: Sequence[DeadLetter]) -> Flow[list[str]]:
-    """Makes dead letters ready again. Result: for each "replayed", "unknown", "unreadable" or "no group"."""
+    """Makes dead letters ready again. Returns "replayed", "unknown", "unreadable" or "no group" for each."""
     outcomes: list[str] = yield managing.replay(keys, [letter.copy for letter in letters])
     return outcomes
 
 
 def purge(keys: ShardKeys, letters: Sequence[DeadLetter]) -> Flow[list[str]]:
-    """Deletes dead letters for good. Result: "purged" as often as there was one, "unknown" for the rest."""
+    """Deletes dead letters for good. Returns "purged" for each that existed, then "unknown" for the rest."""
     purged: int = yield managing.purge(keys, [letter.copy for letter in letters])
     return ["purged"] * purged + ["unknown"] * (len(letters) - purged)
 
 
 def batches(letters: Sequence[DeadLetter]) -> Iterator[Sequence[DeadLetter]]:
-    """As many as one script call takes."""
+    """The dead letters in order, as many at a time as one script call takes."""
     return chunks(letters, _AT_ONCE)

@@ -3,7 +3,7 @@
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Flow
-from lisa_manager.operator.looking import existing
+from lisa_manager.admin.queries import existing
 from lisa_manager.shard_groups import drop_in_shard
 
 __all__ = ["drop_group"]

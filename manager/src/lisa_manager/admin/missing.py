@@ -19,11 +19,10 @@ def missing_groups(layout: Layout) -> Flow[dict[str, list[ShardKeys]]]:
 
 
 def complete_groups(layout: Layout) -> Flow[list[str]]:
-    """Makes the groups in the shards that lack them. Result: their names.
+    """Makes the groups in the shards that lack them. Returns their names.
 
-    There they get what becomes ready from now on; where no group is, the first of them also gets what is there. All of
-    them from the beginning of the stream would be wrong: what is in it may be owed by the other groups alone, and is
-    theirs.
+    There they read what becomes ready from now on; in a shard without groups, the first also reads what is ready. The
+    others must not read from the beginning of the stream: other groups alone may owe these messages.
     """
     missing = yield from missing_groups(layout)
     for name in missing:

@@ -1,8 +1,8 @@
-"""Rights: what each role's work is made of, as the rules of an ACL user who may do that and nothing else.
+"""Rights: the rules of an ACL user for each role, with only the commands and keys that the role needs.
 
-The server checks each command that a script calls, with its keys, as it checks one that is sent. So a role may load and
-run any script: what bites are the commands below, each on the keys on which that role's own scripts use it. But a
-script may also keep the server busy for ever. Where scripts are `preloaded` by managers, other roles run no others.
+The server checks each command that a script calls, with its keys, as if a client had sent it. So a role may load and
+run any script: the commands below limit it, each on the keys on which that role's own scripts use it. But a script can
+still keep the server busy for ever. Where managers have `preloaded` the scripts, other roles can run no others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ ANY_TOPIC = "*"
 
 
 class RoleName(StrEnum):
-    """Who needs rights."""
+    """The roles that need rights."""
 
     PRODUCER = "producer"
     CONSUMER = "consumer"
@@ -29,25 +29,25 @@ class RoleName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """Commands, separated by spaces; a subcommand as in `xinfo|groups`."""
+    """Commands, separated by spaces; subcommands as in `xinfo|groups`."""
 
     keyless: str
     on: Mapping[str, str]
-    """Commands on a topic's keys, or on several keys at once, that the role needs."""
+    """Commands by the names of the keys on which the role needs them."""
     on_all: str = "evalsha"
-    """Commands on all of those keys, several at once."""
+    """Commands on all of those keys at once."""
     registry: str = ""
     dropped: str = ""
     channel: str = ""
     """Commands on the wake channel."""
     in_cluster: str = "asking cluster|slots"
-    """Commands that a Cluster asks for beyond these."""
+    """Further commands that a Cluster requires."""
 
 
 _CONNECTED = "ping client|setname client|setinfo"
 _SCRIPTING = "script|load time"
 _LATER = "client|setinfo waitaof"
-"""Commands that Redis has since 7.2; it refuses rules about what it does not know."""
+"""Commands that Redis has since 7.2. Older servers refuse rules about them."""
 
 _ROLES = {
     RoleName.PRODUCER: _Role(
@@ -129,29 +129,29 @@ def rules(
     cluster: bool = False,
     preloaded: bool = False,
 ) -> list[str]:
-    """The rules of a user of that role, for `ACL SETUSER`; applied to a user that is there they leave its passwords.
+    """The rules of a user of that role, for `ACL SETUSER`. They leave the passwords of an existing user.
 
-    A topic may end in `*`, for all that begin so. With `before_7_2`, the server knows no commands that came then.
-    `select` is for a URL with the number of a database, `cluster` for one of a Cluster. With `preloaded`, only
-    managers may load scripts: the others run what is there, and nothing of their own. Raises InvalidInput.
+    A topic may end in `*`, for all topics that begin so. `before_7_2` leaves out commands that came with Redis 7.2.
+    `select` is for a URL with a database number, `cluster` for one of a Cluster. With `preloaded`, only managers may
+    load scripts; other roles run the loaded ones only. Raises InvalidInput.
     """
     if preloaded and cluster:
-        # To end a wait safely, consumers of a Cluster send a script.
-        raise InvalidInput("preloaded", preloaded, "without a Cluster, where consumers need EVAL, it is")
+        # Consumers of a Cluster send a script to end a wait safely.
+        raise InvalidInput("preloaded", preloaded, "False with a Cluster, where consumers need EVAL")
     keys = [ShardKeys(prefix, *place) for topic in topics for place in _places(_check_pattern(topic))]
     left_out = _LATER.split() * before_7_2 + ["script|load"] * (preloaded and role is not RoleName.MANAGER)
-    found = _ROLES[role]
-    keyless = [command for command in found.keyless.split() if command not in left_out]
-    keyless += ["select"] * select + found.in_cluster.split() * cluster
-    together = [*dict.fromkeys(name for names in found.on for name in names.split()), *[ABSENT] * cluster]
+    rights = _ROLES[role]
+    keyless = [command for command in rights.keyless.split() if command not in left_out]
+    keyless += ["select"] * select + rights.in_cluster.split() * cluster
+    together = [*dict.fromkeys(name for names in rights.on for name in names.split()), *[ABSENT] * cluster]
     selectors = [
-        _selector(found.channel, [f"&{wake_channel(prefix)}"]),
-        _selector(found.registry, [f"~{topics_key(prefix)}"]),
-        _selector(found.dropped, [f"~{dropped_key(prefix)}"]),
-        _selector(found.on_all, [f"~{topic.of(name)}" for topic in keys for name in together]),
+        _selector(rights.channel, [f"&{wake_channel(prefix)}"]),
+        _selector(rights.registry, [f"~{topics_key(prefix)}"]),
+        _selector(rights.dropped, [f"~{dropped_key(prefix)}"]),
+        _selector(rights.on_all, [f"~{topic.of(name)}" for topic in keys for name in together]),
         *(
             _selector(commands, [f"~{topic.of(name)}" for topic in keys for name in names.split()])
-            for names, commands in found.on.items()
+            for names, commands in rights.on.items()
         ),
     ]
     return [
@@ -162,7 +162,7 @@ def rules(
 
 
 def _places(topic: str) -> list[tuple[str, str]]:
-    """Topic and shard, as patterns. A star stands for slashes too."""
+    """Topic and shard, as patterns. A star matches slashes as well."""
     return [(topic, "")] if topic.endswith("*") else [(topic, ""), (topic, "*")]
 
 
@@ -174,5 +174,5 @@ def _check_pattern(topic: str) -> str:
     try:
         check_name("topic", topic.removesuffix("*") or "any")
     except InvalidInput as error:
-        raise InvalidInput("topic", topic, f"{error.expected}, with a * at the end for all that begin so") from None
+        raise InvalidInput("topic", topic, f"{error.expected}, and may end in * for all topics that begin so") from None
     return topic

@@ -1,0 +1,179 @@
+"""The asyncio client of operators."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.model.policy import Policy
+from lisa_common.protocol.call import Flow
+from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
+from lisa_common.protocol.registry import Topic
+from lisa_common.settings import Settings
+from lisa_common.validation import Duration
+from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, status, topics
+from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
+from lisa_manager.admin.check import CheckReport
+from lisa_manager.admin.groups import DroppedGroup, GroupDebt
+from lisa_manager.admin.listing import MessagePage
+from lisa_manager.admin.queries import existing
+from lisa_manager.admin.reshard import ReshardResult
+from lisa_manager.admin.status import TopicSizes, TopicStatus
+from lisa_manager.admin.topics import Dropped
+from lisa_manager.jobs import loader
+from lisa_manager.server_checks import Health, examine
+from lisa_manager.settings import ManagerSettings
+
+__all__ = ["AsyncAdmin"]
+
+T = TypeVar("T")
+
+
+class AsyncAdmin:
+    """Looks into topics and operates them, from the tasks of one event loop. Promises what `Admin` promises."""
+
+    def __init__(self, url: str | None = None, *, settings: Settings | None = None, patience_s: float = 0.0) -> None:
+        self._settings = settings or ManagerSettings.load(redis_url=url)
+        self._prefix = self._settings.prefix
+        self._patience_s = patience_s
+        self._connection = AsyncConnection.of(self._settings, name="lisa-operator", url=url)
+
+    async def sizes(self, topic: str | None = None) -> list[TopicSizes]:
+        """See `Admin.sizes`."""
+        return await self._run(status.read_sizes(self._prefix, topic))
+
+    async def status(self, topic: str | None = None) -> list[TopicStatus]:
+        """See `Admin.status`."""
+        return await self._run(status.read_status(self._prefix, topic))
+
+    async def find(self, topic: str, id: str) -> Found | None:
+        """See `Admin.find`."""
+        return await self._run(by_id.find(self._prefix, topic, id))
+
+    async def messages(
+        self, topic: str, state: State, *, group: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> MessagePage:
+        """See `Admin.messages`."""
+        flow = listing.list_messages(self._prefix, topic, state, group=group, limit=limit, cursor=cursor)
+        return await self._run(flow)
+
+    async def cancel(self, topic: str, ids: Sequence[str]) -> dict[str, CancelOutcome]:
+        """See `Admin.cancel`."""
+        return await self._run(by_id.cancel(self._prefix, topic, ids))
+
+    async def reschedule(
+        self, topic: str, ids: Sequence[str], *, delay: Duration | None = None, at: datetime | None = None
+    ) -> dict[str, RescheduleOutcome]:
+        """See `Admin.reschedule`."""
+        return await self._run(by_id.reschedule(self._prefix, topic, ids, delay=delay, at=at))
+
+    async def garbage(self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, limit: int = 50) -> GarbageList:
+        """See `Admin.garbage`."""
+        return await self._run(bulk.dead_letters(self._prefix, topic, where, limit))
+
+    async def count_garbage(self, topic: str) -> int:
+        """See `Admin.count_garbage`."""
+        return await self._run(bulk.count(self._prefix, topic))
+
+    async def replay(
+        self,
+        topic: str,
+        ids: Sequence[str],
+        where: GarbageFilter = ALL_GARBAGE,
+        *,
+        on_progress: OnProgress | None = None,
+    ) -> BulkResult:
+        """See `Admin.replay`."""
+        return await self._run(bulk.replay(self._prefix, topic, ids, where, on_progress))
+
+    async def replay_all(
+        self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, on_progress: OnProgress | None = None
+    ) -> BulkResult:
+        """See `Admin.replay_all`."""
+        return await self._run(bulk.replay(self._prefix, topic, None, where, on_progress))
+
+    async def purge(
+        self,
+        topic: str,
+        ids: Sequence[str],
+        where: GarbageFilter = ALL_GARBAGE,
+        *,
+        on_progress: OnProgress | None = None,
+    ) -> BulkResult:
+        """See `Admin.purge`."""
+        return await self._run(bulk.purge(self._prefix, topic, ids, where, on_progress))
+
+    async def purge_all(
+        self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, on_progress: OnProgress | None = None
+    ) -> BulkResult:
+        """See `Admin.purge_all`."""
+        return await self._run(bulk.purge(self._prefix, topic, None, where, on_progress))
+
+    async def topics(self) -> list[Topic]:
+        """See `Admin.topics`."""
+        return await self._run(topics.list_topics(self._prefix))
+
+    async def create_topic(self, topic: str, **fields: Any) -> bool:
+        """See `Admin.create_topic`."""
+        return await self._run(topics.create_topic(self._prefix, topic, fields))
+
+    async def drop_topic(self, topic: str, *, force: bool = False) -> Dropped:
+        """See `Admin.drop_topic`."""
+        return await self._run(topics.drop_topic(self._prefix, topic, force=force))
+
+    async def policy(self, topic: str) -> Policy:
+        """See `Admin.policy`."""
+        return (await self._run(existing(self._prefix, topic))).policy
+
+    async def set_policy(self, topic: str, **changes: Any) -> Policy:
+        """See `Admin.set_policy`."""
+        return await self._run(topics.set_policy(self._prefix, topic, changes))
+
+    async def reshard(self, topic: str, shards: int) -> ReshardResult:
+        """See `Admin.reshard`."""
+        return await self._run(reshard.reshard(self._prefix, topic, shards))
+
+    async def groups(self, topic: str) -> list[GroupDebt]:
+        """See `Admin.groups`."""
+        return await self._run(groups.list_groups(self._prefix, topic))
+
+    async def create_group(self, topic: str, group: str) -> None:
+        """See `Admin.create_group`."""
+        await self._run(groups.create_group(self._prefix, topic, group))
+
+    async def drop_group(self, topic: str, group: str, *, force: bool = False) -> DroppedGroup:
+        """See `Admin.drop_group`."""
+        return await self._run(groups.drop_group(self._prefix, topic, group, force=force))
+
+    async def check(
+        self, topic: str | None = None, *, repair: bool = False, on_progress: OnProgress | None = None
+    ) -> CheckReport:
+        """See `Admin.check`."""
+        return await self._run(check.check_topics(self._prefix, topic, mend=repair, on_progress=on_progress))
+
+    async def doctor(self) -> Health:
+        """See `Admin.doctor`."""
+        return await examine(self._connection)
+
+    async def load_scripts(self) -> int:
+        """See `Admin.load_scripts`."""
+        return await loader.load_scripts(self._connection)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._connection.close()
+
+    async def _run(self, flow: Flow[T]) -> T:
+        return await self._connection.run(flow, patience_s=self._patience_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,107 @@
+"""The entries of a stream that a group has not read yet: how many, and how old.
+
+The server knows their number (`lag`), except after an entry was deleted from the stream, as a cancel does. Then they
+are counted page by page, the pages of many groups in one round trip.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lisa_common.errors import LisaError
+from lisa_common.model.delivery import Entry
+from lisa_common.model.keys import ShardKeys
+from lisa_common.protocol.call import Call, Each, Flow
+from lisa_manager.admin.queries import PAGE, GroupInfo, chunks, entries, first_error
+
+__all__ = ["Backlog", "read_backlogs"]
+
+_AT_ONCE = 50
+"""Pages in one round trip."""
+
+_SMALL = 10_000
+"""Streams up to this length are counted entry by entry, to leave out the retries of other groups."""
+
+_FIRST = 20
+"""Entries to search for a group's first one among the retries of other groups."""
+
+
+@dataclass(slots=True)
+class Backlog:
+    """The undelivered entries of one group, or of a stream without groups."""
+
+    keys: ShardKeys
+    group: GroupInfo | None
+    length: int
+    """The number of entries in the stream."""
+    alone: bool
+    """Whether no other group exists: then no entry is another group's retry."""
+    ready: int = 0
+    oldest: Entry | None = None
+    error: LisaError | None = None
+    """Why the stream could not be read."""
+    _cursor: str = ""
+    _last: str = "+"
+    _forward: bool = True
+
+    def begin(self, *, exact: bool) -> bool:
+        """Takes the number that the server knows. Returns whether the entries must be counted instead."""
+        lag = self.length if self.group is None else self.group.lag
+        if lag is not None and (not exact or self.alone or not lag or self.length > _SMALL):
+            self.ready = lag
+            return False
+        self._forward = self.length <= _SMALL
+        delivered = self.group.last if self.group else "0-0"
+        self._cursor, self._last = (f"({delivered}", "+") if self._forward else ("-", delivered)
+        self.ready = 0 if self._forward else self.length
+        return True
+
+    def page(self) -> Call[list[Entry]]:
+        """The next page to count: of undelivered entries, or in a long stream of delivered ones, which are trimmed.
+
+        Never backwards: asked for entries before the first one, a server goes back through the whole stream.
+        """
+        return entries(self.keys, self._cursor, self._last)
+
+    def count(self, page: Sequence[Entry]) -> bool:
+        """Counts a page. Returns whether another may follow."""
+        self.ready += sum(map(self._includes, page)) if self._forward else -len(page)
+        if page:
+            self._cursor = f"({page[-1].entry}"
+        return len(page) == PAGE
+
+    def first(self) -> Call[list[Entry]]:
+        """The call for the first undelivered entries."""
+        return entries(self.keys, f"({self.group.last}" if self.group else "-", count=_FIRST)
+
+    def take_oldest(self, first: Sequence[Entry]) -> None:
+        """Keeps the oldest of the first entries."""
+        self.oldest = next(filter(self._includes, first), None)
+
+    def _includes(self, entry: Entry) -> bool:
+        return self.group is None or entry.group in {None, self.group.name}
+
+
+def read_backlogs(backlogs: Sequence[Backlog], *, exact: bool = True) -> Flow[None]:
+    """Sets `ready` and `oldest`, or `error`, of each.
+
+    Unless `exact`, takes the server's number where it knows one, which includes retries of other groups, and leaves
+    `oldest` out.
+    """
+    counting = [backlog for backlog in backlogs if backlog.begin(exact=exact)]
+    while counting:
+        unfinished = []
+        for batch in chunks(counting, _AT_ONCE):
+            pages = yield Each(backlog.page() for backlog in batch)
+            for backlog, page in zip(batch, pages, strict=True):
+                backlog.error = first_error([page])
+                if backlog.error is None and backlog.count(page):
+                    unfinished.append(backlog)
+        counting = unfinished
+    if not exact:
+        return
+    for batch in chunks([backlog for backlog in backlogs if backlog.ready and not backlog.error], PAGE):
+        firsts = yield Each(backlog.first() for backlog in batch)
+        for backlog, first in zip(batch, firsts, strict=True):
+            backlog.error = first_error([first])
+            if backlog.error is None:
+                backlog.take_oldest(first)

@@ -1,0 +1,72 @@
+"""Finding, cancelling and rescheduling messages by their ids, in today's shards and in former ones."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import TypeVar
+
+from lisa_common.errors import InvalidInput
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.sharding import by_shard, home
+from lisa_common.protocol import producing
+from lisa_common.protocol.call import Call, Flow
+from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
+from lisa_common.validation import Duration, check_id, duration_ms, moment_ms
+from lisa_manager.admin.queries import chunks, existing
+
+__all__ = ["cancel", "find", "id_list", "reschedule"]
+
+T = TypeVar("T")
+
+_AT_ONCE = 200
+
+
+def id_list(ids: Sequence[str]) -> list[str]:
+    """Message ids, each once. Raises InvalidInput, also for a single text, which is a sequence of texts as well."""
+    if isinstance(ids, str):
+        raise InvalidInput("ids", ids, "a list of message ids")
+    return list(dict.fromkeys(map(check_id, ids)))
+
+
+def find(prefix: str, topic: str, id: str) -> Flow[Found | None]:
+    """Everything that is known of a message; None where nothing is."""
+    check_id(id)
+    layout = yield from existing(prefix, topic)
+    for keys in layout.homes(id):
+        found: Found | None = yield producing.find(keys, id)
+        if found is not None:
+            return found
+    return None
+
+
+def cancel(prefix: str, topic: str, ids: Sequence[str]) -> Flow[dict[str, CancelOutcome]]:
+    """Cancels messages. Returns the outcome for each id."""
+    return (yield from _change(prefix, topic, ids, CancelOutcome.UNKNOWN, producing.cancel))
+
+
+def reschedule(
+    prefix: str, topic: str, ids: Sequence[str], *, delay: Duration | None, at: datetime | None
+) -> Flow[dict[str, RescheduleOutcome]]:
+    """Gives messages another due time. Returns the outcome for each id."""
+    if delay is not None and at is not None:
+        raise InvalidInput("delay", delay, "None where at is given")
+    due = f"+{duration_ms('delay', delay or 0)}" if at is None else str(moment_ms("at", at))
+
+    def call(keys: ShardKeys, batch: Sequence[str]) -> Call[list[tuple[RescheduleOutcome, int]]]:
+        return producing.reschedule(keys, [(id, due) for id in batch])
+
+    outcomes = yield from _change(prefix, topic, ids, (RescheduleOutcome.UNKNOWN, 0), call)
+    return {id: outcome for id, (outcome, _) in outcomes.items()}
+
+
+def _change(
+    prefix: str, topic: str, ids: Sequence[str], unknown: T, call: Callable[[ShardKeys, Sequence[str]], Call[list[T]]]
+) -> Flow[dict[str, T]]:
+    outcomes = dict.fromkeys(id_list(ids), unknown)
+    layout = yield from existing(prefix, topic)
+    for shards in (layout.shards, *layout.former.values()):
+        missing = [id for id, outcome in outcomes.items() if outcome == unknown]
+        for keys, of_shard in by_shard(missing, partial(home, shards)).items():
+            for batch in chunks(of_shard, _AT_ONCE):
+                outcomes.update(zip(batch, (yield call(keys, batch)), strict=True))
+    return outcomes

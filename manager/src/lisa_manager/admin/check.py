@@ -1,0 +1,175 @@
+"""Checks topics, shard by shard: a snapshot finds suspects, a look at each decides, a safe repair follows if wanted."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.model.keys import KEY_TYPES, NO_GROUP, TOPIC_KEYS, ShardKeys, text_of
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import Call, Flow, command, script
+from lisa_common.protocol.consuming import server_time
+from lisa_manager.admin.audit import audit
+from lisa_manager.admin.missing import complete_groups, missing_groups
+from lisa_manager.admin.problem import Kind, Problem, Step
+from lisa_manager.admin.queries import chunks, existing, fields_of, list_layouts
+from lisa_manager.admin.snapshot import Look, forget_stranger, look, read_entries, read_snapshot, repair
+
+__all__ = ["CheckReport", "Finding", "Report", "check", "check_groups", "check_topics"]
+
+_AT_ONCE = 50
+_LAST = "18446744073709551615-18446744073709551615"
+_RESET: tuple[Step, ...] = (("reset", "", "", ""),)
+"""Marks a problem as repairable, though not by steps on a message."""
+_MADE: tuple[Step, ...] = (("join", "ready", "", ""),)
+"""Stands for making a group, which is no step on a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem, and whether it was repaired."""
+
+    topic: str
+    """The topic; where it has several shards, topic/shard."""
+    problem: Problem
+    mended: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    """The result of a check of one shard, as it grows."""
+
+    messages: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    undecided: int = 0
+    """Suspects that changed too fast to be judged. Check again when there is less traffic."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """The result of a check."""
+
+    topics: int
+    messages: int
+    findings: tuple[Finding, ...]
+    undecided: int
+    """Suspects that changed too fast to be judged. Check again when there is less traffic."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is wrong any more, and every message was judged."""
+        return not self.undecided and all(finding.mended for finding in self.findings)
+
+
+def check_topics(
+    prefix: str, topic: str | None, *, mend: bool, on_progress: Callable[[int, int], object] | None = None
+) -> Flow[CheckReport]:
+    """Audits one topic or all, and repairs if told to. `on_progress` gets the shards done, and all shards.
+
+    A topic that cannot be read is a finding, and does not keep the others from being checked.
+    """
+    layouts = (yield from list_layouts(prefix)) if topic is None else [(yield from existing(prefix, topic))]
+    shards = [keys for layout in layouts for keys in layout.served]
+    findings: list[Finding] = []
+    messages = undecided = 0
+    for layout in layouts:
+        findings += yield from check_groups(layout, mend=mend)
+    for done, keys in enumerate(shards, 1):
+        report = yield from check(keys, mend=mend)
+        findings += report.findings
+        messages, undecided = messages + report.messages, undecided + report.undecided
+        if on_progress is not None:
+            on_progress(done, len(shards))
+    return CheckReport(len(layouts), messages, tuple(findings), undecided)
+
+
+def check(keys: ShardKeys, *, mend: bool, progress: Callable[[int], object] = lambda _: None) -> Flow[Report]:
+    """Audits a shard, and repairs if told to. Calls `progress` with the number of messages judged.
+
+    A shard that cannot be read is a finding.
+    """
+    report = Report()
+    try:
+        if (yield from _check_keys(keys, report, mend=mend)):
+            yield from _check_messages(keys, report, progress, mend=mend)
+    except OF_THE_SERVER:
+        raise
+    except LisaError as error:
+        report.findings.append(Finding(keys.tag, Problem(Kind.DAMAGED, "", NO_GROUP, str(error))))
+    return report
+
+
+def _check_keys(keys: ShardKeys, report: Report, *, mend: bool) -> Flow[bool]:
+    """Checks the type of each key. Returns whether the shard can be read."""
+    kinds: list[bytes] = yield [command("TYPE", key) for key in keys.all()]
+    broken = [
+        Problem(Kind.DAMAGED, "", NO_GROUP, f"{name} must be a {KEY_TYPES[name]}; got a {text_of(kind)}", _RESET)
+        for name, kind in zip(KEY_TYPES, kinds, strict=True)
+        if kind not in {b"none", KEY_TYPES[name].encode()}
+    ]
+    if kinds[TOPIC_KEYS.index("ready")] == b"stream" and (yield _last_entry(keys)) == _LAST:
+        broken.append(Problem(Kind.DAMAGED, "", NO_GROUP, "its stream has used up its entry ids", _RESET))
+    mended = bool(broken) and mend and (yield script("reset", keys, decode=bool))
+    report.findings += [Finding(keys.tag, problem, mended) for problem in broken]
+    return mended or not broken
+
+
+def _last_entry(keys: ShardKeys) -> Call[str]:
+    def decode(reply: list[Any]) -> str:
+        return text_of(fields_of(reply)["last-generated-id"])
+
+    return command("XINFO", "STREAM", keys.of("ready"), decode=decode)
+
+
+def _check_messages(keys: ShardKeys, report: Report, progress: Callable[[int], object], *, mend: bool) -> Flow[None]:
+    snapshot = yield from read_snapshot(keys)
+    now: int = yield server_time()
+    report.messages = sum(evidence.head is not None for evidence in snapshot.evidence.values())
+    for name, member in snapshot.strangers:
+        gone = mend and (yield forget_stranger(keys, name, member))
+        problem = Problem(Kind.FOREIGN, text_of(member), NO_GROUP, f"in {name}, but names no copy", _RESET)
+        report.findings.append(Finding(keys.tag, problem, gone))
+    suspects = [p for p in snapshot.evidence.values() if audit(p, snapshot.groups, now)]
+    progress(len(snapshot.evidence) - len(suspects))
+    for batch in chunks(suspects, _AT_ONCE):
+        # Each look reads all entries since the snapshot: on a busy topic they would soon be thousands.
+        yield from read_entries(keys, snapshot)
+        looks: list[Look] = yield [look(keys, suspect, snapshot.last) for suspect in batch]
+        for looked in looks:
+            yield from _judge(keys, looked, now, report, mend=mend)
+        progress(len(batch))
+
+
+def _judge(keys: ShardKeys, looked: Look, now: int, report: Report, *, mend: bool) -> Flow[None]:
+    problems = audit(looked.evidence, looked.groups, now)
+    if problems and not looked.whole:
+        report.undecided += 1
+        return
+    steps = [step for problem in problems for step in problem.steps]
+    mended = False
+    if mend and steps:
+        mended = yield repair(keys, looked, list(dict.fromkeys(steps)))
+    report.findings += [Finding(keys.tag, problem, mended and bool(problem.steps)) for problem in problems]
+
+
+def check_groups(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:
+    """Finds groups that some shards of a topic lack, and makes them there if told to.
+
+    While a group is being made or dropped, it exists in some shards only. So this reports a group only if it is still
+    missing at a second look.
+    """
+    try:
+        suspects = yield from missing_groups(layout)
+        missing = (yield from missing_groups(layout)) if suspects else {}
+    except OF_THE_SERVER:
+        raise
+    except LisaError:
+        # A shard is damaged; the check of the shard reports it.
+        return []
+    lacking = [(keys, name) for name, shards in missing.items() for keys in shards if keys in suspects.get(name, ())]
+    if mend and lacking:
+        yield from complete_groups(layout)
+    return [
+        Finding(keys.tag, Problem(Kind.MISSING_GROUP, "", name, "other shards of the topic have it", _MADE), mend)
+        for keys, name in lacking
+    ]

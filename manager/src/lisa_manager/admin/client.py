@@ -1,0 +1,258 @@
+"""The blocking client of operators."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from lisa_common.client.connection import Connection
+from lisa_common.model.policy import Policy
+from lisa_common.protocol.call import Flow
+from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
+from lisa_common.protocol.registry import Topic
+from lisa_common.settings import Settings
+from lisa_common.validation import Duration
+from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, status, topics
+from lisa_manager.admin.async_client import AsyncAdmin
+from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
+from lisa_manager.admin.check import CheckReport
+from lisa_manager.admin.groups import DroppedGroup, GroupDebt
+from lisa_manager.admin.listing import MessagePage
+from lisa_manager.admin.queries import existing
+from lisa_manager.admin.reshard import ReshardResult
+from lisa_manager.admin.status import TopicSizes, TopicStatus
+from lisa_manager.admin.topics import Dropped
+from lisa_manager.server_checks import Health
+from lisa_manager.settings import ManagerSettings
+
+__all__ = ["Admin"]
+
+T = TypeVar("T")
+
+
+class Admin:
+    """Looks into topics and operates them. Safe to share among threads; `lisa_manager.AsyncAdmin` is its asyncio twin.
+
+    The URL and all settings come from the environment or `lisa.toml` where they are not given. Calls raise the errors
+    of `lisa_common.errors`. While the server is away or refuses writes, each call tries again for `patience_s` seconds:
+    by default not at all. Times are ms of the server's clock.
+    """
+
+    def __init__(self, url: str | None = None, *, settings: Settings | None = None, patience_s: float = 0.0) -> None:
+        self._settings = settings or ManagerSettings.load(redis_url=url)
+        self._url = url
+        self._prefix = self._settings.prefix
+        self._patience_s = patience_s
+        self._connection = Connection.of(self._settings, name="lisa-operator", url=url)
+
+    def sizes(self, topic: str | None = None) -> list[TopicSizes]:
+        """How many messages one topic holds, or each topic, by state and group. Raises UnknownTopic.
+
+        Cheap: two round trips for up to 250 shards, as a rule. A topic that cannot be read says so in `damage`.
+        """
+        return self._run(status.read_sizes(self._prefix, topic))
+
+    def status(self, topic: str | None = None) -> list[TopicStatus]:
+        """The sizes of one topic, or of each, and when their messages are or were due. Raises UnknownTopic.
+
+        Costs a few round trips more than `sizes`, and counts the ready messages of short streams one by one.
+        """
+        return self._run(status.read_status(self._prefix, topic))
+
+    def find(self, topic: str, id: str) -> Found | None:
+        """Everything that is known of a message: state, body, headers, the copy of each group with its failure.
+
+        None where nothing is known, or not any more. Raises UnknownTopic.
+        """
+        return self._run(by_id.find(self._prefix, topic, id))
+
+    def messages(
+        self, topic: str, state: State, *, group: str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> MessagePage:
+        """A page of messages that are waiting, ready, delivered, in retry or in garbage, oldest first in each shard.
+
+        `group` selects the copies of one group, "" those without one. A page holds up to `limit` (1 to 1,000) messages
+        and 2 MiB of bodies. Pass the `cursor` of a page to get the next one; a list ends where it is None. Raises
+        UnknownTopic, UnknownGroup (for ready and delivered) and InvalidInput.
+        """
+        flow = listing.list_messages(self._prefix, topic, state, group=group, limit=limit, cursor=cursor)
+        return self._run(flow)
+
+    def cancel(self, topic: str, ids: Sequence[str]) -> dict[str, CancelOutcome]:
+        """Cancels messages that were not delivered yet. Returns the outcome for each id.
+
+        Raises UnknownTopic; OutcomeUnknown where a reply was lost.
+        """
+        return self._run(by_id.cancel(self._prefix, topic, ids))
+
+    def reschedule(
+        self, topic: str, ids: Sequence[str], *, delay: Duration | None = None, at: datetime | None = None
+    ) -> dict[str, RescheduleOutcome]:
+        """Gives messages that wait, or are to be retried, another due time: in `delay` seconds, or `at` a time.
+
+        With neither they are due now. Returns the outcome for each id. Raises UnknownTopic; OutcomeUnknown where a
+        reply was lost.
+        """
+        return self._run(by_id.reschedule(self._prefix, topic, ids, delay=delay, at=at))
+
+    def garbage(self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, limit: int = 50) -> GarbageList:
+        """The latest dead letters, up to `limit` (1 to 1,000,000), without bodies. Raises UnknownTopic."""
+        return self._run(bulk.dead_letters(self._prefix, topic, where, limit))
+
+    def count_garbage(self, topic: str) -> int:
+        """How many dead letters a topic holds. Raises UnknownTopic."""
+        return self._run(bulk.count(self._prefix, topic))
+
+    def replay(
+        self,
+        topic: str,
+        ids: Sequence[str],
+        where: GarbageFilter = ALL_GARBAGE,
+        *,
+        on_progress: OnProgress | None = None,
+    ) -> BulkResult:
+        """Makes the dead letters of these messages ready again, with all their attempts. Raises UnknownTopic.
+
+        Works in batches of 200. `on_progress` gets how many are done, and how many there are.
+        """
+        return self._run(bulk.replay(self._prefix, topic, ids, where, on_progress))
+
+    def replay_all(
+        self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, on_progress: OnProgress | None = None
+    ) -> BulkResult:
+        """Makes all selected dead letters ready again, oldest first; see `replay`. Leaves those that die meanwhile."""
+        return self._run(bulk.replay(self._prefix, topic, None, where, on_progress))
+
+    def purge(
+        self,
+        topic: str,
+        ids: Sequence[str],
+        where: GarbageFilter = ALL_GARBAGE,
+        *,
+        on_progress: OnProgress | None = None,
+    ) -> BulkResult:
+        """Deletes the dead letters of these messages for good; see `replay`."""
+        return self._run(bulk.purge(self._prefix, topic, ids, where, on_progress))
+
+    def purge_all(
+        self, topic: str, where: GarbageFilter = ALL_GARBAGE, *, on_progress: OnProgress | None = None
+    ) -> BulkResult:
+        """Deletes all selected dead letters for good, oldest first; see `replay`. Leaves those that die meanwhile."""
+        return self._run(bulk.purge(self._prefix, topic, None, where, on_progress))
+
+    def topics(self) -> list[Topic]:
+        """All topics with their policies, by name."""
+        return self._run(topics.list_topics(self._prefix))
+
+    def create_topic(self, topic: str, **fields: Any) -> bool:
+        """Declares a topic with a policy, as in `create_topic("orders", ttl_ms=60_000)`, unless it exists.
+
+        Returns whether it did not exist. Raises InvalidInput before anything is written.
+        """
+        return self._run(topics.create_topic(self._prefix, topic, fields))
+
+    def drop_topic(self, topic: str, *, force: bool = False) -> Dropped:
+        """Deletes a topic: its policy, its groups, and with `force` its messages.
+
+        Without `force`, messages keep it alive: then `done` is False. Raises UnknownTopic.
+        """
+        return self._run(topics.drop_topic(self._prefix, topic, force=force))
+
+    def policy(self, topic: str) -> Policy:
+        """The policy of a topic; its `model_fields_set` are the fields that are not defaults. Raises UnknownTopic."""
+        return (self._run(existing(self._prefix, topic))).policy
+
+    def set_policy(self, topic: str, **changes: Any) -> Policy:
+        """Changes fields of a topic's policy, as in `set_policy("orders", max_retries=3)`, and keeps the others.
+
+        The value `DEFAULT` sets a field back. Declares a topic that does not exist. Running programs use the new policy
+        within 10 seconds. Raises InvalidInput before anything is written.
+        """
+        return self._run(topics.set_policy(self._prefix, topic, changes))
+
+    def reshard(self, topic: str, shards: int) -> ReshardResult:
+        """Spreads the new messages of a topic over another number of shards, while all programs run.
+
+        Stored messages stay in their shards, and are delivered from there. Raises UnknownTopic and InvalidInput.
+        """
+        return self._run(reshard.reshard(self._prefix, topic, shards))
+
+    def groups(self, topic: str) -> list[GroupDebt]:
+        """The groups of a topic and what each owes, dropped groups that messages still name included.
+
+        Reads all of the topic's retries and garbage; `sizes` is cheaper. Raises UnknownTopic.
+        """
+        return self._run(groups.list_groups(self._prefix, topic))
+
+    def create_group(self, topic: str, group: str) -> None:
+        """Makes a group, if it is missing. The first group of a topic also gets the messages that are ready.
+
+        Raises UnknownTopic, TooManyGroups.
+        """
+        self._run(groups.create_group(self._prefix, topic, group))
+
+    def drop_group(self, topic: str, group: str, *, force: bool = False) -> DroppedGroup:
+        """Drops a group, and with `force` the copies that it owes. Messages that no other group owes end then.
+
+        Without `force`, a group that owes anything stays: then `done` is False. Stop its consumers first (see `reading`
+        in `groups`), as they make it again. Raises UnknownTopic.
+        """
+        return self._run(groups.drop_group(self._prefix, topic, group, force=force))
+
+    def check(
+        self, topic: str | None = None, *, repair: bool = False, on_progress: OnProgress | None = None
+    ) -> CheckReport:
+        """Audits one topic, or all: each message must be in exactly one place per group. Works on topics in use.
+
+        `repair` mends what is safe to mend. `on_progress` gets the shards done, and all shards. A topic that cannot be
+        read is a finding. Raises UnknownTopic.
+        """
+        return self._run(check.check_topics(self._prefix, topic, mend=repair, on_progress=on_progress))
+
+    def doctor(self) -> Health:
+        """What is wrong with the server, or any node of a Cluster, for a queue that must not lose messages."""
+        return _run_async(self._doctor())
+
+    def load_scripts(self) -> int:
+        """Loads all scripts at each node, for users who may not (`acl --preloaded`). Returns the number of nodes."""
+        return _run_async(self._load_scripts())
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._connection.close()
+
+    def _run(self, flow: Flow[T]) -> T:
+        return self._connection.run(flow, patience_s=self._patience_s)
+
+    # Only an asyncio connection can ask all nodes.
+
+    async def _doctor(self) -> Health:
+        async with AsyncAdmin(self._url, settings=self._settings) as admin:
+            return await admin.doctor()
+
+    async def _load_scripts(self) -> int:
+        async with AsyncAdmin(self._url, settings=self._settings) as admin:
+            return await admin.load_scripts()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _run_async(work: Coroutine[Any, Any, T]) -> T:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    # A notebook, for example, runs a loop in its thread.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()

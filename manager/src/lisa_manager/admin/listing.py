@@ -1,0 +1,294 @@
+"""Messages of one state, page by page, with their records and failures.
+
+Waiting, retry and garbage are sets in the order of time. Ready messages are the entries of the stream that a group has
+not read, and delivered ones its pending entries. Messages may come and go meanwhile: each one that stays is listed
+exactly once.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from lisa_common.errors import InvalidInput, UnknownGroup
+from lisa_common.model.delivery import Entry, entry_of, entry_place
+from lisa_common.model.failure import Failure, read_failure
+from lisa_common.model.keys import ShardKeys, bytes_of, copy_of
+from lisa_common.model.record import Record, UnreadableRecord, read_head, unpack_record
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol import paging
+from lisa_common.protocol.call import Call, Flow, command
+from lisa_common.protocol.fetching import fetch_within
+from lisa_common.protocol.paging import END, PAGED, START, Page, Point
+from lisa_common.protocol.producing import State
+from lisa_common.protocol.replies import byte_values
+from lisa_common.validation import check_int, check_name
+from lisa_manager.admin.queries import GroupInfo, entries, existing, groups
+
+__all__ = ["ListedMessage", "MessagePage", "list_messages"]
+
+_LISTED = (*PAGED[:1], State.READY, State.DELIVERED, *PAGED[1:])
+_MOST = 1_000
+_MOST_BYTES = 2 * 1024 * 1024
+"""Bodies in one page; the first message is part of it however large it is."""
+_MOST_READS = 100
+"""Reads for one page: a page of few matches, or of many empty shards, ends early."""
+_ENTRY = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedMessage:
+    """A message of one state, or a group's copy of it. Times are ms of the server's clock."""
+
+    id: str
+    state: State
+    group: str | None
+    """None for a waiting message, and for one that no group has."""
+    at_ms: int
+    """When it is or was due; of garbage, when it died."""
+    record: Record | None
+    """Body, headers and limits. None where the record is gone, cancelled or unreadable."""
+    failure: Failure | None
+    """The last failure of this copy."""
+    consumer: str | None = None
+    """The consumer that holds a delivered message."""
+    idle_ms: int | None = None
+    """How long ago its lease began or was renewed, in ms."""
+    unreadable: str = ""
+    """What is wrong with the record."""
+
+    @property
+    def attempts(self) -> int:
+        """Deliveries that have begun: failed ones and the current one."""
+        failed = self.failure.attempts if self.failure else 0
+        return failed + (self.state is State.DELIVERED)
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """Some messages of a state. A page may hold fewer than its limit, or none, and not be the last."""
+
+    messages: tuple[ListedMessage, ...]
+    cursor: str | None
+    """Continues the list; None at its end. It holds printable characters that URLs allow."""
+
+
+class _Lane(NamedTuple):
+    """One ordered part of the list: a shard, or a group of a shard."""
+
+    keys: ShardKeys
+    group: GroupInfo | None = None
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """Its place among the lanes of a topic. Shards of a later reshard come last, so a cursor does not miss them."""
+        shard, _, number = self.keys.shard.partition(".")
+        return int(number or 0), int(shard or 0), self.group.name if self.group else ""
+
+
+_Place = list[str]
+"""Where a lane continues: score and member of a set, an entry of a stream, or nothing for its beginning."""
+
+
+def list_messages(
+    prefix: str, topic: str, state: State, *, group: str | None, limit: int, cursor: str | None
+) -> Flow[MessagePage]:
+    """The messages of a state from a cursor on; raises UnknownTopic, UnknownGroup and InvalidInput."""
+    if state not in _LISTED:
+        raise InvalidInput("state", str(state), f"one of {', '.join(_LISTED)}")
+    budget = _Budget(check_int("limit", limit, 1, _MOST))
+    if group:
+        check_name("group", group)
+    if group is not None and state is State.WAITING:
+        raise InvalidInput("group", group, "None for waiting messages, which no group has yet")
+    order, place = _read_cursor(cursor, state) if cursor is not None else ((0, 0, ""), [])
+    layout = yield from existing(prefix, topic)
+    messages: list[ListedMessage] = []
+    for lane in (yield from _lanes(layout, state, group)):
+        if lane.order < order:
+            continue
+        position: _Place | None = place if lane.order == order else []
+        while position is not None:
+            if budget.is_spent:
+                return MessagePage(tuple(messages), _cursor(state, lane, position))
+            listed, position = yield from _read_lane(lane, state, position, budget)
+            budget.spend(listed)
+            selected = [message for message in listed if group is None or (message.group or "") == group]
+            budget.messages -= len(selected)
+            messages += selected
+    return MessagePage(tuple(messages), None)
+
+
+@dataclass(slots=True)
+class _Budget:
+    """What is left for one page."""
+
+    messages: int
+    bytes: int = _MOST_BYTES
+    reads: int = field(default=_MOST_READS)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the page is complete."""
+        return self.messages <= 0 or self.bytes <= 0 or self.reads <= 0
+
+    def spend(self, listed: Sequence[ListedMessage]) -> None:
+        """Counts a read."""
+        self.reads -= 1
+        self.bytes -= sum(len(message.record.body) for message in listed if message.record)
+
+
+def _lanes(layout: Layout, state: State, group: str | None) -> Flow[list[_Lane]]:
+    if state in PAGED:
+        return sorted(map(_Lane, layout.served), key=lambda lane: lane.order)
+    infos: list[list[GroupInfo]] = yield [groups(keys) for keys in layout.served]
+    lanes = [_Lane(keys, info) for keys, of_shard in zip(layout.served, infos, strict=True) for info in of_shard]
+    if state is State.READY:
+        lanes += [_Lane(keys) for keys, of_shard in zip(layout.served, infos, strict=True) if not of_shard]
+    if group and not any(lane.group and lane.group.name == group for lane in lanes):
+        raise UnknownGroup(layout.topic, group)
+    selected = [lane for lane in lanes if group is None or (lane.group.name if lane.group else "") == group]
+    return sorted(selected, key=lambda lane: lane.order)
+
+
+_Read = Flow[tuple[list[ListedMessage], _Place | None]]
+
+
+def _read_lane(lane: _Lane, state: State, place: _Place, budget: _Budget) -> _Read:
+    """The next messages of a lane, and where it continues: None at its end."""
+    if state is State.READY:
+        return (yield from _read_ready(lane, place, budget))
+    if state is State.DELIVERED and lane.group:
+        return (yield from _read_delivered(lane.keys, lane.group.name, place, budget))
+    start = Point(float(place[0]), place[1].encode("latin-1")) if place else START
+    read: Page = yield paging.list_messages(lane.keys, state, start, END, limit=budget.messages, max_bytes=budget.bytes)
+    listed = [
+        ListedMessage(m.id, m.state, m.group, m.at_ms, m.record, m.failure, unreadable=m.unreadable)
+        for m in read.messages
+    ]
+    return listed, None if read.rest is None else [repr(read.rest.score), read.rest.member.decode("latin-1")]
+
+
+# Ready and delivered
+
+
+class _Pending(NamedTuple):
+    """An entry that a consumer may hold."""
+
+    entry: Entry
+    consumer: str | None = None
+    idle_ms: int | None = None
+
+
+def _read_ready(lane: _Lane, place: _Place, budget: _Budget) -> _Read:
+    # The group may have read on since the cursor was made.
+    last = max([*place, lane.group.last if lane.group else "0-0"], key=entry_place)
+    stream: list[Entry] = yield entries(lane.keys, f"({last}", count=budget.messages)
+    group = lane.group.name if lane.group else None
+    # Retries are for one group each; an entry without an id is none of ours.
+    own = [_Pending(entry) for entry in stream if entry.id and (group is None or entry.group in {None, group})]
+    listed, rest = yield from _with_records(lane.keys, State.READY, group, own, budget)
+    if rest is None:
+        rest = [stream[-1].entry] if len(stream) == budget.messages else None
+    return listed, rest
+
+
+def _read_delivered(keys: ShardKeys, group: str, place: _Place, budget: _Budget) -> _Read:
+    def decode(reply: Any) -> list[Any]:
+        # The group may have been dropped meanwhile.
+        return [] if isinstance(reply, Exception) else reply
+
+    start = f"({place[0]}" if place else "-"
+    rows: list[Any] = yield command(
+        *("XPENDING", keys.of("ready"), bytes_of(group), start, "+", budget.messages), decode=decode, takes_errors=True
+    )
+    if not rows:
+        return [], None
+    stream: list[Entry] = yield [_entry(keys, row[0]) for row in rows]
+    held = [_Pending(e, row[1].decode("utf-8", "replace"), row[2]) for e, row in zip(stream, rows, strict=True) if e.id]
+    listed, rest = yield from _with_records(keys, State.DELIVERED, group, held, budget)
+    if rest is None:
+        rest = [rows[-1][0].decode()] if len(rows) == budget.messages else None
+    return listed, rest
+
+
+def _entry(keys: ShardKeys, name: bytes) -> Call[Entry]:
+    def decode(reply: list[Any]) -> Entry:
+        return entry_of(name, reply[0][1] if reply else None)
+
+    return command("XRANGE", keys.of("ready"), name, name, decode=decode)
+
+
+def _with_records(
+    keys: ShardKeys, state: State, group: str | None, pending: Sequence[_Pending], budget: _Budget
+) -> _Read:
+    """The messages of entries, as many as the budget allows, and where the list continues if these are not all."""
+    if not pending:
+        return [], None
+    ids = [item.entry.id or "" for item in pending]
+    copies = [bytes_of(copy_of(group or "", id)) for id in ids]
+    records, failures = yield [
+        fetch_within(keys, ids, most_bytes=max(1, budget.bytes), least=1),
+        command("HMGET", keys.of("failures"), *copies, decode=lambda reply: byte_values(reply, len(copies))),
+    ]
+    if isinstance(records, str):
+        return [_listed(state, group, item, unreadable=records) for item in pending], None
+    listed = []
+    for item, data, failure in zip(pending, records, failures, strict=False):
+        head = read_head(data) if data is not None else None
+        is_current = head is not None and head.is_of(item.entry.due_ms) and not head.cancelled
+        if not is_current and state is State.READY:
+            # Cancelled, or left over from an earlier message of the same id: consumers skip it.
+            continue
+        record, unreadable = _unpack(data if is_current else None)
+        listed.append(_listed(state, group, item, record=record, failure=read_failure(failure), unreadable=unreadable))
+    return listed, [pending[len(records) - 1].entry.entry] if len(records) < len(pending) else None
+
+
+def _listed(state: State, group: str | None, item: _Pending, **details: Any) -> ListedMessage:
+    at_ms = item.entry.at_ms or item.entry.due_ms
+    facts: dict[str, Any] = {"record": None, "failure": None} | details
+    return ListedMessage(
+        item.entry.id or "", state, group, at_ms, consumer=item.consumer, idle_ms=item.idle_ms, **facts
+    )
+
+
+def _unpack(data: bytes | None) -> tuple[Record | None, str]:
+    try:
+        return (None, "") if data is None else (unpack_record(data), "")
+    except UnreadableRecord as error:
+        return None, f"unreadable record: {error}"
+
+
+# Cursors
+
+
+def _cursor(state: State, lane: _Lane, place: _Place) -> str:
+    document = json.dumps([state.value, *lane.order, *place], separators=(",", ":"))
+    return base64.urlsafe_b64encode(document.encode()).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str, state: State) -> tuple[tuple[int, int, str], _Place]:
+    try:
+        values = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        return _checked(state, *values)
+    except (ValueError, TypeError, RecursionError):
+        raise InvalidInput("cursor", cursor, f"the cursor of a page of {state} messages") from None
+
+
+def _checked(state: State, name: Any, *values: Any) -> tuple[tuple[int, int, str], _Place]:
+    number, shard, group, *place = values
+    if not (name == state and type(number) is type(shard) is int and isinstance(group, str)):
+        raise ValueError(values)
+    if place and state in PAGED:
+        score, member = place
+        if not float(score) < float("inf"):
+            raise ValueError(score)
+        member.encode("latin-1")
+    elif place:
+        [entry] = place
+        if not _ENTRY.fullmatch(entry):
+            raise ValueError(entry)
+    return (number, shard, group), place

@@ -1,0 +1,220 @@
+"""How many messages each topic holds, by state and group. They are read from the keys; no counters can drift."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from lisa_common.errors import LisaError
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.scores import whole_ms
+from lisa_common.protocol.call import Call, Each, Flow, command
+from lisa_common.protocol.consuming import server_time
+from lisa_manager.admin.backlog import Backlog, read_backlogs
+from lisa_manager.admin.queries import GroupInfo, chunks, existing, first_error, groups, list_layouts, scored
+
+__all__ = ["BUCKETS", "GroupStatus", "TopicSizes", "TopicStatus", "read_sizes", "read_status"]
+
+_MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
+
+BUCKETS: tuple[tuple[str, int], ...] = (
+    ("0-1 min", _MINUTE),
+    ("-10 min", 10 * _MINUTE),
+    ("-30 min", 30 * _MINUTE),
+    ("-1 h", _HOUR),
+    ("-6 h", 6 * _HOUR),
+    ("-1 d", _DAY),
+    ("-7 d", 7 * _DAY),
+    ("-30 d", 30 * _DAY),
+)
+"""How soon waiting messages fall due: names and upper limits in ms. The first bucket includes overdue messages; later
+ones than the last limit are "beyond"."""
+
+_SHARDS_AT_ONCE = 250
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """One group of a topic."""
+
+    group: str
+    ready: int
+    """Copies that no consumer has read yet."""
+    delivered: int
+    """Copies that consumers hold."""
+    consumers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSizes:
+    """The sizes of one topic. With several groups, all but `stored` and `waiting` count each group's copy."""
+
+    topic: str
+    stored: int = 0
+    """Messages with a record, in whatever state."""
+    waiting: int = 0
+    ready: int = 0
+    delivered: int = 0
+    retry: int = 0
+    garbage: int = 0
+    groups: tuple[GroupStatus, ...] = ()
+    damage: str = ""
+    """Why the topic, or one of its shards, could not be read. What could not be read is not counted."""
+
+    @property
+    def messages(self) -> int:
+        """The sum of all states."""
+        return self.waiting + self.ready + self.delivered + self.retry + self.garbage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicStatus(TopicSizes):
+    """The sizes of one topic, and when its messages are or were due."""
+
+    late_ms: int = 0
+    """How long the oldest undelivered message has been due, in ms; 0 where none is."""
+    due_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
+    """Waiting messages by `BUCKETS`, and beyond."""
+
+
+def read_status(prefix: str, topic: str | None = None) -> Flow[list[TopicStatus]]:
+    """The status of one topic or of all, by name; raises UnknownTopic. A handful of round trips for 1,000 topics."""
+    return (yield from _read_topics(prefix, topic, _read_status))
+
+
+def read_sizes(prefix: str, topic: str | None = None) -> Flow[list[TopicSizes]]:
+    """The sizes of one topic or of all, by name; raises UnknownTopic. Two round trips for 250 shards, as a rule."""
+    return (yield from _read_topics(prefix, topic, _read_sizes))
+
+
+_S = TypeVar("_S", bound=TopicSizes)
+_Read = Callable[[Sequence[ShardKeys]], Flow[list[_S]]]
+
+
+def _read_topics(prefix: str, topic: str | None, read: _Read[_S]) -> Flow[list[_S]]:
+    layouts = (yield from list_layouts(prefix)) if topic is None else [(yield from existing(prefix, topic))]
+    by_topic: dict[str, list[_S]] = {layout.topic: [] for layout in layouts}
+    for shards in chunks([keys for layout in layouts for keys in layout.served], _SHARDS_AT_ONCE):
+        for sizes in (yield from read(shards)):
+            by_topic[sizes.topic].append(sizes)
+    return [_sum(of_shards) for of_shards in by_topic.values()]
+
+
+_STATES = ("stored", "waiting", "ready", "delivered", "retry", "garbage")
+
+
+def _sum(shards: Sequence[_S]) -> _S:
+    if len(shards) == 1:
+        return shards[0]
+    groups_of: dict[str, list[GroupStatus]] = defaultdict(list)
+    for group in (group for shard in shards for group in shard.groups):
+        groups_of[group.group].append(group)
+    fields: dict[str, Any] = {name: sum(getattr(shard, name) for shard in shards) for name in _STATES}
+    fields["groups"] = tuple(_sum_group(name, groups_of[name]) for name in sorted(groups_of))
+    fields["damage"] = next((shard.damage for shard in shards if shard.damage), "")
+    if statuses := [shard for shard in shards if isinstance(shard, TopicStatus)]:
+        fields["late_ms"] = max(status.late_ms for status in statuses)
+        fields["due_in"] = tuple(map(sum, zip(*(status.due_in for status in statuses), strict=True)))
+    return replace(shards[0], **fields)
+
+
+def _sum_group(name: str, shards: Sequence[GroupStatus]) -> GroupStatus:
+    # A consumer reads all shards, so each of them counts it.
+    consumers = max(shard.consumers for shard in shards)
+    return GroupStatus(name, sum(s.ready for s in shards), sum(s.delivered for s in shards), consumers)
+
+
+_Calls = Callable[[ShardKeys], Iterable[Call[Any]]]
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What the server says of one shard."""
+
+    keys: ShardKeys
+    sizes: list[Any]
+    dues: list[Any]
+    backlogs: list[Backlog] = field(default_factory=list)
+    error: LisaError | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of `TopicSizes`."""
+        error = self.error or next((backlog.error for backlog in self.backlogs if backlog.error), None)
+        if error is not None:
+            return {"topic": self.keys.topic, "damage": f"{self.keys.tag}: {error}"}
+        infos, _, stored, waiting, retry, garbage = self.sizes
+        return {
+            "topic": self.keys.topic,
+            "stored": stored,
+            "waiting": waiting,
+            "ready": sum(backlog.ready for backlog in self.backlogs),
+            "delivered": sum(group.pending for group in infos),
+            "retry": retry,
+            "garbage": garbage,
+            "groups": tuple(
+                GroupStatus(b.group.name, b.ready, b.group.pending, b.group.consumers) for b in self.backlogs if b.group
+            ),
+        }
+
+    def due_fields(self, now_ms: int, waiting: int) -> dict[str, Any]:
+        """The fields that `TopicStatus` adds."""
+        first_waiting, first_retry, *due_in = self.dues
+        dues = [whole_ms(score) for _, score in (*first_waiting, *first_retry)]
+        dues += [b.oldest.at_ms or b.oldest.due_ms for b in self.backlogs if b.oldest and b.oldest.id]
+        late_ms = max(0, now_ms - min(dues, default=now_ms))
+        return {"late_ms": late_ms, "due_in": (*due_in, waiting - sum(due_in))}
+
+
+def _read_sizes(shards: Sequence[ShardKeys]) -> Flow[list[TopicSizes]]:
+    readings = yield from _read(shards, lambda _: (), exact=False)
+    return [TopicSizes(**reading.fields()) for reading in readings]
+
+
+def _read_status(shards: Sequence[ShardKeys]) -> Flow[list[TopicStatus]]:
+    now: int = yield server_time()
+    statuses = []
+    for reading in (yield from _read(shards, lambda keys: _due_calls(keys, now), exact=True)):
+        fields = reading.fields()
+        more = {} if "damage" in fields else reading.due_fields(now, fields["waiting"])
+        statuses.append(TopicStatus(**fields, **more))
+    return statuses
+
+
+def _read(shards: Sequence[ShardKeys], due_calls: _Calls, *, exact: bool) -> Flow[list[_Reading]]:
+    """Reads all shards together. A damaged shard does not keep the others from being read."""
+    calls = [([*_size_calls(keys)], [*due_calls(keys)]) for keys in shards]
+    results = iter((yield Each(call for sizes, dues in calls for call in (*sizes, *dues))))
+    readings = [
+        _Reading(keys, [next(results) for _ in sizes], [next(results) for _ in dues])
+        for keys, (sizes, dues) in zip(shards, calls, strict=True)
+    ]
+    for reading in readings:
+        reading.error = first_error((*reading.sizes, *reading.dues))
+        if reading.error is None:
+            reading.backlogs = _backlogs(reading.keys, reading.sizes)
+    yield from read_backlogs([backlog for reading in readings for backlog in reading.backlogs], exact=exact)
+    return readings
+
+
+def _size_calls(keys: ShardKeys) -> Iterator[Call[Any]]:
+    yield groups(keys)
+    yield command("XLEN", keys.of("ready"))
+    # Before the garbage, so that their difference is never too low while messages die.
+    yield command("HLEN", keys.of("messages"))
+    for name in ("waiting", "retry", "garbage"):
+        yield command("ZCARD", keys.of(name))
+
+
+def _due_calls(keys: ShardKeys, now_ms: int) -> Iterator[Call[Any]]:
+    for name in ("waiting", "retry"):
+        yield command("ZRANGE", keys.of(name), 0, 0, "WITHSCORES", decode=scored)
+    low: str = "-inf"
+    for _, limit in BUCKETS:
+        yield command("ZCOUNT", keys.of("waiting"), low, now_ms + limit)
+        low = f"({now_ms + limit}"
+
+
+def _backlogs(keys: ShardKeys, sizes: list[Any]) -> list[Backlog]:
+    infos: list[GroupInfo] = sizes[0]
+    length: int = sizes[1]
+    return [Backlog(keys, info, length, alone=len(infos) <= 1) for info in infos or (None,)]
