@@ -98,6 +98,8 @@ def list_messages(
     """The messages of a state from a cursor on; raises UnknownTopic, UnknownGroup and InvalidInput."""
     if state not in _LISTED:
         raise InvalidInput("state", str(state), f"one of {', '.join(_LISTED)}")
+    # A gateway may pass its name.
+    state = State(state)
     budget = _Budget(check_int("limit", limit, 1, _MOST))
     if group:
         check_name("group", group)
