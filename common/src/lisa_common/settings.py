@@ -55,6 +55,9 @@ class Settings(BaseSettings):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Field(description="lowest level that programs log")
     ] = "info"
+    log_format: Annotated[
+        Literal["text", "json"], Field(description="log lines of text, or JSON objects, one a line")
+    ] = "text"
     timeout_s: Annotated[
         float,
         Field(ge=0.1, le=600, description="longest wait for a silent server, in seconds"),

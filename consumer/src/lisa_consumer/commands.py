@@ -10,7 +10,6 @@ from pydantic import SecretStr
 
 from lisa_common.cli import new_program, with_settings
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.logs import configure_logging
 from lisa_common.protocol.call import command
 from lisa_consumer.load_worker import load_worker
 from lisa_consumer.processes import drain_with_supervisor, supervise, worker_command
@@ -38,7 +37,6 @@ def run(
 
     With several processes, one that dies is replaced. Settings in the worker's code override these options.
     """
-    configure_logging(settings.log_level)
     if supervised:
         drain_with_supervisor()
     _export(settings)

@@ -210,10 +210,10 @@ class Core:
         """Nacks deliveries. Result: one outcome for each."""
         delay_ms = None if delay is None else duration_ms("delay", delay)
         nacks = [(delivery, Nack(delivery.entry, error, delay_ms, rejected)) for delivery in deliveries]
-        return (yield from self.nack_each(nacks))
+        return [outcome for outcome, _ in (yield from self.nack_each(nacks))]
 
-    def nack_each(self, nacks: Sequence[tuple[Delivery, Nack]]) -> Flow[list[NackOutcome]]:
-        """Nacks deliveries, each with a nack of its own. Result: one outcome for each."""
+    def nack_each(self, nacks: Sequence[tuple[Delivery, Nack]]) -> Flow[list[tuple[NackOutcome, int | None]]]:
+        """Nacks deliveries, each with a nack of its own. Result: for each the outcome, and a retry's due time in ms."""
         by_place = {delivery.place: nack for delivery, nack in nacks}
 
         def calls(
@@ -222,8 +222,14 @@ class Core:
             chosen = [by_place[delivery.place] for delivery in batch]
             return consuming.nack(keys, self.group, chosen, policy)
 
-        outcomes = yield from self._settle([delivery for delivery, _ in nacks], calls)
-        return [outcome for outcome, _ in outcomes]
+        return (yield from self._settle([delivery for delivery, _ in nacks], calls))
+
+    def max_attempts(self, delivery: Delivery) -> int | None:
+        """How often a message may be delivered, by its own limit or the last known policy; None where none is known."""
+        if delivery.max_retries is not None:
+            return delivery.max_retries + 1
+        layout = self._topics.recall(delivery.topic)
+        return layout.policy.max_retries + 1 if layout else None
 
     def release(self, deliveries: Sequence[Delivery]) -> Flow[int]:
         """Releases deliveries that have not begun, without spending an attempt. Result: how many."""

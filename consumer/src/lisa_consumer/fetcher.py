@@ -9,6 +9,7 @@ from contextlib import suppress
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.logs import event
 from lisa_consumer.core import Core, ReadResult
 from lisa_consumer.handler import Route
 from lisa_consumer.leases import Leases
@@ -82,12 +83,13 @@ class Fetcher:
                     all_answer = await self._read_once()
                     failures = 0
                     if reported and all_answer:
-                        logger.info("the server is back")
+                        logger.info("the server is back", extra=event("reads_recovered", group=self._core.group))
                         reported = False
             except LisaError as error:
                 failures += 1
                 log = logger.debug if reported else logger.warning
-                log("cannot read, will retry: %s", error)
+                fields = event("read_failed", group=self._core.group, error=str(error), failures=failures)
+                log("cannot read, will retry: %s", error, extra=fields)
                 reported = True
                 # After a full wait, the servers that answer may have new messages at any moment: read at once.
                 has_waited = time.monotonic() - began >= self._settings.block_s
@@ -176,7 +178,9 @@ class Fetcher:
         except LisaError as error:
             if len(topics) > 1:
                 return sum([await self._read_topics([topic], limit, wait=None) for topic in topics])
-            logger.error("topic %s cannot be read, will retry in %g s: %s", topics[0], _ASIDE_S, error)
+            place = {"topic": topics[0], "group": self._core.group}
+            fields = event("topic_unreadable", **place, error=str(error), retry_in_s=_ASIDE_S)
+            logger.error("topic %s cannot be read, will retry in %g s: %s", topics[0], _ASIDE_S, error, extra=fields)
             self._aside[topics[0]] = time.monotonic() + _ASIDE_S
             return 0
         for delivery in result.deliveries:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError, OutcomeUnknown
+from lisa_common.logs import event
 from lisa_common.model.delivery import Delivery
 from lisa_consumer.core import MAX_BATCH, Core
+from lisa_consumer.events import delivery_event
 
 __all__ = ["Leases"]
 
@@ -89,7 +91,7 @@ class Leases:
     async def _warn_of(self, asking: Awaitable[LisaError | None]) -> None:
         if (error := await asking) and str(error) not in self._reported:
             self._reported.add(str(error))
-            logger.warning("cannot renew leases: %s", error)
+            logger.warning("cannot renew leases: %s", error, extra=event("renewal_failed", error=str(error)))
 
     def _pause_s(self) -> float:
         """The pause between two rounds: half the age at which a lease is renewed."""
@@ -141,4 +143,5 @@ class Leases:
                 if is_kept:
                     lease.renewed = now
                 elif self._leases.pop(lease.delivery.place, None) and not lease.ending:
-                    logger.warning("lost the lease of %s: another consumer may have it", lease.delivery)
+                    text = "lost the lease of %s: another consumer may have it"
+                    logger.warning(text, lease.delivery, extra=delivery_event("lease_lost", lease.delivery))

@@ -12,6 +12,7 @@ from contextlib import suppress
 from threading import Thread
 
 from lisa_common.backoff import RECONNECT
+from lisa_common.logs import event
 
 __all__ = ["drain_with_supervisor", "supervise", "worker_command"]
 
@@ -78,7 +79,10 @@ async def _keep_running(command: Sequence[str], stopping: asyncio.Event, drain_s
             return _BAD_INPUT
         failures = 1 if time.monotonic() - started > _STEADY_S else failures + 1
         delay = RECONNECT.compute(failures)
-        logger.warning("worker process %d exited with %d, another starts in %.1f s", process.pid, ended.result(), delay)
+        code = ended.result()
+        fields = event("process_exited", child=process.pid, code=code, restart_in_s=round(delay, 3))
+        text = "worker process %d exited with %d, another starts in %.1f s"
+        logger.warning(text, process.pid, code, delay, extra=fields)
         with suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await stopping.wait()
@@ -92,6 +96,7 @@ async def _drain(process: Process, drain_s: float) -> None:
         async with asyncio.timeout(drain_s + _KILL_AFTER_S):
             await process.wait()
     except TimeoutError:
-        logger.warning("killing worker process %d, which did not end", process.pid)
+        fields = event("process_killed", child=process.pid)
+        logger.warning("killing worker process %d, which did not end", process.pid, extra=fields)
         process.kill()
         await process.wait()

@@ -9,10 +9,12 @@ from contextlib import suppress
 
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import LisaError
+from lisa_common.logs import event
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack
 from lisa_consumer.concurrency import ConcurrencyLimit
 from lisa_consumer.core import Core, ReadResult
+from lisa_consumer.events import delivery_event
 from lisa_consumer.fetcher import Fetcher
 from lisa_consumer.handler import Route, nack_of
 from lisa_consumer.leases import Leases
@@ -114,32 +116,31 @@ class Runner:
     async def _handle(self, route: Route, delivery: Delivery) -> None:
         try:
             if not self._leases.begin(delivery, route.timeout_s):
-                logger.warning("skipped %s: its lease ran out before its handler could begin", delivery)
+                text = "skipped %s: its lease ran out before its handler could begin"
+                logger.warning(text, delivery, extra=delivery_event("delivery_skipped", delivery))
                 self._queues.drop(delivery)
                 self._drop(delivery)
                 return
             began = time.monotonic()
-            nack = await self._call(route, delivery)
+            nack, error = await self._call(route, delivery)
             self._windows[delivery.topic].observe(time.monotonic() - began)
             self._leases.end(delivery)
-            self._settler.settle(delivery, nack)
+            self._settler.settle(delivery, nack, error)
         finally:
             if task := asyncio.current_task():
                 self._running.discard(task)
             self._queues.end(delivery)
             self._changed.set()
 
-    async def _call(self, route: Route, delivery: Delivery) -> Nack | None:
+    async def _call(self, route: Route, delivery: Delivery) -> tuple[Nack | None, BaseException | None]:
         try:
             await route.call(delivery, self._threads)
         except asyncio.CancelledError:
             # The drain cancelled the handler, or the handler itself did: either way it did not finish.
-            return Nack(delivery.entry, "the handler was cancelled before it ended")
-        except BaseException as error:
-            if not isinstance(error, LisaError):
-                logger.warning("the handler of %s failed", delivery, exc_info=error)
-            return nack_of(delivery, error)
-        return None
+            return Nack(delivery.entry, "the handler was cancelled before it ended"), None
+        except BaseException as error:  # noqa: BLE001 - whatever it raised, its message is nacked and the error logged
+            return nack_of(delivery, error), error
+        return None, None
 
     def _drop(self, delivery: Delivery) -> None:
         self._leases.drop(delivery)
@@ -172,7 +173,8 @@ class Runner:
         await self._release(None)
         if self._running:
             left_s = max(0.0, self._drain_until - time.monotonic())
-            logger.info("waiting for handlers: %d, up to %g s", len(self._running), left_s)
+            fields = event("drain_waiting", count=len(self._running), seconds=round(left_s, 3))
+            logger.info("waiting for handlers: %d, up to %g s", len(self._running), left_s, extra=fields)
             await asyncio.wait(self._running, timeout=left_s)
 
     async def _cancel_handlers(self) -> None:
@@ -190,8 +192,11 @@ class Runner:
             return
         try:
             released = await self._connection.run(self._core.release(deliveries), patience_s=1)
-            logger.info("released %d deliveries that had not begun", released)
+            fields = event("deliveries_released", group=self._core.group, count=released)
+            logger.info("released %d deliveries that had not begun", released, extra=fields)
         except LisaError as error:
-            logger.warning("cannot release %d deliveries; their leases will run out: %s", len(deliveries), error)
+            count = len(deliveries)
+            fields = event("release_failed", group=self._core.group, count=count, error=str(error))
+            logger.warning("cannot release %d deliveries; their leases will run out: %s", count, error, extra=fields)
         for delivery in deliveries:
             self._drop(delivery)

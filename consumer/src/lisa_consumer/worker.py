@@ -12,6 +12,7 @@ from typing import NoReturn, TypeVar
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import InvalidInput
+from lisa_common.logs import event
 from lisa_common.protocol.marking import MARKING
 from lisa_common.validation import Duration, check_int, check_name, duration_ms
 from lisa_consumer.core import Core
@@ -42,7 +43,8 @@ def _threads_left(until: float) -> bool:
 
 def _abandon_handlers() -> NoReturn:
     """Ends the process: nothing else stops a thread, or a coroutine that ignores its cancellation."""
-    logger.error("abandoned handlers that still ran after the drain; their messages will be reclaimed")
+    text = "abandoned handlers that still ran after the drain; their messages will be reclaimed"
+    logger.error(text, extra=event("handlers_abandoned"))
     logging.shutdown()
     os._exit(1)
 
@@ -159,7 +161,12 @@ class Worker:
                 stopping=self._stopping,
                 renewing=renewing,
             )
-            logger.info("worker %s of group %s reads %s", self.name, self._core.group, ", ".join(self._routes))
+            logger.info(
+                "worker %s of group %s reads %s",
+                *(self.name, self._core.group, ", ".join(self._routes)),
+                extra=event("worker_started", consumer=self.name, group=self._core.group, topics=list(self._routes)),
+            )
             await runner.run()
         threads.shutdown(wait=False, cancel_futures=True)
-        logger.info("worker %s has ended", self.name)
+        ended = event("worker_ended", consumer=self.name, group=self._core.group)
+        logger.info("worker %s has ended", self.name, extra=ended)

@@ -11,6 +11,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import LisaError
+from lisa_common.logs import event
 from lisa_manager.jobs.adopter import Adopter
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.drainer import Drainer
@@ -105,7 +106,7 @@ class Manager:
                 scheduler.shutdown(wait=False)
                 # The scheduler cancels turns without waiting for them, and they may still use the connection.
                 await cancel_all(*loops, *self._turns)
-        logger.info("manager stopped")
+        logger.info("manager stopped", extra=event("manager_stopped"))
 
     async def _keep_running(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
         """Runs a loop, and restarts it after an error, so that no error of one loop ends the others."""
@@ -116,18 +117,19 @@ class Manager:
                 await loop()
             except Exception as error:  # noqa: BLE001 - no error may stop the other jobs
                 failures = 1 if time.monotonic() - started > _STABLE_S else failures + 1
-                self._problems.report(name, error)
+                self._problems.report(name, error, job=name)
                 await asyncio.sleep(RECONNECT.compute(failures))
 
     async def _check_server(self) -> None:
         for finding in (await examine(self._connection)).findings:
-            logger.warning("%s", finding)
+            logger.warning("%s", finding, extra=event("server_unfit"))
         try:
             await self._loader.turn()
         except LisaError as error:
-            self._problems.report("scripts", error)
+            self._problems.report("scripts", error, job="scripts")
         await self._discover()
-        logger.info("manager serves %d shards", len(self._table.shards))
+        count = len(self._table.shards)
+        logger.info("manager serves %d shards", count, extra=event("manager_started", shards=count))
 
     def _schedule(self) -> AsyncIOScheduler:
         scheduler = AsyncIOScheduler(job_defaults={"coalesce": True, "misfire_grace_time": None})
@@ -157,7 +159,7 @@ class Manager:
             if not self._stopping.is_set():
                 raise
         except Exception as error:  # noqa: BLE001 - no error may stop the other jobs or the next turn
-            self._problems.report(name, error)
+            self._problems.report(name, error, job=name)
         else:
             self._problems.resolve(name)
 
@@ -166,9 +168,16 @@ class Manager:
         self._promoter.wake()
 
     async def _gauges(self) -> None:
-        pending = sum(sum(shard.pending.values()) for shard in self._table.shards.values())
+        gauges = {
+            "shards": len(self._table.shards),
+            "pending": sum(sum(shard.pending.values()) for shard in self._table.shards.values()),
+            "promoted": self._promoter.promoted,
+            "reclaimed": self._reclaimer.reclaimed,
+            "expired": self._sweeper.expired,
+            "trimmed": self._trimmer.trimmed,
+        }
         logger.info(
             "serving %d shards, %d deliveries pending; since start: %d promoted, %d reclaimed, %d expired, %d trimmed",
-            *(len(self._table.shards), pending, self._promoter.promoted),
-            *(self._reclaimer.reclaimed, self._sweeper.expired, self._trimmer.trimmed),
+            *gauges.values(),
+            extra=event("manager_gauges", **gauges),
         )

@@ -37,6 +37,11 @@ class WatchedShard:
         self.tag = self.keys.tag
 
     @property
+    def place(self) -> dict[str, str]:
+        """The fields that name the shard in log records."""
+        return {"topic": self.keys.topic, "shard": self.keys.shard}
+
+    @property
     def has_pending(self) -> bool:
         """Whether any group had unsettled deliveries at the last trim."""
         return any(self.pending.values())

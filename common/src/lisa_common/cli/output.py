@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -13,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lisa_common.escaping import shown, shown_lines
+from lisa_common.logs import moment
 
 __all__ = [
     "Column",
@@ -98,10 +98,4 @@ def shown_duration(ms: float) -> str:
 
 def shown_moment(ms: float | None) -> str:
     """A time in UTC, to the millisecond; "-" for none."""
-    if ms is None:
-        return "-"
-    try:
-        moment = datetime.fromtimestamp(ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return str(ms)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return "-" if ms is None else moment(ms)

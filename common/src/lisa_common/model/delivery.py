@@ -50,6 +50,8 @@ class Delivery(NamedTuple):
     """The entry, which fences acks."""
     shard: str = ""
     """The shard of the topic; empty if the topic has one shard."""
+    max_retries: int | None = None
+    """The message's own limit of retries; None: the topic's policy decides."""
 
     @property
     def alone(self) -> bool:
@@ -82,7 +84,7 @@ def delivery_of(keys: ShardKeys, group: str, entry: Entry, record: Record) -> De
     due_ms = entry.at_ms or record.due_ms
     return Delivery(
         *(keys.topic, group, entry.id or "", record.body, record.headers, entry.attempt, due_ms, record.sent_ms, entry),
-        keys.shard,
+        *(keys.shard, record.max_retries),
     )
 
 

@@ -72,7 +72,12 @@ class Reclaimed:
     @property
     def count(self) -> int:
         """All reclaimed deliveries."""
-        return self.retry + self.garbage + self.gone + self.released
+        return sum(self.outcomes.values())
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """The number of deliveries by outcome."""
+        return {"retry": self.retry, "garbage": self.garbage, "gone": self.gone, "unbegun": self.released}
 
 
 def reclaim(

@@ -105,7 +105,7 @@ class Batches:
                 self._problems.report(self._label_node(self._node_of(shards)), reply)
                 self._queue.put(shard.tag, self._table.clock() + self._settings.poll_s)
             else:
-                self._problems.report(self._label.format(shard.tag), reply)
+                self._problems.report(self._label.format(shard.tag), reply, **shard.place)
                 self._queue.put(shard.tag, self._table.clock() + self._settings.quiet_poll_s)
         return results
 

@@ -12,6 +12,7 @@ from typing import Any
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
+from lisa_common.logs import event
 from lisa_common.model.keys import wake_channel
 from lisa_common.model.scores import whole_ms
 from lisa_common.protocol import managing
@@ -119,12 +120,12 @@ class Promoter:
             await self._look(shards)
         except LisaError as error:
             log = logger.debug if self._failures[node] else logger.warning
-            log("cannot promote, retrying: %s", error)
+            log("cannot promote, retrying: %s", error, extra=event("promotion_failed", job="promote", error=str(error)))
         except Exception as error:  # noqa: BLE001 - no error may stop the shards of other nodes
-            self._problems.report("promote", error)
+            self._problems.report("promote", error, job="promote")
         else:
             if self._failures.pop(node, 0):
-                logger.info("promoting again: the server is back")
+                logger.info("promoting again: the server is back", extra=event("promotion_recovered", job="promote"))
                 self._look_at_all(node)
             self._problems.resolve("promote")
             return
@@ -222,7 +223,8 @@ class Promoter:
                 self._listening = False
                 failures += 1
                 log = logger.warning if failures == 1 else logger.debug
-                log("not woken by sends, polling instead: %s", error)
+                fields = event("wakes_missed", job="listen", error=str(error))
+                log("not woken by sends, polling instead: %s", error, extra=fields)
                 await asyncio.sleep(RECONNECT.compute(failures))
 
     def _hear(self, message: bytes) -> None:
@@ -231,7 +233,7 @@ class Promoter:
             return
         wake = _WAKE.fullmatch(message)
         if wake is None:
-            logger.debug("ignored a message on the wake channel: %r", message[:80])
+            logger.debug("ignored a message on the wake channel: %r", message[:80], extra=event("wake_ignored"))
             return
         tag = wake[1].decode("utf-8", "replace")
         shard = self._table.shards.get(tag)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER
+from lisa_common.logs import event
 from lisa_common.protocol import managing
 from lisa_common.protocol.managing import Reclaimed
 from lisa_manager.problem_log import ProblemLog
@@ -92,7 +93,7 @@ class Reclaimer:
         except OF_THE_SERVER:
             raise
         except Exception as error:  # noqa: BLE001 - no error of one group may stop the others
-            self._problems.report(subject, error)
+            self._problems.report(subject, error, job="reclaim", group=group, **shard.place)
             return None
         self._problems.resolve(subject)
         if step.count:
@@ -100,5 +101,6 @@ class Reclaimer:
             logger.info(
                 "reclaimed %d deliveries of group %s of %s: %d to retry, %d garbage, %d no longer wanted, %d unbegun",
                 *(step.count, group, shard.tag, step.retry, step.garbage, step.gone, step.released),
+                extra=event("deliveries_reclaimed", **shard.place, group=group, count=step.count, **step.outcomes),
             )
         return step

@@ -3,6 +3,7 @@
 import logging
 
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.logs import event
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.managing import Swept
@@ -67,9 +68,12 @@ class Sweeper:
     def _count(self, shard: WatchedShard, swept: Swept) -> None:
         self.expired += swept.expired
         if swept.expired:
-            logger.info("expired %d messages of %s", swept.expired, shard.tag)
+            fields = event("messages_expired", **shard.place, count=swept.expired)
+            logger.info("expired %d messages of %s", swept.expired, shard.tag, extra=fields)
         if swept.aged_out:
-            logger.warning("removed %d dead letters of %s by its garbage limits", swept.aged_out, shard.tag)
+            fields = event("garbage_removed", **shard.place, count=swept.aged_out)
+            text = "removed %d dead letters of %s by its garbage limits"
+            logger.warning(text, swept.aged_out, shard.tag, extra=fields)
 
 
 def _count_dated(shard: WatchedShard) -> Call[int]:

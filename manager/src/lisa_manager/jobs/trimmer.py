@@ -3,6 +3,7 @@
 import logging
 
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.logs import event
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
 from lisa_manager.jobs.batches import Batches
@@ -53,7 +54,8 @@ class Trimmer:
             rest_s = self._settings.housekeeping_s if busy else self._quiet_s(shard)
             self._table.trims.put(shard.tag, now + rest_s)
             if trimmed.consumers:
-                logger.info("removed %d spent consumers of %s", trimmed.consumers, shard.tag)
+                fields = event("consumers_removed", **shard.place, count=trimmed.consumers)
+                logger.info("removed %d spent consumers of %s", trimmed.consumers, shard.tag, extra=fields)
         return [shard for shard, trimmed in results if trimmed.more]
 
     def _quiet_s(self, shard: WatchedShard) -> float:
