@@ -157,11 +157,15 @@ class Programs:
         started.wait_for(f"of group {group} reads")
         return started
 
-    def close(self) -> None:
-        """Makes sure that nothing runs any more, and that no program has met what it did not expect."""
+    def kill(self) -> None:
+        """Makes sure that nothing runs any more."""
         for process in self._started:
             if process.runs:
                 process.kill()
+
+    def close(self) -> None:
+        """Makes sure that nothing runs any more, and that no program has met what it did not expect."""
+        self.kill()
         for process in self._started:
             assert "Traceback" not in process.log, process.log
 

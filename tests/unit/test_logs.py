@@ -1,4 +1,5 @@
-"""Log records: what others wrote is never obeyed, and where JSON is asked for, each record is one object on one line."""
+"""Log records: what others wrote is never obeyed; where JSON is asked for, each record is one object on one line."""
+
 import ast
 import io
 import json

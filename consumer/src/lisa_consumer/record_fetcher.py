@@ -104,10 +104,13 @@ class RecordFetcher:
             yield from self.release()
             if not fetched:
                 raise
-            count = sum(len(entries) for _, entries in pending)
-            fields = event("fetch_failed", group=self._group, count=count, error=str(error))
-            logger.warning("cannot fetch %d messages: %s", count, error, extra=fields)
+            self._log_unfetched(pending, error)
         return fetched, leased_at
+
+    def _log_unfetched(self, batches: Sequence[Batch], error: LisaError) -> None:
+        count = sum(len(entries) for _, entries in batches)
+        fields = event("fetch_failed", group=self._group, count=count, error=str(error))
+        logger.warning("cannot fetch %d messages: %s", count, error, extra=fields)
 
     def finish(self, fetched: Sequence[Fetched], calls: Sequence[Call[Any]]) -> Flow[None]:
         """Makes the calls that follow from fetched entries. Their errors are only logged."""
