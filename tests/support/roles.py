@@ -22,6 +22,8 @@ OURS = "orders"
 _PRODUCERS = ("send", "cancel", "reschedule", "find")
 _CONSUMERS = (
     "join",
+    "attend",
+    "deregister",
     "list_pending",
     "ack",
     "nack",

@@ -11,7 +11,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, groups
-from lisa_common.protocol.call import Call, Flow
+from lisa_common.protocol.call import Call, Each, Flow
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.marking import MARKING, Begun, mark
 from lisa_common.protocol.registry import Topics
@@ -65,7 +65,8 @@ class Core:
         self.group = check_name("group", group)
         self.name = consumer_name() if name is None else check_name("consumer", name)
         self._topics = Topics(prefix)
-        self._joined: set[ShardKeys] = set()
+        self.joined: set[ShardKeys] = set()
+        """The shards in which this consumer has joined its group."""
         self._plan: ReadPlan | None = None
         self._keys = _Keys(prefix)
         self._clock = clock
@@ -117,7 +118,7 @@ class Core:
             try:
                 batches = yield consuming.read(plan.shards, self.group, self.name, limit=each, block_ms=wait_ms)
             except NoGroup:
-                self._joined.clear()
+                self.joined.clear()
                 self._plan = None
                 continue
             result, skipped = yield from self._fetch(plan.layouts, batches, leased_at, lease_ms)
@@ -138,10 +139,12 @@ class Core:
         if self._plan and layouts == self._plan.layouts:
             return self._plan
         shards = [keys for layout in layouts.values() for keys in layout.served]
-        joining = [layout for layout in layouts.values() if not self._joined.issuperset(layout.served)]
+        joining = [layout for layout in layouts.values() if not self.joined.issuperset(layout.served)]
         if joining:
             yield from groups.join(joining, self.group)
-            self._joined.update(keys for layout in joining for keys in layout.served)
+            self.joined.update(keys for layout in joining for keys in layout.served)
+            if self.name.endswith(MARKING):
+                yield Each(consuming.attend(keys, self.group, self.name) for keys in self.joined)
         self._plan = ReadPlan(layouts, shards, max(len(layout.served) for layout in layouts.values()))
         return self._plan
 
@@ -182,7 +185,7 @@ class Core:
         return ReadResult(deliveries, leased_at), skipped
 
     def enable_marks(self, hooks: MarkHooks | None = None) -> None:
-        """Marks at the server what begins, from now on."""
+        """Makes this consumer a worker's: it marks at the server what begins, and registers as it joins groups."""
         self.name = self._records.consumer = self.name.removesuffix(MARKING) + MARKING
         self._hooks = hooks
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn, TypeVar
 
-from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import InvalidInput
 from lisa_common.logs import event
 from lisa_common.protocol.marking import MARKING
@@ -19,6 +19,7 @@ from lisa_consumer.core import Core
 from lisa_consumer.fetcher import Fetcher
 from lisa_consumer.handler import Handler, Route
 from lisa_consumer.leases import Leases
+from lisa_consumer.presence import Presence
 from lisa_consumer.runner import HANDLER, Runner
 from lisa_consumer.settings import ConsumerSettings
 
@@ -166,7 +167,13 @@ class Worker:
                 *(self.name, self._core.group, ", ".join(self._routes)),
                 extra=event("worker_started", consumer=self.name, group=self._core.group, topics=list(self._routes)),
             )
-            await runner.run()
+            presence = Presence(renewing, self._core)
+            showing = asyncio.create_task(presence.run())
+            try:
+                await runner.run()
+            finally:
+                await cancel_all(showing)
+            await presence.end()
         threads.shutdown(wait=False, cancel_futures=True)
         ended = event("worker_ended", consumer=self.name, group=self._core.group)
         logger.info("worker %s has ended", self.name, extra=ended)

@@ -38,7 +38,8 @@ class ManagerSettings(Settings):
         int, Field(ge=1, le=1_000, description="most messages of a topic in one step of reclaim or sweep")
     ] = 200
     spent_consumer_s: Annotated[
-        float, Field(ge=10, le=604_800, description="idle time after which a consumer with nothing pending is removed")
+        float,
+        Field(ge=10, le=604_800, description="idle time after which a consumer with nothing pending is removed"),
     ] = 600.0
 
     @property

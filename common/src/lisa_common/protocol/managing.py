@@ -126,8 +126,11 @@ class Trimmed:
     """Whether more could be removed now."""
 
 
-def trim(keys: ShardKeys, *, spent_ms: int) -> Call[Trimmed]:
-    """Removes entries that every group has acked, and consumers that were away for longer than `spent_ms`."""
+def trim(keys: ShardKeys, *, spent_ms: int, silent_ms: int | None = None) -> Call[Trimmed]:
+    """Removes entries that every group has acked, and consumers that were away for longer than `spent_ms`.
+
+    Workers show that they are alive: they are removed after `silent_ms` (None: `spent_ms`).
+    """
 
     def decode(reply: Any) -> Trimmed:
         *counts, pending, more = rows(reply, 5)
@@ -135,7 +138,9 @@ def trim(keys: ShardKeys, *, spent_ms: int) -> Call[Trimmed]:
         by_group = {text_of(name): number(count) for name, count in pairs(pending)}
         return Trimmed(removed, consumers, left, by_group, bool(more))
 
-    return script("trim", keys, decode=decode, spent_ms=spent_ms)
+    return script(
+        "trim", keys, decode=decode, spent_ms=spent_ms, silent_ms=spent_ms if silent_ms is None else silent_ms
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,8 @@ _ROLES = {
         channel="publish",
         registry="hmget",
         on={
-            "ready": "exists xack xadd xclaim xdel xgroup|create xinfo|groups xpending xrange xreadgroup xrevrange",
+            "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer"
+            " xinfo|groups xpending xrange xreadgroup xrevrange",
             "messages": "hdel hget hmget hstrlen",
             "expiring": "zrem",
             "finished": "zadd",
