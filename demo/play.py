@@ -1,6 +1,6 @@
 """A day as it is played: programs are started, the day goes by until every message has ended, and a ledger is made up.
 
-`Stage` and `Pipeline` are the two ways to play it.
+`AirportDay` and `Pipeline` are the two ways to play it.
 """
 
 import time

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from demo.running import Place, options_of, run
 from demo.spark.java import JAVA, java_version
-from demo.spark.stage import Pipeline
+from demo.spark.pipeline import Pipeline
 
 _MISSING = 2
 

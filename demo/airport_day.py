@@ -11,7 +11,7 @@ from demo.play import Play
 from demo.server import POLICY
 from lisa_common.protocol.marking import MARKING
 
-__all__ = ["Stage"]
+__all__ = ["AirportDay"]
 
 _VICTIM = WORKERS[0]
 
@@ -20,7 +20,7 @@ _KILL_FROM, _KILL_UNTIL = 0.55, 0.85
 _KILL_HOLDING = 4
 
 
-class Stage(Play):
+class AirportDay(Play):
     """The day with its changes of plan."""
 
     source = "airline"
@@ -41,7 +41,7 @@ class Stage(Play):
             self.crew.processes.kill(_VICTIM)
             # What it has sent before its death may still be on its way: then this list is too long, never too short.
             killed = Killed(_VICTIM, self.crew.server.now_ms(), self._held())
-            with Journal(self.crew.journals / "stage.jsonl") as journal:
+            with Journal(self.crew.journals / "kills.jsonl") as journal:
                 journal.note(killed)
 
     def _held(self) -> list[tuple[str, int]]:

@@ -17,7 +17,7 @@ from benchmarks.peers import Peer
 from benchmarks.peers.environments import Environment, broker_command
 from benchmarks.workloads.lags import LATEST_S, lags_of
 
-__all__ = ["WARM_UP", "PeerFailed", "Stage", "staged"]
+__all__ = ["WARM_UP", "PeerFailed", "RunningPeer", "running_peer"]
 
 WARM_UP = 100
 """Messages after which everything has been done that is done once."""
@@ -29,7 +29,7 @@ class PeerFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class RunningPeer:
     """A peer with its broker, and a process that sends through it."""
 
     peer: Peer
@@ -69,7 +69,7 @@ class Stage:
 
 
 @contextmanager
-def staged(bench: Bench, peer: Peer, environment: Environment, *, topics: int = 1) -> Iterator[Stage]:
+def running_peer(bench: Bench, peer: Peer, environment: Environment, *, topics: int = 1) -> Iterator[RunningPeer]:
     """A peer on a server of its own, without workers; all of it ends with the block."""
     with bench.host() as host:
         port = host.port
@@ -95,9 +95,9 @@ def staged(bench: Bench, peer: Peer, environment: Environment, *, topics: int = 
                 text=True,
             )
         try:
-            stage = Stage(peer, environment, host, variables, producer)
-            stage.answer()
-            yield stage
+            running = RunningPeer(peer, environment, host, variables, producer)
+            running.answer()
+            yield running
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(producer.pid, signal.SIGKILL)
