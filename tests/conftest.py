@@ -12,7 +12,7 @@ import redis.asyncio
 
 from demo.spark.java import JAVA, java_version
 from support import Server, remove_keys
-from support.engines import chosen, own_binary, running
+from support.engines import chosen, own_binary, own_kind, running
 from support.plain import plain_client, plain_url
 from support.reporting import (
     pytest_deselected,
@@ -32,8 +32,14 @@ __all__ = [
     "pytest_testnodedown",
 ]
 
-_SHARED_SET_UP = ("packaging", "spark", "topologies")
-"""Directories whose tests share something that takes long to make: wheels, a Spark session, a Cluster."""
+_SERVER_FIXTURES = {"redis_url"} | ({"own_server"} if own_kind() == chosen() else set())
+"""A test with one of these uses a server of the kind that was chosen."""
+
+_ONE_PROCESS = ("packaging", "spark")
+"""Directories whose tests share an expensive set-up: wheels, a Spark session."""
+
+_UNDER_LOAD = ("test_cluster_changes", "test_cluster_failover", "test_cluster_hung", "test_failover")
+"""Tests of topologies that measure while a load runs: one at a time has the machine's cores."""
 
 
 def pytest_configure() -> None:
@@ -42,17 +48,29 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, and those that share an expensive set-up."""
+    """Mark the tests that use the server of the run, and those that must share a process.
+
+    Each process has a server of its own, where its tests run one after another. So a test may flush scripts or count
+    commands without a mark; only a server that was named is shared, and all its tests share a process, too.
+    """
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group_of(item.path)))
+        if not _SERVER_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker("server")
+        if group := _group_of(item):
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
-def _group_of(path: Path) -> str:
-    directory = path.parent.name
+def _group_of(item: pytest.Item) -> str | None:
+    directory = item.path.parent.name
     if "://" in chosen():
-        return "one server"  # where some tests flush scripts, and others count commands
-    return directory if directory in _SHARED_SET_UP else f"{directory}/{path.name}"
+        return "one server"
+    if item.get_closest_marker("spark") and directory not in _ONE_PROCESS:
+        return "spark"  # one Java at a time
+    if directory == "topologies":
+        return "under load" if item.path.stem in _UNDER_LOAD else "topologies"
+    return directory if directory in _ONE_PROCESS else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
