@@ -17,6 +17,9 @@ from lisa_common.model.keys import ShardKeys
 
 __all__ = ["LONG", "SparkTopic", "spark_session"]
 
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""A session of a minute does not get back what it costs to optimize its code."""
+
 LONG = int(os.environ.get("LISA_TEST_LONG") or 1)
 """How many times the usual number of rows."""
 
@@ -30,6 +33,7 @@ def spark_session(directory: Path, **config: str) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.local.dir": str(directory / "local"),
