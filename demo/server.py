@@ -1,4 +1,4 @@
-"""What the stage asks the server, or the nodes of a Cluster: sizes of topics, and who holds what."""
+"""What the demo asks the server, or the nodes of a Cluster: sizes of topics, and the deliveries of a worker."""
 
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -22,13 +22,13 @@ GROUP: Final = "gates"
 """The group of the workers."""
 
 POLICY: Final = Policy(visibility_ms=2_000, max_retries=5, backoff_base_ms=200, backoff_cap_ms=2_000)
-"""The policy of every airport: all in all a few seconds for what takes minutes at the defaults."""
+"""The policy of every airport: what takes minutes with the defaults takes seconds with it."""
 
 _MANY = 10_000
 
 
 class Server:
-    """Whatever the settings name, as operators see it, and a few things which only the demo asks."""
+    """The server that the settings name, as operators see it, and a few questions that only the demo has."""
 
     def __init__(self, settings: Settings) -> None:
         self._connection = Connection.of(settings, name="lisa-demo")
@@ -58,7 +58,7 @@ class Server:
     def alive(self) -> int:
         """How many messages have not ended: all records but those of garbage.
 
-        Exact or too high, once all is sent, as from then on there is ever less to find, and ever more garbage.
+        Exact or too high once all is sent: from then on records only become fewer, and garbage only grows.
         """
         shards = self._shards()
         records: list[Call[int]] = [command("HLEN", keys.of("messages")) for keys in shards]
@@ -67,7 +67,7 @@ class Server:
         return int(sum(sizes[: len(shards)]) - sum(sizes[len(shards) :]))
 
     def held(self, consumer: str) -> Iterator[tuple[str, int]]:
-        """The deliveries which are a consumer's own just now, as pairs of message id and attempt."""
+        """The deliveries that a consumer holds now, as pairs of message id and attempt."""
         calls = [consuming.held(keys, GROUP, consumer, limit=_MANY) for keys in self._shards()]
         entries: list[list[Entry]] = self._connection.execute(calls)
         for entry in (entry for of_shard in entries for entry in of_shard):
@@ -75,10 +75,10 @@ class Server:
                 yield entry.id, entry.attempt
 
     def remove_all(self) -> None:
-        """Removes what the demo wrote: the server may be someone's."""
+        """Removes the demo's keys: the server may belong to someone else."""
         for keys in self._shards():
             self._connection.call(command("UNLINK", *keys.all()))
-        # The registry last, as it tells what else there is.
+        # The registry last, as it names all other keys.
         for key in (topics_key(self._prefix), dropped_key(self._prefix)):
             self._connection.call(command("UNLINK", key))
 

@@ -38,9 +38,9 @@ def _missing() -> str:
     for package in ("pyspark", "matplotlib"):
         if find_spec(package) is None:
             return f"the package {package} is not installed"
-    found = java_version()
-    if found < JAVA:
-        return f"Spark needs Java {JAVA} or later, and there is {f'Java {found}' if found else 'none'}"
+    version = java_version()
+    if version < JAVA:
+        return f"Spark needs Java {JAVA} or later, and there is {f'Java {version}' if version else 'none'}"
     return ""
 
 
