@@ -10,7 +10,7 @@ from benchmarks.workloads.lags import add_lags, run_case
 __all__ = ["lag"]
 
 _RIVAL = PEERS["bullmq"]
-"""The one peer on Redis whose rates of scheduling and draining are beyond those of the case."""
+"""The only peer on Redis whose rates of scheduling and draining exceed those of the case."""
 
 
 def lag(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""The peers: scheduling, draining, lag, and what they take of Redis' memory; each on a server of its own."""
+"""The peers: scheduling, draining, lag, and their use of Redis' memory; each on a server of its own."""
 
 import math
 import time
@@ -19,7 +19,7 @@ _DRAIN_S = 60.0
 
 
 def peers(bench: Bench) -> None:
-    """Scheduling and draining by the peers, and their lag under a load that none should feel."""
+    """Scheduling and draining by the peers, and their lag under a light load."""
     _lisa(bench)
     for peer in PEERS.values():
         bench.note(peer.name, peer.about)
@@ -64,7 +64,7 @@ def _deliver(bench: Bench, peer: Peer, environment: Environment) -> None:
     with running_peer(bench, peer, environment) as running:
         running.start_workers()
         for _ in bench.laps(within_s=25, most=2):
-            # Its workers may take of the same cores while it schedules.
+            # Its workers may share the cores while it schedules.
             due_s = math.ceil(time.time() + 1 + 2 * messages / rate)
             running.order(messages=messages, due_s=due_s)
             if time.time() > due_s:
