@@ -1,4 +1,4 @@
-"""The server's clock over a run, from samples of it: what it showed at most, and at least, between two moments."""
+"""The server's clock over a run, from samples: its highest and lowest time between two moments."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ class Timeline:
     """Bounds on the server's clock, in ms, at moments of the history's clock, in s.
 
     A sample was taken somewhere between question and answer, so each bounds the clock on both sides; while the clock is
-    not set, the best of them hold for all. When it is set between two samples, it may have shown either.
+    not set, the best bounds hold for all. If it is set between two samples, it may have shown either time.
     """
 
     def __init__(self, samples: Sequence[Clock]) -> None:
