@@ -5,8 +5,8 @@ PYTHON ?= python3
 # A uv that is too old refuses this project (see required-version in pyproject.toml).
 UV := $(shell uv tree --frozen --offline --depth 0 >/dev/null 2>&1 && echo uv || echo .tools/bin/uv)
 RUN := $(UV) run --no-sync
-# Tests that share an expensive set-up stay in one process; each process has a server of its own.
-PARALLEL := -n 2 --dist loadgroup
+# Each process has a server of its own; tests/support/grouping.py says which tests stay in one process.
+PARALLEL := -n 2
 
 .PHONY: help demo demo-spark test test-fast test-long test-lowest test-topologies bench bench-spark chaos check format clean
 .DEFAULT_GOAL := help
