@@ -139,7 +139,7 @@ METRICS: Final = (
     ),
     Metric(
         *("lisa_settled_total", Kind.COUNTER, _CONSUMER, ("outcome",)),
-        "Deliveries that this consumer settled, by outcome: acked, late, stale, retry, garbage, released, dropped, gone.",
+        "Settled deliveries by outcome: acked, late, stale, retry, garbage, released, dropped or gone.",
     ),
     Metric(
         *("lisa_handler_seconds", Kind.HISTOGRAM, _CONSUMER, (*_GROUPED, "outcome")),
