@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from lisa_common.errors import InvalidInput, NoGroup
@@ -18,6 +19,7 @@ from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.triage import sort_entries
 from lisa_common.validation import Duration, check_int, check_name, duration_ms
 from lisa_consumer.mark_hooks import MarkHooks, check_mark
+from lisa_consumer.metrics import METRICS, count_acks, count_deliveries, count_expired, count_nacks
 from lisa_consumer.names import consumer_name
 from lisa_consumer.record_fetcher import RecordFetcher
 
@@ -71,6 +73,7 @@ class Core:
         self._clock = clock
         self._records = RecordFetcher(self.group, self.name, clock)
         self._hooks: MarkHooks | None = None
+        self.ahead_ms = 0.0  # how far the server's clock is ahead of this machine's, by the latest read
 
     def read(
         self,
@@ -162,20 +165,23 @@ class Core:
         marks = [self._mark_entry(keys, entry) for keys, entry in marked.items()]
         fetched, leased_at = yield from self._records.fetch(layouts, batches, leased_at, marks)
         of_shards: dict[ShardKeys, list[Delivery]] = {}
-        calls: list[Call[Any]] = []
+        calls: list[tuple[Call[Any], Callable[[Any], None]]] = []
         skipped = False
         for keys, entries, records, now_ms in fetched:
             policy = layouts[keys.topic].policy
+            self.ahead_ms = now_ms - time.time() * 1000
             triage = sort_entries(keys, self.group, entries, records, now_ms)
+            count_deliveries(triage.deliveries, now_ms)
             of_shards.setdefault(keys, []).extend(triage.deliveries)
             skipped |= bool(triage.skip or triage.unreadable)
             if triage.skip:
-                calls.append(consuming.skip(keys, self.group, triage.skip, policy))
+                calls.append((consuming.skip(keys, self.group, triage.skip, policy), partial(count_expired, policy)))
             if triage.unreadable:
-                calls.append(consuming.nack(keys, self.group, triage.unreadable, policy))
+                calls.append((consuming.nack(keys, self.group, triage.unreadable, policy), count_nacks))
             if lease_ms is not None and triage.deliveries:
                 held = [delivery.entry for delivery in triage.deliveries]
-                calls.append(consuming.extend(keys, self.group, self.name, held, policy, lease_ms=lease_ms))
+                renewal = consuming.extend(keys, self.group, self.name, held, policy, lease_ms=lease_ms)
+                calls.append((renewal, lambda _: None))
         if calls:
             yield from self._records.finish(fetched, calls)
         deliveries = [delivery for keys, batch in of_shards.items() for delivery in check_mark(batch, marked.get(keys))]
@@ -202,7 +208,9 @@ class Core:
         def calls(keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[AckOutcome]]:
             return consuming.ack(keys, self.group, [delivery.entry for delivery in batch], policy)
 
-        return (yield from self._settle(deliveries, calls))
+        outcomes = yield from self._settle(deliveries, calls)
+        count_acks(outcomes)
+        return outcomes
 
     def nack(
         self, deliveries: Sequence[Delivery], *, delay: Duration | None, error: str, rejected: bool = False
@@ -223,13 +231,16 @@ class Core:
             return consuming.nack(keys, self.group, chosen, policy)
 
         outcomes = yield from self._settle([delivery for delivery, _ in nacks], calls)
+        count_nacks(outcomes)
         return [outcome for outcome, _ in outcomes]
 
     def release(self, deliveries: Sequence[Delivery]) -> Flow[int]:
         """Releases deliveries that have not begun, without spending an attempt. Result: how many."""
         batches = self._by_shard(deliveries)
         calls = [consuming.release(keys, self.group, [d.entry for _, d in batch]) for keys, batch in batches]
-        return sum((yield from self._end(deliveries, calls)))
+        released: int = sum((yield from self._end(deliveries, calls)))
+        METRICS.count("lisa_settled_total", "released", by=released)
+        return released
 
     def extend(self, deliveries: Sequence[Delivery], lease: Duration | None = None) -> Flow[list[bool]]:
         """Renews leases. Result: for each, whether this consumer still has it."""

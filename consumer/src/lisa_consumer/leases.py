@@ -11,6 +11,7 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError, OutcomeUnknown
 from lisa_common.model.delivery import Delivery
 from lisa_consumer.core import MAX_BATCH, Core
+from lisa_consumer.metrics import METRICS
 
 __all__ = ["Leases"]
 
@@ -65,7 +66,10 @@ class Leases:
         The lease is no longer renewed once the handler has run for longer than `timeout_s`.
         """
         lease = self._leases.get(delivery.place)
-        if lease is None or time.monotonic() - lease.renewed > self._visibility.get(delivery.topic, 0):
+        if lease is None:
+            return False
+        if time.monotonic() - lease.renewed > self._visibility.get(delivery.topic, 0):
+            METRICS.count("lisa_leases_lost_total")
             return False
         if timeout_s is not None:
             lease.give_up = time.monotonic() + timeout_s
@@ -142,3 +146,4 @@ class Leases:
                     lease.renewed = now
                 elif self._leases.pop(lease.delivery.place, None) and not lease.ending:
                     logger.warning("lost the lease of %s: another consumer may have it", lease.delivery)
+                    METRICS.count("lisa_leases_lost_total")

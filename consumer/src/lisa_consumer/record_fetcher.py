@@ -11,6 +11,7 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming
 from lisa_common.protocol.call import Call, Flow
 from lisa_common.protocol.fetching import fetch, fetch_within
+from lisa_consumer.metrics import METRICS
 
 __all__ = ["Fetched", "RecordFetcher"]
 
@@ -106,16 +107,21 @@ class RecordFetcher:
             logger.warning("cannot fetch %d messages: %s", sum(len(entries) for _, entries in pending), error)
         return fetched, leased_at
 
-    def finish(self, fetched: Sequence[Fetched], calls: Sequence[Call[Any]]) -> Flow[None]:
-        """Makes the calls that follow from fetched entries. Their errors are only logged."""
+    def finish(
+        self, fetched: Sequence[Fetched], calls: Sequence[tuple[Call[Any], Callable[[Any], None]]]
+    ) -> Flow[None]:
+        """Makes the calls that follow from fetched entries, and passes each result on. Their errors are only logged."""
         try:
-            yield calls
+            results = yield [call for call, _ in calls]
         except GeneratorExit:
             # As in `fetch`.
             self._note_unfetched(_batches(fetched))
             raise
         except LisaError as error:
             logger.warning("cannot skip entries, which come again: %s", error)
+            return
+        for (_, count), result in zip(calls, results, strict=True):
+            count(result)
 
     def _note_unfetched(self, batches: Sequence[Batch]) -> None:
         until = self._clock() + _UNFETCHED_S
@@ -214,6 +220,7 @@ class RecordFetcher:
         if not lost:
             return list(fetched), list(pending), asked_at
         logger.warning("lost the leases of %d messages, which ran out before they were fetched", lost)
+        METRICS.count("lisa_leases_lost_total", by=lost)
         kept_fetched = [_keep(batch, kept) for batch, kept in zip(fetched, replies[: len(fetched)], strict=True)]
         kept_pending = [
             (keys, [entry for entry, is_kept in zip(entries, kept, strict=True) if is_kept])

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,6 +16,10 @@ from lisa_consumer.core import MAX_BATCH, Core
 __all__ = ["Settler"]
 
 logger = logging.getLogger(__name__)
+
+
+_SLOW_S = 15.0
+"""A batch that is under way for longer than this makes the worker not ready."""
 
 
 class _Ended(NamedTuple):
@@ -38,6 +43,17 @@ class Settler:
         """Ended deliveries of each shard that is settled apart."""
         self._wake = asyncio.Event()
         self._closing = False
+        self._began_at: float | None = None
+        """When the batch that is under way began."""
+        self._failure = ""
+        """Why the latest batch could not be settled."""
+
+    def find_problem(self) -> str:
+        """What keeps this from settling; "" if nothing does."""
+        began_at = self._began_at
+        if began_at is not None and (age_s := time.monotonic() - began_at) > _SLOW_S:
+            return f"a batch has been under way for {age_s:.0f} s"
+        return self._failure if self._apart else ""
 
     def settle(self, delivery: Delivery, nack: Nack | None) -> None:
         """Queues a delivery whose handler has ended: to be nacked if a nack is given, acked otherwise."""
@@ -63,6 +79,18 @@ class Settler:
                         self._set_apart(batch, error, apart)
 
     async def _settle(self, batch: list[_Ended], *, again: bool = False) -> None:
+        if not again:
+            self._began_at = time.monotonic()
+        try:
+            await self._settle_batch(batch, again=again)
+        except LisaError as error:
+            self._failure = str(error)
+            raise
+        finally:
+            if not again:
+                self._began_at = None
+
+    async def _settle_batch(self, batch: list[_Ended], *, again: bool) -> None:
         acks = [ended.delivery for ended in batch if ended.nack is None]
         nacks = [(ended.delivery, ended.nack) for ended in batch if ended.nack is not None]
         if acks:

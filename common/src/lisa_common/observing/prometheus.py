@@ -16,7 +16,7 @@ from prometheus_client.samples import Exemplar
 
 from lisa_common.observing.catalog import Kind, Metric
 
-__all__ = ["add_families", "collected_from", "forget_gauges", "new_registry", "share_by"]
+__all__ = ["add_families", "collected_from", "default", "forget_gauges", "share_by"]
 
 _lock = threading.Lock()
 _families: dict[str, Any] = {}
@@ -69,13 +69,11 @@ def _family(metric: Metric) -> Any:
     return Gauge(metric.name, metric.help, metric.labels, registry=None, multiprocess_mode=mode)
 
 
-def new_registry() -> CollectorRegistry:
-    """A registry for a program that serves its own metrics, with those of the process."""
-    # They would double the number of series, and say only when this process first counted.
+def default() -> CollectorRegistry:
+    """The default registry, for a program that serves it."""
+    # Creation times would double the number of series, and say only when this process first counted.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-    registry = CollectorRegistry()
-    prometheus_client.ProcessCollector(registry=registry)
-    return registry
+    return prometheus_client.REGISTRY
 
 
 # Several processes share a directory. Each has a number, which its replacement takes over: so nothing that a killed
@@ -93,7 +91,9 @@ def share_by(number: int) -> None:
 
 def collected_from(directory: str) -> CollectorRegistry:
     """The registry of the process that serves the metrics of all processes which share a directory."""
-    registry = new_registry()
+    default()
+    registry = CollectorRegistry()
+    prometheus_client.ProcessCollector(registry=registry)
     MultiProcessCollector(registry, path=directory)  # type: ignore[no-untyped-call]
     return registry
 

@@ -12,12 +12,11 @@ from typing import Any
 
 from lisa_common.errors import InvalidInput
 from lisa_common.observing.health import Health
+from lisa_common.validation import read_address
 
-__all__ = ["read_address", "serving"]
+__all__ = ["serving"]
 
 logger = logging.getLogger(__name__)
-
-_EXPECTED = "HOST:PORT, with a port from 0 to 65535"
 
 _TIMEOUT_S = 10.0
 """A client that is silent for this long is cut off."""
@@ -26,22 +25,10 @@ Page = Callable[[str], tuple[bytes, str]]
 """Returns a body and its content type for an Accept header."""
 
 
-def read_address(text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`; an IPv6 address is in brackets, an empty host is every address.
-
-    Raises InvalidInput.
-    """
-    host, colon, port = text.rpartition(":")
-    is_bare_v6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
-    if not colon or not port.isascii() or not port.isdecimal() or int(port) > 65_535 or is_bare_v6:  # noqa: PLR2004
-        raise InvalidInput("metrics", text, _EXPECTED)
-    return host.strip("[]"), int(port)
-
-
 @contextmanager
 def serving(address: str, registry: Any, health: Health) -> Iterator[int]:
     """Serves a registry and a health while its block runs; yields the port. Raises InvalidInput if it cannot."""
-    host, port = read_address(address)
+    host, port = read_address("metrics", address)
     try:
         server = _Server(host, port, _metrics_of(registry), health)
     except OSError as error:

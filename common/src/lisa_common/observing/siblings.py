@@ -29,7 +29,7 @@ class SharedDirectory:
 
     def __init__(self, count: int, *, with_metrics: bool) -> None:
         self.path = tempfile.mkdtemp(prefix="lisa-processes-")
-        self._count = count
+        self.count = count
         self._with_metrics = with_metrics
 
     def environment(self, number: int) -> dict[str, str]:
@@ -48,7 +48,7 @@ class SharedDirectory:
 
     def find_problem(self) -> str:
         """Which process is not ready, and why; "" if all are."""
-        for number in range(self._count):
+        for number in range(self.count):
             try:
                 file = _state_file(self.path, number)
                 silent_s = time.time() - file.stat().st_mtime
