@@ -47,6 +47,8 @@ class Metric(NamedTuple):
     help: str
     buckets: tuple[float, ...] = ()
     """Upper bounds of a histogram, in seconds, without infinity."""
+    sampled: bool = False
+    """Whether it is read from the keys at times; programs count the others as they work."""
 
 
 _LAGS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
@@ -65,22 +67,27 @@ METRICS: Final = (
     Metric(
         *("lisa_messages", Kind.GAUGE, _MANAGER, ("topic", "group", "state")),
         "Messages by state. Copies of ready and delivered messages count for each group; other states have no group.",
+        sampled=True,
     ),
     Metric(
         *("lisa_oldest_due_seconds", Kind.GAUGE, _MANAGER, ("topic",)),
         "For how long the oldest message that no consumer has read has been due; 0 where none is.",
+        sampled=True,
     ),
     Metric(
         *("lisa_waiting_due_in", Kind.GAUGE, _MANAGER, ("topic", "horizon")),
         "Waiting messages by when they fall due: within the horizon, and not within a nearer one.",
+        sampled=True,
     ),
     Metric(
         *("lisa_ready_entries_total", Kind.COUNTER, _MANAGER, ("topic",)),
         "Entries that were ever added to the ready streams, as the server counts them.",
+        sampled=True,
     ),
     Metric(
         *("lisa_read_entries_total", Kind.COUNTER, _MANAGER, _GROUPED),
         "Entries of the ready streams that the group has read or passed, as the server counts them.",
+        sampled=True,
     ),
     # What this manager did.
     Metric(

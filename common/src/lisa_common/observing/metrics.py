@@ -44,7 +44,7 @@ class MetricSet:
                 raise
             raise MissingExtra("a registry of metrics", f"lisa-{self._program}", "metrics") from None
         with self._lock:
-            self._families = add_families(metrics_of(self._program), registry)
+            self._families = add_families([m for m in metrics_of(self._program).values() if not m.sampled], registry)
         self.on = True
 
     def count(self, name: str, *labels: str, by: float = 1) -> None:

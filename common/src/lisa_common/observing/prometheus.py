@@ -4,7 +4,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -44,19 +44,19 @@ class _BatchHistogram(Histogram):
         self._buckets[bisect_left(self._upper_bounds, amount)].set_exemplar(exemplar)
 
 
-def add_families(metrics: Mapping[str, Metric], registry: CollectorRegistry | None) -> dict[str, Any]:
+def add_families(metrics: Sequence[Metric], registry: CollectorRegistry | None) -> dict[str, Any]:
     """The families of these metrics, in the registry too, unless it has them; None is the default registry."""
     target = prometheus_client.REGISTRY if registry is None else registry
     with _lock:
         present = _registered.setdefault(target, set())
-        for name, metric in metrics.items():
-            if name not in _families:
-                _families[name] = _family(metric)
-            if name not in present:
-                target.register(_families[name])
-                present.add(name)
+        for metric in metrics:
+            if metric.name not in _families:
+                _families[metric.name] = _family(metric)
+            if metric.name not in present:
+                target.register(_families[metric.name])
+                present.add(metric.name)
         _families["lisa_build_info"].labels(version("lisa-common")).set(1)
-        return {name: _families[name] for name in metrics}
+        return {metric.name: _families[metric.name] for metric in metrics}
 
 
 def _family(metric: Metric) -> Any:
