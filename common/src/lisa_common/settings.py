@@ -15,19 +15,27 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from lisa_common.errors import InvalidSettings
 from lisa_common.tls import Tls
-from lisa_common.validation import check_name, expected_by
+from lisa_common.validation import check_name, expected_by, read_address
 
-__all__ = ["MAX_CONNECTIONS", "Settings"]
+__all__ = ["MAX_CONNECTIONS", "MetricsAddress", "Settings"]
 
 MAX_CONNECTIONS = 64
 """Connections to each server, unless settings say otherwise."""
 
 _TABLES = ("producer", "consumer", "manager")
+
+
+def _check_address(value: str) -> str:
+    read_address("metrics", value)
+    return value
+
+
+MetricsAddress = Annotated[str, AfterValidator(_check_address)] | None
 
 
 class Settings(BaseSettings):

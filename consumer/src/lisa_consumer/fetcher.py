@@ -29,6 +29,9 @@ _NARROW_RATIO = 4
 _FIRST_LIMIT = 8
 """Limit of a read while no message size is known: the first message must not wait for many large ones."""
 
+_SLOW_S = 5.0
+"""A read that is under way for longer than it may wait, and this, makes the worker not ready."""
+
 _BUSY_POLL_S = 0.05
 """How long to wait for topics that were full, beside a longer read of the others, and for those set aside."""
 
@@ -60,6 +63,17 @@ class Fetcher:
         """Set when there may be more capacity, and when the worker stops."""
         self._aside: dict[str, float] = {}
         """Topics that cannot be read, and until when they are set aside."""
+        self._failure = "it has not read yet"
+        """Why the latest read failed; "" if it did not."""
+        self._asked: set[float] = set()
+        """When the reads that are under way were sent to the server."""
+
+    def find_problem(self) -> str:
+        """What keeps this from reading; "" if nothing does, or all topics are full."""
+        now = time.monotonic()
+        if (age_s := now - min(set(self._asked), default=now)) > self._settings.block_s + _SLOW_S:
+            return f"a read has been under way for {age_s:.0f} s"
+        return self._failure
 
     def wake(self) -> None:
         """Makes the fetcher look at capacities again, and whether to stop."""
@@ -81,12 +95,12 @@ class Fetcher:
                 while not self._stopping.is_set():
                     began = time.monotonic()
                     all_answer = await self._read_once()
-                    failures = 0
+                    failures, self._failure = 0, ""
                     if reported and all_answer:
                         logger.info("the server is back", extra=event("reads_recovered", group=self._core.group))
                         reported = False
             except LisaError as error:
-                failures += 1
+                failures, self._failure = failures + 1, str(error)
                 log = logger.debug if reported else logger.warning
                 fields = event("read_failed", group=self._core.group, error=str(error), failures=failures)
                 log("cannot read, will retry: %s", error, extra=fields)
@@ -171,6 +185,8 @@ class Fetcher:
         if not any(map(self._core.knows_size, topics)):
             limit = min(limit, _FIRST_LIMIT)
         flow = self._core.read_leased(topics, limit=limit, wait=wait, block=self._settings.block_s)
+        asked = time.monotonic()
+        self._asked.add(asked)
         try:
             result = await self._connection.run(flow)
         except OF_THE_SERVER:
@@ -183,6 +199,8 @@ class Fetcher:
             logger.error("topic %s cannot be read, will retry in %g s: %s", topics[0], _ASIDE_S, error, extra=fields)
             self._aside[topics[0]] = time.monotonic() + _ASIDE_S
             return 0
+        finally:
+            self._asked.discard(asked)
         for delivery in result.deliveries:
             self.windows[delivery.topic].held += 1
         self._on_fetched(result)

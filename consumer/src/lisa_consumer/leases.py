@@ -13,6 +13,7 @@ from lisa_common.logs import event
 from lisa_common.model.delivery import Delivery
 from lisa_consumer.core import MAX_BATCH, Core
 from lisa_consumer.events import delivery_event
+from lisa_consumer.metrics import METRICS
 
 __all__ = ["Leases"]
 
@@ -67,7 +68,10 @@ class Leases:
         The lease is no longer renewed once the handler has run for longer than `timeout_s`.
         """
         lease = self._leases.get(delivery.place)
-        if lease is None or time.monotonic() - lease.renewed > self._visibility.get(delivery.topic, 0):
+        if lease is None:
+            return False
+        if time.monotonic() - lease.renewed > self._visibility.get(delivery.topic, 0):
+            METRICS.count("lisa_leases_lost_total")
             return False
         if timeout_s is not None:
             lease.give_up = time.monotonic() + timeout_s
@@ -145,3 +149,4 @@ class Leases:
                 elif self._leases.pop(lease.delivery.place, None) and not lease.ending:
                     text = "lost the lease of %s: another consumer may have it"
                     logger.warning(text, lease.delivery, extra=delivery_event("lease_lost", lease.delivery))
+                    METRICS.count("lisa_leases_lost_total")

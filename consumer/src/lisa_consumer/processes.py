@@ -12,7 +12,10 @@ from contextlib import suppress
 from threading import Thread
 
 from lisa_common.backoff import RECONNECT
+from lisa_common.client.async_connection import cancel_all
 from lisa_common.logs import event
+from lisa_common.observing.health import Health
+from lisa_common.observing.siblings import SharedDirectory
 
 __all__ = ["drain_with_supervisor", "supervise", "worker_command"]
 
@@ -43,8 +46,8 @@ def drain_with_supervisor() -> None:
     Thread(target=watch, name="lisa-supervisor-watch", daemon=True).start()
 
 
-def supervise(command: Sequence[str], count: int, *, drain_s: float) -> int:
-    """Runs `count` processes of a command until SIGTERM or SIGINT, then drains them. Returns the exit code.
+def supervise(command: Sequence[str], siblings: SharedDirectory, health: Health, *, drain_s: float) -> int:
+    """Runs a process of a command for each sibling until SIGTERM or SIGINT, then drains them. Returns the exit code.
 
     A process that dies is replaced. If the supervisor dies, all processes drain. If a process exits with 2, it had bad
     input, and so would its replacement: all end, with exit code 2. The code is 1 if a process did not drain cleanly.
@@ -55,25 +58,34 @@ def supervise(command: Sequence[str], count: int, *, drain_s: float) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
-        codes = await asyncio.gather(*(_keep_running(command, stopping, drain_s) for _ in range(count)))
+        health.check("processes", siblings.find_problem)
+        pulse = asyncio.create_task(health.run())
+        running = (_keep_running(command, siblings, number, stopping, drain_s) for number in range(siblings.count))
+        codes = await asyncio.gather(*running)
+        await cancel_all(pulse)
         return max(codes)
 
     return asyncio.run(main())
 
 
-async def _keep_running(command: Sequence[str], stopping: asyncio.Event, drain_s: float) -> int:
+async def _keep_running(
+    command: Sequence[str], siblings: SharedDirectory, number: int, stopping: asyncio.Event, drain_s: float
+) -> int:
     stop = asyncio.create_task(stopping.wait())
     failures = 0
     while not stopping.is_set():
         started = time.monotonic()
         # In a session of its own, so that Ctrl-C reaches only the supervisor, which sends SIGTERM.
-        process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, start_new_session=True)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=PIPE, start_new_session=True, env=siblings.environment(number)
+        )
         ended = asyncio.create_task(process.wait())
         await asyncio.wait((ended, stop), return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
             await _drain(process, drain_s)
             # SIGTERM itself ends a process that has just been started.
             return int(process.returncode not in {0, -signal.SIGTERM})
+        siblings.forget(number)
         if ended.result() == _BAD_INPUT:
             stopping.set()
             return _BAD_INPUT

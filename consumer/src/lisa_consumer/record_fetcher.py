@@ -12,6 +12,7 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming
 from lisa_common.protocol.call import Call, Flow
 from lisa_common.protocol.fetching import fetch, fetch_within
+from lisa_consumer.metrics import METRICS
 
 __all__ = ["Fetched", "RecordFetcher"]
 
@@ -112,10 +113,12 @@ class RecordFetcher:
         fields = event("fetch_failed", group=self._group, count=count, error=str(error))
         logger.warning("cannot fetch %d messages: %s", count, error, extra=fields)
 
-    def finish(self, fetched: Sequence[Fetched], calls: Sequence[Call[Any]]) -> Flow[None]:
-        """Makes the calls that follow from fetched entries. Their errors are only logged."""
+    def finish(
+        self, fetched: Sequence[Fetched], calls: Sequence[tuple[Call[Any], Callable[[Any], None]]]
+    ) -> Flow[None]:
+        """Makes the calls that follow from fetched entries, and passes each result on. Their errors are only logged."""
         try:
-            yield calls
+            results = yield [call for call, _ in calls]
         except GeneratorExit:
             # As in `fetch`.
             self._note_unfetched(_batches(fetched))
@@ -123,6 +126,9 @@ class RecordFetcher:
         except LisaError as error:
             fields = event("skip_failed", group=self._group, error=str(error))
             logger.warning("cannot skip entries, which come again: %s", error, extra=fields)
+            return
+        for (_, count), result in zip(calls, results, strict=True):
+            count(result)
 
     def _note_unfetched(self, batches: Sequence[Batch]) -> None:
         until = self._clock() + _UNFETCHED_S
@@ -226,6 +232,7 @@ class RecordFetcher:
             return list(fetched), list(pending), asked_at
         fields = event("leases_lost", group=self._group, count=lost)
         logger.warning("lost the leases of %d messages, which ran out before they were fetched", lost, extra=fields)
+        METRICS.count("lisa_leases_lost_total", by=lost)
         kept_fetched = [_keep(batch, kept) for batch, kept in zip(fetched, replies[: len(fetched)], strict=True)]
         kept_pending = [
             (keys, [entry for entry, is_kept in zip(entries, kept, strict=True) if is_kept])

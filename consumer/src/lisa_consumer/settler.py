@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,6 +19,10 @@ from lisa_consumer.failure_log import log_failure, log_unsettled
 __all__ = ["Settler"]
 
 logger = logging.getLogger(__name__)
+
+
+_SLOW_S = 15.0
+"""A batch that is under way for longer than this makes the worker not ready."""
 
 
 class _Ended(NamedTuple):
@@ -43,6 +48,17 @@ class Settler:
         """Ended deliveries of each shard that is settled apart."""
         self._wake = asyncio.Event()
         self._closing = False
+        self._began_at: float | None = None
+        """When the batch that is under way began."""
+        self._failure = ""
+        """Why the latest batch could not be settled."""
+
+    def find_problem(self) -> str:
+        """What keeps this from settling; "" if nothing does."""
+        began_at = self._began_at
+        if began_at is not None and (age_s := time.monotonic() - began_at) > _SLOW_S:
+            return f"a batch has been under way for {age_s:.0f} s"
+        return self._failure if self._apart else ""
 
     def settle(self, delivery: Delivery, nack: Nack | None, error: BaseException | None = None) -> None:
         """Queues a delivery whose handler has ended: to be nacked if a nack is given, acked otherwise.
@@ -76,6 +92,18 @@ class Settler:
                         self._set_apart(batch, error, apart)
 
     async def _settle(self, batch: list[_Ended], *, again: bool = False) -> None:
+        if not again:
+            self._began_at = time.monotonic()
+        try:
+            await self._settle_batch(batch, again=again)
+        except LisaError as error:
+            self._failure = str(error)
+            raise
+        finally:
+            if not again:
+                self._began_at = None
+
+    async def _settle_batch(self, batch: list[_Ended], *, again: bool) -> None:
         acks = [ended.delivery for ended in batch if ended.nack is None]
         nacks = [(ended.delivery, ended.nack) for ended in batch if ended.nack is not None]
         if acks:
@@ -84,7 +112,7 @@ class Settler:
             results = await self._connection.run(self._core.nack_each(nacks))
             errors = [ended.error for ended in batch if ended.nack is not None]
             for (delivery, nack), error, (outcome, due_ms) in zip(nacks, errors, results, strict=True):
-                log_failure(delivery, nack, error, outcome, due_ms, of=self._core.max_attempts(delivery), again=again)
+                log_failure(delivery, nack, error, outcome, due_ms, of=self._max_attempts(delivery), again=again)
         for ended in batch:
             self._on_settled(ended.delivery)
 
@@ -99,10 +127,17 @@ class Settler:
                 apart.create_task(self._settle_apart(shard))
             self._apart[shard].append(self._log_unsettled(ended))
 
+    def _max_attempts(self, delivery: Delivery) -> int | None:
+        """How often the message may be delivered, by its own limit or the policy by which it is nacked."""
+        if delivery.max_retries is not None:
+            return delivery.max_retries + 1
+        layout = self._core.topics.recall(delivery.topic)
+        return layout.policy.max_retries + 1 if layout else None
+
     def _log_unsettled(self, ended: _Ended) -> _Ended:
         """Logs a failure that the server has not heard of yet: this process may end before it can settle it."""
         if ended.nack:
-            log_unsettled(ended.delivery, ended.nack, ended.error, of=self._core.max_attempts(ended.delivery))
+            log_unsettled(ended.delivery, ended.nack, ended.error, of=self._max_attempts(ended.delivery))
         return ended._replace(error=None)
 
     async def _settle_apart(self, shard: tuple[str, str]) -> None:

@@ -13,6 +13,7 @@ from typing import NoReturn, TypeVar
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import InvalidInput
 from lisa_common.logs import event
+from lisa_common.observing.health import Health
 from lisa_common.protocol.marking import MARKING
 from lisa_common.validation import Duration, check_int, check_name, duration_ms
 from lisa_consumer.core import Core
@@ -87,6 +88,8 @@ class Worker:
         self._routes: dict[str, Route] = {}
         self._stopping = asyncio.Event()
         self._drain_until = 0.0
+        self.health = Health()
+        """Whether this worker comes round, and reads and settles; `lisa-consumer run --metrics` serves it."""
 
     @property
     def name(self) -> str:
@@ -161,6 +164,7 @@ class Worker:
                 settings=self.settings,
                 stopping=self._stopping,
                 renewing=renewing,
+                health=self.health,
             )
             logger.info(
                 "worker %s of group %s reads %s",

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
@@ -12,6 +13,8 @@ from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import LisaError
 from lisa_common.logs import event
+from lisa_common.observing.health import Health
+from lisa_manager import metrics
 from lisa_manager.jobs.adopter import Adopter
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.drainer import Drainer
@@ -37,21 +40,53 @@ _TURNS = 1_000
 _SCRIPTS_S = 1.0
 """Users who may not load scripts wait up to this long after a flush. A check costs the server a few microseconds."""
 
+_ASKING = "scripts"
+"""The job that asks the server something at each turn, most often of all."""
+
+_SILENT_S = 5 * _SCRIPTS_S
+"""After this long without an answer to that job, the manager is not ready."""
+
 _STABLE_S = 10.0
 """A loop that has run for this long restarts with the shortest backoff again."""
 
 
 def serve(settings: ManagerSettings) -> None:
-    """Runs a manager until SIGTERM or SIGINT. Any number may run in parallel; killing any of them loses nothing."""
+    """Runs a manager until SIGTERM or SIGINT. Any number may run in parallel; killing any of them loses nothing.
+
+    Serves its metrics and health if the settings say where. Raises MissingExtra if that needs more packages.
+    """
 
     async def main() -> None:
         manager = Manager(settings)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, manager.stop)
-        await manager.run()
+        with _observed(settings, manager.health):
+            await manager.run()
 
     asyncio.run(main())
+
+
+@contextmanager
+def _observed(settings: ManagerSettings, health: Health) -> Iterator[None]:
+    """Serves metrics and health, and samples the keys, where the settings say so."""
+    if settings.metrics is None:
+        yield
+        return
+    metrics.register()
+    # Imported here, as only this needs the extra.
+    from lisa_common.observing import prometheus  # noqa: PLC0415
+    from lisa_common.observing.server import serving  # noqa: PLC0415
+    from lisa_manager.sampler import Sampler  # noqa: PLC0415
+
+    registry = prometheus.default()
+    with Sampler(settings).running() as sampler:
+        registry.register(sampler)
+        try:
+            with serving(settings.metrics, registry, health):
+                yield
+        finally:
+            registry.unregister(sampler)
 
 
 class Manager:
@@ -76,6 +111,10 @@ class Manager:
         self._drainer = Drainer(self._connection, self._discoverer)
         self._loader = Loader(self._connection)
         self._problems = ProblemLog(logger)
+        self._answered = False
+        self._answered_at = time.monotonic()
+        self.health = Health()
+        """Whether this manager comes round, its promoter looks, and its server answers."""
         self._stopping = asyncio.Event()
         self._turns: set[asyncio.Task[None]] = set()
         """Running turns of jobs."""
@@ -89,6 +128,8 @@ class Manager:
         async with self._connection:
             await self._check_server()
             scheduler = self._schedule()
+            self.health.check("promoter", self._promoter.find_problem)
+            self.health.check("server", self._find_server_problem)
             loops = [
                 asyncio.create_task(self._keep_running(name, loop), name=name)
                 for name, loop in {
@@ -97,6 +138,7 @@ class Manager:
                     "adopt": self._adopter.run,
                 }.items()
             ]
+            loops.append(asyncio.create_task(self.health.run(self._beat), name="health"))
             try:
                 await self._stopping.wait()
             finally:
@@ -128,6 +170,7 @@ class Manager:
         except LisaError as error:
             self._problems.report("scripts", error, job="scripts")
         await self._discover()
+        self._answered, self._answered_at = True, time.monotonic()
         count = len(self._table.shards)
         logger.info("manager serves %d shards", count, extra=event("manager_started", shards=count))
 
@@ -153,15 +196,29 @@ class Manager:
             self._turns.add(task)
             task.add_done_callback(self._turns.discard)
         try:
-            await turn()
+            with metrics.turn(name):
+                await turn()
         except asyncio.CancelledError:
             # The scheduler cancels running turns when it shuts down, and would log this as an error.
             if not self._stopping.is_set():
                 raise
         except Exception as error:  # noqa: BLE001 - no error may stop the other jobs or the next turn
             self._problems.report(name, error, job=name)
+            if name == _ASKING:
+                self._answered = False
         else:
             self._problems.resolve(name)
+            if name == _ASKING:
+                self._answered, self._answered_at = True, time.monotonic()
+
+    def _find_server_problem(self) -> str:
+        silent_s = time.monotonic() - self._answered_at
+        return "" if self._answered and silent_s < _SILENT_S else f"no answer for {silent_s:.0f} s"
+
+    def _beat(self) -> None:
+        if not self._table.shards:
+            # There is nothing to promote, and the promoter sleeps until there is.
+            metrics.note_turn("promote")
 
     async def _discover(self) -> None:
         await self._discoverer.turn()

@@ -10,6 +10,7 @@ from lisa_common.errors import OF_THE_SERVER
 from lisa_common.logs import event
 from lisa_common.protocol import managing
 from lisa_common.protocol.managing import Reclaimed
+from lisa_manager.metrics import METRICS
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.settings import ManagerSettings
 from lisa_manager.shard_table import ShardTable, WatchedShard
@@ -98,6 +99,8 @@ class Reclaimer:
         self._problems.resolve(subject)
         if step.count:
             self.reclaimed += step.count
+            METRICS.count("lisa_reclaimed_total", by=step.count)
+            METRICS.count("lisa_garbage_total", "abandoned", by=step.garbage)
             logger.info(
                 "reclaimed %d deliveries of group %s of %s: %d to retry, %d garbage, %d no longer wanted, %d unbegun",
                 *(step.count, group, shard.tag, step.retry, step.garbage, step.gone, step.released),

@@ -8,6 +8,7 @@ from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.managing import Swept
 from lisa_manager.jobs.batches import Batches
+from lisa_manager.metrics import METRICS
 from lisa_manager.settings import ManagerSettings
 from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
 
@@ -67,6 +68,9 @@ class Sweeper:
 
     def _count(self, shard: WatchedShard, swept: Swept) -> None:
         self.expired += swept.expired
+        METRICS.count("lisa_expired_total", by=swept.expired)
+        if shard.policy.on_expire == "garbage":
+            METRICS.count("lisa_garbage_total", "expired", by=swept.expired)
         if swept.expired:
             fields = event("messages_expired", **shard.place, count=swept.expired)
             logger.info("expired %d messages of %s", swept.expired, shard.tag, extra=fields)
