@@ -227,9 +227,7 @@ class Core:
         """Nacks deliveries, each with a nack of its own. Result: for each the outcome, and a retry's due time in ms."""
         by_place = {delivery.place: nack for delivery, nack in nacks}
 
-        def calls(
-            keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]
-        ) -> Call[list[tuple[NackOutcome, int | None]]]:
+        def calls(keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[Any]:
             chosen = [by_place[delivery.place] for delivery in batch]
             return consuming.nack(keys, self.group, chosen, policy)
 

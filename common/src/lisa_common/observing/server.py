@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from lisa_common.errors import InvalidInput
+from lisa_common.logs import event
 from lisa_common.observing.health import Health
 from lisa_common.validation import read_address
 
@@ -36,7 +37,8 @@ def serving(address: str, registry: Any, health: Health) -> Iterator[int]:
     thread = threading.Thread(target=server.serve_forever, name="lisa-metrics", daemon=True)
     thread.start()
     shown = f"[{host}]" if ":" in host else host or "0.0.0.0"  # noqa: S104 - what the user asked for
-    logger.info("serving metrics at http://%s:%d/metrics", shown, server.server_port)
+    fields = event("metrics_served", host=host, port=server.server_port)
+    logger.info("serving metrics at http://%s:%d/metrics", shown, server.server_port, extra=fields)
     try:
         yield server.server_port
     finally:
@@ -70,9 +72,9 @@ class _Server(ThreadingHTTPServer):
         """Logs what went wrong with one request; http.server prints it."""
         error = sys.exception()
         if isinstance(error, OSError):
-            logger.debug("a client of the metrics went away: %s", error)
+            logger.debug("a client of the metrics went away: %s", error, extra=event("scrape_ended", error=str(error)))
         else:
-            logger.error("cannot answer a request for metrics", exc_info=error)
+            logger.error("cannot answer a request for metrics", exc_info=error, extra=event("scrape_failed"))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -109,4 +111,4 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as in http.server
         """Logs requests for debugging only; http.server prints them."""
-        logger.debug(format, *args)
+        logger.debug(format, *args, extra=event("scrape_answered"))

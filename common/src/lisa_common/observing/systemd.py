@@ -5,6 +5,8 @@ import math
 import os
 import socket
 
+from lisa_common.logs import event
+
 __all__ = ["NOTIFY_SOCKET", "Notifier"]
 
 logger = logging.getLogger(__name__)
@@ -48,7 +50,8 @@ class Notifier:
                 speaker.settimeout(0)
                 speaker.sendto(text.encode(), address)
         except OSError as error:
-            logger.debug("cannot say %s to the service manager: %s", text, error)
+            fields = event("notify_failed", error=str(error))
+            logger.debug("cannot say %s to the service manager: %s", text, error, extra=fields)
 
 
 def _watchdog_s() -> float:
