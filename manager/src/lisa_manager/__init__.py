@@ -15,6 +15,7 @@ from lisa_manager.admin.problem import Kind, Problem
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.status import BUCKETS, GroupStatus, TopicSizes, TopicStatus
 from lisa_manager.admin.topics import DEFAULT, Dropped
+from lisa_manager.admin.traffic import TopicTraffic
 from lisa_manager.server_checks import Health
 from lisa_manager.settings import ManagerSettings
 
@@ -52,4 +53,5 @@ __all__ = [
     "Topic",
     "TopicSizes",
     "TopicStatus",
+    "TopicTraffic",
 ]

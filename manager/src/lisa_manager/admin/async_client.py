@@ -12,7 +12,7 @@ from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutco
 from lisa_common.protocol.registry import Topic
 from lisa_common.settings import Settings
 from lisa_common.validation import Duration
-from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, status, topics
+from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, status, topics, traffic
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.check import CheckReport
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
@@ -21,6 +21,7 @@ from lisa_manager.admin.queries import existing
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.status import TopicSizes, TopicStatus
 from lisa_manager.admin.topics import Dropped
+from lisa_manager.admin.traffic import TopicTraffic
 from lisa_manager.jobs import loader
 from lisa_manager.server_checks import Health, examine
 from lisa_manager.settings import ManagerSettings
@@ -46,6 +47,10 @@ class AsyncAdmin:
     async def status(self, topic: str | None = None) -> list[TopicStatus]:
         """See `Admin.status`."""
         return await self._run(status.read_status(self._prefix, topic))
+
+    async def traffic(self, topic: str | None = None) -> list[TopicTraffic]:
+        """See `Admin.traffic`."""
+        return await self._run(traffic.read_traffic(self._prefix, topic))
 
     async def find(self, topic: str, id: str) -> Found | None:
         """See `Admin.find`."""

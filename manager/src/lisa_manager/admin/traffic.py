@@ -7,7 +7,7 @@ from typing import Any
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, text_of
 from lisa_common.protocol.call import Call, Each, Flow, command
-from lisa_manager.admin.queries import chunks, fields_of, first_error, list_layouts
+from lisa_manager.admin.queries import chunks, existing, fields_of, first_error, list_layouts
 
 __all__ = ["TopicTraffic", "read_traffic"]
 
@@ -25,9 +25,12 @@ class TopicTraffic:
     """Entries that each group has read or passed; groups of which the server does not know it are missing."""
 
 
-def read_traffic(prefix: str) -> Flow[list[TopicTraffic]]:
-    """The counters of all topics, by name, but those of damaged shards. Two commands for each shard."""
-    layouts = yield from list_layouts(prefix)
+def read_traffic(prefix: str, topic: str | None = None) -> Flow[list[TopicTraffic]]:
+    """The counters of one topic or of all, by name, but those of damaged shards. Two commands for each shard.
+
+    Raises UnknownTopic.
+    """
+    layouts = (yield from list_layouts(prefix)) if topic is None else [(yield from existing(prefix, topic))]
     by_topic = {layout.topic: TopicTraffic(layout.topic) for layout in layouts}
     for shards in chunks([keys for layout in layouts for keys in layout.served], _SHARDS_AT_ONCE):
         replies = yield Each(call for keys in shards for call in (_added(keys), _read(keys)))
