@@ -52,6 +52,8 @@ def add_families(metrics: Sequence[Metric], registry: CollectorRegistry | None) 
         for metric in metrics:
             if metric.name not in _families:
                 _families[metric.name] = _family(metric)
+                for value in metric.values:
+                    _families[metric.name].labels(value)
             if metric.name not in present:
                 target.register(_families[metric.name])
                 present.add(metric.name)

@@ -52,7 +52,7 @@ def promote(keys: ShardKeys, *, limit: int, now_ms: Arg = "", with_lags: bool = 
         if sum(many for _, many in times) > 2 * limit:
             raise ValueError(f"a script must promote at most {limit} of each set")
         # A clock that was set back makes nothing early; a time before 1970 is not Lisa's.
-        lags = [max(0, now - due_ms) for due_ms, many in times if due_ms > 0 for _ in range(many)]
+        lags = tuple(max(0, now - due_ms) for due_ms, many in times if due_ms > 0 for _ in range(many))
         return Promoted(now, count, next_due if next_due >= 0 else None, bool(full), lags)
 
     return script(
