@@ -24,11 +24,13 @@ def count_deliveries(deliveries: Sequence[Delivery], now_ms: int) -> None:
     if not METRICS.on or not deliveries:
         return
     place = deliveries[0].topic, deliveries[0].group
-    first = sum(delivery.attempt == 1 and delivery.entry.group is None for delivery in deliveries)
+    first = sum([delivery.attempt == 1 and delivery.entry.group is None for delivery in deliveries])
     METRICS.count("lisa_deliveries_total", *place, "first", by=first)
     METRICS.count("lisa_deliveries_total", *place, "again", by=len(deliveries) - first)
-    # A server whose clock was set back has delivered nothing early.
-    lags = [max(0, now_ms - delivery.due_ms) / 1000 for delivery in deliveries]
+    lags = [(now_ms - delivery.due_ms) / 1000 for delivery in deliveries]
+    if min(lags) < 0:
+        # A server whose clock was set back has delivered nothing early.
+        lags = [max(0.0, lag) for lag in lags]
     METRICS.observe("lisa_delivery_lag_seconds", lags, *place)
 
 
@@ -60,12 +62,11 @@ class HandlerTimes:
         self._running = 0
 
     def add(self, topic: str, outcome: str, took_s: float) -> None:
-        """Adds the duration of one handler."""
-        if METRICS.on:
-            times = self._times[topic, outcome]
-            times.append(took_s)
-            if len(times) >= _AT_ONCE:
-                self._flush(topic, outcome)
+        """Adds the duration of one handler. Call it while metrics are on."""
+        times = self._times[topic, outcome]
+        times.append(took_s)
+        if len(times) >= _AT_ONCE:
+            self._flush(topic, outcome)
 
     def flush(self, running: int) -> None:
         """Counts all durations, and how many handlers run now."""

@@ -17,7 +17,7 @@ from lisa_consumer.core import Core, ReadResult
 from lisa_consumer.fetcher import Fetcher
 from lisa_consumer.handler import Route, nack_of
 from lisa_consumer.leases import Leases
-from lisa_consumer.metrics import HandlerTimes
+from lisa_consumer.metrics import METRICS, HandlerTimes
 from lisa_consumer.queues import Queues
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.settler import Settler
@@ -139,7 +139,7 @@ class Runner:
             self._changed.set()
 
     async def _call(self, route: Route, delivery: Delivery) -> Nack | None:
-        span = self._spans.start(delivery)
+        span = self._spans.start(delivery) if self._spans.on else None
         began = time.monotonic()
         failure: BaseException | None = None
         nack, outcome = None, "ok"
@@ -159,8 +159,10 @@ class Runner:
             outcome = "rejected" if nack.rejected else "failed"
         took_s = time.monotonic() - began
         self._windows[delivery.topic].observe(took_s)
-        self._times.add(delivery.topic, outcome, took_s)
-        self._spans.end(span, delivery, outcome, took_s, failure)
+        if METRICS.on:
+            self._times.add(delivery.topic, outcome, took_s)
+        if span is not None:
+            self._spans.end(span, delivery, outcome, took_s, failure)
         return nack
 
     def _drop(self, delivery: Delivery) -> None:

@@ -58,10 +58,7 @@ class AsyncProducer:
         message = Message(
             body=body, delay=delay, at=at, id=id, ttl=ttl, max_retries=max_retries, priority=priority, headers=headers
         )
-        return await self._coalescer.run(
-            topic,
-            self._send(topic, message, confirm),
-        )
+        return await self._coalescer.run(topic, self._send(topic, message, confirm))
 
     async def send_many(
         self,

@@ -71,10 +71,7 @@ class Producer:
         message = Message(
             body=body, delay=delay, at=at, id=id, ttl=ttl, max_retries=max_retries, priority=priority, headers=headers
         )
-        return self._coalescer.run(
-            topic,
-            self._send(topic, message, confirm),
-        )
+        return self._coalescer.run(topic, self._send(topic, message, confirm))
 
     def send_many(
         self,

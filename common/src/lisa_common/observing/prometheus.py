@@ -31,8 +31,9 @@ class _BatchHistogram(Histogram):
     def observe_many(self, amounts: Sequence[float]) -> None:
         """As `observe` of each."""
         bounds = self._upper_bounds
-        if len(amounts) == 1:
-            self._buckets[bisect_left(bounds, amounts[0])].inc(1)
+        lowest = bisect_left(bounds, min(amounts))
+        if lowest == bisect_left(bounds, max(amounts)):
+            self._buckets[lowest].inc(len(amounts))
         else:
             for at, count in Tally([bisect_left(bounds, amount) for amount in amounts]).items():
                 self._buckets[at].inc(count)
