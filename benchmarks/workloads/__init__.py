@@ -12,6 +12,7 @@ from benchmarks.workloads import (
     idle,
     lag,
     nodes,
+    observing,
     peers,
     roundtrip,
     scaling,
@@ -34,5 +35,6 @@ WORKLOADS: dict[str, Callable[[Bench], None]] = {
     "blocking": blocking.blocking,
     "growth": growth.growth,
     "lag": lag.lag,
+    "observing": observing.observing,
     "peers": peers.peers,
 }

@@ -19,7 +19,7 @@ from lisa_consumer.events import delivery_event
 from lisa_consumer.fetcher import Fetcher
 from lisa_consumer.handler import Route, nack_of
 from lisa_consumer.leases import Leases
-from lisa_consumer.metrics import HandlerTimes
+from lisa_consumer.metrics import METRICS, HandlerTimes
 from lisa_consumer.queues import Queues
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.settler import Settler
@@ -142,7 +142,7 @@ class Runner:
             self._changed.set()
 
     async def _call(self, route: Route, delivery: Delivery) -> tuple[Nack | None, BaseException | None]:
-        span = self._spans.start(delivery)
+        span = self._spans.start(delivery) if self._spans.on else None
         began = time.monotonic()
         failure: BaseException | None = None
         nack, outcome = None, "ok"
@@ -160,9 +160,12 @@ class Runner:
             outcome = "rejected" if nack.rejected else "failed"
         took_s = time.monotonic() - began
         self._windows[delivery.topic].observe(took_s)
-        self._times.add(delivery.topic, outcome, took_s)
-        self._spans.end(span, delivery, outcome, took_s, failure)
-        return nack, failure
+        if METRICS.on:
+            self._times.add(delivery.topic, outcome, took_s)
+        if span is not None:
+            self._spans.end(span, delivery, outcome, took_s, failure)
+        # That it was cancelled says all; a traceback would only show where.
+        return nack, None if outcome == "cancelled" else failure
 
     def _drop(self, delivery: Delivery) -> None:
         self._leases.drop(delivery)

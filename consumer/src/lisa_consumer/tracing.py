@@ -20,6 +20,8 @@ class HandlerSpans:
 
     def __init__(self, core: Core, most_per_s: int) -> None:
         self._tracing = tracing.ask()
+        self.on = self._tracing is not None
+        """Whether anything listens."""
         self._core = core
         self._group = core.group
         self._most_per_s = most_per_s
@@ -45,7 +47,7 @@ class HandlerSpans:
 
     def end(self, span: Any, delivery: Delivery, outcome: str, took_s: float, error: BaseException | None) -> None:
         """Ends a span of `start`."""
-        if span is None or self._tracing is None:
+        if self._tracing is None:
             return
         self._tracing.end(span, error)
         if trace_id := self._tracing.trace_id(span):

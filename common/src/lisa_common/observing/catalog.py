@@ -47,6 +47,8 @@ class Metric(NamedTuple):
     help: str
     buckets: tuple[float, ...] = ()
     """Upper bounds of a histogram, in seconds, without infinity."""
+    values: tuple[str, ...] = ()
+    """Values of the only label that are known beforehand: their series exist from the start."""
     sampled: bool = False
     """Whether it is read from the keys at times; programs count the others as they work."""
 
@@ -104,13 +106,18 @@ METRICS: Final = (
     Metric(
         *("lisa_garbage_total", Kind.COUNTER, _MANAGER, ("reason",)),
         "Copies that this manager made garbage: abandoned or expired. Consumers count theirs as settled.",
+        values=("abandoned", "expired"),
     ),
     Metric(
         *("lisa_manager_turn_seconds", Kind.HISTOGRAM, _MANAGER, ("job",)),
         "Duration of a turn of a job that did not fail.",
         _DURATIONS,
     ),
-    Metric("lisa_manager_errors_total", Kind.COUNTER, _MANAGER, ("job",), "Turns of a job that failed."),
+    Metric(
+        *("lisa_manager_errors_total", Kind.COUNTER, _MANAGER, ("job",)),
+        "Turns of a job that failed.",
+        values=("promote", "reclaim", "trim", "sweep", "discover", "drain", "scripts", "sample"),
+    ),
     Metric(
         *("lisa_manager_last_turn_timestamp_seconds", Kind.GAUGE, _MANAGER, ("job",)),
         "When a job last ended a turn without an error, in seconds since 1970.",
@@ -147,6 +154,7 @@ METRICS: Final = (
     Metric(
         *("lisa_settled_total", Kind.COUNTER, _CONSUMER, ("outcome",)),
         "Settled deliveries by outcome: acked, late, stale, retry, garbage, released, dropped or gone.",
+        values=("acked", "late", "stale", "retry", "garbage", "released"),
     ),
     Metric(
         *("lisa_handler_seconds", Kind.HISTOGRAM, _CONSUMER, (*_GROUPED, "outcome")),

@@ -31,12 +31,25 @@ class _BatchHistogram(Histogram):
     def observe_many(self, amounts: Sequence[float]) -> None:
         """As `observe` of each."""
         bounds = self._upper_bounds
-        if len(amounts) == 1:
-            self._buckets[bisect_left(bounds, amounts[0])].inc(1)
+        lowest = bisect_left(bounds, min(amounts))
+        if lowest == bisect_left(bounds, max(amounts)):
+            self._buckets[lowest].inc(len(amounts))
         else:
             for at, count in Tally([bisect_left(bounds, amount) for amount in amounts]).items():
                 self._buckets[at].inc(count)
         self._sum.inc(sum(amounts))
+
+    def observe_since(self, now_ms: int, times_ms: Sequence[int]) -> None:
+        """As `observe` of the seconds since each of these times; a time to come counts as now."""
+        bounds = self._upper_bounds
+        newest = max(times_ms)
+        at = bisect_left(bounds, (now_ms - newest) / 1000)
+        if newest <= now_ms and at == bisect_left(bounds, (now_ms - min(times_ms)) / 1000):
+            # Mostly all are in one bucket.
+            self._buckets[at].inc(len(times_ms))
+            self._sum.inc((now_ms * len(times_ms) - sum(times_ms)) / 1000)
+        else:
+            self.observe_many([max(0, now_ms - time_ms) / 1000 for time_ms in times_ms])
 
     def exemplify(self, amount: float, trace_id: str) -> None:
         """Sets the exemplar of the bucket of an amount, which is counted elsewhere."""
@@ -52,6 +65,8 @@ def add_families(metrics: Sequence[Metric], registry: CollectorRegistry | None) 
         for metric in metrics:
             if metric.name not in _families:
                 _families[metric.name] = _family(metric)
+                for value in metric.values:
+                    _families[metric.name].labels(value)
             if metric.name not in present:
                 target.register(_families[metric.name])
                 present.add(metric.name)

@@ -38,11 +38,11 @@ class Promoted:
     next_due_ms: int | None
     more: bool
     """Whether a batch was full, so that more may be due."""
-    lags_ms: Sequence[float] = ()
-    """How long each had been due, if asked for."""
+    dues_ms: Sequence[int] = ()
+    """When each was due, if asked for."""
 
 
-def promote(keys: ShardKeys, *, limit: int, now_ms: Arg = "", with_lags: bool = False) -> Call[Promoted]:
+def promote(keys: ShardKeys, *, limit: int, now_ms: Arg = "", with_dues: bool = False) -> Call[Promoted]:
     """Moves due messages to the ready stream."""
 
     def decode(reply: Any) -> Promoted:
@@ -51,9 +51,9 @@ def promote(keys: ShardKeys, *, limit: int, now_ms: Arg = "", with_lags: bool = 
         times = [(whole_ms(due), number(count)) for due, count in pairs(dues)]
         if sum(many for _, many in times) > 2 * limit:
             raise ValueError(f"a script must promote at most {limit} of each set")
-        # A clock that was set back makes nothing early; a time before 1970 is not Lisa's.
-        lags = [max(0, now - due_ms) for due_ms, many in times if due_ms > 0 for _ in range(many)]
-        return Promoted(now, count, next_due if next_due >= 0 else None, bool(full), lags)
+        # A time before 1970 is not Lisa's.
+        dues_ms = tuple(due_ms for due_ms, many in times if due_ms > 0 for _ in range(many))
+        return Promoted(now, count, next_due if next_due >= 0 else None, bool(full), dues_ms)
 
     return script(
         "promote",
@@ -61,7 +61,7 @@ def promote(keys: ShardKeys, *, limit: int, now_ms: Arg = "", with_lags: bool = 
         decode=decode,
         now_ms=now_ms,
         limit=limit,
-        dues=int(with_lags),
+        dues=int(with_dues),
     )
 
 

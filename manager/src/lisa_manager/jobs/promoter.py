@@ -211,14 +211,14 @@ class Promoter:
     async def _promote(self, shards: Shards) -> None:
         limit = self._settings.promote_batch
         results = await self._batches.call_each(
-            shards, lambda shard: managing.promote(shard.keys, limit=limit, with_lags=METRICS.on)
+            shards, lambda shard: managing.promote(shard.keys, limit=limit, with_dues=METRICS.on)
         )
         now = self._table.clock()
         for shard, promoted in results:
             self._clock_of(shard).see(promoted.now_ms, now)
             self.promoted += promoted.count
             METRICS.count("lisa_promoted_total", by=promoted.count)
-            METRICS.observe("lisa_promotion_lag_seconds", [ms / 1000 for ms in promoted.lags_ms], shard.keys.topic)
+            METRICS.observe_since("lisa_promotion_lag_seconds", promoted.now_ms, promoted.dues_ms, shard.keys.topic)
             self._was_busy = self._was_busy or (promoted.count > 0 and not promoted.more)
             next_due_ms = math.inf if promoted.next_due_ms is None else promoted.next_due_ms
             self._plan(shard, promoted.now_ms if promoted.more else next_due_ms, now)
