@@ -6,14 +6,14 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import promql_parser as promql
 import pytest
-import yaml
 
 from lisa_common.observing.catalog import METRICS, Kind
 from lisa_manager.monitoring import read_alerts, read_dashboard
+from support.board import Expression, alert_expressions, board_expressions, rules
 from support.commands import Commands
 
 _HERE = Path(__file__).parent
@@ -45,28 +45,6 @@ def _exported() -> dict[str, set[str]]:
         else:
             found[metric.name] = labels
     return found
-
-
-class _Expression(NamedTuple):
-    where: str
-    text: str
-    legend: str = ""
-
-
-def _of_board() -> Iterator[_Expression]:
-    for panel in json.loads(read_dashboard())["panels"]:
-        for target in panel.get("targets", ()):
-            text = target["expr"].replace("$__rate_interval", "5m")
-            yield _Expression(panel["title"], re.sub(r"\$(topic|group)\b", ".*", text), target["legendFormat"])
-
-
-def _of_alerts() -> Iterator[_Expression]:
-    for rule in _rules():
-        yield _Expression(rule["alert"], rule["expr"], " ".join(rule["annotations"].values()))
-
-
-def _rules() -> list[Any]:
-    return [rule for group in yaml.safe_load(read_alerts())["groups"] for rule in group["rules"]]
 
 
 def _children(node: Any) -> list[Any]:
@@ -105,11 +83,11 @@ def _labels(node: Any, exported: dict[str, set[str]]) -> set[str]:
     return set().union(*(_labels(part, exported) for part in parts if part is not None))
 
 
-_EXPRESSIONS = [*_of_board(), *_of_alerts()]
+_EXPRESSIONS = [*board_expressions(), *alert_expressions()]
 
 
 @pytest.mark.parametrize("expression", _EXPRESSIONS, ids=[f"{n} {each.where}" for n, each in enumerate(_EXPRESSIONS)])
-def test_an_expression_asks_for_what_there_is(expression: _Expression) -> None:
+def test_an_expression_asks_for_what_there_is(expression: Expression) -> None:
     """Metrics, labels to match, to aggregate by and to match on, and labels in legends and texts."""
     tree = promql.parse(expression.text)
     labels = _labels(tree, _exported())
@@ -178,9 +156,9 @@ def test_commands_print_both(redis_url: str, prefix: str) -> None:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool; Debian has it in prometheus")
 def test_each_alert_fires_by_its_fault() -> None:
     """By promtool: rules that Prometheus takes, faults in tests/monitoring/alerts.yml, and a calm run."""
-    rules = Path(__file__).parents[2] / "manager/src/lisa_manager/monitoring/alerts.yml"
-    for words in (("check", "rules", rules), ("test", "rules", _HERE / "alerts.yml")):
+    file = Path(__file__).parents[2] / "manager/src/lisa_manager/monitoring/alerts.yml"
+    for words in (("check", "rules", file), ("test", "rules", _HERE / "alerts.yml")):
         ran = subprocess.run(["promtool", *words], capture_output=True, text=True, timeout=60)
         assert ran.returncode == 0, ran.stdout + ran.stderr
     faults = (_HERE / "alerts.yml").read_text("utf-8")
-    assert [rule["alert"] for rule in _rules() if faults.count(rule["alert"]) == 0] == []
+    assert [rule["alert"] for rule in rules() if faults.count(rule["alert"]) == 0] == []
