@@ -41,7 +41,7 @@ _LOGARITHMIC = ("Delivery lag", "Promotion lag", "Turns")
 
 def _name(expression: Expression, labels: dict[str, str]) -> str:
     text = expression.legend
-    for label in ("topic", "group", "state", "outcome", "reason", "job", "exported_job"):
+    for label in ("topic", "group", "state", "outcome", "reason", "turn"):
         text = text.replace(f"{{{{{label}}}}}", labels.get(label, ""))
     return " ".join(text.split())
 

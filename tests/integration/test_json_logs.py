@@ -19,7 +19,7 @@ from support import Server, wait_until, wait_until_async
 from support.processes import Process, Programs
 from support.running import new_worker, working
 
-_FAILING = "support.programs.failing_worker:worker"
+_FAILING = "support.programs.raising_worker:worker"
 
 
 @pytest.fixture

@@ -79,6 +79,11 @@ def _labels(node: Any, exported: dict[str, set[str]]) -> set[str]:
         assert matching <= left, f"the left side has no {matching - left}"
         assert matching <= right, f"the right side has no {matching - right}"
         return left or right
+    if isinstance(node, promql.Call) and node.func.name == "label_replace":
+        series, added, _, source, _ = node.args
+        inner = _labels(series, exported)
+        assert source.val in inner, f"there is no {source.val} to take {added.val} from"
+        return inner | {added.val}
     parts = [getattr(node, "expr", None), getattr(node, "vector_selector", None), *getattr(node, "args", ())]
     return set().union(*(_labels(part, exported) for part in parts if part is not None))
 
