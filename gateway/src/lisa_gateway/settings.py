@@ -1,0 +1,33 @@
+"""Settings of a gateway."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field, field_validator
+
+from lisa_common.settings import Settings
+from lisa_common.validation import check_name
+
+__all__ = ["GatewaySettings"]
+
+
+class GatewaySettings(Settings):
+    """Settings of a gateway, and those of all programs."""
+
+    table: ClassVar[str] = "gateway"
+
+    listen: Annotated[
+        str, Field(description="address to serve: host:port, [v6]:port, port 0 for any, or unix:/path")
+    ] = "127.0.0.1:8080"
+    group: Annotated[str, Field(description="the consumer group of requests that name none")] = "http"
+    drain_s: Annotated[
+        float, Field(ge=0, le=3_600, description="how long requests may take after SIGTERM, in seconds")
+    ] = 30.0
+    patience_s: Annotated[
+        float,
+        Field(ge=0, le=60, description="how long a request retries while the server is away, in seconds"),
+    ] = 1.0
+
+    @field_validator("group")
+    @classmethod
+    def _group_is_a_name(cls, value: str) -> str:
+        return check_name("group", value)
