@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from starlette.applications import Starlette
 
 from lisa_gateway import health
+from lisa_gateway.camellia import interface
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.settings import GatewaySettings
 
@@ -19,7 +20,7 @@ def app(settings: GatewaySettings | None = None) -> Starlette:
     `lifespan(application)` in that of the outer application; then polls end and connections close with it.
     """
     gateway = Gateway(settings or GatewaySettings.load())
-    application = Starlette(routes=[*health.routes(gateway)], lifespan=lifespan)
+    application = Starlette(routes=[*health.routes(gateway), *interface.routes(gateway)], lifespan=lifespan)
     application.state.gateway = gateway
     return application
 
