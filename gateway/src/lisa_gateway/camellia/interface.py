@@ -52,13 +52,16 @@ def routes(gateway: Gateway) -> list[Mount]:
         "/health/online": (_ANY, status.online),
         "/health/offline": (_ANY, status.offline),
     }
-    return [Mount("/camellia", app=_Interface(calls, status))]
+    return [Mount("/camellia", app=_Interface(calls, status, lambda: gateway.listen(monitor.count_managers)))]
 
 
 class _Interface:
     """An ASGI application that serves the calls by their paths."""
 
-    def __init__(self, calls: dict[str, tuple[frozenset[str], _Call]], status: ServiceStatus) -> None:
+    def __init__(
+        self, calls: dict[str, tuple[frozenset[str], _Call]], status: ServiceStatus, listen: Callable[[], None]
+    ) -> None:
+        self._listen = listen
         self._calls = calls
         self._status = status
 
@@ -67,6 +70,7 @@ class _Interface:
             # A WebSocket is refused before it is accepted.
             await send({"type": "websocket.close", "code": 1000, "reason": ""})
             return
+        self._listen()
         request = Request(scope, receive, send)
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         if path.startswith("/delayQueue/"):
