@@ -23,6 +23,8 @@ _START_S = 30.0
 _SPARE_S = 60.0
 _TICK_S = 0.1
 _KILL_AT = 0.5
+_GATES = 3
+"""Clients of each airport."""
 
 
 class _Stage:
@@ -36,6 +38,7 @@ class _Stage:
         self._ports = [_free_port(), _free_port()]
         self._gateways = [f"127.0.0.1:{port}" for port in self._ports]
         self._wire = Wire(self._gateways)
+        self._gates: list[str] = []
 
     def play(self, console: Console) -> bool:
         """Plays the day, and prints the ledger. Result: whether it balances."""
@@ -70,10 +73,12 @@ class _Stage:
         self._wait_for("manager", "manager serves")
         for number in (1, 2):
             self._wait_for(f"gateway-{number}", "gateway listens")
-        self._gates = [f"gate-{airport}" for airport in AIRPORTS]
         for airport, command in zip(AIRPORTS, _gate_commands(), strict=True):
-            journal = str(self._journals / f"gate-{airport}.jsonl")
-            self._processes.start(f"gate-{airport}", [*command, journal, airport, *self._gateways])
+            for number in range(_GATES):
+                name = f"gate-{airport}-{number + 1}"
+                journal = str(self._journals / f"{name}.jsonl")
+                self._processes.start(name, [*command, journal, airport, *self._gateways])
+                self._gates.append(name)
         airline = [sys.executable, "-m", "demo.http.airline", str(self._journals / "airline.jsonl")]
         self._processes.start("airline", [*airline, str(self._day.date), str(self._day.seconds), *self._gateways])
 

@@ -28,8 +28,8 @@ class Ledger:
 
     def lines(self) -> Iterator[str]:
         """The ledger as text."""
-        ends = self.ends
-        yield f"  sent        {self.sent} = {ends[_ACKED]} acked + {ends[_DELETED]} cancelled + {ends[_GIVEN_UP]} given up"
+        acked, cancelled, given_up = (self.ends[status] for status in (_ACKED, _DELETED, _GIVEN_UP))
+        yield f"  sent        {self.sent} = {acked} acked + {cancelled} cancelled + {given_up} given up"
         yield f"  sent anew   {self.sent_anew} late flights, under their ids"
         lags = sorted(self.lags_ms) or [0]
         p50, p99 = (lags[min(len(lags) - 1, len(lags) * share // 100)] for share in (50, 99))

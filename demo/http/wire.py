@@ -22,7 +22,7 @@ class Wire:
         self._gateways = gateways
 
     def call(self, name: str, **parameters: object) -> dict[str, Any]:
-        """Makes a POST until it is answered, with another code than 500. Sends and acks may be repeated, by their ids."""
+        """Makes a POST until the answer has another code than 500. Sends and acks may be repeated, by their ids."""
         return self._try(name, urlencode(parameters).encode())
 
     def get(self, name: str, **parameters: object) -> dict[str, Any]:
