@@ -93,9 +93,9 @@ class Process:
         """Its log so far."""
         return self._log.read_text("utf-8")
 
-    def wait_for(self, text: str) -> None:
+    def wait_for(self, text: str, timeout: float = 20) -> None:
         """Waits until its log has a text."""
-        wait_until(lambda: text in self.log or not self.runs, 20, what=f"{text!r} in {self._log.name}")
+        wait_until(lambda: text in self.log or not self.runs, timeout, what=f"{text!r} in {self._log.name}")
         assert text in self.log, self.log
 
     def kill(self) -> None:
@@ -119,6 +119,11 @@ class Process:
     def thaw(self) -> None:
         """Goes on after `freeze`."""
         self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def listens_at(self) -> str:
+        """The host and port on which a gateway says that it listens."""
+        return self.log.partition("gateway listens on ")[2].split()[0]
 
     @property
     def code(self) -> int | None:
@@ -152,7 +157,7 @@ class Programs:
     def manager(self, *options: str, url: str | None = None, environment: Mapping[str, str] | None = None) -> Process:
         """Starts a manager, and returns once it serves."""
         started = self._start(["lisa-manager", "run", "--housekeeping-s", "0.1", *options], url, environment)
-        started.wait_for("manager serves")
+        started.wait_for("manager serves", 60)
         return started
 
     def worker(
@@ -164,8 +169,14 @@ class Programs:
         started.wait_for(f"of group {group} reads")
         return started
 
-    def kill(self) -> None:
-        """Ends all programs."""
+    def gateway(self, *options: str, url: str | None = None) -> Process:
+        """Starts a gateway at a port of its own, and returns once it listens; see `Process.listens_at`."""
+        started = self._start(["lisa-gateway", "run", "--listen", "127.0.0.1:0", *options], url)
+        started.wait_for("gateway listens on ", 60)
+        return started
+
+    def close(self) -> None:
+        """Ends all programs, and makes sure that none has logged a traceback."""
         for process in self._started:
             if process.runs:
                 process.kill()

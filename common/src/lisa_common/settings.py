@@ -27,7 +27,7 @@ __all__ = ["MAX_CONNECTIONS", "MetricsAddress", "Settings"]
 MAX_CONNECTIONS = 64
 """Connections to each server, unless settings say otherwise."""
 
-_TABLES = ("producer", "consumer", "manager")
+_TABLES = ("producer", "consumer", "manager", "gateway")
 
 
 def _check_address(value: str) -> str:

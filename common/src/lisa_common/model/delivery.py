@@ -50,8 +50,10 @@ class Delivery(NamedTuple):
     """The entry, which fences acks."""
     shard: str = ""
     """The shard of the topic; empty if the topic has one shard."""
+    ttl_ms: int | None = None
+    """For how long after its own due time, `entry.due_ms`, the message may be delivered; None for ever."""
     max_retries: int | None = None
-    """The message's own limit of retries; None: the topic's policy decides."""
+    """The message's own limit; None for the topic's."""
 
     @property
     def alone(self) -> bool:
@@ -84,7 +86,9 @@ def delivery_of(keys: ShardKeys, group: str, entry: Entry, record: Record) -> De
     due_ms = entry.at_ms or record.due_ms
     return Delivery(
         *(keys.topic, group, entry.id or "", record.body, record.headers, entry.attempt, due_ms, record.sent_ms, entry),
-        *(keys.shard, record.max_retries),
+        keys.shard,
+        record.ttl_ms,
+        record.max_retries,
     )
 
 
