@@ -4,9 +4,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 
-from lisa_gateway import health
+from lisa_gateway import health, v1
+from lisa_gateway.access import Access, AccessMiddleware
 from lisa_gateway.gateway import Gateway
+from lisa_gateway.limits import BodyLimits
 from lisa_gateway.settings import GatewaySettings
 
 __all__ = ["app", "lifespan"]
@@ -19,7 +22,13 @@ def app(settings: GatewaySettings | None = None) -> Starlette:
     `lifespan(application)` in that of the outer application; then polls end and connections close with it.
     """
     gateway = Gateway(settings or GatewaySettings.load())
-    application = Starlette(routes=[*health.routes(gateway)], lifespan=lifespan)
+    middleware = [
+        Middleware(AccessMiddleware, Access(gateway.settings), public=("/health/live", "/health/ready")),
+        Middleware(BodyLimits, gateway.settings),
+    ]
+    application = Starlette(
+        routes=[*health.routes(gateway), v1.mount(gateway)], middleware=middleware, lifespan=lifespan
+    )
     application.state.gateway = gateway
     return application
 

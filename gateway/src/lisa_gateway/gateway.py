@@ -3,7 +3,7 @@
 import asyncio
 
 from lisa_common.settings import Settings
-from lisa_consumer import ConsumerSettings
+from lisa_consumer import AsyncSettler, ConsumerSettings
 from lisa_gateway.settings import GatewaySettings
 from lisa_manager import AsyncAdmin
 from lisa_producer import AsyncProducer, ProducerSettings
@@ -24,10 +24,12 @@ class Gateway:
         self.consumer_settings = ConsumerSettings(**shared, patience_s=settings.patience_s)
         self.producer = AsyncProducer(settings=self.producer_settings)
         self.admin = AsyncAdmin(settings=settings, patience_s=settings.patience_s)
+        self.settler = AsyncSettler(settings=self.consumer_settings)
         self.stopping = asyncio.Event()
 
     async def close(self) -> None:
         """Ends all polls with an empty answer, releases what is unsent, and closes the connections."""
         self.stopping.set()
+        await self.settler.close()
         await self.producer.close()
         await self.admin.close()
