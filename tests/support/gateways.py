@@ -32,15 +32,16 @@ class Gateways:
     def manager(self) -> Process:
         """A manager that serves."""
         manager = self.start("lisa-manager", "run", "--housekeeping-s", "0.1", "--discover-s", "0.2")
-        manager.wait_for("manager serves")
+        wait_until(lambda: "manager serves" in manager.log or not manager.runs, 90, what="the manager serves")
         return manager
 
     def gateway(self, *options: str, host: str = "127.0.0.1", **settings: str) -> tuple[Process, str]:
         """A gateway on a free port, and its base URL. `settings` go to the environment."""
         process = self.start("lisa-gateway", "run", "--listen", f"{host}:0", *options, **settings)
-        process.wait_for("gateway listens on")
+        # Longer than `wait_for` waits: it imports much, and machines of tests are busy.
+        wait_until(lambda: "gateway listens on" in process.log or not process.runs, 90, what="the gateway listens")
         address = _LISTENS.search(process.log)
-        assert address
+        assert address, process.log
         return process, f"http://{address[1]}"
 
     def start(self, *command: str, url: str | None = None, **settings: str) -> Process:
@@ -60,7 +61,7 @@ class Gateways:
         """Ends all; raises AssertionError if one of them met what it did not expect."""
         for process in self._started:
             if process.runs:
-                process.stop()
+                process.stop(40)
         for process in self._started:
             assert "Traceback" not in process.log, process.log
 
@@ -74,5 +75,5 @@ def wait_for_state(client: httpx.Client, topic: str, id: str, state: str) -> dic
         found.update(client.get(f"/v1/topics/{topic}/messages/{id}").json())
         return found.get("state") == state
 
-    wait_until(arrived, 10, what=f"{id} is {state}")
+    wait_until(arrived, 30, what=f"{id} is {state}")
     return found

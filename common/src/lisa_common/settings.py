@@ -28,7 +28,7 @@ __all__ = ["MAX_CONNECTIONS", "Settings"]
 MAX_CONNECTIONS = 64
 """Connections to each server, unless settings say otherwise."""
 
-_TABLES = ("producer", "consumer", "manager", "gateway")
+_TABLES = ("producer", "consumer", "manager", "gateway", "push")
 
 
 class Settings(BaseSettings):

@@ -8,10 +8,12 @@ import typer
 from pydantic import ValidationError
 
 from lisa_common.cli import JsonFlag, new_program, print_json, say, with_settings
-from lisa_common.errors import InvalidInput
+from lisa_common.errors import InvalidInput, InvalidSettings
 from lisa_common.logs import configure_logging
-from lisa_common.validation import expected_by
+from lisa_common.validation import check_name, expected_by
 from lisa_gateway.access import Grant, Role, hash_of, new_token
+from lisa_gateway.push import PushSettings, Target
+from lisa_gateway.push.settings import check_url
 from lisa_gateway.settings import GatewaySettings
 
 __all__ = ["program"]
@@ -63,3 +65,37 @@ def token(
     say(f"token: {text}\n\nin lisa.toml of each gateway:\n\n[[gateway.grants]]")
     for field, value in grant.items():
         say(f"{field} = {dumps(value)}")
+
+
+@program.command()
+@with_settings(PushSettings)
+def push(
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC", help="Whose messages to push.")] = None,
+    url: Annotated[str | None, typer.Argument(metavar="URL]", help="Where to post them.")] = None,
+    *,
+    reject_4xx: Annotated[
+        bool, typer.Option("--reject-4xx", help="Make a message garbage at an answer of 4xx but 408, 425 and 429.")
+    ] = False,
+    settings: PushSettings,
+) -> None:
+    """Posts each message to a URL when it is due: that of the command line, or those of [[push.targets]].
+
+    An answer of 2xx acks a message, any other is a failed attempt; 429 and 503 may say when the next is welcome, by
+    Retry-After. Runs until SIGTERM or SIGINT. Any number may run at once.
+    """
+    configure_logging(settings.log_level)
+    if (topic is None) != (url is None):
+        raise InvalidInput("url", url, "given with a topic")
+    if topic is not None and url is not None:
+        check_name("topic", topic)
+        target = Target(topic=topic, url=check_url(url), concurrency=settings.concurrency, reject_4xx=reject_4xx)
+        settings = settings.pushing(target)
+    elif reject_4xx:
+        raise InvalidInput("--reject-4xx", "set", "given with a topic; targets have a setting for it")
+    try:
+        from lisa_gateway.push.pusher import run as push_until_stopped  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name != "httpx":
+            raise
+        raise InvalidSettings("pushing needs more packages: pip install 'lisa-gateway[push]'") from None
+    push_until_stopped(settings)

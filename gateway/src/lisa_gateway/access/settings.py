@@ -1,7 +1,6 @@
 """Settings: who may use a gateway."""
 
 import ipaddress
-import json
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ from pydantic_settings import NoDecode
 from lisa_common.errors import InvalidInput, InvalidSettings
 from lisa_common.settings import Settings
 from lisa_gateway.access.grants import Grant
+from lisa_gateway.json_lists import json_list
 
 __all__ = ["AccessSettings"]
 
@@ -37,12 +37,7 @@ class AccessSettings(Settings):
     @field_validator("grants", mode="before")
     @classmethod
     def _grants_from_json(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return json.loads(value) if value.strip() else ()
-        except (ValueError, RecursionError):
-            raise ValueError("a JSON list of grants") from None
+        return json_list(value)
 
     @field_validator("proxies")
     @classmethod
