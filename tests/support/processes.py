@@ -116,6 +116,11 @@ class Process:
         self._process.send_signal(signal.SIGCONT)
 
     @property
+    def listens_at(self) -> str:
+        """The host and port on which a gateway says that it listens."""
+        return self.log.partition("gateway listens on ")[2].split()[0]
+
+    @property
     def code(self) -> int | None:
         """Its exit code, None while it runs."""
         return self._process.poll()
@@ -155,6 +160,12 @@ class Programs:
         self._environment["LISA_TEST_GROUP"] = group
         started = self._start(["lisa-consumer", "run", target, "--block-s", "0.2", *options], None)
         started.wait_for(f"of group {group} reads")
+        return started
+
+    def gateway(self, *options: str, url: str | None = None) -> Process:
+        """Starts a gateway at a port of its own, and returns once it listens; see `Process.listens_at`."""
+        started = self._start(["lisa-gateway", "run", "--listen", "127.0.0.1:0", *options], url)
+        started.wait_for("gateway listens on ")
         return started
 
     def close(self) -> None:

@@ -17,6 +17,8 @@ from lisa_consumer.async_client import AsyncConsumer
 from lisa_consumer.async_settler import AsyncSettler, Held
 from lisa_consumer.client import Consumer
 from lisa_consumer.handler import Reject, Retry
+from lisa_consumer.lender import AsyncLender
+from lisa_consumer.lending_core import Lent, Note
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.worker import Worker
 
@@ -24,6 +26,7 @@ __all__ = [
     "AccessDenied",
     "AckOutcome",
     "AsyncConsumer",
+    "AsyncLender",
     "AsyncSettler",
     "Consumer",
     "ConsumerSettings",
@@ -31,8 +34,10 @@ __all__ = [
     "Held",
     "InvalidInput",
     "InvalidSettings",
+    "Lent",
     "LisaError",
     "NackOutcome",
+    "Note",
     "OutcomeUnknown",
     "Refused",
     "Reject",

@@ -8,11 +8,15 @@ from starlette.middleware import Middleware
 
 from lisa_gateway import health, v1
 from lisa_gateway.access import Access, AccessMiddleware
+from lisa_gateway.camellia import interface
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.limits import BodyLimits
 from lisa_gateway.settings import GatewaySettings
 
 __all__ = ["app", "lifespan"]
+
+_PUBLIC = ("/health/live", "/health/ready", "/camellia/health/status", "/camellia/health/check")
+"""Paths for balancers and supervisors, which have no token."""
 
 
 def app(settings: GatewaySettings | None = None) -> Starlette:
@@ -23,11 +27,13 @@ def app(settings: GatewaySettings | None = None) -> Starlette:
     """
     gateway = Gateway(settings or GatewaySettings.load())
     middleware = [
-        Middleware(AccessMiddleware, Access(gateway.settings), public=("/health/live", "/health/ready")),
+        Middleware(AccessMiddleware, Access(gateway.settings), public=_PUBLIC),
         Middleware(BodyLimits, gateway.settings),
     ]
     application = Starlette(
-        routes=[*health.routes(gateway), v1.mount(gateway)], middleware=middleware, lifespan=lifespan
+        routes=[*health.routes(gateway), *interface.routes(gateway), v1.mount(gateway)],
+        middleware=middleware,
+        lifespan=lifespan,
     )
     application.state.gateway = gateway
     return application

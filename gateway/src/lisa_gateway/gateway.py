@@ -1,14 +1,30 @@
-"""What the requests of one process share: the clients of Redis."""
+"""What the requests of one process share: the clients of Redis, and those who poll."""
 
 import asyncio
+from collections import OrderedDict
 
 from lisa_common.settings import Settings
-from lisa_consumer import AsyncSettler, ConsumerSettings
+from lisa_consumer import AsyncLender, AsyncSettler, ConsumerSettings
+from lisa_gateway.clock import ServerClock
+from lisa_gateway.polls import Polls
 from lisa_gateway.settings import GatewaySettings
+from lisa_gateway.topics import KnownTopics
 from lisa_manager import AsyncAdmin
 from lisa_producer import AsyncProducer, ProducerSettings
 
-__all__ = ["Gateway"]
+__all__ = ["Gateway", "GroupDesk"]
+
+_MAX_GROUPS = 1_000
+"""Groups that one process serves at once; each has connections of its own."""
+
+
+class GroupDesk:
+    """What serves the requests of one group: its lender, and those who poll."""
+
+    def __init__(self, group: str, settings: ConsumerSettings) -> None:
+        self.group = group
+        self.lender = AsyncLender(group, settings=settings)
+        self.polls = Polls(self.lender)
 
 
 class Gateway:
@@ -25,11 +41,42 @@ class Gateway:
         self.producer = AsyncProducer(settings=self.producer_settings)
         self.admin = AsyncAdmin(settings=settings, patience_s=settings.patience_s)
         self.settler = AsyncSettler(settings=self.consumer_settings)
+        self.topics = KnownTopics(self.admin, settings)
+        self.clock = ServerClock()
         self.stopping = asyncio.Event()
+        self._desks: OrderedDict[str, GroupDesk] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def desk(self, group: str | None = None) -> GroupDesk:
+        """What serves a group; by default that of the settings. Raises InvalidInput for a name that is none."""
+        name = group or self.settings.group
+        if name in self._desks:
+            self._desks.move_to_end(name)
+            return self._desks[name]
+        desk = self._desks[name] = GroupDesk(name, self.consumer_settings)
+        self._close_idle()
+        return desk
+
+    def _close_idle(self) -> None:
+        """Closes the desk that was used least lately, and that nobody polls, once there are too many."""
+        if len(self._desks) <= _MAX_GROUPS:
+            return
+        idle = next((name for name, desk in self._desks.items() if not desk.polls.is_busy), None)
+        if idle is not None:
+            task = asyncio.create_task(self._desks.pop(idle).polls.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def begin_stop(self) -> None:
+        """Ends all polls with an empty answer."""
+        self.stopping.set()
+        for desk in self._desks.values():
+            desk.polls.stop()
 
     async def close(self) -> None:
-        """Ends all polls with an empty answer, releases what is unsent, and closes the connections."""
-        self.stopping.set()
+        """Ends all polls, releases what is unsent, and closes the connections."""
+        self.begin_stop()
+        await asyncio.gather(*(desk.polls.close() for desk in self._desks.values()), *self._closing)
         await self.settler.close()
         await self.producer.close()
         await self.admin.close()

@@ -52,7 +52,7 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._gateway.stopping.set()
+        self._gateway.begin_stop()
         await super().shutdown(sockets)
 
 
@@ -77,7 +77,7 @@ def _bind(address: ListenAddress) -> socket.socket:
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     """Makes event loops: those of uvloop where it is installed."""
-    factory = uvicorn.Config("", loop="auto").get_loop_factory()
+    factory = uvicorn.Config("", log_config=None).get_loop_factory()
     return factory or asyncio.new_event_loop
 
 

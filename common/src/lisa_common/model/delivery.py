@@ -50,6 +50,10 @@ class Delivery(NamedTuple):
     """The entry, which fences acks."""
     shard: str = ""
     """The shard of the topic; empty if the topic has one shard."""
+    ttl_ms: int | None = None
+    """For how long after its own due time, `entry.due_ms`, the message may be delivered; None for ever."""
+    max_retries: int | None = None
+    """The message's own limit; None for the topic's."""
 
     @property
     def alone(self) -> bool:
@@ -83,6 +87,8 @@ def delivery_of(keys: ShardKeys, group: str, entry: Entry, record: Record) -> De
     return Delivery(
         *(keys.topic, group, entry.id or "", record.body, record.headers, entry.attempt, due_ms, record.sent_ms, entry),
         keys.shard,
+        record.ttl_ms,
+        record.max_retries,
     )
 
 

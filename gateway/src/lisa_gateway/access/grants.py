@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from lisa_common.validation import MAX_NAME_LENGTH
 
-__all__ = ["ANY_USER", "Grant", "Role", "hash_of", "new_token"]
+__all__ = ["ALL_TOPICS", "ANY_USER", "Grant", "Role", "hash_of", "new_token"]
 
 _RANDOM_BYTES = 32
 _PREFIX = "lisa_"
@@ -20,6 +20,9 @@ _PREFIX = "lisa_"
 
 ANY_USER = "*"
 """The name of the grant for each user of a proxy that has no grant of its own."""
+
+ALL_TOPICS = "*"
+"""The glob of every topic. As the name of a topic, which it cannot be, only this glob matches it."""
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _GLOB = re.compile(r"[A-Za-z0-9_.:*?\[\]!-]+")

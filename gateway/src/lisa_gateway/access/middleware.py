@@ -28,7 +28,8 @@ class AccessMiddleware:
 
     async def __call__(self, scope: Any, receive: _Receive, send: _Send) -> None:
         """Serves one connection of ASGI."""
-        if scope["type"] == "http" and scope["path"] not in self._public:
+        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+        if scope["type"] == "http" and path not in self._public:
             try:
                 scope[_KEY] = self._access.identify(scope)
             except Unauthorized as error:

@@ -17,7 +17,6 @@ from lisa_gateway.problems import Problem, response_of
 from lisa_gateway.v1 import deliveries, garbage, messages, stream, topics
 from lisa_gateway.v1.openapi import document
 from lisa_gateway.v1.operation import Operation, respond
-from lisa_gateway.v1.reader import Reader
 from lisa_gateway.v1.receipts import Receipts
 from lisa_gateway.v1.state import State
 
@@ -43,7 +42,7 @@ def openapi() -> dict[str, Any]:
 def mount(gateway: Gateway) -> Mount:
     """All of /v1, with its document at /v1/openapi.json."""
     settings = gateway.settings
-    state = State(gateway, Receipts(settings.prefix, settings.receipt_key.get_secret_value()), Reader(gateway))
+    state = State(gateway, Receipts(settings.prefix, settings.receipt_key.get_secret_value()))
     by_path: dict[str, dict[str, Operation]] = defaultdict(dict)
     for operation in _OPERATIONS:
         by_path[operation.path][operation.method] = operation

@@ -10,6 +10,7 @@ from lisa_gateway.v1 import answers
 from lisa_gateway.v1.content import content_of
 from lisa_gateway.v1.models import Extends, Input, Nacks, Read, Receipts, Rejects, duration_of
 from lisa_gateway.v1.operation import Answer, Call, Operation
+from lisa_gateway.v1.reader import read
 
 __all__ = ["OPERATIONS"]
 
@@ -17,7 +18,8 @@ __all__ = ["OPERATIONS"]
 async def _read(call: Call) -> Answer:
     """Reads deliveries; waits for the first, up to `wait`."""
     given: Read = call.body
-    held = await call.state.reader.read(
+    held = await read(
+        call.state.gateway,
         call.topic,
         call.path["group"],
         call.request,

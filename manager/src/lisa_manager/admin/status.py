@@ -75,6 +75,8 @@ class TopicStatus(TopicSizes):
     """How long the oldest undelivered message has been due, in ms; 0 where none is."""
     due_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
     """Waiting messages by `BUCKETS`, and beyond."""
+    retry_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
+    """Copies to be retried, likewise."""
 
 
 def read_status(prefix: str, topic: str | None = None) -> Flow[list[TopicStatus]]:
@@ -114,7 +116,8 @@ def _sum(shards: Sequence[_S]) -> _S:
     fields["damage"] = next((shard.damage for shard in shards if shard.damage), "")
     if statuses := [shard for shard in shards if isinstance(shard, TopicStatus)]:
         fields["late_ms"] = max(status.late_ms for status in statuses)
-        fields["due_in"] = tuple(map(sum, zip(*(status.due_in for status in statuses), strict=True)))
+        for name in ("due_in", "retry_in"):
+            fields[name] = tuple(map(sum, zip(*(getattr(status, name) for status in statuses), strict=True)))
     return replace(shards[0], **fields)
 
 
@@ -156,13 +159,18 @@ class _Reading:
             ),
         }
 
-    def due_fields(self, now_ms: int, waiting: int) -> dict[str, Any]:
+    def due_fields(self, now_ms: int, waiting: int, retry: int) -> dict[str, Any]:
         """The fields that `TopicStatus` adds."""
-        first_waiting, first_retry, *due_in = self.dues
+        first_waiting, first_retry, *counts = self.dues
+        due_in, retry_in = counts[: len(BUCKETS)], counts[len(BUCKETS) :]
         dues = [whole_ms(score) for _, score in (*first_waiting, *first_retry)]
         dues += [b.oldest.at_ms or b.oldest.due_ms for b in self.backlogs if b.oldest and b.oldest.id]
         late_ms = max(0, now_ms - min(dues, default=now_ms))
-        return {"late_ms": late_ms, "due_in": (*due_in, waiting - sum(due_in))}
+        return {
+            "late_ms": late_ms,
+            "due_in": (*due_in, waiting - sum(due_in)),
+            "retry_in": (*retry_in, retry - sum(retry_in)),
+        }
 
 
 def _read_sizes(shards: Sequence[ShardKeys]) -> Flow[list[TopicSizes]]:
@@ -175,7 +183,7 @@ def _read_status(shards: Sequence[ShardKeys]) -> Flow[list[TopicStatus]]:
     statuses = []
     for reading in (yield from _read(shards, lambda keys: _due_calls(keys, now), exact=True)):
         fields = reading.fields()
-        more = {} if "damage" in fields else reading.due_fields(now, fields["waiting"])
+        more = {} if "damage" in fields else reading.due_fields(now, fields["waiting"], fields["retry"])
         statuses.append(TopicStatus(**fields, **more))
     return statuses
 
@@ -208,10 +216,11 @@ def _size_calls(keys: ShardKeys) -> Iterator[Call[Any]]:
 def _due_calls(keys: ShardKeys, now_ms: int) -> Iterator[Call[Any]]:
     for name in ("waiting", "retry"):
         yield command("ZRANGE", keys.of(name), 0, 0, "WITHSCORES", decode=scored)
-    low: str = "-inf"
-    for _, limit in BUCKETS:
-        yield command("ZCOUNT", keys.of("waiting"), low, now_ms + limit)
-        low = f"({now_ms + limit}"
+    for name in ("waiting", "retry"):
+        low: str = "-inf"
+        for _, limit in BUCKETS:
+            yield command("ZCOUNT", keys.of(name), low, now_ms + limit)
+            low = f"({now_ms + limit}"
 
 
 def _backlogs(keys: ShardKeys, sizes: list[Any]) -> list[Backlog]:
