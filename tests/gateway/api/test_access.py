@@ -72,7 +72,7 @@ def test_a_receipt_is_worth_no_more_than_its_topic(http: httpx.Client) -> None:
         {"authorization": "Bearer"},
         {"authorization": "Bearer " + "x" * 2_000},
         {},
-        {"x-forwarded-user": " "},
+        {"x-forwarded-user": ""},
     ],
 )
 def test_strangers_are_refused(http: httpx.Client, headers: dict[str, str]) -> None:

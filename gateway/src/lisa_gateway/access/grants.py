@@ -48,8 +48,16 @@ class Grant(BaseModel):
     tokens: Annotated[
         tuple[str, ...], Field(description="SHA-256 of each bearer token, as `lisa-gateway token` prints it")
     ] = ()
-    roles: Annotated[tuple[Role, ...], Field(min_length=1, description="send, consume, admin")]
+    roles: Annotated[tuple[Role, ...], Field(description="send, consume, admin")]
     topics: Annotated[tuple[str, ...], Field(min_length=1, description="globs of topics, as in orders*")] = ("*",)
+
+    @field_validator("roles")
+    @classmethod
+    def _has_a_role(cls, roles: tuple[Role, ...]) -> tuple[Role, ...]:
+        # A bound of the field would add an error to that of a role that is none.
+        if not roles:
+            raise ValueError("at least one of send, consume, admin")
+        return roles
 
     @field_validator("tokens")
     @classmethod
