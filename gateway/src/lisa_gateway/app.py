@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from lisa_gateway import health, v1
@@ -11,6 +12,7 @@ from lisa_gateway.access import Access, AccessMiddleware
 from lisa_gateway.camellia import interface
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.limits import BodyLimits
+from lisa_gateway.problems import refuse
 from lisa_gateway.settings import GatewaySettings
 
 __all__ = ["app", "lifespan"]
@@ -33,6 +35,7 @@ def app(settings: GatewaySettings | None = None) -> Starlette:
     application = Starlette(
         routes=[*health.routes(gateway), *interface.routes(gateway), v1.mount(gateway)],
         middleware=middleware,
+        exception_handlers={HTTPException: refuse},
         lifespan=lifespan,
     )
     application.state.gateway = gateway

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 
 from lisa_common.errors import (
@@ -20,7 +22,7 @@ from lisa_common.errors import (
     Untrusted,
 )
 
-__all__ = ["PROBLEMS", "Problem", "problem_of", "response_of", "send_problem"]
+__all__ = ["PROBLEMS", "Problem", "problem_of", "refuse", "response_of", "send_problem"]
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -142,3 +144,13 @@ async def send_problem(send: Any, problem: Problem, *headers: tuple[bytes, bytes
     ]
     await send({"type": "http.response.start", "status": problem.status, "headers": fields})
     await send({"type": "http.response.body", "body": body})
+
+
+async def refuse(request: Request, error: Exception) -> Response:
+    """Answers requests that no route takes; for Starlette, as the handler of its HTTPException."""
+    path, method = request.url.path, request.method
+    if isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = (error.headers or {}).get("Allow", "")
+        more = {"field": "method", "value": method, "expected": f"one of {allowed}"}
+        return response_of(Problem(405, "method-not-allowed", f"{path} has no method {method}", more), allow=allowed)
+    return response_of(Problem(404, "not-found", f"there is no {path!r}"))

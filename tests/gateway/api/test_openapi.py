@@ -12,6 +12,13 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from lisa_gateway.v1 import openapi
 from support.commands import Commands
 
+
+@schemathesis.serializer("application/x-ndjson")
+def _lines(_: Any, value: Any) -> bytes:
+    """Sends a value as lines, whatever it is."""
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
+
+
 DESCRIBED = schemathesis.openapi.from_dict(openapi())
 
 _QUICK = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

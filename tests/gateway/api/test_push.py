@@ -247,7 +247,7 @@ def test_requests_at_once_are_bounded_and_end_before_a_stop(
         (("orders", "ftp://host/"), {}, "url must be an http:// or https:// URL; got 'ftp://host/'"),
         (("a b", "http://host/"), {}, "topic must be 1 to 128 letters"),
         (("orders", "http://host/"), {"LISA_SECRET": "whsec_c2hvcnQ="}, "setting secret must be whsec_ and 24 to 64"),
-        (("--targets", "[{}]"), {}, "setting targets.0.topic must be"),
+        (("--targets", '[{"topic": "a"}]'), {}, "setting targets.0.url must be given"),
         (("--targets", "["), {}, "setting targets must be a JSON list"),
         (("--reject-4xx",), {}, "--reject-4xx must be given with a topic"),
     ],

@@ -65,6 +65,8 @@ class LimitedProtocol(HttpToolsProtocol):
         """Since when the client has left a part of an answer unread."""
         self._unread = 0
         self._refusal: Problem | None = None
+        self._cycles: list[RequestResponseCycle] = []
+        """Requests without a whole answer, queued ones included."""
 
     # The connection
 
@@ -80,6 +82,15 @@ class LimitedProtocol(HttpToolsProtocol):
         """Forgets the connection."""
         self.watch.remove(self)
         super().connection_lost(exc)
+        self._end_answers()
+
+    def _end_answers(self) -> None:
+        """Tells all requests that their client is gone; uvicorn itself tells only the one that came last."""
+        for cycle in self._cycles:
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self._cycles.clear()
 
     def check(self, now: float) -> None:
         """Ends the connection if its client is too slow."""
@@ -131,6 +142,8 @@ class LimitedProtocol(HttpToolsProtocol):
         """Starts or queues the request."""
         self._head_since, self._unparsed, self._in_message = None, 0, True
         super().on_headers_complete()
+        self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
+        self._cycles.append(self.cycle)
         if len(self.pipeline) > self.limits.max_requests_ahead:
             most = self.limits.max_requests_ahead
             self._refusal = Problem(400, "too-busy", f"at most {most} requests may be sent before their answers")
@@ -168,7 +181,7 @@ class LimitedProtocol(HttpToolsProtocol):
     @property
     def _is_answering(self) -> bool:
         cycle: RequestResponseCycle | None = self.cycle
-        return cycle is not None and not cycle.response_complete
+        return cycle is not None and not all(each.response_complete for each in self._cycles)
 
     def _refuse(self, problem: Problem) -> None:
         self._refusal = problem
@@ -177,6 +190,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.write(problem.raw)
         # Else an answer is under way, and a second one within it would be taken for its body.
         self.transport.close()
+        self._end_answers()
 
 
 class _OneLineLess(logging.Filter):

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from functools import cache
-from http import HTTPStatus
 from typing import Any
 
 from starlette.applications import Starlette
@@ -13,7 +12,7 @@ from starlette.routing import Mount, Route
 
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.limits import RequestCut
-from lisa_gateway.problems import Problem, response_of
+from lisa_gateway.problems import refuse, response_of
 from lisa_gateway.v1 import deliveries, garbage, messages, stream, topics
 from lisa_gateway.v1.openapi import document
 from lisa_gateway.v1.operation import Operation, respond
@@ -70,9 +69,4 @@ async def _refuse(request: Request, error: Exception) -> Response:
     """Answers requests that no operation takes."""
     if isinstance(error, RequestCut):
         return response_of(error.problem, connection="close")
-    path, method = request.url.path, request.method
-    if isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        allowed = (error.headers or {}).get("Allow", "")
-        more = {"field": "method", "value": method, "expected": f"one of {allowed}"}
-        return response_of(Problem(405, "method-not-allowed", f"{path} has no method {method}", more), allow=allowed)
-    return response_of(Problem(404, "not-found", f"there is no {path}"))
+    return await refuse(request, error)

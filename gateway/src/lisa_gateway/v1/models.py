@@ -38,6 +38,13 @@ MAX_BATCH = 1_000
 """Most messages or receipts in one request."""
 
 
+def _moment(value: str) -> str:
+    # In a query, ms since 1970 are text as well.
+    if not value.isdecimal():
+        read_moment("at", value)
+    return value
+
+
 def _reason(value: str) -> str:
     if value not in REASONS:
         raise ValueError(f"one of {', '.join(REASONS)}")
@@ -55,7 +62,7 @@ _Duration = _Seconds | DurationText
 _Wait = Annotated[float, Field(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)] | DurationText
 _Moment = (
     Annotated[int, Field(ge=1, lt=10**14, description="ms since 1970")]
-    | Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
+    | Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"}), AfterValidator(_moment)]
 )
 _Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_BYTES)]
 Bodies = Literal["text", "json", "base64"]

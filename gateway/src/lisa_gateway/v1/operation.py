@@ -7,7 +7,7 @@ from typing import Any, NoReturn, TypeVar, cast
 from urllib.parse import unquote_to_bytes
 
 from pydantic import BaseModel, ValidationError
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from lisa_common.errors import InvalidInput, LisaError
@@ -83,6 +83,9 @@ async def respond(operation: Operation, state: State, request: Request) -> Respo
     """The response to a request for an operation, a problem included."""
     try:
         answer = await operation.answer(await _read(operation, request, state))
+    except ClientDisconnect:
+        # Nobody gets this.
+        return Response(status_code=400)
     except Refusal as error:
         return response_of(error.problem)
     except Forbidden as error:
