@@ -34,7 +34,7 @@ _STATUS = {
     400: "A value of the request is not allowed; nothing was done",
     401: "The request does not say who calls",
     403: "The caller may not do this",
-    404: "There is no such topic, group or message",
+    404: "There is no such topic, group, message or path",
     408: "The body arrives too slowly",
     409: "The state of the message or topic does not allow this",
     413: "The body is too large",
@@ -43,7 +43,7 @@ _STATUS = {
     503: "The server of messages is away, or refuses for now",
     504: "The server of messages broke off; the request may have been carried out",
 }
-_ALWAYS = (400, 401, 403, 502, 503, 504)
+_ALWAYS = (400, 401, 403, 404, 502, 503, 504)
 _WITH_BODY = (408, 413)
 
 _DESCRIPTION = """\
