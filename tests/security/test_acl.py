@@ -12,14 +12,14 @@ from lisa_common.client.connection import Connection
 from lisa_common.errors import AccessDenied, LisaError
 from lisa_common.model.keys import ShardKeys, dropped_key
 from lisa_common.model.policy import Policy
-from lisa_common.protocol import consuming, paging
-from lisa_common.protocol.call import command
+from lisa_common.protocol import consuming, managing, paging
+from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.marking import Begun
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.registry import Topics
-from lisa_consumer import Consumer, ConsumerSettings
+from lisa_consumer import AsyncLender, Consumer, ConsumerSettings, Note
 from lisa_manager.admin.rights import RoleName, rules
-from lisa_producer import Confirm, Message, NotConfirmed, Producer, ProducerSettings
+from lisa_producer import AsyncProducer, Confirm, Message, NotConfirmed, Producer, ProducerSettings
 from support import Server, wait_until_async
 from support.commands import Commands
 from support.engines import own_binary
@@ -251,6 +251,29 @@ async def _manage(server: Server, admin: Connection) -> None:
         await wait_until_async(lambda: not admin.call(command("EXISTS", keys.of("waiting"))))
 
 
+async def _lend(server: Server) -> None:
+    """What a gateway does by itself; all else it does as the others do."""
+    settings = ConsumerSettings(redis_url=user_url(server, RoleName.GATEWAY, PREFIX), prefix=PREFIX)
+    sending = ProducerSettings(redis_url=settings.redis_url, prefix=PREFIX)
+    async with AsyncLender("billing", settings=settings) as lender, AsyncProducer(settings=sending) as producer:
+        await lender.read(topics=OURS)
+        for id in ("lent", "lent again"):
+            await producer.send(OURS, "x", id=id, delay=0.01)
+            with Connection(server.url) as admin:
+                admin.run(_promote())
+            assert await lender.lend(*[(delivery, 60) for delivery in await lender.read(wait=5, topics=OURS)])
+        note = Note(lambda lent: lent.delivery.body, 60_000)
+        assert await lender.ack_lent(OURS, "lent", note=note) == "acked"
+        assert await lender.nack_lent(OURS, "lent again", rejected=True) == "garbage"
+        assert await lender.note(OURS, "lent") == b"x"
+        assert await lender.drop_note(OURS, "lent")
+        await lender.release(*await lender.read(topics=OURS))
+
+
+def _promote() -> Flow[None]:
+    yield managing.promote(ShardKeys(PREFIX, OURS), limit=10, now_ms=10**13)
+
+
 def _done(server: Server) -> set[Deed]:
     """What the users do when they do all that they are for."""
     with watched(server, PREFIX) as deeds, closing(Roles(server, PREFIX)) as roles, Connection(server.url) as admin:
@@ -260,7 +283,9 @@ def _done(server: Server) -> set[Deed]:
         _live_all_lives(queue)
         _operate(server, queue, Commands(user_url(server, RoleName.MANAGER, PREFIX), PREFIX), admin)
         asyncio.run(_manage(server, admin))
-    return deeds
+        asyncio.run(_lend(server))
+    # A gateway sends, reads and operates by the same flows, with the names of those clients.
+    return deeds | {(RoleName.GATEWAY, verb, name) for role, verb, name in deeds if role is not RoleName.READER}
 
 
 @pytest.fixture(scope="module")
@@ -273,13 +298,25 @@ def done(guarded: Server) -> set[Deed]:
 def rights(guarded: Server) -> Iterator[Rights]:
     """Asks for the rights of users on every key of ours, and on some of others."""
     ours = [*ShardKeys(PREFIX, OURS).all(), *ShardKeys(PREFIX, OURS, "1.2").all()]
+    ours += _lent_keys(PREFIX)
     ours += [*(f"{PREFIX}:{name}" for name in ("topics", "dropped", "wake"))]
     with Connection(guarded.url) as admin:
         yield Rights(admin, [*ours, *THEIRS, *FOREIGN])
 
 
+def _lent_keys(prefix: str) -> list[str]:
+    return [ShardKeys(prefix, OURS).loan("billing", "a"), ShardKeys(prefix, OURS).note("a")]
+
+
 THEIRS = ShardKeys(PREFIX, "other").all()
-FOREIGN = ["foreign", *ShardKeys("other", OURS).all(), "other:topics", "other:dropped", "other:wake"]
+FOREIGN = [
+    "foreign",
+    *ShardKeys("other", OURS).all(),
+    *_lent_keys("other"),
+    "other:topics",
+    "other:dropped",
+    "other:wake",
+]
 
 
 def _is_exact(role: RoleName, allowed: set[tuple[str, str]], done: set[Deed]) -> bool:

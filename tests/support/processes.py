@@ -88,9 +88,9 @@ class Process:
         """What it has said so far."""
         return self._log.read_text("utf-8")
 
-    def wait_for(self, text: str) -> None:
+    def wait_for(self, text: str, timeout: float = 20) -> None:
         """Waits until it has said something."""
-        wait_until(lambda: text in self.log or not self.runs, 20, what=f"{text!r} in {self._log.name}")
+        wait_until(lambda: text in self.log or not self.runs, timeout, what=f"{text!r} in {self._log.name}")
         assert text in self.log, self.log
 
     def kill(self) -> None:
@@ -152,7 +152,7 @@ class Programs:
     def manager(self, *options: str, url: str | None = None) -> Process:
         """Starts a manager, and returns once it serves."""
         started = self._start(["lisa-manager", "run", "--housekeeping-s", "0.1", *options], url)
-        started.wait_for("manager serves")
+        started.wait_for("manager serves", 60)
         return started
 
     def worker(self, *options: str, group: str = "billing", target: str = _WORKER) -> Process:
@@ -165,7 +165,7 @@ class Programs:
     def gateway(self, *options: str, url: str | None = None) -> Process:
         """Starts a gateway at a port of its own, and returns once it listens; see `Process.listens_at`."""
         started = self._start(["lisa-gateway", "run", "--listen", "127.0.0.1:0", *options], url)
-        started.wait_for("gateway listens on ")
+        started.wait_for("gateway listens on ", 60)
         return started
 
     def close(self) -> None:

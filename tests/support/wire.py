@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -96,19 +97,24 @@ class AsyncWire:
     async def hang_up(self) -> None:
         """Closes the connection."""
         if self._streams is not None:
-            self._streams[1].close()
-            self._streams = None
+            writer, self._streams = self._streams[1], None
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
 
-async def raw_exchange(address: str, *sent: bytes) -> bytes:
-    """Sends bytes, ends the sending, and returns all that comes back."""
+async def raw_exchange(address: str, *sent: bytes, end: bool = True) -> bytes:
+    """Sends bytes, ends the sending unless told otherwise, and returns all that comes back."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         for part in sent:
             writer.write(part)
             await writer.drain()
-        writer.write_eof()
+        if end:
+            writer.write_eof()
         return await reader.read()
     finally:
         writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()

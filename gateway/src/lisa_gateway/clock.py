@@ -1,32 +1,30 @@
 """The server's clock, as a gateway estimates it between its looks."""
 
 import time
+from collections import deque
 
 from lisa_consumer import AsyncLender
 
 __all__ = ["ServerClock"]
 
 _LOOK_S = 10.0
-_OLD_S = 60.0
+_LOOKS = 6
 
 
 class ServerClock:
-    """Estimates the server's time by what it said last, within half a round trip."""
+    """Estimates the server's time by what it said lately. It may be slow by a round trip, and is never fast."""
 
     def __init__(self) -> None:
+        self._offsets: deque[float] = deque(maxlen=_LOOKS)
         self._ahead_ms = 0.0
-        self._looked = -_OLD_S
+        self._looked = float("-inf")
 
     async def now_ms(self, lender: AsyncLender) -> int:
         """The server's time in ms. Asks the server at most every ten seconds. Raises LisaError."""
         if time.monotonic() - self._looked > _LOOK_S:
-            began = time.monotonic()
             told = await lender.server_time()
-            ended = time.monotonic()
-            self._ahead_ms = told - (began + ended) / 2 * 1000
-            self._looked = ended
-        return self.estimate_ms()
-
-    def estimate_ms(self) -> int:
-        """The same without a look."""
-        return round(time.monotonic() * 1000 + self._ahead_ms)
+            self._looked = time.monotonic()
+            # The answer was on its way for a while: the most advanced of the latest is the closest.
+            self._offsets.append(told - self._looked * 1000)
+            self._ahead_ms = max(self._offsets)
+        return int(time.monotonic() * 1000 + self._ahead_ms)

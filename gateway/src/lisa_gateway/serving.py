@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lisa_common.errors import InvalidSettings
 from lisa_gateway.address import ListenAddress, parse_listen
@@ -56,6 +57,21 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+class _Patient:
+    """Passes over clients that hang up while they are answered: uvloop raises then, where asyncio is silent."""
+
+    def __init__(self, application: ASGIApp) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._application(scope, receive, send)
+        except RuntimeError as error:
+            if "handler is closed" not in str(error):
+                raise
+            logger.debug("a client hung up: %s", error)
+
+
 def _bind(address: ListenAddress) -> socket.socket:
     """A socket bound to the address. Raises InvalidSettings, as the address is a setting."""
     try:
@@ -94,7 +110,7 @@ async def serve(settings: GatewaySettings) -> None:
     # It logs its own start and stop, in its own words.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     config = uvicorn.Config(
-        application,
+        _Patient(application),
         http=limited_protocol(settings),
         ws="none",
         # Who calls is decided by the address that is really there.

@@ -13,6 +13,9 @@ __all__ = ["MAX_FORM_BYTES", "Parameters", "read_parameters"]
 MAX_FORM_BYTES: Final = 4 * 1024 * 1024
 """Largest form: a message of 1 MiB, of which every byte is percent-encoded, and its other parameters."""
 
+_MAX_DISCARDED = 4 * MAX_FORM_BYTES
+"""How much of a larger form is read, and forgotten, before it is refused."""
+
 _MAX_FIELDS = 64
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}")
 _BITS = {64: 2**63, 32: 2**31}
@@ -96,21 +99,20 @@ def _is_form(request: Request) -> bool:
 
 
 async def _read_body(request: Request) -> bytes:
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared[:20]) > MAX_FORM_BYTES:
-        raise _too_large()
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():
         size += len(chunk)
-        if size > MAX_FORM_BYTES:
-            raise _too_large()
-        chunks.append(chunk)
+        if size > _MAX_DISCARDED:
+            break
+        if size <= MAX_FORM_BYTES:
+            chunks.append(chunk)
+        else:
+            # Most clients read an answer only after they have sent all.
+            chunks.clear()
+    if size > MAX_FORM_BYTES:
+        raise Misunderstood(f"body: must be at most {MAX_FORM_BYTES} bytes", 413, {"Connection": "close"})
     return b"".join(chunks)
-
-
-def _too_large() -> Misunderstood:
-    return Misunderstood(f"body: must be at most {MAX_FORM_BYTES} bytes", 413, {"Connection": "close"})
 
 
 def _parse(encoded: bytes, fields: dict[str, str]) -> None:

@@ -25,6 +25,7 @@ class RoleName(StrEnum):
     CONSUMER = "consumer"
     MANAGER = "manager"
     READER = "reader"
+    GATEWAY = "gateway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ _ROLES = {
             "expiring": "zadd zrange zrem zscan zscore",
             "finished": "zadd zcount zrange zrem zremrangebyrank zscan zscore",
             "owed": "hdel hexists hget hmget hscan hset",
-            "retry": "zadd zcard zrange zrem zremrangebyrank zscan zscore",
+            "retry": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
             "failures": "hdel hget hmget hscan hset",
             "garbage": "zadd zcard zcount zmscore zrange zrem zscan zscore",
             "closed": "exists set",
@@ -117,6 +118,30 @@ _ROLES = {
         },
     ),
 }
+
+
+def _union(*roles: _Role, on: Mapping[str, str]) -> _Role:
+    """A role that does the work of several, and more of its own."""
+    commands: dict[str, list[str]] = {}
+    for rights in (*(role.on for role in roles), on):
+        for names, verbs in rights.items():
+            for name in names.split():
+                commands.setdefault(name, []).extend(verbs.split())
+
+    def every(field: str) -> str:
+        return " ".join(dict.fromkeys(verb for role in roles for verb in getattr(role, field).split()))
+
+    return _Role(
+        on={name: " ".join(dict.fromkeys(verbs)) for name, verbs in commands.items()},
+        **{name: every(name) for name in ("keyless", "on_all", "registry", "dropped", "channel", "in_cluster")},
+    )
+
+
+# A gateway does for its clients what producers, consumers and operators do, and remembers what it lends to them.
+_ROLES[RoleName.GATEWAY] = _union(
+    *(_ROLES[role] for role in (RoleName.PRODUCER, RoleName.CONSUMER, RoleName.MANAGER)),
+    on={"loan:* note:*": "get set unlink"},
+)
 
 
 def rules(
@@ -143,7 +168,9 @@ def rules(
     rights = _ROLES[role]
     keyless = [command for command in rights.keyless.split() if command not in left_out]
     keyless += ["select"] * select + rights.in_cluster.split() * cluster
-    together = [*dict.fromkeys(name for names in rights.on for name in names.split()), *[ABSENT] * cluster]
+    names_of_keys = dict.fromkeys(name for names in rights.on for name in names.split())
+    # Scripts get no keys that are named for a message.
+    together = [*(name for name in names_of_keys if "*" not in name), *[ABSENT] * cluster]
     selectors = [
         _selector(rights.channel, [f"&{wake_channel(prefix)}"]),
         _selector(rights.registry, [f"~{topics_key(prefix)}"]),

@@ -248,3 +248,6 @@ class Promoter:
     def _hear_of_lease(self, tag: str, ends_ms: int) -> None:
         if shard := self._table.shards.get(tag):
             self._table.expect_lease_end(tag, self._clock_of(shard).moment_of(ends_ms))
+        else:
+            # A new topic: its first messages were due at once, so that no send has named it.
+            self.unknown_shards.add(tag)
