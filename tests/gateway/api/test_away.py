@@ -22,7 +22,6 @@ def own(own_server: Callable[..., Server], tmp_path: Path) -> Iterator[tuple[Ser
     gateways = Gateways(server.url, tmp_path)
     gateways.manager()
     yield server, gateways, gateways.gateway(patience_s="0.5", timeout_s="1")[1]
-    server.start()
     gateways.close()
 
 
