@@ -106,6 +106,7 @@ def test_pages_of_other_sites_are_refused_where_no_token_is_asked_for(gateways: 
     assert httpx.get(f"{url}/v1/topics").status_code == 200
     assert httpx.get(f"{url}/v1/topics", headers={"origin": "https://evil.example"}).status_code == 403
     assert httpx.get(f"{url}/v1/topics", headers={"host": "evil.example"}).status_code == 403
+    assert httpx.get(f"{url}/v1/topics", headers={"sec-fetch-site": "cross-site"}).status_code == 403
     assert httpx.get(f"{url}/v1/topics", headers={"origin": url}).status_code == 200
 
 

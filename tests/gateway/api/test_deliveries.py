@@ -103,6 +103,8 @@ def test_a_poll_is_answered_when_a_message_is_due(http: httpx.Client, topic: str
         [delivery] = poll.result(20)
     assert delivery["id"] == "late"
     assert _read(http, topic, wait=0) == []
+    refused = http.post(f"/v1/topics/{topic}/groups/g/read", json={"lease": 0})
+    assert (refused.status_code, refused.json()["field"]) == (400, "lease")
 
 
 def test_damaged_and_foreign_receipts_are_refused(http: httpx.Client, topic: str) -> None:

@@ -200,6 +200,8 @@ def test_other_paths_methods_and_types(http: httpx.Client) -> None:
     _problem(refused, 405, "method-not-allowed")
     assert "GET" in refused.headers["allow"]
     _problem(http.post("/v1/ack", content=b"x", headers={"content-type": "text/plain"}), 415, "media-type")
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    _problem(http.post("/v1/topics/t/messages", content=b'{"body": 1}', headers=form), 415, "media-type")
     compressed = {"content-type": "application/json", "content-encoding": "gzip"}
     _problem(http.post("/v1/topics/t/messages", content=b"x", headers=compressed), 415, "media-type")
     assert _problem(http.get("/v1/topics?x=1"), 400, "invalid-input")["value"] == "x"
@@ -215,6 +217,16 @@ def test_too_large_a_body_is_refused(http: httpx.Client, topic: str) -> None:
     assert _problem(http.post(path, content=parts, headers=kind), 413, "too-large")["limit"] == 8_388_608
     problem = _problem(http.post(path, content=bytes(1_048_577), headers=kind), 400, "invalid-input")
     assert (problem["field"], problem["value"]) == ("body", 1_048_577)
+
+
+def test_a_stream_stops_at_too_long_a_line(http: httpx.Client, topic: str) -> None:
+    """What came before is sent, and the problem counts it."""
+    content = b'{"body": 1}\n' * 3 + b'{"body": "' + b"x" * 9_000_000 + b'"}\n'
+    headers = {"content-type": "application/x-ndjson"}
+    problem = _problem(
+        http.post(f"/v1/topics/{topic}/messages", content=content, headers=headers), 400, "invalid-input"
+    )
+    assert (problem["field"], problem["sent"], problem["failed"]) == ("line", 3, 0)
 
 
 def test_messages_are_not_early(http: httpx.Client, topic: str) -> None:

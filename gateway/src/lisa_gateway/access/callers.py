@@ -110,7 +110,9 @@ class Access:
         if not self._anywhere and not is_loopback(host):
             raise Forbidden(f"host must be a loopback address where no token is asked for; got {host!r}")
         origin = given.get(b"origin")
-        if origin is not None and _host_of(origin.rpartition(b"/")[2]) != host:
+        is_foreign = origin is not None and _host_of(origin.rpartition(b"/")[2]) != host
+        # A page may also name the gateway as an image, which browsers ask for without an origin.
+        if is_foreign or given.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
             raise Forbidden("pages of other sites may not call the gateway where no token is asked for")
 
 

@@ -17,7 +17,17 @@ from lisa_gateway.v1.models import (
     duration_of,
     moment_of,
 )
-from lisa_gateway.v1.operation import Answer, Call, Operation, Refusal, check_json, check_plain, parsed, validated
+from lisa_gateway.v1.operation import (
+    Answer,
+    Call,
+    Operation,
+    Refusal,
+    check_json,
+    check_plain,
+    parsed,
+    unsupported,
+    validated,
+)
 from lisa_gateway.v1.stream import send_stream
 from lisa_manager import ListedMessage, State
 from lisa_producer import CancelOutcome, Found, Message, RescheduleOutcome, SendResult
@@ -25,6 +35,7 @@ from lisa_producer import CancelOutcome, Found, Message, RescheduleOutcome, Send
 __all__ = ["OPERATIONS"]
 
 _JSON = "application/json"
+_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 
 
 def _media_type(call: Call) -> str:
@@ -41,6 +52,9 @@ async def _send(call: Call) -> Answer:
         _check_no_options(call)
         check_json(call.request)
         message = message_of(validated(MessageInput, parsed(await call.request.body())))
+    elif kind in _FORMS:
+        # curl says so of whatever it is given, JSON included.
+        raise Refusal(unsupported(kind, "that of the body; PUT also takes forms as bodies"))
     else:
         message = await _raw_message(call, None)
     return await _send_one(call, message)

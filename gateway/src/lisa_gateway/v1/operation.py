@@ -16,7 +16,18 @@ from lisa_gateway.access import Caller, Forbidden, Role, caller_of
 from lisa_gateway.problems import Problem, problem_of, response_of
 from lisa_gateway.v1.state import State
 
-__all__ = ["Answer", "Call", "Operation", "Refusal", "check_json", "check_plain", "parsed", "respond", "validated"]
+__all__ = [
+    "Answer",
+    "Call",
+    "Operation",
+    "Refusal",
+    "check_json",
+    "check_plain",
+    "parsed",
+    "respond",
+    "unsupported",
+    "validated",
+]
 
 M = TypeVar("M", bound=BaseModel)
 

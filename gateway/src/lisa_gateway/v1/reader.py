@@ -4,6 +4,7 @@ import asyncio
 
 from starlette.requests import Request
 
+from lisa_common.validation import duration_ms
 from lisa_consumer import Held
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.polls import Poller
@@ -19,10 +20,12 @@ async def read(
     """Up to `limit` deliveries; waits for the first. Empty if none comes in time, and once the gateway stops.
 
     `lease_s` None leases them for the topic's visibility timeout. If the client hangs up before the answer, deliveries
-    are released. Raises Refusal if too many wait.
+    are released. Raises InvalidInput for a lease of no time, Refusal if too many wait.
     """
     if lease_s is None:
         lease_s = (await gateway.topics.policy(topic)).visibility_ms / 1000
+    # Before anything is read, which a lease that is none would leave to the visibility timeout.
+    duration_ms("lease", lease_s, low_ms=1)
     desk = gateway.desk(group)
     if not wait_s:
         deliveries = await desk.polls.pull(topic, limit, lease_s)

@@ -87,6 +87,8 @@ async def send_stream(call: Call) -> Answer:
     except PartialSend as error:
         if isinstance(error.__cause__, LisaError):
             raise _stopped(error.__cause__, stream.document) from None
+    if stream.stopped is not None:
+        raise _stopped(stream.stopped, stream.document)
     return Answer(stream.document)
 
 
@@ -99,6 +101,8 @@ class _Stream:
         """The numbers of lines that are being sent."""
         self._report = SendReport()
         self._problems: list[dict[str, Any]] = []
+        self.stopped: LisaError | None = None
+        """Why the rest of the request was not read."""
 
     async def messages(self) -> AsyncIterator[Message]:
         """The messages of the valid lines."""
@@ -124,7 +128,9 @@ class _Stream:
             for line in lines:
                 yield line
             if len(rest) > most:
-                raise InvalidInput("line", ByteCount(len(rest)), f"at most {most} bytes")
+                # The lines before are sent all the same, and counted.
+                self.stopped = InvalidInput("line", ByteCount(len(rest)), f"at most {most} bytes")
+                return
         yield rest
 
     def take(self, result: SendResult) -> None:
