@@ -9,6 +9,7 @@ from benchmarks.workloads import (
     draining,
     durability,
     growth,
+    http,
     idle,
     lag,
     nodes,
@@ -33,6 +34,7 @@ WORKLOADS: dict[str, Callable[[Bench], None]] = {
     "nodes": nodes.nodes,
     "blocking": blocking.blocking,
     "growth": growth.growth,
+    "http": http.http,
     "lag": lag.lag,
     "peers": peers.peers,
 }

@@ -30,7 +30,8 @@ class Loan:
 def store_loan(keys: ShardKeys, group: str, loan: Loan, lease_ms: int) -> Call[bool]:
     """Remembers a loan for as long as its lease, and a minute more. Replaces that of an earlier delivery."""
     entry = loan.entry
-    value = json.dumps([entry.entry, entry.due_ms, entry.attempt, loan.consumer], separators=(",", ":"))
+    # None of these needs an escape.
+    value = f'["{entry.entry}",{entry.due_ms},{entry.attempt},"{loan.consumer}"]'
     key = keys.loan(group, entry.id or "")
     return command("SET", key, value, "PX", lease_ms + SLACK_MS, decode=bool)
 

@@ -9,6 +9,9 @@ from starlette.responses import Response
 __all__ = ["Code", "Failed", "Misunderstood", "answer", "answer_text"]
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 class Code(IntEnum):
     """The outcomes that clients know; they know no others."""
 
@@ -43,7 +46,7 @@ def answer(code: int = Code.SUCCESS, msg: str | None = "success", *, status: int
     if msg is not None:
         content["msg"] = msg
     content |= fields
-    return answer_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")), status=status)
+    return answer_text(_encode(content), status=status)
 
 
 def answer_text(text: str, media_type: str = "application/json", *, status: int = 200) -> Response:
