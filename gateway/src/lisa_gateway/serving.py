@@ -118,7 +118,6 @@ async def serve(settings: GatewaySettings) -> None:
         timeout_keep_alive=KEEP_ALIVE_S,
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # who may say whose request it is must be asked for
         server_header=False,
         timeout_graceful_shutdown=max(1, round(settings.drain_s)),
         lifespan="on",
