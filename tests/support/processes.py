@@ -175,8 +175,8 @@ class Programs:
         started.wait_for("gateway listens on ", 60)
         return started
 
-    def close(self) -> None:
-        """Ends all programs, and makes sure that none has logged a traceback."""
+    def kill(self) -> None:
+        """Ends all programs."""
         for process in self._started:
             if process.runs:
                 process.kill()
