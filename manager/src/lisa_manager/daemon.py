@@ -12,6 +12,7 @@ from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import LisaError
 from lisa_manager.jobs.adopter import Adopter
+from lisa_manager.jobs.dead_letterer import DeadLetterer
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.drainer import Drainer
 from lisa_manager.jobs.loader import Loader
@@ -63,6 +64,7 @@ class Manager:
         self._reclaimer = Reclaimer(self._connection, self._table, settings)
         self._trimmer = Trimmer(self._connection, self._table, settings)
         self._sweeper = Sweeper(self._connection, self._table, settings)
+        self._dead_letterer = DeadLetterer(self._connection, self._table, settings)
         self._discoverer = Discoverer(self._connection, self._table)
         self._promoter = Promoter(self._connection, self._table, settings)
         self._adopter = Adopter(
@@ -136,6 +138,7 @@ class Manager:
             ("reclaim", housekeeping_s, 1, self._reclaimer.turn),
             ("trim", housekeeping_s, _TURNS, self._trimmer.turn),
             ("sweep", housekeeping_s, _TURNS, self._sweeper.turn),
+            ("dead-letter", housekeeping_s, _TURNS, self._dead_letterer.turn),
             ("discover", self._settings.discover_s, 1, self._discover),
             ("drain", self._settings.discover_s, 1, self._drainer.turn),
             ("scripts", _SCRIPTS_S, 1, self._loader.turn),

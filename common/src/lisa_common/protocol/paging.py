@@ -58,6 +58,8 @@ class Page:
 
     messages: list[Listed]
     rest: Point | None
+    behind: Point | None = None
+    """The place behind the last message of this page; None for an empty page."""
 
 
 def list_messages(
@@ -69,7 +71,8 @@ def list_messages(
         done, flat = reply
         rows = list(zip(*[iter(flat)] * 4, strict=True))
         messages = [_listed(state, *row) for row in rows]
-        return Page(messages, None if done else Point(float(rows[-1][1]), rows[-1][0]).successor())
+        behind = Point(float(rows[-1][1]), rows[-1][0]).successor() if rows else None
+        return Page(messages, None if done else behind, behind)
 
     return script(
         "list_messages",

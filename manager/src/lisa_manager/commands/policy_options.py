@@ -19,6 +19,8 @@ __all__ = ["shown_field", "with_policy"]
 
 _MS = "_ms"
 _OF_RESHARDS = {"former", "drained"}
+_OTHER_NAMES = {"expire_idle": "expire_idle_mode"}
+"""Options that are not named as their fields: without its unit, another field has that name."""
 
 
 def with_policy(command: Callable[..., None]) -> Callable[..., None]:
@@ -41,13 +43,13 @@ def with_policy(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:
-    plain = name.removesuffix(_MS)
+    plain = _OTHER_NAMES.get(name, name.removesuffix(_MS))
     text = (field.description or name).removesuffix(", in ms")
-    bounds = "" if plain != name else bounds_of(field)
+    bounds = "" if name.endswith(_MS) else bounds_of(field)
     option = typer.Option(
         f"--{flag_of(plain)}",
         help=f"{text[:1].upper()}{text[1:]}{bounds}; default {shown_field(name, field.default)}",
-        metavar="TIME" if plain != name else "VALUE",
+        metavar="TIME" if name.endswith(_MS) else "VALUE",
         show_default=False,
         rich_help_panel="Policy",
     )
