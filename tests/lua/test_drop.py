@@ -9,7 +9,7 @@ from support.queue import Queue
 
 def drop(queue: Queue, *, force: bool) -> list[int]:
     """Drops the topic. Result: whether it was, and the messages it held."""
-    done: list[int] = queue.connection.call(script("drop", queue.keys, force=int(force)))
+    done: list[int] = queue.connection.call(script("drop", queue.keys, force=int(force), last=""))
     return done
 
 

@@ -15,6 +15,7 @@ from lisa_manager.jobs.adopter import Adopter
 from lisa_manager.jobs.dead_letterer import DeadLetterer
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.drainer import Drainer
+from lisa_manager.jobs.idle_expirer import IdleExpirer
 from lisa_manager.jobs.loader import Loader
 from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.jobs.reclaimer import Reclaimer
@@ -75,6 +76,7 @@ class Manager:
             discover=self._discover,
         )
         self._drainer = Drainer(self._connection, self._discoverer)
+        self._idle_expirer = IdleExpirer(self._connection, self._discoverer, settings)
         self._loader = Loader(self._connection)
         self._problems = ProblemLog(logger)
         self._stopping = asyncio.Event()
@@ -141,6 +143,7 @@ class Manager:
             ("dead-letter", housekeeping_s, _TURNS, self._dead_letterer.turn),
             ("discover", self._settings.discover_s, 1, self._discover),
             ("drain", self._settings.discover_s, 1, self._drainer.turn),
+            ("expire idle", housekeeping_s, 1, self._idle_expirer.turn),
             ("scripts", _SCRIPTS_S, 1, self._loader.turn),
             ("gauges", _GAUGES_S, 1, self._gauges),
         ]

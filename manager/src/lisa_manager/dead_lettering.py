@@ -28,8 +28,8 @@ __all__ = ["Moved", "move_page"]
 _PAGE: Final = 200
 
 _FRESH_S: Final = 10.0
-"""A page read longer ago is read again. Another manager may have moved its letters meanwhile, and the new topic may have
-forgotten them: it remembers each for its dedup window, which should be longer."""
+"""A page read longer ago is read again. Another manager may have moved its letters meanwhile, and the new topic may
+have forgotten them: it remembers each for its dedup window, which should be longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,10 @@ def move_page(
     return Moved(rest, now_ms, len(sent), len(kept), len(aged), oldest_kept_ms, at_end=page.rest is None)
 
 
-def _send(
-    topics: Topics, target: str, letters: Sequence[_Letter]
-) -> Flow[tuple[list[_Letter], LisaError | None]]:
+def _send(topics: Topics, target: str, letters: Sequence[_Letter]) -> Flow[tuple[list[_Letter], LisaError | None]]:
     """Sends letters. Returns those that the new topic has, and why it refused the others."""
     layout = yield from topics.declare(target)
-    parts = list(by_shard(letters, lambda letter: layout.home(letter.outgoing.id)).items())
+    parts = _by_shard(layout, letters)
     sent: list[_Letter] = []
     while parts:
         shard, part = parts.pop(0)
@@ -108,17 +106,20 @@ def _send(
             new = yield from _unknown(layout, part)
             count, error = yield from _store(shard, new)
         except Resharded:
-            after = yield from topics.resolve_anew(target)
-            if after == layout:
+            before, layout = layout, (yield from topics.resolve_anew(target))
+            if layout == before:
                 return sent, Refused(f"{target} was resharded, and the registry does not say where new messages go")
-            layout, left = after, [*part, *(letter for _, rest in parts for letter in rest)]
-            parts = list(by_shard(left, lambda letter: layout.home(letter.outgoing.id)).items())
+            parts = _by_shard(layout, [*part, *(letter for _, rest in parts for letter in rest)])
             continue
-        refused = set(new[count:])
+        refused = new[count:]
         sent += [letter for letter in part if letter not in refused]
         if error:
             return sent, error
     return sent, None
+
+
+def _by_shard(layout: Layout, letters: Sequence[_Letter]) -> list[tuple[ShardKeys, list[_Letter]]]:
+    return list(by_shard(letters, lambda letter: layout.home(letter.outgoing.id)).items())
 
 
 def _unknown(layout: Layout, letters: Sequence[_Letter]) -> Flow[list[_Letter]]:

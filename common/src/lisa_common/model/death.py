@@ -9,7 +9,8 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from lisa_common.validation import MAX_ID_BYTES
 
@@ -30,7 +31,8 @@ _DEAD_ID = re.compile(r"[^/]*/[^/]*/(.+)@[0-9]{1,16}", re.DOTALL)
 _DIGITS: Final = 24
 
 
-class Death(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Death:
     """The deaths of a message in one topic for one reason. Times are ms of the server's clock."""
 
     queue: str
@@ -117,12 +119,12 @@ def add_death(headers: Mapping[str, str], death: Death) -> tuple[dict[str, str],
 
     A death of a known queue and reason raises that count, and moves its entry to the front.
     """
-    death = death._replace(error=death.error[:_ERROR_LENGTH])
+    death = replace(death, error=death.error[:_ERROR_LENGTH])
     before = read_deaths(headers)
     for known in before:
         if (known.queue, known.reason) == (death.queue, death.reason):
             ttl_ms = known.original_ttl_ms if death.original_ttl_ms is None else death.original_ttl_ms
-            death = death._replace(count=known.count + 1, first_ms=known.first_ms, original_ttl_ms=ttl_ms)
+            death = replace(death, count=known.count + 1, first_ms=known.first_ms, original_ttl_ms=ttl_ms)
     others = (known for known in before if (known.queue, known.reason) != (death.queue, death.reason))
     history = (death, *others)
     first = {"x-first-death-queue": death.queue, "x-first-death-reason": death.reason, FIRST_ID: death.id}

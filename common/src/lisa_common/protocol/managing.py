@@ -179,7 +179,8 @@ def purge(keys: ShardKeys, copies: Sequence[str], died_ms: Sequence[int] = ()) -
 
     `died_ms` holds when each died: one that has died again since, after a replay, is left.
     """
-    letters = [(bytes_of(copy), at) for copy, at in zip(copies, died_ms or [""] * len(copies), strict=True)]
+    times: Sequence[Arg] = died_ms or [""] * len(copies)
+    letters = [(bytes_of(copy), at) for copy, at in zip(copies, times, strict=True)]
     call: Call[int] = script("purge", keys, letters, decode=number)
     return in_parts(call, len(copies), lambda done: purge(keys, copies[done:], died_ms[done:]))
 

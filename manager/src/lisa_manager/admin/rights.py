@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lisa_common.errors import InvalidInput
-from lisa_common.model.keys import ABSENT, ShardKeys, dropped_key, topics_key, wake_channel
+from lisa_common.model.keys import ABSENT, ShardKeys, dropped_key, idle_key, topics_key, wake_channel
 from lisa_common.validation import check_name
 
 __all__ = ["ANY_TOPIC", "RoleName", "rules"]
@@ -38,6 +38,8 @@ class _Role:
     """Commands on all of those keys at once."""
     registry: str = ""
     dropped: str = ""
+    idle: str = ""
+    """Commands on the hash of unused topics."""
     channel: str = ""
     """Commands on the wake channel."""
     in_cluster: str = "asking cluster|slots"
@@ -90,6 +92,7 @@ _ROLES = {
         channel="publish subscribe",
         registry="evalsha hdel hget hgetall hmget hset hsetnx",
         dropped="evalsha hdel hget hgetall hset",
+        idle="hdel hgetall hmget hset",
         on_all="evalsha exists type unlink",
         on={
             "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
@@ -148,6 +151,7 @@ def rules(
         _selector(rights.channel, [f"&{wake_channel(prefix)}"]),
         _selector(rights.registry, [f"~{topics_key(prefix)}"]),
         _selector(rights.dropped, [f"~{dropped_key(prefix)}"]),
+        _selector(rights.idle, [f"~{idle_key(prefix)}"]),
         _selector(rights.on_all, [f"~{topic.of(name)}" for topic in keys for name in together]),
         *(
             _selector(commands, [f"~{topic.of(name)}" for topic in keys for name in names.split()])

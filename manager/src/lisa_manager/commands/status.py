@@ -26,6 +26,7 @@ _GROUPS = (
     Column("group"),
     *(Column(name, number=True) for name in ("ready", "delivered", "consumers")),
 )
+_ENDS = (*map(Column, ("topic", "dead letters go to", "after", "expires when unused for", "unused for")),)
 
 
 @admin_command
@@ -72,8 +73,20 @@ def _tables(statuses: Sequence[TopicStatus]) -> list[tuple[Sequence[Column], lis
         for s in statuses
         for group in s.groups
     ]
-    tables = [(_COLUMNS, topics), (_HISTOGRAM, waiting), (_GROUPS, groups)]
+    ends = [_ends_row(s) for s in statuses if s.dead_letter_topic or s.expire_idle_ms]
+    tables = [(_COLUMNS, topics), (_HISTOGRAM, waiting), (_GROUPS, groups), (_ENDS, ends)]
     return [(columns, rows) for columns, rows in tables if rows]
+
+
+def _ends_row(status: TopicStatus) -> list[str]:
+    times = (status.expire_idle_ms, status.unused_ms)
+    after = shown_duration(status.dead_letter_delay_ms) if status.dead_letter_topic else "-"
+    return [
+        status.topic,
+        status.dead_letter_topic or "-",
+        after,
+        *("-" if t is None else shown_duration(t) for t in times),
+    ]
 
 
 def _print(statuses: Sequence[TopicStatus]) -> None:
