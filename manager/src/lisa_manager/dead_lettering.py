@@ -8,24 +8,28 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from lisa_common.errors import LisaError, Refused, Resharded
 from lisa_common.model.death import FIRST_ID, Death, add_death, dead_letter_id, is_cycle
-from lisa_common.model.keys import ShardKeys, copy_of
+from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record, pack_content
 from lisa_common.model.sharding import Layout, by_shard, home
 from lisa_common.protocol import managing, paging, producing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import server_time
-from lisa_common.protocol.paging import END, Listed, Point
+from lisa_common.protocol.paging import Listed, Point
 from lisa_common.protocol.producing import Outgoing, State
 from lisa_common.protocol.registry import Topics
 
 __all__ = ["Moved", "move_page"]
 
 _PAGE: Final = 200
+
+_END: Final = Point(inf, b"\xff" * 1_024)
+"""Behind every member, even one with a foreign score."""
 
 _FRESH_S: Final = 10.0
 """A page read longer ago is read again. Another manager may have moved its letters meanwhile, and the new topic may
@@ -75,7 +79,7 @@ def move_page(
     if target is None:
         raise ValueError(f"{keys.topic} has no dead letter topic")
     began = clock()
-    page, now_ms = yield [paging.list_messages(keys, State.GARBAGE, start, END, limit=_PAGE), server_time()]
+    page, now_ms = yield [paging.list_messages(keys, State.GARBAGE, start, _END, limit=_PAGE), server_time()]
     layout = yield from topics.resolve(target)
     letters, staying = _sort(keys, page.messages, policy, layout)
     oldest_ms = now_ms - policy.garbage_retention_ms
@@ -86,7 +90,7 @@ def move_page(
         if clock() - began > _FRESH_S:
             return Moved(start, now_ms)
         sent, error = yield from _send(topics, target, letters)
-    if gone := [*((letter.copy, letter.died_ms) for letter in sent), *((_copy_of(old), old.at_ms) for old in aged)]:
+    if gone := [*((letter.copy, letter.died_ms) for letter in sent), *((old.member, old.at_ms) for old in aged)]:
         yield managing.purge(keys, *map(list, zip(*gone, strict=True)))
     if len(sent) < len(letters):
         return Moved(start, now_ms, len(sent), aged_out=len(aged), error=error)
@@ -162,10 +166,6 @@ def _sort(
     return letters, staying
 
 
-def _copy_of(listed: Listed) -> str:
-    return copy_of(listed.group or "", listed.id)
-
-
 def _letter_of(keys: ShardKeys, listed: Listed, policy: Policy, layout: Layout) -> _Letter | None:
     """The message that a dead letter becomes; None where it has to stay."""
     record, failure, group = listed.record, listed.failure, listed.group or ""
@@ -194,7 +194,7 @@ def _letter_of(keys: ShardKeys, listed: Listed, policy: Policy, layout: Layout) 
         headers=json.dumps(headers, separators=(",", ":")).encode(),
     )
     id = dead_letter_id(keys.topic, group, listed.id, listed.at_ms, headers[FIRST_ID])
-    return _Letter(_copy_of(listed), listed.at_ms, Outgoing(id, f"+{policy.dead_letter_delay_ms}", content))
+    return _Letter(listed.member, listed.at_ms, Outgoing(id, f"+{policy.dead_letter_delay_ms}", content))
 
 
 def _is_of_another(due_ms: int, entry: str, record: Record) -> bool:

@@ -50,6 +50,8 @@ class Listed:
     failure: Failure | None
     unreadable: str = ""
     """The error of an unreadable record."""
+    member: str = ""
+    """The message as the set names it: its id, or group and id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def _listed(state: State, member: bytes, score: bytes, data: bytes | None, failu
         record = None if data is None or is_cancelled(data) else unpack_record(data)
     except UnreadableRecord as error:
         unreadable = f"unreadable record: {error}"
-    return Listed(state, group or None, id, whole_ms(score), record, read_failure(failure), unreadable)
+    return Listed(state, group or None, id, whole_ms(score), record, read_failure(failure), unreadable, name)
 
 
 def split(keys: ShardKeys, state: State, start: Point, end: Point, size: int) -> Flow[list[tuple[Point, Point]]]:

@@ -150,8 +150,7 @@ def rules(
     selectors = [
         _selector(rights.channel, [f"&{wake_channel(prefix)}"]),
         _selector(rights.registry, [f"~{topics_key(prefix)}"]),
-        _selector(rights.dropped, [f"~{dropped_key(prefix)}"]),
-        _selector(rights.idle, [f"~{idle_key(prefix)}"]),
+        *(_selector(on, [f"~{key}"]) for on, key in _of_managers(rights, prefix)),
         _selector(rights.on_all, [f"~{topic.of(name)}" for topic in keys for name in together]),
         *(
             _selector(commands, [f"~{topic.of(name)}" for topic in keys for name in names.split()])
@@ -163,6 +162,10 @@ def rules(
         *(f"+{command}" for command in keyless),
         *filter(None, selectors),
     ]
+
+
+def _of_managers(rights: _Role, prefix: str) -> list[tuple[str, str]]:
+    return [(rights.dropped, dropped_key(prefix)), (rights.idle, idle_key(prefix))]
 
 
 def _places(topic: str) -> list[tuple[str, str]]:
