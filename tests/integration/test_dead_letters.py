@@ -1,12 +1,8 @@
 """Garbage goes to the dead letter topic: once, whatever breaks, and to wherever that topic is."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import redis
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.model.keys import ShardKeys, topics_key
@@ -15,72 +11,12 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol.paging import START
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.registry import Topics
-from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery
-from lisa_manager import AsyncAdmin, ManagerSettings
-from lisa_manager.daemon import Manager
 from lisa_manager.dead_lettering import move_page
 from lisa_producer import AsyncProducer
 from support import wait_until_async
 from support.queue import Queue
-from support.running import managed
+from support.site import Site, take
 from support.stepping import Stepped
-
-
-@pytest.fixture
-async def admin(redis_url: str, prefix: str) -> AsyncIterator[AsyncAdmin]:
-    """An operator."""
-    async with AsyncAdmin(settings=ManagerSettings(redis_url=redis_url, prefix=prefix)) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def reading(redis_url: str, prefix: str) -> AsyncIterator[Callable[..., AsyncConsumer]]:
-    """Makes consumers: `reading("orders")`."""
-    opened: list[AsyncConsumer] = []
-
-    def make(*topics: str, group: str = "g") -> AsyncConsumer:
-        settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
-        opened.append(AsyncConsumer(topics, group, settings=settings))
-        return opened[-1]
-
-    yield make
-    for consumer in opened:
-        await consumer.close()
-
-
-@dataclass
-class Site:
-    """What a test looks at and operates."""
-
-    url: str
-    prefix: str
-    client: redis.Redis
-    admin: AsyncAdmin
-
-    def ids(self, topic: str, key: str = "messages") -> set[str]:
-        """The members of a key of a topic."""
-        name = ShardKeys(self.prefix, topic).of(key)
-        members = self.client.hkeys(name) if key == "messages" else self.client.zrange(name, 0, -1)
-        return {member.decode() for member in members}
-
-    def managed(self) -> AbstractAsyncContextManager[Manager]:
-        """Runs a manager."""
-        return managed(self.url, self.prefix)
-
-
-@pytest.fixture
-def site(redis_url: str, prefix: str, client: redis.Redis, admin: AsyncAdmin) -> Site:
-    """The server of the run."""
-    return Site(redis_url, prefix, client, admin)
-
-
-async def _take(consumer: AsyncConsumer, count: int = 1) -> list[Delivery]:
-    deliveries: list[Delivery] = []
-    while len(deliveries) < count:
-        some = await consumer.read(limit=count, wait=10)
-        assert some, f"{len(deliveries)} of {count} arrived"
-        deliveries += some
-    return deliveries
 
 
 async def test_a_rejected_message_arrives_with_its_history(site: Site, sender: AsyncProducer, reading: Any) -> None:
@@ -90,10 +26,10 @@ async def test_a_rejected_message_arrives_with_its_history(site: Site, sender: A
     await orders.read()
     sent = {"body": b"\x00\xff", "headers": {"a": "ü"}, "priority": 9, "max_retries": 3, "id": "o-7", "ttl": 60}
     await sender.send("orders", sent.pop("body"), **sent)
-    [delivery] = await _take(orders)
+    [delivery] = await take(orders)
     await orders.reject(delivery, error="no order")
     async with site.managed():
-        [letter] = await _take(dead)
+        [letter] = await take(dead)
         assert (letter.body, letter.headers["a"]) == (b"\x00\xff", "ü")
         [death] = letter.deaths
         assert (death.queue, death.reason, death.count, death.group) == ("orders", "rejected", 1, "g")
@@ -191,7 +127,7 @@ async def test_two_managers_move_each_letter_once(site: Site, orders: Queue, rea
     _bury(orders, *(f"m{n}" for n in range(1_000)))
     dead = reading("dead")
     async with site.managed(), site.managed():
-        letters = await _take(dead, 1_000)
+        letters = await take(dead, 1_000)
         await dead.ack(*letters)
         await wait_until_async(lambda: not orders.contents().left)
     assert len({letter.deaths[0].id for letter in letters}) == len(letters) == 1_000
