@@ -98,7 +98,7 @@ _ROLES = {
             "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer xgroup|destroy xgroup|setid"
             " xinfo|consumers xinfo|groups xinfo|stream xlen xpending xrange xtrim",
-            "messages": "hdel hget hlen hscan hset hstrlen",
+            "messages": "hdel hexists hget hlen hscan hset hsetnx hstrlen",
             "expiring": "zadd zrange zrem zscan zscore",
             "finished": "zadd zcount zrange zrem zremrangebyrank zscan zscore",
             "owed": "hdel hexists hget hmget hscan hset",
