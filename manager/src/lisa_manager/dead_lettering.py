@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from lisa_common.errors import LisaError, Refused, Resharded
+from lisa_common.errors import OF_THE_SERVER, LisaError, Refused, Resharded, ServerError
 from lisa_common.model.death import FIRST_ID, Death, add_death, dead_letter_id, is_cycle
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
@@ -138,7 +138,7 @@ def _unknown(layout: Layout, letters: Sequence[_Letter]) -> Flow[list[_Letter]]:
 
 
 def _store(keys: ShardKeys, letters: Sequence[_Letter]) -> Flow[tuple[int, LisaError | None]]:
-    """Stores letters in one shard; fewer at a time where it refuses many, as it may have room for some.
+    """Stores letters in one shard; fewer at a time where it refuses many, as it may have room for some, or is full.
 
     Returns how many it has, from the first on, and why not more.
     """
@@ -146,7 +146,11 @@ def _store(keys: ShardKeys, letters: Sequence[_Letter]) -> Flow[tuple[int, LisaE
     while size:
         try:
             yield producing.send(keys, [letter.outgoing for letter in letters[:size]], repeatable=True)
-        except Refused as refused:
+        except ServerError as refused:
+            if isinstance(refused, Resharded) or (
+                isinstance(refused, OF_THE_SERVER) and not isinstance(refused, Refused)
+            ):
+                raise
             size, error = size // 2, refused
         else:
             break

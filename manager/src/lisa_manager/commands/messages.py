@@ -50,7 +50,7 @@ def show(topic: TopicName, id: MessageId, *, json: JsonFlag = False, settings: M
         raise typer.Exit(EXIT_WRONG)
 
 
-_HOPS = (*map(Column, ("dead letter in", "id", "state", "at")),)
+_HOPS = (*map(Column, ("topic", "id", "state", "at")),)
 
 
 def _hop_row(hop: Hop) -> list[object]:
@@ -93,7 +93,7 @@ def _print(found: Found) -> None:
 
 
 _DEATHS = (
-    *map(Column, ("died in", "reason")),
+    *map(Column, ("topic", "reason")),
     Column("count", number=True),
     *map(Column, ("first", "last", "group", "id", "error")),
 )

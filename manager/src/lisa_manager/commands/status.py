@@ -26,7 +26,7 @@ _GROUPS = (
     Column("group"),
     *(Column(name, number=True) for name in ("ready", "delivered", "consumers")),
 )
-_ENDS = (*map(Column, ("topic", "dead letters go to", "after", "expires when unused for", "unused for")),)
+_ENDS = (*map(Column, ("topic", "dead letters to", "delay", "expires after", "unused for")),)
 
 
 @admin_command
