@@ -89,9 +89,7 @@ async def test_status_shows_the_time(site: Site, commands: Commands) -> None:
     assert (status.dead_letter_topic, status.dead_letter_delay_ms) == ("dead", 5_000)
     assert status.expire_idle_ms == 3_600_000
     assert 600_000 <= (status.unused_ms or 0) < 620_000
-    assert ["orders", "dead", "5", "s", "1", "h", "10", "min"] in [
-        [word for word in row if word not in {"0"}][:8] for row in commands.manager("status").rows
-    ]
+    assert ["orders", "dead", "5s", "1h", "10m"] in commands.manager("status").rows
     document = commands.manager("status", "--json").document
     assert document[0]["dead_letter_topic"] == "dead"
 

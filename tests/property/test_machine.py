@@ -394,8 +394,9 @@ class Machine(RuleBasedStateMachine):
     def move_dead_letters(self, steps: int) -> None:
         """A manager dies after some steps of a move to a dead letter topic; another one moves all."""
         keys, target = self.queue.keys, f"{self.queue.keys.topic}.dead"
-        flows = [move_page(keys, Policy(dead_letter_topic=target), Topics(keys.prefix), START) for _ in range(2)]
-        broken, whole = (Stepped(self.queue.connection, flow) for flow in flows)
+        policy = Policy(dead_letter_topic=target, dedup_window_ms=self.model.policy.dedup_window_ms)
+        moves = [move_page(keys, policy, Topics(keys.prefix), START, now_ms=self.model.now_ms) for _ in range(2)]
+        broken, whole = (Stepped(self.queue.connection, move) for move in moves)
         for _ in range(steps):
             broken.step()
         whole.finish()
@@ -403,6 +404,8 @@ class Machine(RuleBasedStateMachine):
             self.moved[dead_letter_id(keys.topic, group, message.id, copy.at_ms, message.id)] = message.body
             self.ended.add(message.id)
             self.model.purge(message.id, group)
+            if not message.id.endswith("~"):
+                self.model.finished[message.id] = self.model.now_ms + policy.dedup_window_ms
         self.advance(10)
         found = self.queue.connection.call(command("HGETALL", ShardKeys(keys.prefix, target).of("messages")))
         records = {id.decode(): unpack_record(data).body for id, data in zip(found[::2], found[1::2], strict=True)}

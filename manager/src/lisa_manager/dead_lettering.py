@@ -23,6 +23,7 @@ from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.paging import Listed, Point
 from lisa_common.protocol.producing import Outgoing, State
 from lisa_common.protocol.registry import Topics
+from lisa_common.protocol.scripts import Arg
 
 __all__ = ["Moved", "move_page"]
 
@@ -69,34 +70,40 @@ def move_page(
     *,
     excess: int = 0,
     clock: Callable[[], float] = time.monotonic,
+    now_ms: Arg = "",
 ) -> Flow[Moved]:
     """Moves the dead letters of one page to the policy's dead letter topic, which is declared if it is missing.
 
     `excess` letters that would have to stay, oldest first, are removed instead, as are those older than the garbage
-    retention. `topics` caches the layouts of new topics.
+    retention. `topics` caches the layouts of new topics. The ids of moved letters stay known for the dedup window,
+    which begins at `now_ms` or the server's time.
     """
     target = policy.dead_letter_topic
     if target is None:
         raise ValueError(f"{keys.topic} has no dead letter topic")
     began = clock()
-    page, now_ms = yield [paging.list_messages(keys, State.GARBAGE, start, _END, limit=_PAGE), server_time()]
+    page, server_ms = yield [paging.list_messages(keys, State.GARBAGE, start, _END, limit=_PAGE), server_time()]
     layout = yield from topics.resolve(target)
     letters, staying = _sort(keys, page.messages, policy, layout)
-    oldest_ms = now_ms - policy.garbage_retention_ms
+    oldest_ms = server_ms - policy.garbage_retention_ms
     aged = [listed for at, listed in enumerate(staying) if at < excess or listed.at_ms <= oldest_ms]
     kept = [listed for listed in staying if listed not in aged]
     sent, error = letters, None
     if letters:
         if clock() - began > _FRESH_S:
-            return Moved(start, now_ms)
+            return Moved(start, server_ms)
         sent, error = yield from _send(topics, target, letters)
-    if gone := [*((letter.copy, letter.died_ms) for letter in sent), *((old.member, old.at_ms) for old in aged)]:
-        yield managing.purge(keys, *map(list, zip(*gone, strict=True)))
+    if sent:
+        copies, died_ms = [letter.copy for letter in sent], [letter.died_ms for letter in sent]
+        # The ids stay known: a manager that was stopped may send a letter once more that has left this topic again.
+        yield managing.purge(keys, copies, died_ms, window_ms=policy.dedup_window_ms, now_ms=now_ms)
+    if aged:
+        yield managing.purge(keys, [old.member for old in aged], [old.at_ms for old in aged])
     if len(sent) < len(letters):
-        return Moved(start, now_ms, len(sent), aged_out=len(aged), error=error)
+        return Moved(start, server_ms, len(sent), aged_out=len(aged), error=error)
     oldest_kept_ms = min((listed.at_ms for listed in kept), default=None)
     rest = page.behind or start
-    return Moved(rest, now_ms, len(sent), len(kept), len(aged), oldest_kept_ms, at_end=page.rest is None)
+    return Moved(rest, server_ms, len(sent), len(kept), len(aged), oldest_kept_ms, at_end=page.rest is None)
 
 
 def _send(topics: Topics, target: str, letters: Sequence[_Letter]) -> Flow[tuple[list[_Letter], LisaError | None]]:

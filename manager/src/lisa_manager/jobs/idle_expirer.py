@@ -5,7 +5,7 @@ import logging
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, UnknownTopic
-from lisa_common.model.keys import idle_key, text_of
+from lisa_common.model.keys import bytes_of, idle_key, text_of
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import command
@@ -69,7 +69,7 @@ class IdleExpirer:
         flat: list[bytes] = await self._connection.call(command("HGETALL", key))
         stored = {text_of(name): value for name, value in pairs(flat)}
         if gone := stored.keys() - self._watched.keys():
-            await self._connection.call(command("HDEL", key, *gone))
+            await self._connection.call(command("HDEL", key, *map(bytes_of, gone)))
         # A foreign value counts as none.
         return {name: int(value) for name, value in stored.items() if value.isdigit() and len(value) <= _DIGITS}
 
