@@ -35,7 +35,10 @@ BAD_OPTIONS = {
     "no topic": ({"topic": None}, "columns must be names that include topic, as the option topic is not given"),
     "bad topic": ({"topic": "a/b"}, "topic must be 1 to 128 letters.*; got 'a/b'"),
     "bad prefix": ({"prefix": "{a}"}, "option prefix .*'{a}'"),
-    "bad url": ({"url": "http://u:hunter2@x"}, r"redis_url must be redis.*; got 'http://u:\*\*\*@x'"),
+    "bad url": (
+        {"url": "http://u:hunter2@x"},
+        r"redis_url must be a URL that begins with redis.*; got 'http://u:\*\*\*@x'",
+    ),
     "bad place": ({"badRows": "a b"}, "badRows must be 1 to 128 letters.*; got 'a b'"),
     "bad confirm": ({"confirmReplicas": -1}, "option confirmReplicas must be .* 0; got '-1'"),
 }
@@ -104,9 +107,14 @@ def test_only_appends() -> None:
         ({"state": "ready"}, "option state must be some of waiting, retry, garbage, separated by commas; got 'ready'"),
         ({"state": "late"}, "option state must be .*; got .*'late'"),
         ({"partitionRows": 0}, "option partitionRows must be .* 1; got '0'"),
+        ({"dueFrom": "soon"}, "option dueFrom must be a datetime with a time zone; got 'soon'"),
+        ({"diedUntil": "2030-01-01T00:00:00"}, "option diedUntil must be a datetime with a time zone; got .*"),
+        ({"ids": "a,,b"}, "id must be 1 to 200 bytes of printable text; got ''"),
+        ({"group": "a b"}, "group must be .*; got 'a b'"),
+        ({"limit": "0"}, "option limit must be .* 1; got '0'"),
         (
-            {"group": "g"},
-            "option must be one of url, prefix, timeout, patience, topic, state, partitionRows; got 'group'",
+            {"maxRows": "1"},
+            "option must be one of url, prefix, timeout, patience, topic, state, dueFrom, .*; got 'maxrows'",
         ),
         ({"topic": None}, "option topic must be a value; got None"),
     ],
