@@ -14,6 +14,7 @@ from lisa_common.protocol.registry import Topics
 from lisa_manager.dead_lettering import move_page
 from lisa_producer import AsyncProducer
 from support import wait_until_async
+from support.commands import Commands
 from support.queue import Queue
 from support.site import Site, take
 from support.stepping import Stepped
@@ -285,3 +286,32 @@ async def test_foreign_values_are_passed_over(site: Site, orders: Queue) -> None
         await wait_until_async(lambda: len(site.ids("dead")) == 3)
         await wait_until_async(lambda: site.client.zrange(garbage, 0, -1) == [b"g/none"])
     assert not site.client.hkeys(orders.keys.of("messages"))
+
+
+async def test_show_follows_a_message(site: Site, commands: Commands, orders: Queue) -> None:
+    """From where it died, hop by hop, also once its last dead letter is finished; and back, by its history."""
+    await site.admin.set_policy("orders", dead_letter_topic="wait", max_retries=0)
+    await site.admin.set_policy("wait", ttl_ms=1, dead_letter_topic="last")
+    _bury(orders, "a/b", "a")
+    async with site.managed():
+        await wait_until_async(lambda: len(site.ids("last")) == 2)
+    ran = commands.manager("show", "orders", "a")
+    assert ran.code == 0
+    assert "finished" in ran.out, "its id is known in its first topic, too"
+    [hop] = [row for row in ran.rows if row[:1] == ["last"]]
+    assert hop[2] == "ready"
+    [document] = commands.manager("show", "orders", "a/b", "--json").document["dead_letters"][-1:]
+    assert document["topic"] == "last"
+    shown = commands.manager("show", "last", hop[1])
+    assert [row[:3] for row in shown.rows if row[:1] in (["wait"], ["orders"])] == [
+        ["wait", "expired", "1"],
+        ["orders", "rejected", "1"],
+    ]
+    deaths = commands.manager("show", "last", hop[1], "--json").document["deaths"]
+    assert [(death["queue"], death["reason"], death["id"]) for death in deaths][1] == ("orders", "rejected", "a")
+    last = Queue(orders.connection, ShardKeys(site.prefix, "last"))
+    last.catch_up()
+    last.join("g")
+    last.ack(*last.read("g"))
+    assert [row[2] for row in commands.manager("show", "orders", "a").rows if row[:1] == ["last"]] == ["finished"]
+    assert commands.manager("show", "orders", "never").code == 1

@@ -15,7 +15,7 @@ from lisa_common.model.policy import Policy
 from lisa_common.validation import duration_ms
 from lisa_manager import DEFAULT
 
-__all__ = ["shown_field", "with_policy"]
+__all__ = ["option_name", "shown_field", "with_policy"]
 
 _MS = "_ms"
 _OF_RESHARDS = {"former", "drained"}
@@ -43,7 +43,7 @@ def with_policy(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:
-    plain = _OTHER_NAMES.get(name, name.removesuffix(_MS))
+    plain = option_name(name)
     text = (field.description or name).removesuffix(", in ms")
     bounds = "" if name.endswith(_MS) else bounds_of(field)
     option = typer.Option(
@@ -56,6 +56,11 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
     return inspect.Parameter(
         plain, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
     )
+
+
+def option_name(name: str) -> str:
+    """How people name a field: without its unit."""
+    return _OTHER_NAMES.get(name, name.removesuffix(_MS))
 
 
 def _read(name: str, text: str) -> Any:
