@@ -144,10 +144,10 @@ class Programs:
             "LISA_TEST_TOPICS": " ".join(topics),
         }
 
-    def manager(self, *options: str, url: str | None = None) -> Process:
+    def manager(self, *options: str, url: str | None = None, within_s: float = 20) -> Process:
         """Starts a manager, and returns once it serves."""
         started = self._start(["lisa-manager", "run", "--housekeeping-s", "0.1", *options], url)
-        started.wait_for("manager serves")
+        started.wait_for("manager serves", within_s)
         return started
 
     def worker(self, *options: str, group: str = "billing", target: str = _WORKER) -> Process:
