@@ -109,5 +109,5 @@ def _break(programs: Programs, manager: Process, fault: signal.Signals) -> Proce
     if fault is signal.SIGKILL:
         manager.kill()
     else:
-        manager.stop()
-    return programs.manager()
+        manager.stop(120)
+    return programs.manager(within_s=120)

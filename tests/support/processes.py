@@ -88,9 +88,9 @@ class Process:
         """Its log so far."""
         return self._log.read_text("utf-8")
 
-    def wait_for(self, text: str) -> None:
+    def wait_for(self, text: str, within_s: float = 20) -> None:
         """Waits until its log has a text."""
-        wait_until(lambda: text in self.log or not self.runs, 20, what=f"{text!r} in {self._log.name}")
+        wait_until(lambda: text in self.log or not self.runs, within_s, what=f"{text!r} in {self._log.name}")
         assert text in self.log, self.log
 
     def kill(self) -> None:

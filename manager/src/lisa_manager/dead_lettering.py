@@ -85,25 +85,32 @@ def move_page(
     page, server_ms = yield [paging.list_messages(keys, State.GARBAGE, start, _END, limit=_PAGE), server_time()]
     layout = yield from topics.resolve(target)
     letters, staying = _sort(keys, page.messages, policy, layout)
-    oldest_ms = server_ms - policy.garbage_retention_ms
-    aged = [listed for at, listed in enumerate(staying) if at < excess or listed.at_ms <= oldest_ms]
-    kept = [listed for listed in staying if listed not in aged]
+    kept = yield from _age_out(keys, staying, excess, server_ms - policy.garbage_retention_ms)
+    aged_out = len(staying) - len(kept)
     sent, error = letters, None
     if letters:
         if clock() - began > _FRESH_S:
-            return Moved(start, server_ms)
+            return Moved(start, server_ms, aged_out=aged_out)
         sent, error = yield from _send(topics, target, letters)
     if sent:
         copies, died_ms = [letter.copy for letter in sent], [letter.died_ms for letter in sent]
         # The ids stay known: a manager that was stopped may send a letter once more that has left this topic again.
         yield managing.purge(keys, copies, died_ms, window_ms=policy.dedup_window_ms, now_ms=now_ms)
-    if aged:
-        yield managing.purge(keys, [old.member for old in aged], [old.at_ms for old in aged])
     if len(sent) < len(letters):
-        return Moved(start, server_ms, len(sent), aged_out=len(aged), error=error)
+        return Moved(start, server_ms, len(sent), aged_out=aged_out, error=error)
     oldest_kept_ms = min((listed.at_ms for listed in kept), default=None)
     rest = page.behind or start
-    return Moved(rest, server_ms, len(sent), len(kept), len(aged), oldest_kept_ms, at_end=page.rest is None)
+    return Moved(rest, server_ms, len(sent), len(kept), aged_out, oldest_kept_ms, at_end=page.rest is None)
+
+
+def _age_out(keys: ShardKeys, staying: Sequence[Listed], excess: int, oldest_ms: int) -> Flow[list[Listed]]:
+    """Removes so many letters, and those that died until then. Returns the others."""
+    kept, aged = list[Listed](), list[Listed]()
+    for at, listed in enumerate(staying):
+        (aged if at < excess or listed.at_ms <= oldest_ms else kept).append(listed)
+    if aged:
+        yield managing.purge(keys, [listed.member for listed in aged], [listed.at_ms for listed in aged])
+    return kept
 
 
 def _send(topics: Topics, target: str, letters: Sequence[_Letter]) -> Flow[tuple[list[_Letter], LisaError | None]]:
