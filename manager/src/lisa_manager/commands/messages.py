@@ -38,7 +38,8 @@ def show(topic: TopicName, id: MessageId, *, json: JsonFlag = False, settings: M
         hops = admin.trace(topic, id)
     if json:
         document = _document(found) if found else {"id": id, "state": None} if hops else None
-        print_json(document and document | {"dead_letters": [_hop_document(hop) for hop in hops]})
+        more = {"dead_letters": [_hop_document(hop) for hop in hops]} if hops else {}
+        print_json(document and document | more)
     elif found:
         _print(found)
     elif not hops:
@@ -148,8 +149,9 @@ def _document(found: Found) -> dict[str, Any]:
         "due_ms": found.due_ms,
         "attempts": found.attempts,
         "copies": [_copy_document(copy) for copy in found.copies],
-        "deaths": [asdict(death) for death in found.deaths],
     }
+    if found.deaths:
+        document["deaths"] = [asdict(death) for death in found.deaths]
     if record:
         document |= {
             "sent_ms": record.sent_ms,
