@@ -93,9 +93,9 @@ class Process:
         """Its log so far."""
         return self._log.read_text("utf-8")
 
-    def wait_for(self, text: str, timeout: float = 20) -> None:
+    def wait_for(self, text: str, within_s: float = 20) -> None:
         """Waits until its log has a text."""
-        wait_until(lambda: text in self.log or not self.runs, timeout, what=f"{text!r} in {self._log.name}")
+        wait_until(lambda: text in self.log or not self.runs, within_s, what=f"{text!r} in {self._log.name}")
         assert text in self.log, self.log
 
     def kill(self) -> None:
@@ -154,10 +154,12 @@ class Programs:
             "LISA_TEST_TOPICS": " ".join(topics),
         }
 
-    def manager(self, *options: str, url: str | None = None, environment: Mapping[str, str] | None = None) -> Process:
+    def manager(
+        self, *options: str, url: str | None = None, within_s: float = 60, environment: Mapping[str, str] | None = None
+    ) -> Process:
         """Starts a manager, and returns once it serves."""
         started = self._start(["lisa-manager", "run", "--housekeeping-s", "0.1", *options], url, environment)
-        started.wait_for("manager serves", 60)
+        started.wait_for("manager serves", within_s)
         return started
 
     def worker(

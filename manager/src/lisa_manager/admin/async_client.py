@@ -24,6 +24,7 @@ from lisa_manager.admin.queries import existing
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.status import TopicSizes, TopicStatus
 from lisa_manager.admin.topics import Dropped
+from lisa_manager.admin.trace import Hop, trace
 from lisa_manager.admin.traffic import TopicTraffic
 from lisa_manager.jobs import loader
 from lisa_manager.server_checks import Health, examine
@@ -58,6 +59,10 @@ class AsyncAdmin:
     async def find(self, topic: str, id: str) -> Found | None:
         """See `Admin.find`."""
         return await self._run(by_id.find(self._prefix, topic, id))
+
+    async def trace(self, topic: str, id: str) -> tuple[Hop, ...]:
+        """See `Admin.trace`."""
+        return await self._run(trace(self._prefix, topic, id))
 
     async def messages(
         self, topic: str, state: State, *, group: str | None = None, limit: int = 100, cursor: str | None = None
