@@ -253,7 +253,7 @@ def test_processes_have_the_time_to_drain_that_their_worker_says(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     told: list[float] = []
-    monkeypatch.setattr("lisa_consumer.commands.supervise", lambda _command, _count, drain_s: told.append(drain_s))
+    monkeypatch.setattr("lisa_consumer.commands.supervise", lambda *_, drain_s: told.append(drain_s))
     options = ["--processes", "2", "--no-check", "--drain-s", "1"]
     assert CliRunner().invoke(program, ["run", "patient:worker", *options]).exit_code == 0
     assert told == [77]
