@@ -58,6 +58,7 @@ def supervise(command: Sequence[str], siblings: SharedDirectory, health: Health,
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
+        health.notifies = True
         health.check("processes", siblings.find_problem)
         pulse = asyncio.create_task(health.run())
         running = (_keep_running(command, siblings, number, stopping, drain_s) for number in range(siblings.count))

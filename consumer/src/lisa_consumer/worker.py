@@ -130,6 +130,7 @@ class Worker:
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.stop)
+            self.health.notifies = True
             await self.serve()
             if _tasks_left():
                 _abandon_handlers()

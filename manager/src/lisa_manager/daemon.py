@@ -61,6 +61,7 @@ def serve(settings: ManagerSettings) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, manager.stop)
+        manager.health.notifies = True
         with _observed(settings, manager.health):
             await manager.run()
 
@@ -136,9 +137,9 @@ class Manager:
                     "promote": self._promoter.run,
                     "listen": self._promoter.listen,
                     "adopt": self._adopter.run,
+                    "health": self._keep_beating,
                 }.items()
             ]
-            loops.append(asyncio.create_task(self.health.run(self._beat), name="health"))
             try:
                 await self._stopping.wait()
             finally:
@@ -214,6 +215,9 @@ class Manager:
     def _find_server_problem(self) -> str:
         silent_s = time.monotonic() - self._answered_at
         return "" if self._answered and silent_s < _SILENT_S else f"no answer for {silent_s:.0f} s"
+
+    async def _keep_beating(self) -> None:
+        await self.health.run(self._beat)
 
     def _beat(self) -> None:
         if not self._table.shards:

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _JOB = "sample"
 
 _SHARE = 10
-"""A sample is taken at most so often that the work on it fills one part in this many of the time."""
+"""Samples are rare enough that they take at most one part in this many of a core."""
 
 _KEPT = 3
 """After this many times the interval without a new sample, the last one is no longer exported."""
@@ -73,7 +73,7 @@ class Sampler(Collector):
     def _run(self) -> None:
         with Connection.of(self._settings, name="lisa-manager") as connection:
             while not self._ending.is_set():
-                began = time.monotonic()
+                began, used_s = time.monotonic(), time.thread_time()
                 try:
                     with turn(_JOB):
                         self._sample(connection)
@@ -81,8 +81,9 @@ class Sampler(Collector):
                     self._problems.report(_JOB, error)
                 else:
                     self._problems.resolve(_JOB)
-                self._interval_s = max(self._settings.sample_s, _SHARE * (time.monotonic() - began))
-                self._ending.wait(self._interval_s)
+                rest_s = max(self._settings.sample_s, _SHARE * (time.thread_time() - used_s))
+                self._interval_s = rest_s + time.monotonic() - began
+                self._ending.wait(rest_s)
 
     def _sample(self, connection: Connection) -> None:
         statuses = connection.run(read_status(self._settings.prefix))

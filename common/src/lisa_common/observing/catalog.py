@@ -115,7 +115,7 @@ METRICS: Final = (
     ),
     Metric(
         *("lisa_manager_errors_total", Kind.COUNTER, _MANAGER, ("job",)),
-        "Turns of a job that failed.",
+        "Turns of a job that failed, and shards at which it failed.",
         values=("promote", "reclaim", "trim", "sweep", "discover", "drain", "scripts", "sample"),
     ),
     Metric(

@@ -26,7 +26,9 @@ class Health:
 
     def __init__(self) -> None:
         self._checks: dict[str, Check] = {}
-        self._beaten_at = 0.0
+        self._beaten_at = time.monotonic()
+        self.notifies = False
+        """Whether this is the health of the whole process, which a service manager is told."""
 
     def check(self, name: str, check: Check) -> None:
         """Adds a check, or replaces that of the same name. It must only look at what the program knows already."""
@@ -53,7 +55,7 @@ class Health:
 
     async def run(self, on_beat: Callable[[], None] = lambda: None) -> None:
         """Beats until cancelled: tells the service manager, writes the state file, calls `on_beat`."""
-        notifier, write_state = Notifier(), state_writer()
+        notifier, write_state = Notifier(enabled=self.notifies), state_writer()
         interval_s = min(_BEAT_S, notifier.interval_s)
         try:
             while True:

@@ -4,6 +4,7 @@ The parent makes the directory, gives each process a number in it, and removes i
 the processes keep them there as well; see `prometheus.share_by`.
 """
 
+import logging
 import os
 import shutil
 import tempfile
@@ -16,6 +17,8 @@ from typing import Self
 from lisa_common.observing.systemd import NOTIFY_SOCKET
 
 __all__ = ["SharedDirectory", "join_siblings", "state_writer"]
+
+logger = logging.getLogger(__name__)
 
 _DIRECTORY, _NUMBER = "LISA_SIBLINGS_DIRECTORY", "LISA_SIBLINGS_NUMBER"
 _WITH_METRICS = "PROMETHEUS_MULTIPROC_DIR"
@@ -89,8 +92,12 @@ def state_writer() -> Callable[[str], None] | None:
     new = file.with_suffix(".new")
 
     def write(problem: str) -> None:
-        new.write_text(problem, "utf-8")
-        new.replace(file)
+        try:
+            new.write_text(problem, "utf-8")
+            new.replace(file)
+        except OSError as error:
+            # The disk is full, or somebody has tidied up. The parent finds this process silent.
+            logger.debug("cannot write the state of this process: %s", error)
 
     return write
 

@@ -17,8 +17,8 @@ NOTIFY_SOCKET = "NOTIFY_SOCKET"
 class Notifier:
     """Says READY=1 once, WATCHDOG=1 at each beat where a watchdog is set up for this process, and STOPPING=1."""
 
-    def __init__(self) -> None:
-        self._address = os.environ.get(NOTIFY_SOCKET, "")
+    def __init__(self, *, enabled: bool = True) -> None:
+        self._address = os.environ.get(NOTIFY_SOCKET, "") if enabled else ""
         self._is_ready = False
         self._limit_s = _watchdog_s() if self._address else math.inf
 

@@ -90,7 +90,9 @@ class Promoter:
         self._came_round = math.inf
         """When the loop last looked which shards are due."""
         self._problems = ProblemLog(logger)
-        self._batches = Batches(connection, table, table.promotions, settings, logger=logger, label="promotion of {}")
+        self._batches = Batches(
+            connection, table, table.promotions, settings, logger=logger, job="promote", label="promotion of {}"
+        )
         self.promoted = 0
         """Messages and retries promoted so far."""
 

@@ -94,6 +94,7 @@ class Reclaimer:
         except OF_THE_SERVER:
             raise
         except Exception as error:  # noqa: BLE001 - no error of one group may stop the others
+            METRICS.count("lisa_manager_errors_total", "reclaim")
             self._problems.report(subject, error, job="reclaim", group=group, **shard.place)
             return None
         self._problems.resolve(subject)

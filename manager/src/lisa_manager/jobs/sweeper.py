@@ -26,7 +26,9 @@ class Sweeper:
     def __init__(self, connection: AsyncConnection, table: ShardTable, settings: ManagerSettings) -> None:
         self._table = table
         self._settings = settings
-        self._batches = Batches(connection, table, table.sweeps, settings, logger=logger, label="sweep of {}")
+        self._batches = Batches(
+            connection, table, table.sweeps, settings, logger=logger, job="sweep", label="sweep of {}"
+        )
         self.expired = 0
 
     async def turn(self) -> None:

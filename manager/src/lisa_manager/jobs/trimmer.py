@@ -24,7 +24,7 @@ class Trimmer:
     def __init__(self, connection: AsyncConnection, table: ShardTable, settings: ManagerSettings) -> None:
         self._table = table
         self._settings = settings
-        self._batches = Batches(connection, table, table.trims, settings, logger=logger, label="trim of {}")
+        self._batches = Batches(connection, table, table.trims, settings, logger=logger, job="trim", label="trim of {}")
         self.trimmed = 0
 
     async def turn(self) -> None:
