@@ -117,7 +117,7 @@ async def test_a_failure_is_logged_before_it_can_be_settled(
 ) -> None:
     """The server goes away while a handler runs: its error must not wait in memory for the server's return."""
     caplog.set_level("INFO", "lisa_consumer")
-    server = own_server(appendonly="yes")
+    server = own_server(appendonly="yes", appendfsync="always")
     worker = new_worker(server.url, prefix)
     begun, gate = asyncio.Event(), asyncio.Event()
 

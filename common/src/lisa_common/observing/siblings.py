@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from lisa_common.logs import event
 from lisa_common.observing.systemd import NOTIFY_SOCKET
 
 __all__ = ["SharedDirectory", "join_siblings", "state_writer"]
@@ -97,7 +98,8 @@ def state_writer() -> Callable[[str], None] | None:
             new.replace(file)
         except OSError as error:
             # The disk is full, or somebody has tidied up. The parent finds this process silent.
-            logger.debug("cannot write the state of this process: %s", error)
+            fields = event("state_unwritten", error=str(error))
+            logger.debug("cannot write the state of this process: %s", error, extra=fields)
 
     return write
 
