@@ -41,11 +41,18 @@ def main(journal: str, day: str, seconds: str, *gateways: str) -> None:
         in_order = sorted(flights, key=lambda flight: flight.boarding_min)
         with ThreadPoolExecutor(_SENDERS) as senders:
             list(senders.map(lambda flight: send(flight, flight.boarding_min), in_order))
-        changed = (flight for flight in flights if flight.cancelled or flight.late)
-        for flight in sorted(changed, key=lambda flight: flight.notice_min):
-            time.sleep(max(0, clock.ms(flight.notice_min) - _now_ms()) / 1000)
-            if delete(flight) and not flight.cancelled:
-                send(flight, flight.late_boarding_min)
+
+            def change(flight: Flight) -> None:
+                if delete(flight) and not flight.cancelled:
+                    send(flight, flight.late_boarding_min)
+
+            changed = (flight for flight in flights if flight.cancelled or flight.late)
+            changes = []
+            for flight in sorted(changed, key=lambda flight: flight.notice_min):
+                time.sleep(max(0, clock.ms(flight.notice_min) - _now_ms()) / 1000)
+                changes.append(senders.submit(change, flight))
+            for done in changes:
+                done.result()
 
 
 if __name__ == "__main__":
