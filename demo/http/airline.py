@@ -41,7 +41,7 @@ def main(journal: str, day: str, seconds: str, *gateways: str) -> None:
             if not deleted and answer["tries"] > 1:
                 # The first try may have deleted it, and its answer was lost with a gateway.
                 found = wire.call("getMsg", topic=flight.airport, msgId=flight.id)
-                deleted = found.get("delayMsg", {}).get("status") == _DELETED
+                deleted = bool(found.get("delayMsg", {}).get("status") == _DELETED)
             lines.write(json.dumps({"deleted": flight.id, "done": deleted}) + "\n")
             return deleted
 
