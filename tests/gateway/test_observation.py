@@ -78,6 +78,18 @@ def test_windows(wire: Wire, topic: str) -> None:
     assert wire.get("getMonitorString").kind.startswith("text/plain")
 
 
+def test_metrics(wire: Wire, topic: str) -> None:
+    """Camellia's gauges, in the format of Prometheus."""
+    wire.post("sendMsg", topic=topic, msg="x", delayMillis=HOUR)
+    reply = wire.request("GET", "/metrics")
+    lines = reply.content.splitlines()
+    assert reply.kind.startswith("text/plain; version=0.0.4")
+    assert f'topic_info{{topic="{topic}",type="waitingQueueSize"}} 1' in lines
+    assert {line.split("{")[0].split()[0] for line in lines if line[0] != "#"} >= {
+        *("info", "uptime", "start_time", "memory_info", "cpu", "gc", "topic_info", "long_polls", "stale_acks"),
+    }
+
+
 def test_health(wire: Wire) -> None:
     """Ours and camellia's."""
     assert wire.request("GET", "/health/live").status == 200

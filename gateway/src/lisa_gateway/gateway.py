@@ -92,6 +92,10 @@ class Gateway:
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
+    def count_polls(self) -> int:
+        """How many polls wait now, of all groups."""
+        return sum(desk.polls.count for desk in self._desks.values())
+
     def begin_stop(self) -> None:
         """Ends all polls with an empty answer."""
         self.stopping.set()
