@@ -9,7 +9,8 @@
 -- KEYS[6] messages   hash    message id -> record
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] limit      number  at most so many of each set
--- returns  { now ms, number promoted, next due ms or -1, 1 if a batch was full }
+-- ARGV[3] dues       number  1 to return also when what is promoted was due
+-- returns  { now ms, number promoted, next due ms or -1, 1 if a batch was full, { due ms, how many, ... } }
 --@include clock, failure, groups, record, wake
 local now = clock(now_ms)
 
@@ -43,6 +44,19 @@ local function put_back(zset, due, from, refusal)
   return refusal
 end
 
+-- Neighbours are often due in the same millisecond.
+local counted_dues = {}
+local function count_due(due)
+  if dues == 1 then
+    local last = #counted_dues
+    if counted_dues[last - 1] == due then
+      counted_dues[last] = counted_dues[last] + 1
+    else
+      counted_dues[last + 1], counted_dues[last + 2] = due, 1
+    end
+  end
+end
+
 local owing
 local function read_owing()
   owing = owing_groups()
@@ -64,6 +78,7 @@ if #due_messages > 0 then
     if type(entry) == 'table' then
       return put_back(waiting, due_messages, i, entry)
     end
+    count_due(due_messages[i + 1])
   end
 end
 
@@ -86,6 +101,7 @@ if #due_retries > 0 then
       if refusal then
         return put_back(retry, due_retries, i, refusal)
       end
+      count_due(due_retries[i + 1])
     else
       redis.call('ZADD', retry, due_retries[i + 1], due_retries[i])
       returned = returned + 1
@@ -95,4 +111,5 @@ end
 
 local next_due = math.min(next_message or math.huge, next_retry or math.huge)
 local is_full = (#due_messages == 2 * limit or #due_retries == 2 * limit or returned > 0) and 1 or 0
-return { now, (#due_messages + #due_retries) / 2 - returned, next_due < math.huge and math.ceil(next_due) or -1, is_full }
+local promoted = (#due_messages + #due_retries) / 2 - returned
+return { now, promoted, next_due < math.huge and math.ceil(next_due) or -1, is_full, counted_dues }

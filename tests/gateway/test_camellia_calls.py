@@ -206,3 +206,16 @@ async def test_beside_python(wire: Wire, topic: str, producer: AsyncProducer, st
         "retry": 0,
         "status": 4,
     }
+
+
+def test_delete_after_an_ack_leaves_its_note(wire: Wire, topic: str) -> None:
+    """What was consumed is still shown as consumed; and what was deleted, as deleted, though it is acked afterwards."""
+    for id in ("acked", "deleted"):
+        wire.post("sendMsg", topic=topic, msg="abc", delayMillis=0, msgId=id)
+    assert len(_pull(wire, topic, batch=2)) == 2
+    wire.post("ackMsg", topic=topic, msgId="acked")
+    assert wire.post("deleteMsg", topic=topic, msgId="acked").code == 404
+    assert wire.post("deleteMsg", topic=topic, msgId="deleted").code == 200
+    assert wire.post("ackMsg", topic=topic, msgId="deleted").code == 200
+    assert _status(wire, topic, "acked") == 4
+    assert _status(wire, topic, "deleted") == 7

@@ -29,7 +29,10 @@ class Lent(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What to keep of a message when it ends: the note, made of what was lent, and for how long, in ms."""
+    """What to keep of a message that ends with an ack: the note, made of what was lent, and for how long, in ms.
+
+    Nothing is kept of a message that was cancelled before.
+    """
 
     make: Callable[[Lent], bytes]
     keep_ms: int
@@ -104,7 +107,8 @@ class LendingCore(Core):
         for item in found:
             by_kind.setdefault((item[1], endings[item[0]].is_ack), []).append(item)
         calls = [self._ending_call(layouts, endings, items) for items in by_kind.values()]
-        notes = [self._note(endings[at], keys, lent) for at, keys, lent in found if endings[at].note]
+        # A message without a record was cancelled: its end is noted by who did that.
+        notes = [self._note(endings[at], keys, lent) for at, keys, lent in found if endings[at].note and lent.record]
         replies = (yield Each([*notes, *calls]))[len(notes) :] if calls else []
         drops: list[Call[Any]] = []
         for items, reply in zip(by_kind.values(), replies, strict=True):

@@ -1,18 +1,24 @@
 """What the requests of one process share: the clients of Redis, and those who poll."""
 
 import asyncio
+import logging
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 
+from lisa_common.backoff import RECONNECT
+from lisa_common.errors import LisaError
 from lisa_common.settings import Settings
 from lisa_consumer import AsyncLender, AsyncSettler, ConsumerSettings
 from lisa_gateway.clock import ServerClock
 from lisa_gateway.polls import Polls
 from lisa_gateway.settings import GatewaySettings
 from lisa_gateway.topics import KnownTopics
-from lisa_manager import AsyncAdmin
+from lisa_manager import AsyncAdmin, TopicEvents
 from lisa_producer import AsyncProducer, ProducerSettings
 
 __all__ = ["Gateway", "GroupDesk"]
+
+logger = logging.getLogger(__name__)
 
 _MAX_GROUPS = 1_000
 """Groups that one process serves at once; each has connections of its own."""
@@ -46,6 +52,25 @@ class Gateway:
         self.stopping = asyncio.Event()
         self._desks: OrderedDict[str, GroupDesk] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
+        self._listener: asyncio.Task[None] | None = None
+
+    def listen(self, hear: Callable[[Mapping[str, TopicEvents]], None]) -> None:
+        """Hears of what managers do, from now until the gateway closes. Nothing else waits for it."""
+        if self._listener is None and not self.stopping.is_set():
+            self._listener = asyncio.create_task(self._listen(hear))
+
+    async def _listen(self, hear: Callable[[Mapping[str, TopicEvents]], None]) -> None:
+        failures = 0
+        while True:
+            try:
+                async for events in self.admin.events():
+                    failures = 0
+                    hear(events)
+            except LisaError as error:
+                failures += 1
+                log = logger.debug if failures > 1 else logger.warning
+                log("cannot hear of what managers do, will retry: %s", error)
+                await asyncio.sleep(RECONNECT.compute(failures))
 
     def desk(self, group: str | None = None) -> GroupDesk:
         """What serves a group; by default that of the settings. Raises InvalidInput for a name that is none."""
@@ -67,6 +92,10 @@ class Gateway:
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
+    def count_polls(self) -> int:
+        """How many polls wait now, of all groups."""
+        return sum(desk.polls.count for desk in self._desks.values())
+
     def begin_stop(self) -> None:
         """Ends all polls with an empty answer."""
         self.stopping.set()
@@ -76,6 +105,9 @@ class Gateway:
     async def close(self) -> None:
         """Ends all polls, releases what is unsent, and closes the connections."""
         self.begin_stop()
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
         await asyncio.gather(*(desk.polls.close() for desk in self._desks.values()), *self._closing)
         await self.settler.close()
         await self.producer.close()

@@ -75,6 +75,8 @@ class Polls:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
         self._pulling = 0
+        self._looking: set[str] = set()
+        """Topics that a poll looks at before it waits."""
 
     @property
     def count(self) -> int:
@@ -107,8 +109,13 @@ class Polls:
         One who comes while others wait for the topic waits behind them.
         """
         deadline = time.monotonic() + wait_s
-        if not self.count_of(poller.topic) and not self._stopped:
-            deliveries = await self.pull(poller.topic, poller.batch, poller.lease_s)
+        if not (self.count_of(poller.topic) or poller.topic in self._looking or self._stopped):
+            # One looks by itself; all who come meanwhile share a read, so that thousands may come at once.
+            self._looking.add(poller.topic)
+            try:
+                deliveries = await self.pull(poller.topic, poller.batch, poller.lease_s)
+            finally:
+                self._looking.discard(poller.topic)
             if deliveries or poller.is_served:
                 # One who hung up meanwhile gets them as well: the caller gives them back.
                 return deliveries

@@ -8,6 +8,7 @@ from lisa_manager.admin.async_client import AsyncAdmin
 from lisa_manager.admin.bulk import BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.check import CheckReport, Finding
 from lisa_manager.admin.client import Admin
+from lisa_manager.admin.events import TopicEvents
 from lisa_manager.admin.garbage import REASONS, DeadLetter
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import ListedMessage, MessagePage
@@ -50,6 +51,7 @@ __all__ = [
     "ReshardResult",
     "State",
     "Topic",
+    "TopicEvents",
     "TopicSizes",
     "TopicStatus",
 ]

@@ -6,6 +6,7 @@ from typing import Any
 
 from lisa_common.model.keys import ShardKeys, bytes_of, text_of, wake_channel
 from lisa_common.model.policy import Policy
+from lisa_common.model.scores import whole_ms
 from lisa_common.protocol.call import Call, in_parts, script
 from lisa_common.protocol.consuming import new_seed
 from lisa_common.protocol.replies import number, numbers, pairs, rows
@@ -37,14 +38,22 @@ class Promoted:
     next_due_ms: int | None
     more: bool
     """Whether a batch was full, so that more may be due."""
+    dues_ms: Sequence[int] = ()
+    """When each was due, if asked for."""
 
 
-def promote(keys: ShardKeys, *, limit: int, now_ms: Arg = "") -> Call[Promoted]:
+def promote(keys: ShardKeys, *, limit: int, now_ms: Arg = "", with_dues: bool = False) -> Call[Promoted]:
     """Moves due messages to the ready stream."""
 
     def decode(reply: Any) -> Promoted:
-        now, count, next_due, full = numbers(reply, 4)
-        return Promoted(now, count, next_due if next_due >= 0 else None, bool(full))
+        *counts, dues = rows(reply, 5)
+        now, count, next_due, full = numbers(counts, 4)
+        times = [(whole_ms(due), number(count)) for due, count in pairs(dues)]
+        if sum(many for _, many in times) > 2 * limit:
+            raise ValueError(f"a script must promote at most {limit} of each set")
+        # A time before 1970 is not Lisa's.
+        dues_ms = tuple(due_ms for due_ms, many in times if due_ms > 0 for _ in range(many))
+        return Promoted(now, count, next_due if next_due >= 0 else None, bool(full), dues_ms)
 
     return script(
         "promote",
@@ -52,6 +61,7 @@ def promote(keys: ShardKeys, *, limit: int, now_ms: Arg = "") -> Call[Promoted]:
         decode=decode,
         now_ms=now_ms,
         limit=limit,
+        dues=int(with_dues),
     )
 
 

@@ -206,17 +206,20 @@ class MessageCalls:
             if release:
                 await self._forget(topic, id, known)
             raise Failed(Code.NOT_EXISTS, "there is no live message of this id")
-        if self._settings.ended_s and not release:
-            note = ended_note(known.message, Status.DELETED)
-            await lender.keep_note(topic, id, note, self._settings.ended_s)
         outcome = await self._gateway.producer.cancel(topic, id)
+        if outcome not in (CancelOutcome.CANCELLED, CancelOutcome.DELIVERED):
+            # What an ack has noted meanwhile stays, unless nothing is to remain.
+            if release:
+                await self._forget(topic, id, known)
+            raise Failed(Code.NOT_EXISTS, f"the message has ended meanwhile: {outcome}")
         if outcome is CancelOutcome.DELIVERED:
             # The client that has it may still handle it; the id is free now.
             await lender.nack_lent(topic, id, rejected=True)
-        if release or outcome not in (CancelOutcome.CANCELLED, CancelOutcome.DELIVERED):
+        if release:
             await lender.drop_note(topic, id)
-        if outcome not in (CancelOutcome.CANCELLED, CancelOutcome.DELIVERED):
-            raise Failed(Code.NOT_EXISTS, f"the message has ended meanwhile: {outcome}")
+        elif self._settings.ended_s:
+            note = ended_note(known.message, Status.DELETED)
+            await lender.keep_note(topic, id, note, self._settings.ended_s)
         self._monitor.count(topic, Event.DELETE)
         return answer()
 

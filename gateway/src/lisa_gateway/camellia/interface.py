@@ -5,11 +5,12 @@ from collections.abc import Awaitable, Callable
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Mount
+from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_gateway.access import ALL_TOPICS, Forbidden, Role, caller_of
+from lisa_gateway.camellia import exposition
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer
 from lisa_gateway.camellia.calls import MessageCalls
 from lisa_gateway.camellia.monitor import Monitor
@@ -36,8 +37,8 @@ _GET = frozenset(("GET", "HEAD"))
 _POST = frozenset(("POST",))
 
 
-def routes(gateway: Gateway) -> list[Mount]:
-    """All below `/camellia`."""
+def routes(gateway: Gateway) -> list[Mount | Route]:
+    """All below `/camellia`, and `/metrics`."""
     monitor = Monitor(gateway.settings.monitor_s)
     messages, observation = MessageCalls(gateway, monitor), ObservationCalls(gateway, monitor)
     status = ServiceStatus(gateway)
@@ -57,13 +58,15 @@ def routes(gateway: Gateway) -> list[Mount]:
         "/health/online": (_ANY, status.online, (Role.ADMIN,)),
         "/health/offline": (_ANY, status.offline, (Role.ADMIN,)),
     }
-    return [Mount("/camellia", app=_Interface(calls, status))]
+    interface = _Interface(calls, status, lambda: gateway.listen(monitor.count_managers))
+    return [Mount("/camellia", app=interface), exposition.route(gateway, monitor)]
 
 
 class _Interface:
     """An ASGI application that serves the calls by their paths."""
 
-    def __init__(self, calls: dict[str, _Route], status: ServiceStatus) -> None:
+    def __init__(self, calls: dict[str, _Route], status: ServiceStatus, listen: Callable[[], None]) -> None:
+        self._listen = listen
         self._calls = calls
         self._status = status
 
@@ -72,6 +75,7 @@ class _Interface:
             # A WebSocket is refused before it is accepted.
             await send({"type": "websocket.close", "code": 1000, "reason": ""})
             return
+        self._listen()
         request = Request(scope, receive, send)
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         if path.startswith("/delayQueue/"):

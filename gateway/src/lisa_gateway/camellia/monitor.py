@@ -2,10 +2,12 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from lisa_manager import TopicEvents
 
 __all__ = ["Event", "Gap", "Monitor", "Window"]
 
@@ -81,6 +83,15 @@ class Monitor:
         """Counts messages that were pulled so long after they were due."""
         self.count(topic, Event.PULL, len(gaps_ms))
         self._present.pulled[topic].add(gaps_ms)
+
+    def count_managers(self, events: Mapping[str, TopicEvents]) -> None:
+        """Counts what a manager did lately."""
+        for topic, of in events.items():
+            for event, number in ((Event.READY, of.ready), (Event.END_LIFE, of.ended), (Event.TIMEOUT, of.timeouts)):
+                if number:
+                    self.count(topic, event, number)
+            if of.ready:
+                self._present.ready[topic].merge(of.ready, of.late_ms, of.latest_ms)
 
     def complete(self) -> Window:
         """The last complete window; empty before the first one has ended."""

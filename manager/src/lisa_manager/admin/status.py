@@ -137,6 +137,8 @@ class _Reading:
     keys: ShardKeys
     sizes: list[Any]
     dues: list[Any]
+    retries: list[Any] = field(default_factory=list)
+    """How many of them are due within each of `BUCKETS`; empty without retries."""
     backlogs: list[Backlog] = field(default_factory=list)
     error: LisaError | None = None
 
@@ -159,10 +161,15 @@ class _Reading:
             ),
         }
 
+    @property
+    def has_retries(self) -> bool:
+        """Whether there are retries to count by their due times."""
+        return self.error is None and bool(self.sizes[4])
+
     def due_fields(self, now_ms: int, waiting: int, retry: int) -> dict[str, Any]:
         """The fields that `TopicStatus` adds."""
-        first_waiting, first_retry, *counts = self.dues
-        due_in, retry_in = counts[: len(BUCKETS)], counts[len(BUCKETS) :]
+        first_waiting, first_retry, *due_in = self.dues
+        retry_in = self.retries or [0] * len(BUCKETS)
         dues = [whole_ms(score) for _, score in (*first_waiting, *first_retry)]
         dues += [b.oldest.at_ms or b.oldest.due_ms for b in self.backlogs if b.oldest and b.oldest.id]
         late_ms = max(0, now_ms - min(dues, default=now_ms))
@@ -181,11 +188,21 @@ def _read_sizes(shards: Sequence[ShardKeys]) -> Flow[list[TopicSizes]]:
 def _read_status(shards: Sequence[ShardKeys]) -> Flow[list[TopicStatus]]:
     now: int = yield server_time()
     statuses = []
-    for reading in (yield from _read(shards, lambda keys: _due_calls(keys, now), exact=True)):
+    readings = yield from _read(shards, lambda keys: _due_calls(keys, now), exact=True)
+    yield from _read_retries([reading for reading in readings if reading.has_retries], now)
+    for reading in readings:
         fields = reading.fields()
         more = {} if "damage" in fields else reading.due_fields(now, fields["waiting"], fields["retry"])
         statuses.append(TopicStatus(**fields, **more))
     return statuses
+
+
+def _read_retries(readings: Sequence[_Reading], now_ms: int) -> Flow[None]:
+    calls = [[*_bucket_calls(reading.keys, "retry", now_ms)] for reading in readings]
+    results = iter((yield Each(call for of_shard in calls for call in of_shard)) if calls else [])
+    for reading, of_shard in zip(readings, calls, strict=True):
+        reading.retries = [next(results) for _ in of_shard]
+        reading.error = first_error(reading.retries)
 
 
 def _read(shards: Sequence[ShardKeys], due_calls: _Calls, *, exact: bool) -> Flow[list[_Reading]]:
@@ -216,11 +233,14 @@ def _size_calls(keys: ShardKeys) -> Iterator[Call[Any]]:
 def _due_calls(keys: ShardKeys, now_ms: int) -> Iterator[Call[Any]]:
     for name in ("waiting", "retry"):
         yield command("ZRANGE", keys.of(name), 0, 0, "WITHSCORES", decode=scored)
-    for name in ("waiting", "retry"):
-        low: str = "-inf"
-        for _, limit in BUCKETS:
-            yield command("ZCOUNT", keys.of(name), low, now_ms + limit)
-            low = f"({now_ms + limit}"
+    yield from _bucket_calls(keys, "waiting", now_ms)
+
+
+def _bucket_calls(keys: ShardKeys, name: str, now_ms: int) -> Iterator[Call[Any]]:
+    low: str = "-inf"
+    for _, limit in BUCKETS:
+        yield command("ZCOUNT", keys.of(name), low, now_ms + limit)
+        low = f"({now_ms + limit}"
 
 
 def _backlogs(keys: ShardKeys, sizes: list[Any]) -> list[Backlog]:

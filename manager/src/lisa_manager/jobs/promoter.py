@@ -17,8 +17,10 @@ from lisa_common.model.scores import whole_ms
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.consuming import server_time
+from lisa_manager.admin.events import read_events
 from lisa_manager.jobs.adopter import UnknownShards
 from lisa_manager.jobs.batches import Batches
+from lisa_manager.jobs.reporter import Reporter
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.settings import ManagerSettings
 from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
@@ -68,7 +70,14 @@ class _ServerClock:
 class Promoter:
     """Promotes in a task for each node. Wakes only hasten this; every shard is polled as well."""
 
-    def __init__(self, connection: AsyncConnection, table: ShardTable, settings: ManagerSettings) -> None:
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        table: ShardTable,
+        settings: ManagerSettings,
+        reporter: Reporter | None = None,
+    ) -> None:
+        self._reporter = reporter or Reporter(connection, table.prefix)
         self._connection = connection
         self._table = table
         self._settings = settings
@@ -181,11 +190,14 @@ class Promoter:
 
     async def _promote(self, shards: Shards) -> None:
         limit = self._settings.promote_batch
-        results = await self._batches.call_each(shards, lambda shard: managing.promote(shard.keys, limit=limit))
+        results = await self._batches.call_each(
+            shards, lambda shard: managing.promote(shard.keys, limit=limit, with_dues=True)
+        )
         now = self._table.clock()
         for shard, promoted in results:
             self._clock_of(shard).see(promoted.now_ms, now)
             self.promoted += promoted.count
+            self._reporter.note_promoted(shard.keys.topic, promoted.count, promoted.now_ms, promoted.dues_ms)
             self._was_busy = self._was_busy or (promoted.count > 0 and not promoted.more)
             next_due_ms = math.inf if promoted.next_due_ms is None else promoted.next_due_ms
             self._plan(shard, promoted.now_ms if promoted.more else next_due_ms, now)
@@ -226,6 +238,8 @@ class Promoter:
                 await asyncio.sleep(RECONNECT.compute(failures))
 
     def _hear(self, message: bytes) -> None:
+        if read_events(message) is not None:
+            return
         if lease := _LEASE.fullmatch(message):
             self._hear_of_lease(lease[1].decode("utf-8", "replace"), int(lease[2]))
             return

@@ -7,6 +7,7 @@ from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.managing import Swept
 from lisa_manager.jobs.batches import Batches
+from lisa_manager.jobs.reporter import Reporter
 from lisa_manager.settings import ManagerSettings
 from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
 
@@ -21,7 +22,14 @@ logger = logging.getLogger(__name__)
 class Sweeper:
     """Sweeps a shard when its last sweep said that more ends, and quiet shards seldom."""
 
-    def __init__(self, connection: AsyncConnection, table: ShardTable, settings: ManagerSettings) -> None:
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        table: ShardTable,
+        settings: ManagerSettings,
+        reporter: Reporter | None = None,
+    ) -> None:
+        self._reporter = reporter or Reporter(connection, table.prefix)
         self._table = table
         self._settings = settings
         self._batches = Batches(connection, table, table.sweeps, settings, logger=logger, label="sweep of {}")
@@ -66,6 +74,7 @@ class Sweeper:
 
     def _count(self, shard: WatchedShard, swept: Swept) -> None:
         self.expired += swept.expired
+        self._reporter.note_ended(shard.keys.topic, ended=swept.expired)
         if swept.expired:
             logger.info("expired %d messages of %s", swept.expired, shard.tag)
         if swept.aged_out:
