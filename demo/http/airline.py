@@ -14,6 +14,8 @@ _AHEAD_MS = 4_000
 """The day begins so long after the start: time to send what is due first."""
 
 _SENDERS = 8
+_DONE, _DELETED = 200, 7
+"""A code and a status of the interface."""
 
 
 def _now_ms() -> int:
@@ -35,8 +37,13 @@ def main(journal: str, day: str, seconds: str, *gateways: str) -> None:
 
         def delete(flight: Flight) -> bool:
             answer = wire.call("deleteMsg", topic=flight.airport, msgId=flight.id)
-            lines.write(json.dumps({"deleted": flight.id, "code": answer["code"]}) + "\n")
-            return bool(answer["code"] == 200)  # noqa: PLR2004 - the interface's number
+            deleted: bool = answer["code"] == _DONE
+            if not deleted and answer["tries"] > 1:
+                # The first try may have deleted it, and its answer was lost with a gateway.
+                found = wire.call("getMsg", topic=flight.airport, msgId=flight.id)
+                deleted = found.get("delayMsg", {}).get("status") == _DELETED
+            lines.write(json.dumps({"deleted": flight.id, "done": deleted}) + "\n")
+            return deleted
 
         in_order = sorted(flights, key=lambda flight: flight.boarding_min)
         with ThreadPoolExecutor(_SENDERS) as senders:

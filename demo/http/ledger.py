@@ -8,7 +8,6 @@ from typing import Any
 __all__ = ["Ledger", "audit"]
 
 _ACKED, _DELETED, _GIVEN_UP = 4, 7, 6
-_DONE = 200
 
 Note = dict[str, Any]
 
@@ -45,7 +44,7 @@ def audit(notes: Iterable[Note], status_of: Callable[[str, str], int]) -> Ledger
     ledger = Ledger()
     topics: dict[str, str] = {}
     sends: Counter[str] = Counter()
-    deleted: dict[str, int] = {}
+    deleted: dict[str, bool] = {}
     acks: dict[str, dict[int, bool]] = defaultdict(dict)
     begun: dict[str, list[Note]] = defaultdict(list)
     for note in notes:
@@ -53,7 +52,7 @@ def audit(notes: Iterable[Note], status_of: Callable[[str, str], int]) -> Ledger
             topics[id] = note["topic"]
             sends[id] += 1
         elif id := note.get("deleted"):
-            deleted[id] = note["code"]
+            deleted[id] = note["done"]
         elif id := note.get("begun"):
             begun[id].append(note)
         elif id := note.get("acked"):
@@ -63,7 +62,7 @@ def audit(notes: Iterable[Note], status_of: Callable[[str, str], int]) -> Ledger
     for id, topic in topics.items():
         status = status_of(topic, id)
         ledger.ends[status] += 1
-        cancelled = deleted.get(id) == _DONE and sends[id] == 1
+        cancelled = deleted.get(id, False) and sends[id] == 1
         if status != (_DELETED if cancelled else _ACKED):
             ledger.problems.append(f"{id} has ended with status {status}")
         if status == _ACKED and not any(acks[id].values()):

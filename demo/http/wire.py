@@ -1,5 +1,6 @@
 """The interface of camellia-delay-queue, as a client in plain Python knows it: a gateway at random for each call."""
 
+import itertools
 import json
 import random
 import time
@@ -22,7 +23,10 @@ class Wire:
         self._gateways = gateways
 
     def call(self, name: str, **parameters: object) -> dict[str, Any]:
-        """Makes a POST until the answer has another code than 500. Sends and acks may be repeated, by their ids."""
+        """Makes a POST until the answer has another code than 500, which came after so many `tries`.
+
+        Sends and acks may be repeated, by their ids.
+        """
         return self._try(name, urlencode(parameters).encode())
 
     def get(self, name: str, **parameters: object) -> dict[str, Any]:
@@ -31,16 +35,17 @@ class Wire:
 
     def _try(self, name: str, body: bytes | None) -> dict[str, Any]:
         deadline = time.monotonic() + _PATIENCE_S
-        while True:
+        for tries in itertools.count(1):
             url = f"http://{random.choice(self._gateways)}/camellia/delayQueue/{name}"
             try:
                 with urlopen(url, body, timeout=10) as reply:
                     answer: dict[str, Any] = json.load(reply)
                 if answer["code"] != 500:  # noqa: PLR2004 - the interface's number
-                    return answer
+                    return answer | {"tries": tries}
                 reason: object = answer
             except (URLError, OSError, ValueError) as error:
                 reason = error
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{name}: {reason}")
             time.sleep(_PAUSE_S)
+        raise AssertionError("the loop has no end")

@@ -1,6 +1,7 @@
 """reclaim: abandoned deliveries go to retry, or to garbage."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -371,3 +372,22 @@ def test_a_mark_outlives_the_lease_that_carries_it(queue: Queue) -> None:
     queue.advance(LEASE_MS // 2)
     assert queue.reclaim("g") == Reclaimed("0-0", 2, 0, 0, released=1)
     assert queue.contents().retry.keys() == {"g/a", "g/b", "g/c"}
+
+
+@pytest.mark.parametrize("max_retries", [0, 2])
+def test_lent_deliveries_are_retried_at_once_and_never_alone(queue: Queue, max_retries: int) -> None:
+    """Nothing delays the retries of what was lent, no delivery runs alone, and the last retry is the last."""
+    queue.join("g")
+    queue.send("a", max_retries=max_retries)
+    for attempt in range(1, max_retries + 2):
+        (delivery,) = queue.read("g")
+        assert (delivery.attempt, delivery.alone) == (attempt, False)
+        assert queue.lend("c", delivery, lease_ms=100) == [True]
+        queue.advance(99)
+        assert queue.reclaim("g") == replace(NOTHING, next_in_ms=1)
+        queue.advance(1)
+        is_last = attempt > max_retries
+        assert queue.reclaim("g") == Reclaimed("0-0", not is_last, is_last, 0)
+        assert queue.contents().retry == ({} if is_last else {"g/a": queue.now_ms})
+        queue.promote()
+    assert queue.contents().failures["g/a"].reason == "abandoned"

@@ -201,6 +201,15 @@ class Queue:
         """Renews leases of one group."""
         return self._extend(deliveries[0].group, consumer, [d.entry for d in deliveries], lease_ms)
 
+    def lend(self, consumer: str, *deliveries: Delivery, lease_ms: int) -> list[bool]:
+        """Marks deliveries of one group as lent, for so long."""
+        group, entries = deliveries[0].group, [delivery.entry for delivery in deliveries]
+        call = consuming.extend(
+            *(self.keys, group, consumer, entries, self.policy), lease_ms=lease_ms, lent=True, now_ms=self.now_ms
+        )
+        kept: list[bool] = self._do(call)
+        return kept
+
     def _extend(self, group: str, consumer: str, entries: Sequence[Entry], lease_ms: int | None) -> list[bool]:
         call = consuming.extend(self.keys, group, consumer, entries, self.policy, lease_ms=lease_ms, now_ms=self.now_ms)
         kept: list[bool] = self._do(call)

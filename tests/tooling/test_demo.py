@@ -43,6 +43,19 @@ def test_the_ledger_balances(environment: dict[str, str], tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_ledger_over_http_balances(environment: dict[str, str], tmp_path: Path) -> None:
+    """The day by two gateways, of which one is killed: every message has ended, none came early."""
+    command = [sys.executable, "-m", "demo.http", "--seconds", "8"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=115)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"sent +(\d+) = (\d+) acked \+ (\d+) cancelled \+ 0 given up", done.stdout)
+    assert found, done.stdout
+    sent, acked, cancelled = map(int, found.groups())
+    assert sent == acked + cancelled == 979
+    assert "of them early: 0\n" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.long
 def test_on_a_server_of_someone_elses(environment: dict[str, str], redis_url: str, client: redis.Redis) -> None:
     """On a server that is named the demo keeps to a prefix of its own, and takes away what it wrote."""

@@ -206,22 +206,26 @@ class MessageCalls:
             if release:
                 await self._forget(topic, id, known)
             raise Failed(Code.NOT_EXISTS, "there is no live message of this id")
+        # The note comes first: a gateway that dies in between leaves a live message, which hides the note.
+        await self._keep_note(topic, id, known, None if release else Status.DELETED)
         outcome = await self._gateway.producer.cancel(topic, id)
         if outcome not in (CancelOutcome.CANCELLED, CancelOutcome.DELIVERED):
-            # What an ack has noted meanwhile stays, unless nothing is to remain.
-            if release:
-                await self._forget(topic, id, known)
+            # It was acked meanwhile, and that note may have been overwritten.
+            await self._keep_note(topic, id, known, None if release else Status.CONSUMED)
             raise Failed(Code.NOT_EXISTS, f"the message has ended meanwhile: {outcome}")
         if outcome is CancelOutcome.DELIVERED:
             # The client that has it may still handle it; the id is free now.
             await lender.nack_lent(topic, id, rejected=True)
-        if release:
-            await lender.drop_note(topic, id)
-        elif self._settings.ended_s:
-            note = ended_note(known.message, Status.DELETED)
-            await lender.keep_note(topic, id, note, self._settings.ended_s)
         self._monitor.count(topic, Event.DELETE)
         return answer()
+
+    async def _keep_note(self, topic: str, id: str, known: Known, status: Status | None) -> None:
+        """Keeps a note on a message that ends, or with None forgets any."""
+        lender = self._gateway.desk().lender
+        if status is None:
+            await lender.drop_note(topic, id)
+        elif self._settings.ended_s:
+            await lender.keep_note(topic, id, ended_note(known.message, status), self._settings.ended_s)
 
     async def _forget(self, topic: str, id: str, known: Known | None) -> None:
         """Removes what is kept of a message that has ended."""

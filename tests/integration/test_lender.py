@@ -1,0 +1,108 @@
+"""A consumer that lends: what it reads is ended by id, from any process, fenced as always."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import redis
+
+from lisa_consumer import AsyncLender, ConsumerSettings, InvalidInput, Note
+from lisa_manager import AsyncAdmin
+from lisa_producer import AsyncProducer
+from support.housekeeping import Housekeeper
+from support.keys import keys_left
+
+
+@pytest.fixture
+async def lenders(redis_url: str, prefix: str) -> AsyncIterator[list[AsyncLender]]:
+    """Two lenders of one group, as two gateways have them."""
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    opened = [AsyncLender("http", settings=settings) for _ in range(2)]
+    yield opened
+    for lender in opened:
+        await lender.close()
+
+
+async def _lend(lender: AsyncLender, lease: float = 60) -> None:
+    deliveries = await lender.read(10, wait=5, topics="orders")
+    assert await lender.lend(*[(delivery, lease) for delivery in deliveries]) == [True] * len(deliveries)
+
+
+async def test_ended_by_another_lender(
+    lenders: list[AsyncLender], sender: AsyncProducer, client: redis.Redis, prefix: str
+) -> None:
+    """Acked by id at another process: the record is gone, the note is there, and no loan is left."""
+    await sender.send("orders", "hello", id="a", max_retries=3)
+    await _lend(lenders[0])
+    note = Note(lambda lent: lent.delivery.body + b" %d" % (lent.record.max_retries if lent.record else 0), 60_000)
+    assert await lenders[1].ack_lent("orders", "a", note=note) == "acked"
+    assert await lenders[0].note("orders", "a") == b"hello 3"
+    assert await lenders[1].ack_lent("orders", "a") is None
+    assert not [key for key in keys_left(client, prefix) if ":loan:" in key]
+    assert await lenders[0].drop_note("orders", "a")
+    assert not await lenders[0].drop_note("orders", "a")
+
+
+async def test_many_at_once_share_calls(lenders: list[AsyncLender], sender: AsyncProducer, client: redis.Redis) -> None:
+    """A hundred acks of one moment take a few calls, and each has its own outcome."""
+    for n in range(10):
+        await sender.send("orders", "x", id=f"m{n}")
+    await _lend(lenders[0])
+    before = client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
+    ids = [*(f"m{n}" for n in range(10)), *(f"unknown{n}" for n in range(90))]
+    outcomes = await asyncio.gather(*(lenders[1].ack_lent("orders", id) for id in ids))
+    assert outcomes == ["acked"] * 10 + [None] * 90
+    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] - before <= 10
+
+
+async def test_an_older_loan_ends_nothing(
+    lenders: list[AsyncLender], sender: AsyncProducer, housekeeper: Housekeeper, client: redis.Redis, prefix: str
+) -> None:
+    """A delivery that was lent again is ended by its latest loan; the earlier one, put back, would be stale."""
+    await sender.send("orders", "x", id="a")
+    await _lend(lenders[0], lease=0.05)
+    [key] = [key for key in keys_left(client, prefix) if ":loan:" in key]
+    first = client.get(key)
+    await asyncio.sleep(0.1)
+    await housekeeper.reclaim("orders", "http")
+    await housekeeper.promote("orders")
+    await _lend(lenders[1])
+    second = client.get(key)
+    client.set(key, first)
+    assert await lenders[0].ack_lent("orders", "a") == "stale"
+    assert client.get(key) == first
+    client.set(key, second)
+    assert await lenders[0].ack_lent("orders", "a") == "acked"
+
+
+@pytest.mark.parametrize("damaged", [b"", b"x", b"[]", b'["1-0","x",1,"c"]', b"{}"])
+async def test_damaged_loan_is_none(
+    lenders: list[AsyncLender], sender: AsyncProducer, client: redis.Redis, prefix: str, damaged: bytes
+) -> None:
+    """Anybody may write any value: then nothing is lent."""
+    await sender.send("orders", "x", id="a")
+    await _lend(lenders[0])
+    [key] = [key for key in keys_left(client, prefix) if ":loan:" in key]
+    client.set(key, damaged)
+    assert await lenders[1].ack_lent("orders", "a") is None
+
+
+async def test_after_a_reshard(lenders: list[AsyncLender], sender: AsyncProducer, redis_url: str, prefix: str) -> None:
+    """What was lent before a reshard is found in its former shard."""
+    await sender.send("orders", "x", id="a")
+    await _lend(lenders[0])
+    async with AsyncAdmin(redis_url, settings=ConsumerSettings(redis_url=redis_url, prefix=prefix)) as admin:
+        await admin.reshard("orders", 3)
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    async with AsyncLender("http", settings=settings) as fresh:
+        assert await fresh.ack_lent("orders", "a") == "acked"
+
+
+async def test_bad_input(lenders: list[AsyncLender]) -> None:
+    """Refused before anything is asked of the server."""
+    with pytest.raises(InvalidInput, match="topic must be"):
+        await lenders[0].ack_lent("a/b", "a")
+    with pytest.raises(InvalidInput, match="id must be"):
+        await lenders[0].ack_lent("orders", "a\n")
+    with pytest.raises(InvalidInput, match="topics must be"):
+        await lenders[0].read(1)
