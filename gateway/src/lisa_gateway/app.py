@@ -6,13 +6,15 @@ from contextlib import asynccontextmanager
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
 
 from lisa_gateway import health, v1
-from lisa_gateway.access import Access, AccessMiddleware
+from lisa_gateway.access import Access, AccessMiddleware, Forbidden
 from lisa_gateway.camellia import interface
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.limits import BodyLimits
-from lisa_gateway.problems import refuse
+from lisa_gateway.problems import Problem, refuse, response_of
 from lisa_gateway.settings import GatewaySettings
 
 __all__ = ["app", "lifespan"]
@@ -35,11 +37,15 @@ def app(settings: GatewaySettings | None = None) -> Starlette:
     application = Starlette(
         routes=[*health.routes(gateway), *interface.routes(gateway), v1.mount(gateway)],
         middleware=middleware,
-        exception_handlers={HTTPException: refuse},
+        exception_handlers={HTTPException: refuse, Forbidden: _forbid},
         lifespan=lifespan,
     )
     application.state.gateway = gateway
     return application
+
+
+async def _forbid(_: Request, error: Exception) -> Response:
+    return response_of(Problem(403, "forbidden", str(error)))
 
 
 @asynccontextmanager

@@ -63,6 +63,24 @@ def test_a_receipt_is_worth_no_more_than_its_topic(http: httpx.Client) -> None:
     assert acked.json() == {"outcomes": ["acked"]}
 
 
+def test_camellia_and_metrics_ask_for_roles_as_well(http: httpx.Client) -> None:
+    """By the topic of the form; what is about all topics wants an administrator of all."""
+
+    def call(name: str, token: str, **form: object) -> int:
+        return http.post(f"/camellia/delayQueue/{name}", data=form, headers=_bearer(token)).status_code
+
+    assert call("sendMsg", SHOP, topic="orders-c", msg="x", delayMillis=0) == 200
+    assert call("sendMsg", SHOP, topic="invoices", msg="x", delayMillis=0) == 403
+    assert call("pullMsg", BILLING, topic="orders-c") == 200
+    assert call("pullMsg", SHOP, topic="orders-c") == 403
+    assert call("pullMsg", "wrong", topic="orders-c") == 401
+    for path in ("/camellia/delayQueue/getTopicInfoList", "/camellia/delayQueue/getMonitorData", "/metrics"):
+        assert http.get(path, headers=_bearer(ADMIN)).status_code == 200
+        assert http.get(path, headers=_bearer(SHOP)).status_code == 403
+    assert http.get("/camellia/health/offline", headers=_bearer(SHOP)).status_code == 403
+    assert http.get("/camellia/health/status").status_code == 200
+
+
 @pytest.mark.parametrize(
     "headers",
     [

@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from lisa_common.errors import LisaError
+from lisa_gateway.access import ALL_TOPICS, Role, caller_of
 from lisa_gateway.camellia.monitor import Gap, Monitor
 from lisa_gateway.camellia.observation import topic_info
 from lisa_gateway.gateway import Gateway
@@ -39,7 +40,8 @@ _Row = tuple[Mapping[str, str], float]
 def route(gateway: Gateway, monitor: Monitor) -> Route:
     """Serves the gauges. While Redis is away, those of sizes are missing."""
 
-    async def metrics(_: Request) -> Response:
+    async def metrics(request: Request) -> Response:
+        caller_of(request.scope).require(ALL_TOPICS, Role.ADMIN)
         lines = [*_process(), *_windows(monitor), *_own(gateway, monitor)]
         try:
             infos = [topic_info(status) for status in await gateway.admin.status()]

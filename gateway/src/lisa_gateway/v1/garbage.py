@@ -5,7 +5,7 @@ from typing import Any
 
 from lisa_common.errors import InvalidInput
 from lisa_gateway.access import Role
-from lisa_gateway.v1 import answers
+from lisa_gateway.v1 import topic_answers as answers
 from lisa_gateway.v1.models import GarbageQuery, GarbageWork, duration_of
 from lisa_gateway.v1.operation import Answer, Call, Operation
 from lisa_manager import BulkResult, DeadLetter, GarbageFilter

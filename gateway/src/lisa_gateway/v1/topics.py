@@ -9,7 +9,7 @@ from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import LAYOUT_FIELDS, Policy
 from lisa_gateway.access import Role
 from lisa_gateway.problems import Problem
-from lisa_gateway.v1 import answers
+from lisa_gateway.v1 import topic_answers as answers
 from lisa_gateway.v1.models import Input, Shards
 from lisa_gateway.v1.operation import Answer, Call, Operation, Refusal
 from lisa_manager import DEFAULT, TopicSizes
