@@ -69,7 +69,7 @@ def test_letters_survive_kills(own_server: type[Server], tmp_path: Path, count: 
         admin.create_topic("second", ttl_ms=1, dead_letter_topic="third", shards=2)
         admin.create_topic("third")
     reader = _Reader(server.url, "third")
-    managers = [programs.manager() for _ in range(_MANAGERS)]
+    managers = [programs.manager(within_s=120) for _ in range(_MANAGERS)]
     ended = Event()
 
     def break_managers() -> None:
