@@ -2,6 +2,7 @@
 
 from lisa_common.errors import (
     AccessDenied,
+    Closed,
     InvalidInput,
     InvalidSettings,
     LisaError,
@@ -20,6 +21,7 @@ from lisa_common.model.policy import Policy
 
 __all__ = [
     "AccessDenied",
+    "Closed",
     "InvalidInput",
     "InvalidSettings",
     "LisaError",

@@ -2,6 +2,7 @@
 
 from lisa_common.errors import (
     AccessDenied,
+    Closed,
     InvalidInput,
     InvalidSettings,
     LisaError,
@@ -23,6 +24,7 @@ __all__ = [
     "AccessDenied",
     "AckOutcome",
     "AsyncConsumer",
+    "Closed",
     "Consumer",
     "ConsumerSettings",
     "Delivery",

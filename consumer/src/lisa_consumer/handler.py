@@ -13,6 +13,7 @@ from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack
 from lisa_common.validation import Duration, duration_ms
+from lisa_consumer.arguments import error_text
 
 __all__ = ["Handler", "Reject", "Retry", "Route", "nack_of"]
 
@@ -122,11 +123,4 @@ def nack_of(delivery: Delivery, error: BaseException) -> Nack:
         return Nack(delivery.entry, str(error), rejected=True)
     if isinstance(error, Retry):
         return Nack(delivery.entry, str(error), error.delay_ms)
-    return Nack(delivery.entry, f"{type(error).__name__}: {_text_of(error)}")
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as inner:  # noqa: BLE001 - a handler's error may be of any class, with any bug in its __str__
-        return f"no text, as its __str__ raised {type(inner).__name__}"
+    return Nack(delivery.entry, error_text(error))

@@ -6,6 +6,7 @@ with Producer("redis://localhost:6379") as producer:
 
 from lisa_common.errors import (
     AccessDenied,
+    Closed,
     InvalidInput,
     InvalidSettings,
     LisaError,
@@ -27,6 +28,7 @@ __all__ = [
     "AccessDenied",
     "AsyncProducer",
     "CancelOutcome",
+    "Closed",
     "Confirm",
     "CopyState",
     "Found",

@@ -13,7 +13,8 @@ from lisa_common.validation import Duration
 from lisa_producer import sent_message, single_send
 from lisa_producer.batch import open_batch
 from lisa_producer.coalescing import Coalescer
-from lisa_producer.message import Confirm, Message, PartialSend, SendReport, SendResult, due_argument
+from lisa_producer.message import Confirm, Message, PartialSend, SendReport, SendResult, check_confirm, due_argument
+from lisa_producer.message_source import MessageSource
 from lisa_producer.settings import ProducerSettings
 
 __all__ = ["Producer"]
@@ -42,7 +43,7 @@ class Producer:
         settings: ProducerSettings | None = None,
     ) -> None:
         self._settings = settings or ProducerSettings.load(redis_url=url)
-        self._confirm = confirm
+        self._confirm = check_confirm(confirm)
         self._topics = Topics(self._settings.prefix)
         self._connection = Connection.of(self._settings, name="lisa-producer", url=url)
         self._coalescer = Coalescer(self._connection, self._settings)
@@ -69,7 +70,8 @@ class Producer:
             body=body, delay=delay, at=at, id=id, ttl=ttl, max_retries=max_retries, priority=priority, headers=headers
         )
         return self._coalescer.run(
-            topic, single_send.send(self._topics, topic, message, self._settings, confirm or self._confirm)
+            topic,
+            single_send.send(self._topics, topic, message, self._settings, check_confirm(confirm) or self._confirm),
         )
 
     def send_many(
@@ -83,12 +85,15 @@ class Producer:
         """Sends messages in batches, in order, holding one batch in memory at a time.
 
         `on_result` receives the result of each message after its batch; without it, the report keeps them. An invalid
-        message does not stop the others; an unreachable server does, after the producer's patience. Raises PartialSend
-        when the send stopped early, and at the end if any message failed and there is no `on_result`.
+        message, or a value that is none, does not stop the others; an unreachable server does, after the producer's
+        patience, and so does an error of `messages` itself, once what came before it is sent. Raises PartialSend when
+        the send stopped early, and at the end if any message failed and there is no `on_result`.
         """
         report = SendReport()
         take_result = on_result or report.results.append
-        batch = self._run(open_batch(self._topics, topic, self._settings, confirm or self._confirm))
+        confirm = check_confirm(confirm) or self._confirm
+        source = MessageSource(messages)
+        batch = self._run(open_batch(self._topics, topic, self._settings, confirm))
 
         def flush() -> None:
             for result in self._run(batch.flush()):
@@ -97,10 +102,12 @@ class Producer:
             if batch.broken:
                 raise PartialSend(topic, report) from batch.broken
 
-        for message in messages:
+        for message in source:
             if batch.add(message):
                 flush()
         flush()
+        if source.error:
+            raise PartialSend(topic, report, source.error) from source.error
         if report.failed and on_result is None:
             raise PartialSend(topic, report)
         return report
@@ -126,7 +133,7 @@ class Producer:
         return self._coalescer.run(topic, sent_message.find(self._topics, topic, id))
 
     def close(self) -> None:
-        """Closes the connections. Queued calls end with Unreachable."""
+        """Closes the connections. Queued calls end with Unreachable, later ones with Closed."""
         self._coalescer.close()
         self._connection.close()
 

@@ -161,7 +161,7 @@ class AsyncAdmin:
         return await loader.load_scripts(self._connection)
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections; later calls raise Closed."""
         await self._connection.close()
 
     async def _run(self, flow: Flow[T]) -> T:

@@ -220,7 +220,7 @@ class Admin:
         return _run_async(self._load_scripts())
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections; later calls raise Closed."""
         self._connection.close()
 
     def _run(self, flow: Flow[T]) -> T:
