@@ -56,6 +56,8 @@ class Route:
     def __post_init__(self) -> None:
         if not _is_fit(self.handler):
             raise InvalidInput("handler", self.handler, "a coroutine function or a plain function")
+        if not _takes_one(self.handler):
+            raise InvalidInput("handler", self.handler, "a function that one argument is enough for, the delivery")
         object.__setattr__(self, "_is_async", _is_async(self.handler))
 
     async def call(self, delivery: Delivery, threads: Executor) -> None:
@@ -115,6 +117,20 @@ def _is_fit(handler: object) -> bool:
         return False
     functions = (handler, type(handler).__call__)
     return not any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in functions)
+
+
+def _takes_one(handler: Handler) -> bool:
+    """Whether a handler can be called with a delivery alone, as far as it says what it takes."""
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
+        # Some functions that are written in C do not say.
+        return True
+    try:
+        signature.bind(None)
+    except TypeError:
+        return False
+    return True
 
 
 def nack_of(delivery: Delivery, error: BaseException) -> Nack:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from threading import Thread
 
 from lisa_common.backoff import RECONNECT
+from lisa_common.client.async_tasks import cancel_all
 
 __all__ = ["drain_with_supervisor", "supervise", "worker_command"]
 
@@ -26,9 +27,14 @@ _KILL_AFTER_S = 10.0
 """How long a process may outlast its drain before it is killed."""
 
 
-def worker_command(target: str) -> list[str]:
-    """The command that runs one worker process of a target. It starts even while the server is away."""
-    return [sys.executable, "-m", "lisa_consumer", "run", target, "--no-check", "--supervised"]
+def worker_command(target: str, overridden: Sequence[str] = ()) -> list[str]:
+    """The command that runs one worker process of a target. It starts even while the server is away.
+
+    `overridden` settings win over those of the worker's code. Their values are in the environment, as other users can
+    read command lines.
+    """
+    names = [f"--override={name}" for name in overridden]
+    return [sys.executable, "-m", "lisa_consumer", "run", target, "--no-check", "--supervised", *names]
 
 
 def drain_with_supervisor() -> None:
@@ -43,24 +49,31 @@ def drain_with_supervisor() -> None:
 
 
 def supervise(command: Sequence[str], count: int, *, drain_s: float) -> int:
-    """Runs `count` processes of a command until SIGTERM or SIGINT, then drains them. Returns the exit code.
+    """Runs `count` processes of a command until SIGTERM or SIGINT, then drains them; SIGINT then ends the drain.
 
     A process that dies is replaced. If the supervisor dies, all processes drain. If a process exits with 2, it had bad
-    input, and so would its replacement: all end, with exit code 2. The code is 1 if a process did not drain cleanly.
+    input, and so would its replacement: all end, with exit code 2. Returns the exit code: 1 if a process did not drain
+    cleanly.
     """
 
     async def main() -> int:
-        stopping = asyncio.Event()
+        stopping, interrupted = asyncio.Event(), asyncio.Event()
+
+        def interrupt() -> None:
+            (interrupted if stopping.is_set() else stopping).set()
+
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stopping.set)
-        codes = await asyncio.gather(*(_keep_running(command, stopping, drain_s) for _ in range(count)))
+        loop.add_signal_handler(signal.SIGTERM, stopping.set)
+        loop.add_signal_handler(signal.SIGINT, interrupt)
+        codes = await asyncio.gather(*(_keep_running(command, stopping, interrupted, drain_s) for _ in range(count)))
         return max(codes)
 
     return asyncio.run(main())
 
 
-async def _keep_running(command: Sequence[str], stopping: asyncio.Event, drain_s: float) -> int:
+async def _keep_running(
+    command: Sequence[str], stopping: asyncio.Event, interrupted: asyncio.Event, drain_s: float
+) -> int:
     stop = asyncio.create_task(stopping.wait())
     failures = 0
     while not stopping.is_set():
@@ -70,7 +83,7 @@ async def _keep_running(command: Sequence[str], stopping: asyncio.Event, drain_s
         ended = asyncio.create_task(process.wait())
         await asyncio.wait((ended, stop), return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
-            await _drain(process, drain_s)
+            await _drain(process, interrupted, drain_s)
             # SIGTERM itself ends a process that has just been started.
             return int(process.returncode not in {0, -signal.SIGTERM})
         if ended.result() == _BAD_INPUT:
@@ -85,9 +98,10 @@ async def _keep_running(command: Sequence[str], stopping: asyncio.Event, drain_s
     return 0
 
 
-async def _drain(process: Process, drain_s: float) -> None:
+async def _drain(process: Process, interrupted: asyncio.Event, drain_s: float) -> None:
     with suppress(ProcessLookupError):
         process.terminate()
+    interrupting = asyncio.create_task(_interrupt(process, interrupted))
     try:
         async with asyncio.timeout(drain_s + _KILL_AFTER_S):
             await process.wait()
@@ -95,3 +109,12 @@ async def _drain(process: Process, drain_s: float) -> None:
         logger.warning("killing worker process %d, which did not end", process.pid)
         process.kill()
         await process.wait()
+    finally:
+        await cancel_all(interrupting)
+
+
+async def _interrupt(process: Process, interrupted: asyncio.Event) -> None:
+    await interrupted.wait()
+    # It has had SIGTERM, so this ends its drain.
+    with suppress(ProcessLookupError):
+        process.send_signal(signal.SIGINT)

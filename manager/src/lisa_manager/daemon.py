@@ -10,6 +10,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
+from lisa_common.client.async_start import wait_for_server
 from lisa_common.errors import LisaError
 from lisa_manager.jobs.adopter import Adopter
 from lisa_manager.jobs.discoverer import Discoverer
@@ -40,15 +41,18 @@ _STABLE_S = 10.0
 """A loop that has run for this long restarts with the shortest backoff again."""
 
 
-def serve(settings: ManagerSettings) -> None:
-    """Runs a manager until SIGTERM or SIGINT. Any number may run in parallel; killing any of them loses nothing."""
+def serve(settings: ManagerSettings, *, patience_s: float) -> None:
+    """Runs a manager until SIGTERM or SIGINT. Any number may run in parallel; killing any of them loses nothing.
+
+    Waits up to `patience_s` seconds for a server at the start; then raises ServerError.
+    """
 
     async def main() -> None:
         manager = Manager(settings)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, manager.stop)
-        await manager.run()
+        await manager.run(patience_s=patience_s)
 
     asyncio.run(main())
 
@@ -83,29 +87,32 @@ class Manager:
         """Stops the manager. Call it in the manager's event loop."""
         self._stopping.set()
 
-    async def run(self) -> None:
-        """Serves all topics until `stop` is called. Raises ServerError only at start."""
+    async def run(self, *, patience_s: float = 0.0) -> None:
+        """Serves all topics until `stop` is called. Raises ServerError only at start, after `patience_s` seconds."""
         async with self._connection:
-            await self._check_server()
-            scheduler = self._schedule()
-            loops = [
-                asyncio.create_task(self._keep_running(name, loop), name=name)
-                for name, loop in {
-                    "promote": self._promoter.run,
-                    "listen": self._promoter.listen,
-                    "adopt": self._adopter.run,
-                }.items()
-            ]
-            try:
-                await self._stopping.wait()
-            finally:
-                scheduler.pause()
-                # Let turns that are about to start do so: a cancellation before the start would be logged as an error.
-                await asyncio.sleep(0)
-                scheduler.shutdown(wait=False)
-                # The scheduler cancels turns without waiting for them, and they may still use the connection.
-                await cancel_all(*loops, *self._turns)
+            if await wait_for_server(self._check_server, patience_s=patience_s, stopping=self._stopping):
+                await self._serve()
         logger.info("manager stopped")
+
+    async def _serve(self) -> None:
+        scheduler = self._schedule()
+        loops = [
+            asyncio.create_task(self._keep_running(name, loop), name=name)
+            for name, loop in {
+                "promote": self._promoter.run,
+                "listen": self._promoter.listen,
+                "adopt": self._adopter.run,
+            }.items()
+        ]
+        try:
+            await self._stopping.wait()
+        finally:
+            scheduler.pause()
+            # Let turns that are about to start do so: a cancellation before the start would be logged as an error.
+            await asyncio.sleep(0)
+            scheduler.shutdown(wait=False)
+            # The scheduler cancels turns without waiting for them, and they may still use the connection.
+            await cancel_all(*loops, *self._turns)
 
     async def _keep_running(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
         """Runs a loop, and restarts it after an error, so that no error of one loop ends the others."""

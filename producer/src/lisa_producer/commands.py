@@ -46,7 +46,7 @@ def _option(help: str, metavar: str | None = None) -> OptionInfo:  # noqa: A002 
 
 
 @program.command()
-@with_settings(ProducerSettings)
+@with_settings(ProducerSettings, defaults={"patience_s": 0.0})  # somebody waits at the terminal
 def send(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to send to.", show_default=False)],
     body: Annotated[
@@ -74,9 +74,6 @@ def send(
         "headers": dict(_header(text) for text in header or ()),
     }
     content = _standard_input() if body == "-" else body
-    if "patience_s" not in settings.model_fields_set:
-        # Somebody waits at the terminal.
-        settings = settings.model_copy(update={"patience_s": 0.0})
     with Producer(settings=settings) as producer:
         result = producer.send(topic, content, id=id, max_retries=max_retries, priority=priority, **options)
     _print_result(topic, result, json=json)

@@ -21,6 +21,7 @@ __all__ = [
     "print_table",
     "say",
     "shown_duration",
+    "shown_exactly",
     "shown_moment",
 ]
 
@@ -82,7 +83,7 @@ def say(text: str, *, error: bool = False) -> None:
 
 
 def shown_duration(ms: float) -> str:
-    """A duration in its two largest units: "2d 3h", "1.5s", "250ms"."""
+    """A duration in its two largest units: "2d3h", "1.5s", "250ms". `shown_exactly` leaves nothing out."""
     if ms < 0:
         return f"-{shown_duration(-ms)}"
     if ms < 60_000:  # noqa: PLR2004 - a minute
@@ -93,7 +94,22 @@ def shown_duration(ms: float) -> str:
         count, rest = divmod(rest, size)
         parts.append((count, unit))
     first = next(at for at, (count, _) in enumerate(parts) if count)
-    return " ".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
+    return "".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def shown_exactly(ms: int) -> str:
+    """A duration as `read_duration` reads it: "30s", "1d", "1h23m20s", "1m0.5s", "250ms"."""
+    if 0 < ms < 1_000:  # noqa: PLR2004 - a second
+        return f"{ms}ms"
+    parts, rest = [], ms
+    for size, unit in _UNITS[:-1]:
+        count, rest = divmod(rest, size)
+        parts += [f"{count}{unit}"] if count else []
+    seconds, fraction = divmod(rest, 1_000)
+    if rest or not ms:
+        digits = f"{seconds}.{fraction:03}".rstrip("0") if fraction else str(seconds)
+        parts.append(f"{digits}s")
+    return "".join(parts)
 
 
 def shown_moment(ms: float | None) -> str:
