@@ -5,8 +5,8 @@ PYTHON ?= python3
 # A uv that is too old refuses this project (see required-version in pyproject.toml).
 UV := $(shell uv tree --frozen --offline --depth 0 >/dev/null 2>&1 && echo uv || echo .tools/bin/uv)
 RUN := $(UV) run --no-sync
-# Tests of a file, and those that share an expensive set-up, stay in one process; each process has a server of its own.
-PARALLEL := -n 2 --dist loadgroup
+# Each process has a server of its own; tests/support/grouping.py says which tests stay in one process.
+PARALLEL := -n 2
 
 .PHONY: help demo demo-spark test test-fast test-long test-lowest test-topologies bench bench-spark chaos check format clean
 .DEFAULT_GOAL := help
@@ -23,7 +23,7 @@ demo-spark: .venv/synced ## the same day as a pipeline of Spark jobs, with a cha
 test: .venv/synced ## run the tests; PYTEST="-k ack" narrows it
 	$(RUN) pytest $(PARALLEL) $(PYTEST)
 
-test-fast: .venv/synced ## run those of one piece at a time, in less than a minute
+test-fast: .venv/synced ## run the unit, Lua and property tests, in less than a minute
 	$(RUN) pytest $(PARALLEL) tests/unit tests/lua tests/property -m 'not slow and not long' $(PYTEST)
 
 test-long: .venv/synced ## run those that take a minute each: whole pipelines, clean installations
@@ -36,9 +36,9 @@ test-lowest: .venv/synced ## the same with the lowest versions that our distribu
 	PATH="$(CURDIR)/.venv-lowest/bin:$$PATH" pytest $(PARALLEL) $(PYTEST)
 
 test-topologies: .venv/synced ## fail-over, and the functional tests behind sentinels and on a Cluster; needs redis-server
-	LISA_TEST_SERVER=sentinel $(RUN) pytest tests/topologies -m 'not docker' $(PYTEST)
-	LISA_TEST_SERVER=sentinel $(RUN) pytest $(PARALLEL) tests/integration -m 'not slow and not long and not docker' $(PYTEST)
-	LISA_TEST_SERVER=cluster $(RUN) pytest $(PARALLEL) tests/integration -m 'not slow and not long and not docker' $(PYTEST)
+	LISA_TEST_SERVER=sentinel $(RUN) pytest $(PARALLEL) tests/topologies -m 'not docker' --ignore tests/topologies/test_embedded.py $(PYTEST)
+	LISA_TEST_SERVER=sentinel $(RUN) pytest $(PARALLEL) tests/integration -m 'server and not slow' $(PYTEST)
+	LISA_TEST_SERVER=cluster $(RUN) pytest $(PARALLEL) tests/integration -m 'server and not slow' $(PYTEST)
 
 bench: .venv/synced ## Lisa against a yardstick, a ceiling and peers; ONLY=lag runs a part, BENCH="--rounds 3"
 	PYTHONPATH=tests $(RUN) python -m benchmarks --only '$(ONLY)' $(BENCH)

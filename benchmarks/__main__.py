@@ -26,9 +26,9 @@ _README = Path(__file__).parents[1] / "README.md"
 
 
 def main() -> None:
-    """Runs the parts that were asked for, all by default."""
+    """Runs the chosen parts, all by default."""
     options = _options()
-    # Also where a shell has the background ignore Ctrl-C: what was started must not be left behind.
+    # Also where a shell makes background jobs ignore Ctrl-C: no process must be left behind.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     names = options.only.replace(",", " ").split()
@@ -90,7 +90,7 @@ def _about() -> dict[str, str]:
     return {
         "python": platform.python_version(),
         "cores": str(os.cpu_count()),
-        # What others do on the machine: the suite itself adds to it only from here on.
+        # The load of other programs: from here on the suite adds its own.
         "load": f"{os.getloadavg()[0]:.1f}",
         "commit": git.stdout.strip() or "unknown",
         "date": datetime.now(UTC).date().isoformat(),

@@ -1,4 +1,4 @@
-"""What Lisa is measured against: the yardstick, which anybody would write, and the ceiling, which nothing can beat.
+"""The baselines: the yardstick, which anybody would write, and the ceiling, which nothing can beat.
 
 The yardstick is redis-py pipelining `SET` and `ZADD` of the same bytes, in batches of 500. The ceiling is the same
 steps as Lisa's in the barest scripts, with no library around and no promise kept.
@@ -55,7 +55,7 @@ class Bare:
         return len(bodies) / (time.perf_counter() - began)
 
     def drain(self, messages: int) -> float:
-        """Promotes, reads, fetches, acks and trims as many messages, all of them due. Result: messages per second."""
+        """Promotes, reads, fetches, acks and trims these messages, all of them due. Result: messages per second."""
         self._client.xgroup_create("ready", _GROUP, "0", mkstream=True)
         began = time.perf_counter()
         done = 0

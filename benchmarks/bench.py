@@ -1,4 +1,4 @@
-"""What every part of the suite works with: a server of its own, Lisa's programs, and the sizes of the run."""
+"""The tools of every part of the suite: a new server, Lisa's programs, and the sizes of the run."""
 
 import os
 import shutil
@@ -32,12 +32,12 @@ _NO_AOF = {"appendonly": "no"}
 
 
 class ProcessEnded(Exception):
-    """A process that was to go on has ended; the error shows the end of its log."""
+    """A process has ended too early; the error shows the end of its log."""
 
 
 @dataclass(slots=True)
 class Bench:
-    """One run: how many rounds, which share of the full sizes; and what has been measured so far."""
+    """One run: its rounds, its share of the full sizes, and its measurements so far."""
 
     rounds: int
     scale: float
@@ -56,11 +56,11 @@ class Bench:
         return max(2.0, full * self.scale)
 
     def bodies(self, messages: int) -> list[str]:
-        """As many bodies of 200 bytes."""
+        """So many bodies of 200 bytes."""
         return [body_of(number) for number in range(messages)]
 
     def laps(self, within_s: float, most: int | None = None) -> Iterator[int]:
-        """Rounds: as many as the run has, `most` at most, and no more than are likely to end in time; one at least."""
+        """Rounds: those of the run, at most `most`, and only as many as fit into the time; at least one."""
         wanted = min(self.rounds, most or self.rounds)
         began = self.clock()
         for lap in range(wanted):
@@ -71,22 +71,22 @@ class Bench:
             yield lap
 
     def add(self, name: str, unit: str, value: float) -> None:
-        """Takes one round's value of a quantity."""
+        """Adds one round's value of a quantity."""
         print(f"    {name:<44}{value:>14,.4g} {unit}", flush=True)
         self.rows.append((name, unit, value))
 
     def note(self, subject: str, text: str) -> None:
-        """Takes what is to be known beside the numbers."""
+        """Adds a note that belongs to the numbers."""
         print(f"    {subject}: {text}", flush=True)
         self.notes[subject] = text
 
     def measurements(self) -> dict[str, Measurement]:
-        """What was measured so far."""
+        """The measurements so far."""
         return collect(self.rows)
 
     @contextmanager
     def host(self, config: Mapping[str, str] = _NO_AOF) -> Iterator["Host"]:
-        """A new, empty server on the loopback interface. It and all that works on it end with the block."""
+        """A new, empty server on the loopback interface. It and its processes end with the block."""
         directory = Path(tempfile.mkdtemp(dir=self.directory))
         server = Server(_server_binary(), directory / "server", config=config)
         host = Host(server, directory)
@@ -142,7 +142,7 @@ class Host:
         return _cpu_s(self.client)
 
     def memory(self) -> int:
-        """Bytes that the server's data takes."""
+        """Bytes of the server's data."""
         info: dict[str, int] = self.client.info("memory")
         return info["used_memory"]
 
@@ -161,7 +161,7 @@ class Host:
         return process
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
-        """What processes on this host need to know."""
+        """The environment of processes on this host."""
         paths = os.pathsep.join([str(_ROOT), str(_ROOT / "tests")])
         common = {"PYTHONPATH": paths, "LISA_REDIS_URL": self.url, "BENCH_STAMPS": str(self.stamps)}
         return {**os.environ, **common, **more}
@@ -175,7 +175,7 @@ class Host:
         environment = {
             "BENCH_TOPICS": ",".join(topics),
             "BENCH_HANDLER": handler,
-            # Each topic needs a slot at least.
+            # Each topic needs at least one slot.
             "LISA_CONCURRENCY": str(concurrency or max(_CONCURRENCY, len(topics))),
         }
         command = [_program("lisa-consumer"), "run", "benchmarks.programs.worker:worker"]
@@ -202,7 +202,7 @@ class Host:
             raise ProcessEnded(f"a process ended with {dead[0].code}:\n{dead[0].log[-2000:]}")
 
     def take_stamps(self, messages: int, *, timeout: float) -> list[Stamp]:
-        """Waits until so many messages were handled, or for so long, and takes what was noted; the next begin anew."""
+        """Waits for so many handled messages, or until the timeout. Result: their stamps, which are then forgotten."""
 
         def done() -> bool:
             self._check()
@@ -218,9 +218,9 @@ class Host:
         return stamps
 
     def close(self) -> None:
-        """Makes sure that nothing runs any more."""
+        """Ends all processes."""
         for process in self._running:
-            # Of those that lead a session, whatever they have started ends as well.
+            # The children of a session leader end with it.
             with suppress(ProcessLookupError, PermissionError):
                 if os.getpgid(process.pid) == process.pid:
                     os.killpg(process.pid, signal.SIGKILL)
@@ -231,7 +231,7 @@ class Host:
 
 
 class Nodes(Host):
-    """A Cluster and the processes that work on it. What is counted is the sum of all its nodes."""
+    """A Cluster and the processes that work on it. Counts are sums over all nodes."""
 
     def __init__(self, servers: Cluster, directory: Path) -> None:
         super().__init__(servers.nodes[0], directory)
@@ -247,7 +247,7 @@ class Nodes(Host):
         return sum(map(_commands, self._clients))
 
     def close(self) -> None:
-        """Makes sure that nothing runs any more."""
+        """Ends all processes."""
         super().close()
         for client in self._clients:
             client.close()
@@ -265,7 +265,7 @@ def _commands(client: redis.Redis) -> int:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Puts SIGINT and SIGTERM off until the block has ended, so that nobody loses hold of what it starts."""
+    """Puts SIGINT and SIGTERM off until the block has ended, so that every process that it starts is known."""
     received: list[int] = []
     before = {
         number: signal.signal(number, lambda number, _: received.append(number))

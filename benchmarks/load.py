@@ -1,4 +1,4 @@
-"""A steady load, the same for Lisa and for its peers, whose producers import it: the standard library must do."""
+"""A steady load for Lisa and its peers. Producers of peers import this: it needs only the standard library."""
 
 import random
 import time
@@ -15,17 +15,17 @@ Send = Callable[[int, Sequence[float]], None]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """So many messages, sent evenly in so many seconds to topics in turn, with delays between two bounds."""
+    """Messages, sent evenly in `sending_s` to topics in turn, with delays between two bounds."""
 
     topics: int
     messages: int
     sending_s: float
     delay_s: tuple[float, float]
     whole_s: bool = False
-    """Whether delays are whole seconds, as some peers know no others."""
+    """Whether delays are whole seconds, the only delays of some peers."""
 
     def scaled(self, scale: float) -> "Case":
-        """The same rate for a shorter time, with delays of one second at least."""
+        """The same rate for a shorter time, with delays of at least one second."""
         least, most = (max(low, bound * scale) for low, bound in zip((1.0, 2.0), self.delay_s, strict=True))
         messages = max(100, int(self.messages * scale))
         return replace(self, messages=messages, sending_s=self.sending_s * scale, delay_s=(least, most))
@@ -35,11 +35,11 @@ CAMELLIA = Case(topics=100, messages=100_000, sending_s=41, delay_s=(10, 70))
 """The case of which camellia-delay-queue publishes figures: mean 43 ms, max 798 ms."""
 
 GENTLE = Case(topics=1, messages=1_500, sending_s=6, delay_s=(1, 3), whole_s=True)
-"""A load that no queue should feel, so that what lags is its design."""
+"""A load so light that a lag comes from the design of the queue."""
 
 
 def pace(case: Case, send: Send) -> float:
-    """Sends as the case says. Result: by how many seconds it was behind at the end."""
+    """Sends the load of a case. Result: the seconds by which it was behind at the end."""
     chance = random.Random(1)
     ticks = max(1, round(case.sending_s / _TICK_S))
     began = time.monotonic()

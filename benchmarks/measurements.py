@@ -1,4 +1,4 @@
-"""What a part of the suite has measured, and how it is summed up. Pure."""
+"""The measurements of a part of the suite, and their summary. Pure."""
 
 import math
 import statistics
@@ -26,7 +26,7 @@ class Measurement:
 
     @property
     def median(self) -> float:
-        """What counts."""
+        """The median of the rounds: the value that counts."""
         return statistics.median(self.values)
 
     @property
@@ -42,7 +42,7 @@ class Measurement:
     def over(self, other: "Measurement") -> float:
         """The ratio to another quantity: the median of the rounds' ratios where both have the same rounds.
 
-        Rounds that lie side by side share what else the machine did; quantities with other rounds are compared by
+        Neighbouring rounds share the other load of the machine; quantities with other rounds are compared by
         their medians.
         """
         if len(self.values) == len(other.values):
@@ -52,15 +52,15 @@ class Measurement:
 
 @dataclass(slots=True)
 class Part:
-    """What one part of the suite measured, in the order of measuring."""
+    """The measurements of one part of the suite, in the order of measuring."""
 
     name: str
     took_s: float
     about: dict[str, str]
-    """Server, machine, sizes, date, commit: what the numbers depend on."""
+    """Facts that the numbers depend on: server, machine, sizes, date, commit."""
     measurements: dict[str, Measurement]
     notes: dict[str, str]
-    """What could not be measured or is to be known beside a number, by subject."""
+    """Subject → a note: why it could not be measured, or a fact that belongs to its number."""
 
     def dump(self) -> dict[str, Any]:
         """As JSON holds it."""
@@ -86,7 +86,7 @@ class Part:
 
 
 class Ratios:
-    """Looks at several parts as one; a quantity is named "part: name"."""
+    """Several parts as one; a quantity is named "part: name"."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
         self.parts = {part.name: part for part in parts}

@@ -14,7 +14,7 @@ _BEGIN, _END = "<!-- benchmarks: written by make bench -->", "<!-- end of benchm
 
 
 def rewrite(readme: Path, text: str) -> None:
-    """Puts the section in place of the one that is there; raises ValueError where there is no place for it."""
+    """Replaces the section of a page; raises ValueError for a page without one."""
     before, begin, rest = readme.read_text("utf-8").partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not begin or not end:
@@ -23,7 +23,7 @@ def rewrite(readme: Path, text: str) -> None:
 
 
 def section(ratios: Ratios, verdicts: Sequence[Verdict]) -> str:
-    """Markdown: what was measured, against whom, and every target; raises KeyError where a part was not measured."""
+    """Markdown: the numbers, the peers and every target; raises KeyError if a part was not measured."""
     about = ratios.parts["bulk"].about
     held = sum(verdict.holds is True for verdict in verdicts)
     missed = [verdict.target.what for verdict in verdicts if verdict.holds is False]

@@ -1,4 +1,4 @@
-"""What is printed of a run. Pure."""
+"""The printed report of a run. Pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,7 +11,7 @@ _HOLDS = {True: "holds", False: "MISSED", None: "not measured"}
 
 
 def figure(value: float) -> str:
-    """A number with three digits that matter, and all that stand before the point."""
+    """A number with three significant digits, and all digits before the point."""
     if value and abs(value) < 100:  # noqa: PLR2004
         return f"{value:.3g}"
     return f"{value:,.0f}"

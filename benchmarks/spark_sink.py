@@ -2,7 +2,7 @@
 
 One frame of 200-byte bodies, cached, goes in turn to Spark's `noop` sink, through `foreachPartition` with redis-py's
 pipelines of `SET` and `ZADD` in batches of 500, and to `format("lisa")`, with and without ids. Each round begins with
-an empty server; medians of the rounds, and ratios in one run, are what counts.
+an empty server; the medians of the rounds count, and ratios in one run.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from lisa_common.client.embedded.server import embedded_server
 
 RESULTS = Path(__file__).parent / "results" / "spark.json"
 TARGET = 1.5
-"""The sink may take so much longer than the same bytes written by hand."""
+"""Highest ratio of the sink's time to that of the same bytes written by hand."""
 BATCH = 500
 HOUR = 3600.0
 
@@ -77,7 +77,7 @@ def _ways(frame: DataFrame, url: str) -> dict[str, Callable[[], None]]:
 
 
 def measure(cores: int, rows: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each way, by round; the first round, which warms up, is left out."""
+    """Seconds of each way, by round, without the first round, which warms up."""
     spark = _session(cores)
     taken: dict[str, list[float]] = {}
     with embedded_server() as url, redis.Redis.from_url(url) as client:

@@ -1,7 +1,7 @@
-"""When messages were due and when a handler had them: written by consumers of any kind, read by the suite.
+"""Stamps: when messages were due and when their handlers began. Consumers of any kind write them, the suite reads them.
 
 Consumer, server and suite share one machine, so that `time.time()` is the server's clock. Peers' workers import this in
-environments of their own: it needs nothing but the standard library.
+their environments: it needs only the standard library.
 """
 
 import array
@@ -20,7 +20,7 @@ _DUE_CHARACTERS = 17
 _STAMP_BYTES = 16
 
 Stamp = tuple[float, float]
-"""When a message was due, and when a handler had it; seconds since the epoch."""
+"""When a message was due, and when its handler began; seconds since the epoch."""
 
 
 def body_of(due_s: float) -> str:
@@ -29,14 +29,14 @@ def body_of(due_s: float) -> str:
 
 
 def due_of(body: str | bytes) -> float:
-    """When a body says that it is due."""
+    """The due time in a body."""
     return float(body[:_DUE_CHARACTERS])
 
 
 class Recorder:
     """Notes each message with the time at which its handler began, in a file for each process.
 
-    Notes are kept in memory and written ten times a second, so that a handler costs next to nothing.
+    Notes are kept in memory and written ten times a second, so that a handler takes hardly any time.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
@@ -48,14 +48,14 @@ class Recorder:
         atexit.register(self.flush)
 
     def __call__(self, due_s: float) -> None:
-        """Notes that a handler has a message that was due then."""
+        """Notes that the handler of a message has begun; `due_s` is its due time, seconds since the epoch."""
         self._notes.append((due_s, time.time()))
         if not self._begun:
             self._begun = True
             threading.Thread(target=self._write, daemon=True).start()
 
     def flush(self) -> None:
-        """Writes what was noted."""
+        """Writes the notes to the file."""
         stamps = array.array("d")
         with self._writing:
             while self._notes:
@@ -71,19 +71,19 @@ class Recorder:
             self.flush()
 
     def _forget(self) -> None:
-        # Of a fork: neither the parent's notes nor its thread are ours.
+        # After a fork: the notes and the thread are the parent's.
         self._notes.clear()
         self._writing = threading.Lock()
         self._begun = False
 
 
 def count_stamps(directory: Path) -> int:
-    """How many messages have been noted by all processes so far."""
+    """The number of stamps of all processes so far."""
     return sum(path.stat().st_size for path in directory.glob("*.stamps")) // _STAMP_BYTES
 
 
 def read_stamps(directory: Path) -> list[Stamp]:
-    """What all processes have noted so far."""
+    """The stamps of all processes so far."""
     stamps: list[Stamp] = []
     for path in directory.glob("*.stamps"):
         values = array.array("d")

@@ -1,4 +1,4 @@
-"""What Lisa is to reach, as ratios in one run. Pure."""
+"""The targets of Lisa, as ratios in one run. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,28 +27,28 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A target with what was measured; None where it was not."""
+    """A target with its measured value; None if it was not measured."""
 
     target: Target
     value: float | None
 
     @property
     def holds(self) -> bool | None:
-        """Whether the target is reached; None where it was not measured."""
+        """Whether the target is reached; None if it was not measured."""
         if self.value is None:
             return None
         return self.value >= self.target.limit if self.target.sense == ">=" else self.value <= self.target.limit
 
 
 def judge(ratios: Ratios) -> list[Verdict]:
-    """All targets, by what was measured."""
+    """The verdicts on all targets."""
     return [Verdict(target, _value(target, ratios)) for target in TARGETS]
 
 
 def _value(target: Target, ratios: Ratios) -> float | None:
     try:
         return target.measure(ratios)
-    except (KeyError, ZeroDivisionError):  # not measured, or for too short a time to be told from nothing
+    except (KeyError, ZeroDivisionError):  # not measured, or for too short a time
         return None
 
 

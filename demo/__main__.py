@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from demo.airport_day import AirportDay
 from demo.running import Place, options_of, run
-from demo.stage import Stage
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,8 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(highlight=False, soft_wrap=True)
 
     def play(place: Place) -> int:
-        with Stage(place, day) as stage:
-            return stage.perform(console)
+        with AirportDay(place, day) as airport_day:
+            return airport_day.perform(console)
 
     return run(console, play, shards=options.shards)
 

@@ -17,12 +17,12 @@ from lisa_producer import Message, Producer, ProducerSettings, SendResult
 __all__ = ["main"]
 
 _AHEAD_MS = 800
-"""The day begins so long after the first send: time to send all of it."""
+"""Milliseconds from the first send to the begin of the day: time to send all messages."""
 
 _HOPELESS_RETRIES = 2
 
 _TROUBLES = {"gate taken": 25, "crew late": 12, "no aircraft": 8, "no such gate": 5}
-"""What goes wrong, for how many in a thousand flights."""
+"""Trouble → its flights in a thousand."""
 
 
 def main() -> None:
@@ -79,7 +79,7 @@ def _trouble(flight: Flight) -> str | None:
 def _live(
     producer: Producer, journal: Journal, clock: DayClock, time_there: ServerTime, flights: Sequence[Flight]
 ) -> None:
-    """Announces each change of plan when it was known in life."""
+    """Announces each change of plan at the minute when it became known in 2013."""
     for flight in _changes(flights):
         while (left_ms := clock.ms(flight.notice_min) - time_there.now_ms()) > 0:
             time.sleep(left_ms / 1000)

@@ -1,6 +1,6 @@
-"""The worker: it calls the boarding of flights, and writes down every delivery. `lisa-consumer run` starts it.
+"""The worker: it calls the boarding of flights, and notes every delivery. `lisa-consumer run` starts it.
 
-Some calls fail on purpose, always the same ones: what is wrong with a flight is in the headers of its message.
+Some calls fail on purpose, always the same: a header of the message names the trouble.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ async def _board(delivery: Delivery) -> None:
     match delivery.headers.get("trouble"):
         case "gate taken" if delivery.attempt == 1:
             raise GateTaken("an aircraft still stands there")
-        case "crew late" if delivery.attempt <= 2:  # noqa: PLR2004 - twice, that is
+        case "crew late" if delivery.attempt <= 2:  # noqa: PLR2004 - it fails twice
             raise Retry("the crew is on its way", delay=_boarding_s)
         case "no aircraft":
             raise NoAircraft("it went out of service")

@@ -1,4 +1,4 @@
-"""The manager and the workers of a demo, each a process of its own, and what they note."""
+"""The manager and the workers of a demo, each in its own process, and their journals."""
 
 import sys
 import time
@@ -30,7 +30,7 @@ _TICK_S = 0.05
 
 
 class Crew:
-    """The processes of a demo, the server that they meet on, and their journals. None outlives the block."""
+    """The processes of a demo, their server and their journals. The processes end with the block."""
 
     def __init__(self, place: Place, day: Day) -> None:
         self._place = place
@@ -48,7 +48,7 @@ class Crew:
                 "LISA_PREFIX": place.settings.prefix,
                 "LISA_LOG_LEVEL": "info",
                 "PYTHONPATH": str(_ROOT),
-                # What a program that is killed leaves there goes with all else.
+                # Files of a killed program are removed with the rest of the directory.
                 "TMPDIR": str(scratch),
                 "DEMO_JOURNALS": str(self.journals),
                 "DEMO_BOARDING_S": f"{boarding_s:.3f}",
@@ -93,16 +93,16 @@ class Crew:
         )
 
     def __str__(self) -> str:
-        """Who plays."""
+        """The server and the processes."""
         pids = ", ".join(f"{name} {pid}" for name, pid in self._pids.items())
         return f"{self.server.version()}; processes: {pids}"
 
     def news(self) -> Iterator[Event]:
-        """What was noted since the last call."""
+        """The events since the last call."""
         return self._tail.new()
 
     def ends(self, messages: Iterable[Sent]) -> Iterator[tuple[str, End]]:
-        """Where Lisa says that each message is."""
+        """The place of each message, as Lisa reports it."""
         with Producer(settings=self._place.settings) as producer:
             for sent in messages:
                 found = producer.find(sent.topic, sent.id)
@@ -112,6 +112,6 @@ class Crew:
 
 
 def _program(name: str) -> str:
-    """A program of the environment that runs the demo, whether that is activated or not."""
+    """A program of the environment that runs the demo, also where that is not activated."""
     beside = Path(sys.executable).with_name(name)
     return str(beside) if beside.exists() else name

@@ -1,4 +1,4 @@
-"""What the programs of the demo note: one JSON line for each event, one file for each process."""
+"""The journals of the demo: one JSON line for each event, one file for each process."""
 
 import json
 import os
@@ -25,7 +25,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The day's first minute on the server's clock, and what it takes to map the others."""
+    """The day's first minute on the server's clock, and the numbers that map the others."""
 
     start_ms: int
     first_min: int
@@ -45,7 +45,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Rescheduled:
-    """A reschedule that returned, and what it said."""
+    """A reschedule that returned, with its outcome."""
 
     id: str
     due_ms: int
@@ -55,7 +55,7 @@ class Rescheduled:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """A cancel that returned, and what it said."""
+    """A cancel that returned, with its outcome."""
 
     id: str
     outcome: str
@@ -88,7 +88,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A worker was killed, while these deliveries, as pairs of id and attempt, were its own."""
+    """A worker was killed while it held these deliveries, pairs of id and attempt."""
 
     worker: str
     at_ms: int
@@ -97,7 +97,7 @@ class Killed:
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """A stream of files is sent: rows that Spark has read, and in how many batches."""
+    """A stream of files is sent: the rows that Spark has read, and the number of batches."""
 
     rows: int
     batches: int
@@ -111,7 +111,7 @@ _KINDS: dict[str, type[Event]] = {
 
 
 class Journal:
-    """Appends events to a file. A line is with the operating system when `note` returns, so no SIGKILL loses it."""
+    """Appends events to a file. When `note` returns, the operating system has the line: no SIGKILL loses it."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -142,7 +142,7 @@ class Tail:
         self._read: dict[Path, int] = {}
 
     def new(self) -> Iterator[Event]:
-        """The events that were noted since the last call; a line without its end is left for the next."""
+        """The events since the last call; an unfinished line is left for the next call."""
         for path in sorted(self._directory.glob("*.jsonl")):
             with path.open("rb") as file:
                 file.seek(self._read.get(path, 0))

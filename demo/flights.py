@@ -15,13 +15,13 @@ AIRPORTS = ("EWR", "JFK", "LGA")
 """Each airport has a topic of its own."""
 
 BOARDING_MIN = 30
-"""Boarding is called so long before departure."""
+"""Minutes from the boarding call to the departure."""
 
 _NOTICE_MIN = 60
-"""So long before the scheduled departure it is known that a flight is late, or does not go at all."""
+"""Minutes before the scheduled departure at which a delay or a cancellation is announced."""
 
 LATE_MIN = 15
-"""A flight is late from here on, as the Department of Transportation counts."""
+"""Minutes from which a flight counts as late, by the Department of Transportation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Flight:
 
     @property
     def late(self) -> bool:
-        """Whether it left so late that its boarding was called later, too."""
+        """Whether it left so late that its boarding call was moved, too."""
         return self.delay_min is not None and self.delay_min >= LATE_MIN
 
     @property
@@ -118,14 +118,14 @@ class DayClock:
 
     @classmethod
     def of(cls, flights: Sequence[Flight], *, start_ms: int, seconds: float) -> "DayClock":
-        """The clock on which all that happens to these flights takes so many seconds."""
+        """The clock by which the whole day of these flights takes `seconds`."""
         first = min(flight.notice_min for flight in flights)
         last = max(flight.late_boarding_min for flight in flights)
         return cls(start_ms, first, last, seconds)
 
     @property
     def speed(self) -> float:
-        """How many times faster than life."""
+        """Minutes of the day for each real minute."""
         return (self.last_min - self.first_min) * 60 / self.seconds
 
     @property
@@ -138,15 +138,15 @@ class DayClock:
         return self.start_ms + round((minute - self.first_min) * 60_000 / self.speed)
 
     def moment(self, minute: float) -> datetime:
-        """The same as producers take it."""
+        """The same as a datetime, for producers."""
         return datetime.fromtimestamp(self.ms(minute) / 1000, UTC)
 
     def share(self, now_ms: int) -> float:
-        """How much of the day is over, from 0 to 1."""
+        """The share of the day that is over, from 0 to 1."""
         return min(1.0, max(0.0, (now_ms - self.start_ms) / 1000 / self.seconds))
 
     def label(self, now_ms: int) -> str:
-        """What the clock on the wall shows."""
+        """The time of the day, as a clock on the wall shows it."""
         minute = self.first_min + int((now_ms - self.start_ms) * self.speed / 60_000)
         day, of_day = divmod(minute, 1440)
         return f"{of_day // 60:02}:{of_day % 60:02}{f' +{day} d' if day > 0 else ''}"

@@ -1,4 +1,4 @@
-"""The ledger: what was promised, held against what was written down. Pure; `audit` judges, `lines` tells."""
+"""The ledger: compares the promises with the journals. Pure; `audit` judges, `lines` renders."""
 
 import textwrap
 from collections import Counter, defaultdict
@@ -21,7 +21,7 @@ _INDENT = " " * 10
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where Lisa says that a message has ended: `state` is one of `State`, or "unknown" when it is gone."""
+    """Where a message has ended, as Lisa reports it: `state` is one of `State`, or "unknown" when it is gone."""
 
     state: str
     reason: str = ""
@@ -30,7 +30,7 @@ class End:
 
 @dataclass(slots=True)
 class Ledger:
-    """What became of all messages."""
+    """The ends and the deliveries of all messages."""
 
     sent: int = 0
     acked: int = 0
@@ -49,7 +49,7 @@ class Ledger:
     rescue_ms: list[int] = field(default_factory=list)
     """How long after a worker's death each of its deliveries began anew."""
     problems: list[str] = field(default_factory=list)
-    """What does not balance."""
+    """A line for each number that does not balance."""
 
     @property
     def balanced(self) -> bool:
@@ -59,7 +59,7 @@ class Ledger:
 
 @dataclass(slots=True)
 class _Story:
-    """All that was written down of one message."""
+    """All events of one message."""
 
     sent: Sent
     due_ms: int
@@ -70,7 +70,7 @@ class _Story:
 
 
 def audit(events: Iterable[Event], ends: Mapping[str, End], *, visibility_ms: int) -> Ledger:
-    """Holds every message that was sent against where it ended, and every delivery against what explains it."""
+    """Compares every sent message with its end, and looks for the reason of every delivery."""
     ledger = Ledger()
     stories = _stories(list(events), ledger)
     ledger.sent = len(stories)
@@ -162,7 +162,7 @@ def _judge_time(ledger: Ledger, id: str, story: _Story, delivery: Begun) -> None
 
 
 _GRACE_MS = {"cancelled": 0, "delivered": 1_000}
-"""A delivery that was on its way to a handler when it was cancelled, which the cancel told, may still begin."""
+"""A cancel that reported a delivery on its way to a handler cannot keep that delivery from beginning."""
 
 
 def _explain(ledger: Ledger, story: _Story, before: Begun | None, delivery: Begun, visibility_ms: int) -> None:
@@ -186,7 +186,7 @@ def _explain(ledger: Ledger, story: _Story, before: Begun | None, delivery: Begu
 
 
 def _outlived(before: Begun, ended: Ended | None, delivery: Begun, visibility_ms: int) -> bool:
-    """Whether the lease of a delivery can have run out before its handler ended: a process may have been stalled."""
+    """Whether the lease of a delivery may have run out before its handler ended, as in a process that stalled."""
     until_ms = before.due_ms + visibility_ms
     return delivery.at_ms >= until_ms and (ended is None or ended.at_ms >= until_ms)
 

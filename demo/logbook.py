@@ -1,4 +1,4 @@
-"""What a worker writes down of its deliveries."""
+"""The journal that a worker keeps of its deliveries."""
 
 import os
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ __all__ = ["NAME", "noted"]
 
 NAME = os.environ.get("DEMO_WORKER", "worker")
 
-# Measured while the module is imported: the first delivery is not to wait for it.
+# Measured on import, so that the first delivery need not wait for it.
 with Connection.of(ConsumerSettings.load(), name="lisa-demo") as _connection:
     _clock = ServerTime.of(_connection)
 
 
 @contextmanager
 def noted(delivery: Delivery) -> Iterator[None]:
-    """Notes when the handling of a delivery begins and ends by the server's clock, whatever comes of it."""
+    """Notes when the handling of a delivery begins and ends, by the server's clock, also if it fails."""
     now_ms = _clock.now_ms()
     journal = _journal()
     journal.note(Begun(delivery.id, delivery.attempt, NAME, delivery.topic, delivery.due_ms, now_ms, delivery.sent_ms))

@@ -1,6 +1,6 @@
-"""A day as it is played: programs are started, the day goes by until every message has ended, and a ledger is made up.
+"""Plays a day: starts the programs, waits until every message has ended, and makes up the ledger.
 
-`Stage` and `Pipeline` are the two ways to play it.
+`AirportDay` and `Pipeline` are its two forms.
 """
 
 import time
@@ -24,12 +24,12 @@ TICK_S = 0.05
 
 
 class Play(ABC):
-    """All programs of one day, from their start to the ledger. None outlives the block."""
+    """All programs of one day, from their start to the ledger. They end with the block."""
 
     source: ClassVar[str]
     """The program that sends."""
     spare_s: ClassVar[float]
-    """What the day may take beyond its length: for the source to open it, and for the last retries to end."""
+    """Seconds beyond the length of the day: the source opens it, and the last retries end."""
 
     def __init__(self, place: Place, day: Day) -> None:
         self.place = place
@@ -72,7 +72,7 @@ class Play(ABC):
 
     @abstractmethod
     def close(self) -> tuple[bool, Iterable[RenderableType]]:
-        """Stops what runs, and makes up the ledger: whether it balances, and what it says."""
+        """Stops all programs, and makes up the ledger. Result: whether it balances, and its lines."""
 
     def all_sent(self) -> bool:
         """Whether nothing more is sent: the source has ended."""
@@ -80,15 +80,15 @@ class Play(ABC):
 
     @abstractmethod
     def meanwhile(self) -> None:
-        """Does what is to be done now, several times a second."""
+        """Does the work of the moment; called several times a second."""
 
     def take(self, event: Event) -> None:
-        """Takes in what was noted."""
+        """Takes an event in."""
         self.events.append(event)
         self.scene.tell(event)
 
     def look(self) -> None:
-        """Takes in how things stand."""
+        """Takes in the time, the sizes of topics, and new events."""
         self.scene.now_ms = self.crew.server.now_ms()
         self.scene.topics = self.crew.server.status()
         for event in self.crew.news():
@@ -98,7 +98,7 @@ class Play(ABC):
         deadline = time.monotonic() + self.day.seconds + self.spare_s
         over = False
         while not over:
-            # Looked for in this order: once all is sent, nothing can come to what is then found empty.
+            # In this order: once all is sent, an empty server stays empty.
             all_sent = self.all_sent()
             self.crew.processes.check("manager", *WORKERS)
             alive = self.crew.server.alive()

@@ -15,11 +15,11 @@ _STOP_S = 10.0
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on, or did not end as it should."""
+    """The demo cannot go on, or ended in error."""
 
 
 class Processes:
-    """Starts processes, and ends those that still run when the block ends, whatever ended it."""
+    """Starts processes, and ends those that still run when the block ends."""
 
     def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
         self._logs = logs
@@ -35,13 +35,13 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # In a session of its own, so that Ctrl-C reaches it through us only, and SIGKILL its children as well.
+                # In its own session: Ctrl-C reaches it through us only, and SIGKILL reaches its children as well.
                 start_new_session=True,
             )
         return self._running[name].pid
 
     def kill(self, name: str) -> None:
-        """Ends a process by SIGKILL, and returns when it is no more."""
+        """Ends a process by SIGKILL, and returns once it has ended."""
         _kill(self._running.pop(name))
 
     def done(self, name: str) -> bool:
@@ -64,7 +64,7 @@ class Processes:
         return text in (self._logs / f"{name}.log").read_text("utf-8", "replace")
 
     def stop(self) -> None:
-        """Asks all that run to end, by SIGTERM; raises DemoFailed when one does not end in time, and well."""
+        """Ends all processes by SIGTERM; raises DemoFailed when one does not end in time with exit code 0."""
         for process in self._running.values():
             process.terminate()
         codes = {}
@@ -73,7 +73,7 @@ class Processes:
                 codes[name] = process.wait(_STOP_S)
             except subprocess.TimeoutExpired:
                 codes[name] = _kill(process)
-            # Only now: a second Ctrl-C in the midst of this leaves the rest to the end of the block.
+            # Only now: after a second Ctrl-C meanwhile, the end of the block ends the rest.
             del self._running[name]
         if bad := [f"{name} with {code}" for name, code in codes.items() if code != 0]:
             raise DemoFailed(f"told to stop, these did not end well: {', '.join(bad)}")
@@ -97,7 +97,7 @@ class Processes:
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> int:
-    """Ends a process by SIGKILL, with what it has started, and returns when it is no more."""
+    """Ends a process and its children by SIGKILL, and returns once it has ended."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     return process.wait()

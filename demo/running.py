@@ -1,4 +1,4 @@
-"""What the demos have in common around their play: a server, a directory, and an end that leaves nothing behind."""
+"""What both demos need around their day: options, a server, a directory, and an end that leaves nothing behind."""
 
 import argparse
 import os
@@ -32,7 +32,7 @@ _INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """Which day is played, and how long that takes."""
+    """The day to play, and the seconds that it takes."""
 
     date: date
     flights: Sequence[Flight]
@@ -48,14 +48,14 @@ class Place:
 
     settings: ProducerSettings
     shards: int
-    """Over how many slots of a Cluster each topic is spread."""
+    """The number of shards of each topic."""
     directory: Path
 
 
 def options_of(
     parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None
 ) -> tuple[argparse.Namespace, Day]:
-    """The parser's own options and the day; ends the program, with what is allowed, where one cannot be taken."""
+    """The options and the day. An option that is not allowed ends the program, with a line that names its bounds."""
     parser.add_argument("--day", type=date.fromisoformat, default=_STORM, help="a day in 2013 (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=30.0, help="how long the day takes (default: %(default)g)")
     parser.add_argument("--shards", type=int, default=1, help="shards of each topic (default: %(default)s)")
@@ -72,7 +72,7 @@ def options_of(
 
 
 def run(console: Console, play: Callable[[Place], int], *, shards: int) -> int:
-    """Plays, and returns the exit code. The directory stays if that is 1: its logs and journals tell why."""
+    """Plays, and returns the exit code. After 1 the directory stays, for its logs and journals."""
     signal.signal(signal.SIGTERM, _interrupt)
     directory = Path(tempfile.mkdtemp(prefix="lisa-demo-"))
     code = 1
@@ -94,7 +94,7 @@ def run(console: Console, play: Callable[[Place], int], *, shards: int) -> int:
 
 @contextmanager
 def _place(directory: Path, shards: int) -> Iterator[Place]:
-    """A server of our own, or a prefix of our own on what is named: a server, a service behind Sentinel, a Cluster."""
+    """An embedded server, or a new prefix on the named server, service behind Sentinel, or Cluster."""
     if named := os.environ.get("LISA_REDIS_URL"):
         settings = ProducerSettings.load(redis_url=named, prefix=f"demo-{secrets.token_hex(4)}")
         try:

@@ -1,4 +1,4 @@
-"""What a view shows: the events so far, folded into numbers and news."""
+"""The state that a view shows: the events so far, as numbers and news."""
 
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Scene:
     lags_ms: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT))
     topic_lags_ms: dict[str, deque[int]] = field(default_factory=dict)
     news: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=_NEWS))
-    """Latest last: the clock on the wall, and what has happened."""
+    """Pairs of time and event text, the latest last."""
     _topics: dict[str, str] = field(default_factory=dict)
 
     def tell(self, event: Event) -> None:
@@ -52,7 +52,7 @@ class Scene:
                 self._end(event)
             case Killed(worker, at_ms, held):
                 self.killed[worker] = event
-                self._report(at_ms, f"{worker} is killed, with {len(held)} boarding calls in its hands")
+                self._report(at_ms, f"{worker} is killed, holding {len(held)} boarding calls")
 
     def _end(self, event: Ended) -> None:
         if event.error:
@@ -63,12 +63,12 @@ class Scene:
 
     @property
     def share(self) -> float:
-        """How much of the day is over."""
+        """The share of the day that is over."""
         return self.clock.share(self.now_ms) if self.clock else 0.0
 
     @property
     def time(self) -> str:
-        """What the clock on the wall shows."""
+        """The time of the day, as a clock on the wall shows it."""
         return self._label(self.now_ms)
 
     def _report(self, at_ms: int, news: str) -> None:

@@ -21,7 +21,7 @@ GROUP: Final = "gates"
 """The group of the workers."""
 
 POLICY: Final = Policy(visibility_ms=2_000, max_retries=5, backoff_base_ms=200, backoff_cap_ms=2_000)
-"""The policy of every airport: all in all a few seconds for what takes minutes at the defaults."""
+"""The policy of every airport: what takes minutes with the defaults takes seconds with it."""
 
 _MANY = 10_000
 

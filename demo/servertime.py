@@ -14,10 +14,10 @@ _TIME: Call[list[bytes]] = command("TIME")
 
 
 class ServerTime:
-    """Tells the server's time without asking for it each time, which would be slower than what is to be measured.
+    """Tells the server's time without a round trip, which would take longer than the lags to be measured.
 
-    The difference to this machine's clock is measured once: exact to half of the quickest round trip, far below 1 ms
-    on one machine. Nodes of a Cluster are taken to agree: that of any of them stands for all.
+    The difference to this machine's clock is measured once, exact to half of the quickest round trip: far below 1 ms
+    on one machine. The clocks of a Cluster's nodes are assumed to agree.
     """
 
     def __init__(self, offset_s: float) -> None:
@@ -29,7 +29,7 @@ class ServerTime:
         return cls(min(_measure(connection) for _ in range(_TRIES))[1])
 
     def now_ms(self) -> int:
-        """Whole milliseconds that have passed since the epoch."""
+        """Whole milliseconds since the epoch."""
         return int((time.time() + self._offset_s) * 1000)
 
 

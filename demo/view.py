@@ -21,14 +21,14 @@ _PLAIN_S, _LIVE_S = 2.0, 0.1
 
 
 class View(AbstractContextManager["View"], Protocol):
-    """Shows a scene, as often as it likes."""
+    """Shows a scene, at its own pace."""
 
     def show(self, scene: Scene, *, last: bool = False) -> None:
         """Takes the scene as it stands now."""
 
 
 def view_for(console: Console, title: str) -> "View":
-    """The view that suits where the output goes."""
+    """The live view for a terminal, plain lines for all other outputs."""
     return _Live(console, title) if console.is_terminal else _Plain(console)
 
 
@@ -40,7 +40,7 @@ class _Plain:
         self._next = 0.0
 
     def show(self, scene: Scene, *, last: bool = False) -> None:
-        """Prints a line, if it is time for one."""
+        """Prints a line every few seconds."""
         if scene.clock is None or (time.monotonic() < self._next and not last):
             return
         self._next = time.monotonic() + _PLAIN_S
@@ -63,16 +63,16 @@ class _Plain:
 
 
 class _Live:
-    """A board which is drawn anew several times a second."""
+    """A board that is drawn several times a second."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._title = title
-        # Drawn by whoever shows a scene, and not in a thread which would read it while it changes.
+        # Drawn by the caller of `show`: a thread would read the scene while it changes.
         self._live = Live(console=console, auto_refresh=False)
         self._next = 0.0
 
     def show(self, scene: Scene, *, last: bool = False) -> None:
-        """Draws the board, if it is time to."""
+        """Draws the board several times a second."""
         if last or time.monotonic() >= self._next:
             self._next = time.monotonic() + _LIVE_S
             self._live.update(self._render(scene), refresh=True)

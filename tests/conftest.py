@@ -12,7 +12,8 @@ import redis.asyncio
 
 from demo.spark.java import JAVA, java_version
 from support import Server, remove_keys
-from support.engines import chosen, own_binary, running
+from support.engines import chosen, own_binary, own_kind, running
+from support.grouping import pytest_xdist_make_scheduler
 from support.plain import plain_client, plain_url
 from support.reporting import (
     pytest_deselected,
@@ -30,10 +31,11 @@ __all__ = [
     "pytest_sessionfinish",
     "pytest_terminal_summary",
     "pytest_testnodedown",
+    "pytest_xdist_make_scheduler",
 ]
 
-_SHARED_SET_UP = ("packaging", "spark", "topologies")
-"""Directories whose tests share something that takes long to make: wheels, a Spark session, a Cluster."""
+_SERVER_FIXTURES = {"redis_url"} | ({"own_server"} if own_kind() == chosen() else set())
+"""A test with one of these uses a server of the kind that was chosen."""
 
 
 def pytest_configure() -> None:
@@ -43,16 +45,10 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, and those that share an expensive set-up."""
+    """Mark the tests that use the server of the run."""
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group_of(item.path)))
-
-
-def _group_of(path: Path) -> str:
-    directory = path.parent.name
-    if "://" in chosen():
-        return "one server"  # where some tests flush scripts, and others count commands
-    return directory if directory in _SHARED_SET_UP else f"{directory}/{path.name}"
+        if not _SERVER_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker("server")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -63,7 +59,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where the server of this run is. It is shared, perhaps not ours: keep to your prefix."""
+    """The URL of the server of this run. It may be shared: keep to your prefix."""
     with running(chosen(), tmp_path_factory.mktemp("server")) as url:
         yield url
 
@@ -85,7 +81,7 @@ async def async_client(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
 
 @pytest.fixture
 def prefix(client: redis.Redis) -> Iterator[str]:
-    """A key prefix of the test's own; what it wrote there is removed afterwards."""
+    """A key prefix for one test; its keys are removed afterwards."""
     own = f"t{secrets.token_hex(4)}"
     yield own
     remove_keys(client, own)

@@ -1,4 +1,4 @@
-"""The peers: what each is, what it needs, and how it is run at its best. Each has an adapter of its name here."""
+"""The peers: their packages and programs, and their best settings. Each has an adapter of its name here."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,11 @@ class Peer:
 
     name: str
     about: str
-    """How it holds what is due later, and how it was run; for readers of the results."""
+    """How it stores delayed messages, and how it was run; for readers of the results."""
     programs: tuple[tuple[str, ...], ...]
-    """The workers, and whatever else it needs beside them: names of programs in its environment, with arguments."""
+    """The workers and their helpers: names of programs in its environment, with arguments."""
     producer: tuple[str, ...] = ()
-    """Its program that sends, where that is not the adapter's module."""
+    """The program that sends, if it is not the adapter's module."""
     packages: tuple[str, ...] = ()
     """From PyPI, pinned."""
     npm: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Half of a peer: `python -m benchmarks.peers arq send` carries out orders, `… work` handles what is due."""
+"""Half of a peer: `python -m benchmarks.peers arq send` carries out orders, `… work` handles due messages."""
 
 import importlib
 import sys
@@ -7,7 +7,7 @@ from benchmarks.peers.driver import serve
 
 if __name__ == "__main__":
     name, half = sys.argv[1:]
-    # By its full name, as its tasks are named for the module that they stand in.
+    # By its full name: tasks are named after their module.
     adapter = importlib.import_module(f"benchmarks.peers.{name}")
     if half == "work":
         adapter.work()

@@ -1,7 +1,7 @@
-"""The half of a peer's adapter that is the same for all: a process that sends what it is told to.
+"""The common half of all peers' adapters: a process that sends by orders.
 
-Orders come as lines of JSON on the standard input, and each is answered by a line on the standard output. The standard
-library, and what is imported here, must do: peers live in environments of their own.
+Orders come as lines of JSON on the standard input, and each is answered by a line on the standard output. Peers live in
+their own environments: this imports only the standard library, and modules that do so, too.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ URL = os.environ.get("BENCH_URL", "")
 HOST, PORT = os.environ.get("BENCH_HOST", ""), int(os.environ.get("BENCH_PORT", "0"))
 
 Message = tuple[str, float]
-"""A body, and when it is due: seconds since the epoch."""
+"""A body, and its due time in seconds since the epoch."""
 
 Send = Callable[[Sequence[Message]], Coroutine[Any, Any, None]]
-"""Schedules messages, at most `BATCH` of them, and returns when the broker has all."""
+"""Schedules at most `BATCH` messages, and returns once the broker has all of them."""
 
 
 def serve(opened: AbstractAsyncContextManager[Send]) -> None:
@@ -51,7 +51,7 @@ def _bulk(runner: asyncio.Runner, send: Send, *, messages: int, due_s: float) ->
 
 
 def _steady(runner: asyncio.Runner, send: Send, case: Case) -> float:
-    """Sends a steady load to one queue. Result: by how many seconds it was behind at the end."""
+    """Sends a steady load to one queue. Result: the seconds by which it was behind at the end."""
 
     def send_now(_: int, delays: Sequence[float]) -> None:
         dues = [time.time() + delay for delay in delays]

@@ -1,6 +1,6 @@
-"""The environments that peers live in, and their servers.
+"""The environments of peers, and their servers.
 
-Each has an environment of its own, so that none holds back another's dependencies.
+Each peer has its own environment, so that their dependencies do not clash.
 """
 
 import os
@@ -25,21 +25,21 @@ class NotHere(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where a peer's programs are, and what they need to know."""
+    """The directory of a peer's programs, and their environment variables."""
 
     programs: Path | None
     variables: Mapping[str, str]
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """A program with its arguments, as it is to be started."""
+        """The command line of a program."""
         own = self.programs / words[0] if self.programs else None
         program = str(own) if own and own.exists() else words[0]
-        # In a session of its own, so that what it starts ends with it.
+        # In its own session, so that its children end with it.
         return ["setsid", program, *words[1:]]
 
 
 def prepare(peer: Peer) -> Environment:
-    """Installs a peer, unless it is there; raises NotHere, saying why, where that cannot be."""
+    """Installs a peer unless it is installed; raises NotHere with the reason when it cannot be."""
     if peer.debian:
         _install_debian(peer.debian)
     home = _HOME / peer.name
@@ -57,7 +57,7 @@ def prepare(peer: Peer) -> Environment:
 
 
 def broker_command(name: str, port: int, directory: Path) -> tuple[list[str], dict[str, str]]:
-    """How a server that is not Redis is started on a port, and its environment."""
+    """The command that starts a server other than Redis on a port, and its environment."""
     if name == "beanstalkd":
         return ["setsid", "beanstalkd", "-l", "127.0.0.1", "-p", str(port)], {}
     own = {
@@ -73,7 +73,7 @@ def broker_command(name: str, port: int, directory: Path) -> tuple[list[str], di
         "RABBITMQ_LOGS": "-",
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "plugins"),
     }
-    # The Erlang port mapper outlives whoever starts it, unless it is there before, as a child of ours.
+    # The Erlang port mapper outlives the server that starts it, so it is started first, as a child of ours.
     return ["setsid", "sh", "-c", f"epmd & exec {_RABBITMQ}"], own
 
 

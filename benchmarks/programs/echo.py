@@ -1,4 +1,4 @@
-"""A plain consumer that notes when each message, whose body says when its send began, has been acked."""
+"""A plain consumer that notes when each message has been acked. The body holds the time at which its send began."""
 
 import os
 

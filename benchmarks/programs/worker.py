@@ -1,4 +1,4 @@
-"""A worker whose handler does next to nothing: it notes when it was called."""
+"""A worker whose handler only notes when it was called."""
 
 import asyncio
 import os

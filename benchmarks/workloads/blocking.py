@@ -1,4 +1,4 @@
-"""The longest that one command keeps the server, whatever is stored; and how fast a manager forgets finished ids."""
+"""The longest time that one command keeps the server busy, and the rate at which a manager forgets finished ids."""
 
 import time
 
@@ -16,7 +16,7 @@ _CASES = {"1 MiB bodies": (200, 1024 * 1024, 2), "100 groups": (400, 200, 100)}
 """Messages, the size of their bodies, and groups."""
 _STEP = 20_000
 
-# Sending a million messages takes a minute. What there is to look through is the same if they are copies of one.
+# Sending a million messages takes a minute. Copies of one message are as much to look through.
 _COPY = """
 local record = redis.call('HGET', KEYS[1], ARGV[1])
 for number = tonumber(ARGV[2]) + 1, tonumber(ARGV[3]) do
@@ -81,7 +81,7 @@ def _long_stream(host: Host, blocks: Blocks, queue: Queue, messages: int) -> Non
 
 
 def _tombstones(bench: Bench, host: Host) -> None:
-    """One manager ends what dedup windows have left behind."""
+    """One manager removes finished ids after their dedup window."""
     host.client.hset(topics_key(_KEYS.prefix), _KEYS.topic, "{}")
     count, finished = bench.size(500_000), _KEYS.of("finished")
     host.manager()

@@ -28,7 +28,7 @@ class Drain:
     host: Host
     messages: int
     rate: float = 5_000.0
-    """Messages per second that can be scheduled, at least: tells how far ahead the instant must lie."""
+    """Lowest expected rate of scheduling: it decides how far ahead the instant lies."""
     server_cpu_us: float = 0.0
     """The server's processor time for each message's whole life, in the latest round."""
 
@@ -65,7 +65,7 @@ class Drain:
             ended_s = drained()
             self._settled()
             self.server_cpu_us = (self.host.cpu_s() - used_s) / self.messages * 1e6
-            # Where scheduling took longer than foreseen, there was no instant at which all were due.
+            # If scheduling took longer than expected, there was no instant at which all were due.
             if in_time:
                 return self.messages / (ended_s - due_s)
         raise RuntimeError(f"in {_TRIES} tries, scheduling took longer than foreseen")

@@ -1,4 +1,4 @@
-"""Scheduling and draining with the append-only file: written out every second, and before every reply."""
+"""Scheduling and draining with the append-only file: synced every second, and before every reply."""
 
 from benchmarks.baselines import yardstick
 from benchmarks.bench import Bench

@@ -19,7 +19,7 @@ _KEYS = ShardKeys("lisa", "orders")
 _STEP = 10_000
 _CASE = Case(topics=1, messages=10_000, sending_s=8, delay_s=(1, 4))
 
-# Sending five million messages takes minutes. What is there to look through is the same if they are copies of one.
+# Sending five million messages takes minutes. Copies of one message are as much to look through.
 _COPY = """
 local record, due = redis.call('HGET', KEYS[1], ARGV[1]), redis.call('ZSCORE', KEYS[2], ARGV[1])
 for number = tonumber(ARGV[2]) + 1, tonumber(ARGV[3]) do
@@ -51,7 +51,7 @@ def growth(bench: Bench) -> None:
 
 
 def _fill(host: Host, messages: int) -> None:
-    """Has the topic hold so many messages, at least."""
+    """Fills the topic up to so many messages."""
     with Producer(host.url) as producer:
         sent = producer.send(_KEYS.topic, "x" * 200, delay=24 * HOUR_S)
     copy = host.client.register_script(_COPY)

@@ -1,4 +1,4 @@
-"""What Lisa costs while nothing is due: processor time of its programs, and commands that the server carries out."""
+"""The cost of an idle Lisa: processor time of its programs, and commands that the server carries out."""
 
 import time
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _MINUTE_S = 60.0
 
 
 class Idle:
-    """Watches a host and processes for a while in which nothing happens."""
+    """Watches a host and idle processes for a while."""
 
     def __init__(self, host: Host, processes: Sequence[Process], seconds: float) -> None:
         time.sleep(_SETTLE_S)

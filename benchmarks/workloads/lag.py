@@ -4,13 +4,13 @@ from benchmarks.bench import Bench, ProcessEnded
 from benchmarks.load import CAMELLIA, Case
 from benchmarks.peers import PEERS
 from benchmarks.peers.environments import NotHere, prepare
-from benchmarks.staging import PeerFailed, staged
+from benchmarks.running_peer import PeerFailed, running_peer
 from benchmarks.workloads.lags import add_lags, run_case
 
 __all__ = ["lag"]
 
 _RIVAL = PEERS["bullmq"]
-"""The one peer on Redis whose rates of scheduling and draining are beyond those of the case."""
+"""The only peer on Redis whose rates of scheduling and draining exceed those of the case."""
 
 
 def lag(bench: Bench) -> None:
@@ -26,9 +26,9 @@ def lag(bench: Bench) -> None:
 
 def _rival(bench: Bench, case: Case) -> None:
     try:
-        with staged(bench, _RIVAL, prepare(_RIVAL), topics=case.topics) as stage:
-            stage.start_workers()
-            add_lags(bench, _RIVAL.name, stage.steady(case), case.messages)
+        with running_peer(bench, _RIVAL, prepare(_RIVAL), topics=case.topics) as running:
+            running.start_workers()
+            add_lags(bench, _RIVAL.name, running.steady(case), case.messages)
     except NotHere as why:
         bench.note(_RIVAL.name, f"not run: {why}")
     except (PeerFailed, ProcessEnded) as error:

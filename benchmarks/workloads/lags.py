@@ -1,4 +1,4 @@
-"""Lag: how long after its due time a message is in a handler's hands, under a steady load."""
+"""Lag: the time from due to the begin of the handler, under a steady load."""
 
 import time
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from lisa_producer import Message, Producer
 __all__ = ["LATEST_S", "add_lags", "lags_of", "run_case"]
 
 LATEST_S = 30.0
-"""How long after the last due time messages are waited for."""
+"""Seconds to wait for messages after the last due time."""
 
 
 def run_case(host: Host, case: Case, topics: Sequence[str]) -> list[float]:

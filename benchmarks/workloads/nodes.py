@@ -1,7 +1,7 @@
-"""What a message costs the servers, in commands and in processor time: one server, and Clusters of some nodes.
+"""The cost of a message at the servers, in commands and in processor time: one server, and Clusters of some nodes.
 
-Nodes of a Cluster talk to each other, whether or not there is anything to do. So what the servers use while programs
-are idle is told apart, and what a message costs is what comes to that.
+Nodes of a Cluster talk to each other also when they are idle. So the idle cost is measured first, and the cost of a
+message is what the servers use beyond it.
 """
 
 import time
@@ -46,7 +46,7 @@ def _measure(bench: Bench, host: Host, messages: int, shards: int, name: str) ->
     with Connection(host.url) as connection:
         connection.call(command("HSET", topics_key("lisa"), _TOPIC, layout.policy.dump()))
     host.manager()
-    _drain(host, layout, 100)  # all scripts are loaded, all is known
+    _drain(host, layout, 100)  # scripts are loaded, topics are known
     worker = host.worker([_TOPIC])
     idle, commands, _ = _used(host, lambda: time.sleep(bench.seconds(_IDLE_S)))
     bench.add(f"{name}: idle, commands", "1/s", commands)

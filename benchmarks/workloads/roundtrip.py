@@ -10,7 +10,7 @@ from lisa_producer import Producer
 __all__ = ["roundtrip"]
 
 _GAP_S = 0.005
-"""Long enough for everything to be idle again."""
+"""Seconds until all programs are idle again."""
 
 
 def roundtrip(bench: Bench) -> None:

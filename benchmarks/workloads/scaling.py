@@ -6,7 +6,7 @@ from benchmarks.workloads.draining import Drain
 __all__ = ["workers"]
 
 _ADDED = {1: 1, 2: 1, 4: 2}
-"""How many workers there are, and how many were started to get there."""
+"""Number of workers → how many to start in addition to those that run."""
 
 
 def workers(bench: Bench) -> None:

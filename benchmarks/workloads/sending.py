@@ -1,4 +1,4 @@
-"""Scheduling: in bulk, one by one, and what a waiting message takes of the server's memory."""
+"""Scheduling: in bulk, one by one, and the server's memory for a waiting message."""
 
 import time
 
@@ -15,7 +15,9 @@ _TURN = 250
 def send_many(host: Host, topic: str, bodies: list[str], delay_s: float = HOUR_S) -> float:
     """Sends bodies by one `send_many`. Result: messages per second."""
     with Producer(host.url) as producer:
-        producer.send(topic, bodies[0], delay=delay_s)  # what is done once: connecting, declaring, loading the script
+        producer.send(
+            topic, bodies[0], delay=delay_s
+        )  # the work of the first send: connecting, declaring, loading the script
         began = time.perf_counter()
         report = producer.send_many(topic, (Message(body=body, delay=delay_s) for body in bodies))
         taken = time.perf_counter() - began
@@ -43,7 +45,7 @@ def single(bench: Bench) -> None:
         bare = Bare(host.client)
         for _ in bench.laps(within_s=25):
             bare_s = sending_s = 0.0
-            # In turns, as a machine may become faster or slower within a second.
+            # In turns, as the speed of a machine may change within a second.
             for at in range(0, len(bodies), _TURN):
                 turn = bodies[at : at + _TURN]
                 bare_s += len(turn) / bare.schedule(turn, delay_ms=HOUR_MS, batch=1)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from demo.running import Place, options_of, run
 from demo.spark.java import JAVA, java_version
-from demo.spark.stage import Pipeline
+from demo.spark.pipeline import Pipeline
 
 _MISSING = 2
 
@@ -38,9 +38,9 @@ def _missing() -> str:
     for package in ("pyspark", "matplotlib"):
         if find_spec(package) is None:
             return f"the package {package} is not installed"
-    found = java_version()
-    if found < JAVA:
-        return f"Spark needs Java {JAVA} or later, and there is {f'Java {found}' if found else 'none'}"
+    version = java_version()
+    if version < JAVA:
+        return f"Spark needs Java {JAVA} or later, and there is {f'Java {version}' if version else 'none'}"
     return ""
 
 

@@ -1,6 +1,6 @@
 """The pipeline's worker: it calls the boarding of flights. `lisa-consumer run` starts it.
 
-What cannot be called is what the records are: flights that were cancelled, and airports that no table knows.
+Calls fail for two kinds of records: cancelled flights, and airports that no table knows.
 """
 
 import asyncio

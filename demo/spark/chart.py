@@ -12,7 +12,7 @@ from demo.spark.report import Carrier, Report
 __all__ = ["draw"]
 
 _LEAST_MS = 1.0
-"""What is shown of anything quicker: the scale is logarithmic, as Spark may be late by seconds and Lisa is by ms."""
+"""The least lateness that is drawn. The scale is logarithmic: Spark may be late by seconds, Lisa by milliseconds."""
 
 _BLUE, _RED, _GREY = "#2a6f97", "#c8553d", "#555555"
 

@@ -12,7 +12,7 @@ __all__ = ["Feeder"]
 
 
 class Feeder:
-    """Brings each file as long before its first boarding call as the jobs agreed on."""
+    """Brings each file `LEAD_MS` before its first boarding call."""
 
     def __init__(self, folder: Path, day: date) -> None:
         self._folder = folder
@@ -24,7 +24,7 @@ class Feeder:
         self.files = self.rows = 0
 
     def bring(self, clock: DayClock, now_ms: int) -> None:
-        """Brings the files whose time has come, and after the last of them the mark that there are no more."""
+        """Brings the files whose time has come, and after the last one the mark of a complete folder."""
         while self._left and clock.ms(self._left[0][0] * 60 - BOARDING_MIN) - LEAD_MS <= now_ms:
             hour, lines = self._left.pop(0)
             self._write(f"{hour:02}.csv", "".join([self._header, *lines]))
@@ -34,7 +34,7 @@ class Feeder:
                 self._write(COMPLETE, "")
 
     def _write(self, name: str, text: str) -> None:
-        # Under a name that Spark overlooks, until it is whole.
+        # Spark ignores this name until the file is complete.
         scratch = self._folder / f".{name}"
         scratch.write_text(text, "utf-8")
         scratch.rename(self._folder / name)

@@ -1,4 +1,4 @@
-"""Which Java there is."""
+"""Finds the version of Java."""
 
 import os
 import re
@@ -19,7 +19,7 @@ def java_version() -> int:
     java = shutil.which(f"{home}/bin/java" if home else "java")
     if java is None:
         return 0
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
     # Java 8 still calls itself 1.8.
-    version = re.search(r'version "(?:1\.)?(\d+)', told)
+    version = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(version[1]) if version else 0

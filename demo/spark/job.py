@@ -21,7 +21,7 @@ _TICK_S = 0.1
 
 
 def main() -> None:
-    """Runs both jobs in one session: to start Spark anew takes longer than to look back."""
+    """Runs both jobs in one session, as Spark takes longer to start than the second job takes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--day", type=date.fromisoformat, required=True)
     parser.add_argument("--seconds", type=float, required=True)
@@ -45,7 +45,7 @@ def main() -> None:
             time.sleep(_TICK_S)
         report = look_back(spark, departures_in(options.directory), options.journals)
     draw(report, options.title, options.chart)
-    # Last, as it says that all is done.
+    # Last: this file says that all is done.
     report.save(report_in(options.directory))
 
 

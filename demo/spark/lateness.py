@@ -14,11 +14,11 @@ from demo.spark.tables import departures, flight_id, names
 __all__ = ["look_back"]
 
 _EVENTS = "kind string, id string, attempt int, due_ms long, sent_ms long, at_ms long, error string"
-"""Those fields of `Begun` and `Ended` that matter here."""
+"""The fields of `Begun` and `Ended` that this job needs."""
 
 
 def look_back(spark: SparkSession, folder: Path, journals: Path) -> Report:
-    """Holds the departures of a folder against what was handled, and what is in garbage."""
+    """Joins the departures of a folder with the handled deliveries and the garbage."""
     handled, garbage = _handled(spark, journals), _garbage(spark).cache()
     airlines = names(spark, "airlines.csv", "carrier", "airline")
     rows = _by_carrier(departures(spark, folder), handled, garbage).join(airlines, "carrier", "left").collect()

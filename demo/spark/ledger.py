@@ -1,4 +1,4 @@
-"""The pipeline's ledger: files, Spark, Lisa, workers and the last job must all tell of the same messages. Pure."""
+"""The pipeline's ledger: files, Spark, Lisa, workers and the last job must report the same messages. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ __all__ = ["Books"]
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """What each of them tells."""
+    """The numbers that each of them reports."""
 
     files: int
     rows: int
@@ -20,14 +20,14 @@ class Books:
     """Rows that the first job has read."""
     batches: int
     ledger: Ledger
-    """Every message by where Lisa says that it has ended, and every delivery by what explains it."""
+    """Every message with its end as Lisa reports it, and every delivery with its reason."""
     unknown: int
-    """Departures of whose message Lisa knows nothing."""
+    """Departures whose message Lisa does not know."""
     report: Report
 
     @property
     def problems(self) -> list[str]:
-        """What does not balance."""
+        """A line for each number that does not balance."""
         ledger, report = self.ledger, self.report
         pairs = (
             ("rows of files", self.rows, "rows read by the stream", self.streamed),

@@ -1,14 +1,14 @@
-"""What the programs of the pipeline agree on."""
+"""Names and numbers that the programs of the pipeline share."""
 
 from pathlib import Path
 
 __all__ = ["COMPLETE", "LEAD_MS", "MAX_RETRIES", "departures_in", "report_in"]
 
 LEAD_MS = 10_000
-"""A file comes at least so long before the first of its calls is due: the first batch takes Spark several seconds."""
+"""Least time from the arrival of a file to its first call: the first batch takes Spark several seconds."""
 
 COMPLETE = "_SUCCESS"
-"""Lies in the folder once no more files come. Spark overlooks names that begin so."""
+"""A file of this name marks a complete folder. Spark ignores names that begin with an underscore."""
 
 MAX_RETRIES = 1
 
@@ -19,5 +19,5 @@ def departures_in(directory: Path) -> Path:
 
 
 def report_in(directory: Path) -> Path:
-    """What the last job has found."""
+    """The file of the last job's report."""
     return directory / "report.json"

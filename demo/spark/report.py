@@ -1,4 +1,4 @@
-"""What the last job has found, and how it is shown."""
+"""The report of the last job, and its tables."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -13,7 +13,7 @@ __all__ = ["Carrier", "DeadLetters", "Report"]
 
 @dataclass(frozen=True, slots=True)
 class Carrier:
-    """One airline, or all of them. How late its calls were handled is in ms after they were due."""
+    """One airline, or all of them. Lateness is in ms, from due to handled."""
 
     code: str
     name: str
@@ -36,22 +36,22 @@ class DeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All of it."""
+    """All numbers of the report."""
 
     departures: int
     sent_late: int
-    """Calls that came to Lisa when they were due already."""
+    """Calls that were already due when they were sent."""
     total: Carrier
     carriers: list[Carrier]
     dead: list[DeadLetters]
 
     def save(self, path: Path) -> None:
-        """Writes it down."""
+        """Writes the report to a file."""
         path.write_text(json.dumps(asdict(self)), "utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Reads what was written down."""
+        """Reads the report from a file."""
         fields = json.loads(path.read_text("utf-8"))
         fields["total"] = Carrier(**fields["total"])
         fields["carriers"] = [Carrier(**carrier) for carrier in fields["carriers"]]

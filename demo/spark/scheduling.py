@@ -1,4 +1,4 @@
-"""The first job: a stream of departures, as their files come, becomes boarding calls, which Lisa holds until then."""
+"""The first job: turns a stream of departures into boarding calls, which Lisa holds until they are due."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ _LOOK_S = 1
 
 
 class Scheduling:
-    """The query that makes boarding calls of departures, and the tables that it joins."""
+    """The query from departures to boarding calls, and the tables that it joins."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self._spark = spark
@@ -27,7 +27,7 @@ class Scheduling:
         self._airports = names(spark, "airports.csv", "dest", "airport")
 
     def rehearse(self) -> None:
-        """Lets a file without rows through all of it: a first batch takes several seconds, which none of the day's has.
+        """Runs the query on a file without rows: a first batch takes several seconds, too long for the day.
 
         It loads classes and tables, and starts the Python processes that send.
         """
@@ -39,7 +39,7 @@ class Scheduling:
         query.stop()
 
     def play(self, clock: DayClock) -> Streamed:
-        """Sends all departures, until the last file has come and is done. Raises what stops the query before."""
+        """Sends all departures, until the last file has arrived and is done. Raises the error that stops the query."""
         folder = departures_in(self._directory)
         query = self._start(folder, clock)
         while not (folder / COMPLETE).exists():
@@ -51,10 +51,10 @@ class Scheduling:
 
     def _start(self, folder: Path, clock: DayClock) -> StreamingQuery:
         messages = calls(departures_stream(self._spark, folder), self._airlines, self._airports, clock)
-        # In one task, and with it one Python process: a file is a hundred rows.
+        # In one task, and so in one Python process: a file has a hundred rows.
         messages = messages.coalesce(1)
         return (
-            # Server and prefix are those of the environment, as everywhere in the demo.
+            # Server and prefix come from the environment, as everywhere in the demo.
             messages.writeStream.format("lisa")
             .option("checkpointLocation", str(self._directory / f"checkpoint-{folder.name}"))
             .trigger(processingTime=_TRIGGER)

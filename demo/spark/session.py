@@ -1,4 +1,4 @@
-"""Spark as the demo runs it: two threads on this machine, quiet, and gone when the block ends."""
+"""A Spark session for the demo: two threads on this machine, no output, ended with the block."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ __all__ = ["spark_session"]
 _END_S = 10.0
 
 _JAVA_OPTIONS = (
-    # Half of the start-up on two cores would be spent on code that no job of a minute gets back.
+    # Else half of the start-up on two cores goes into optimized code, which does not pay in a job of a minute.
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-XX:-UsePerfData",
@@ -22,7 +22,7 @@ _JAVA_OPTIONS = (
 
 @contextmanager
 def spark_session(scratch: Path) -> Iterator[SparkSession]:
-    """A session that keeps its files in a directory of its own. When the block has ended, so has its Java."""
+    """A session that keeps its files in a directory. Its Java ends with the block."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     (scratch / "tmp").mkdir(parents=True)
@@ -36,11 +36,11 @@ def spark_session(scratch: Path) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        # A day is a thousand rows: to plan well, and to compile what is planned, takes longer than to do it.
+        # A day has a thousand rows: optimizing and compiling a query takes longer than running it.
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
-        # The rows of all batches are summed up at the end.
+        # Keep the progress of all batches: their rows are summed up at the end.
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
     }
     builder = SparkSession.builder.master("local[2]").appName("lisa-demo")
@@ -54,6 +54,6 @@ def spark_session(scratch: Path) -> Iterator[SparkSession]:
         session.stop()
         if gateway is not None:
             gateway.shutdown()
-            # Java ends once its input does.
+            # Java ends with its input.
             gateway.proc.stdin.close()
             gateway.proc.wait(_END_S)

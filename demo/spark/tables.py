@@ -14,7 +14,7 @@ FIELDS = (
     "arr_delay int, carrier string, flight string, tailnum string, origin string, dest string, air_time int, "
     "distance int, hour int, minute int, time_hour timestamp"
 )
-"""A departure, as the header of its file has it."""
+"""The fields of a departure, in the order of the file."""
 
 HEADER = ",".join(field.split()[0] for field in FIELDS.split(", "))
 
@@ -22,12 +22,12 @@ _CSV = {"header": "true", "nullValue": "NA", "mode": "FAILFAST"}
 
 
 def departures(spark: SparkSession, folder: Path) -> DataFrame:
-    """All departures whose files have come."""
+    """All departures whose files have arrived."""
     return spark.read.schema(FIELDS).options(**_CSV).csv(str(folder))
 
 
 def departures_stream(spark: SparkSession, folder: Path) -> DataFrame:
-    """The departures, as their files come."""
+    """The departures, as their files arrive."""
     return spark.readStream.schema(FIELDS).options(**_CSV).csv(str(folder))
 
 

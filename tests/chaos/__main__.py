@@ -1,6 +1,6 @@
 """`make chaos SEED=… MINUTES=…`: one run, its summary, and exit code 1 if a promise was broken."""
 
-# The summary is what this program is for.
+# This program prints its summary.
 # ruff: noqa: T201
 
 import argparse
@@ -20,7 +20,7 @@ _MILLION = 1_000_000
 
 
 def main() -> int:
-    """Runs what the command line asks for."""
+    """Makes the run of the command line."""
     parser = argparse.ArgumentParser(prog="make chaos", description="Tries to break the promises of Lisa.")
     parser.add_argument("--seed", default="", help="reproduces a run")
     parser.add_argument("--minutes", type=float, default=3.0)
@@ -30,14 +30,14 @@ def main() -> int:
     parser.add_argument("--tame", action="store_true", help="handlers do not kill their processes")
     parser.add_argument("--flood", type=int, help="messages due at one millisecond; a million in runs of five minutes")
     parser.add_argument("--calm", type=float, default=1.0, help="how many times longer the pauses between faults are")
-    parser.add_argument("--keep", type=Path, default=Path("chaos-broken"), help="where to leave a broken run")
+    parser.add_argument("--keep", type=Path, default=Path("chaos-broken"), help="directory that keeps a broken run")
     given = parser.parse_args()
-    # So that nothing is left running.
+    # Also then all programs are ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     seed = given.seed or secrets.token_hex(4)
     kinds = tuple(name.strip() for name in given.faults.split(",") if name.strip()) or tuple(KINDS)
     if unknown := [name for name in kinds if name not in KINDS]:
-        parser.error(f"no such faults: {unknown}; there are: {', '.join(KINDS)}")
+        parser.error(f"faults must be of {', '.join(KINDS)}; got {unknown}")
     flood = _MILLION if given.minutes >= _LONG_MINUTES else 0
     options = Options(
         seed,

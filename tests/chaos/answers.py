@@ -1,4 +1,4 @@
-"""What callers of producers were told: an error has a reason, and an answer comes in time."""
+"""Judges the answers to callers of producers: an error has a reason, and an answer comes in time."""
 
 from chaos.history import Fault
 from chaos.kinds import STRANDED
@@ -8,16 +8,16 @@ from chaos.verdict import Verdict
 __all__ = ["OWN_LIMIT", "judge_answers"]
 
 OWN_LIMIT = "Too many connections"
-"""What a client says that has as many connections as it allows itself: no caller may hear of that."""
+"""The error of a client that has reached its own limit of connections: no caller may see it."""
 
 _CALM_S = 10.0
 """How long after a fault its traces may show."""
 
 _STRANDED_S = 120.0
-"""For how long a connection that leads nowhere may lie idle before it is used."""
+"""How long a dead connection may lie idle before it is used."""
 
 _ANSWERED_S = 20.0
-"""Longer than anybody waits for an answer, on a busy machine too."""
+"""Longer than the patience of every caller, also on a busy machine."""
 
 
 def judge_answers(verdict: Verdict, stories: Stories) -> None:

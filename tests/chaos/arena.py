@@ -1,4 +1,4 @@
-"""What a run consists of: a server, proxies before it, and the programs that are to survive."""
+"""The parts of a run: a server, proxies before it, and the programs that must survive."""
 
 import os
 import signal
@@ -46,17 +46,17 @@ _SLOW_TIMEOUT_S = "1"
 """How long the worker behind the slow link waits for a reply; two bodies of 1 MiB take nearly as long."""
 
 SKEW_S = 2_220
-"""How far the server's clock is ahead of everybody else's: who computes with his own is found out."""
+"""How far the server's clock is ahead of all others: a program that uses its own clock is caught."""
 
 
 def server_clock_library() -> Path | None:
-    """The library by which the server's clock is moved: Debian's package `faketime`. None where it is not."""
+    """The library that moves the server's clock, of Debian's package `faketime`; None without it."""
     return next((path for path in _LIBFAKETIME if path.exists()), None)
 
 
 @dataclass(slots=True)
 class Player:
-    """A program of the run, which is started again when it dies."""
+    """A program of the run; it is started again when it dies."""
 
     name: str
     role: str
@@ -65,24 +65,24 @@ class Player:
     process: Process
     started: int = 1
     restarted: float | None = None
-    """When it was started again, until it has begun its work."""
+    """The time of its restart, until it has begun its work."""
     doomed: bool = False
-    """Whether it was told to end, so that its end is no surprise."""
+    """Whether a fault or the run ends it, so that its end is expected."""
     about: str = ""
-    """The topic that it works for, where it is one that nobody else reads."""
+    """The topic that only this program reads, if there is one."""
 
     @property
     def ready(self) -> bool:
-        """Whether it has begun its work: before that it knows no signals yet."""
+        """Whether it has begun its work: before that it handles no signals."""
         return {"manager": "manager serves", "worker": " reads "}.get(self.role, "ready") in self.process.log
 
     @property
     def killed_itself(self) -> bool:
-        """Whether a handler has ended it, as its message said."""
+        """Whether a handler has ended it, as its message demanded."""
         return self.role == "worker" and self.process.code in (-signal.SIGKILL, POISON_CODE)
 
     def ended_well(self) -> bool:
-        """Whether it ended as it should when it was told to. Handlers kill their processes also while these drain."""
+        """Whether it stopped as expected. Handlers kill their processes also while these drain."""
         return self.process.code == 0 or self.killed_itself or (self.process.code == -signal.SIGTERM and not self.ready)
 
 
@@ -105,7 +105,7 @@ class Arena:
         self.server = self._new_server()
         self.admin: Any = redis.Redis(port=self.server.port, protocol=2, socket_timeout=20, retry=Retry(NoBackoff(), 0))
         self.quick: Any = redis.Redis(port=self.server.port, protocol=2, socket_timeout=1, retry=Retry(NoBackoff(), 0))
-        """For faults, which take turns: while one waits for a frozen server, none can thaw it."""
+        """Faults take turns: while one waits for a frozen server, no other can thaw it."""
         self.network = Network(self.server.port, "producer", "manager", "worker", _SLOW)
 
     def _new_server(self) -> Server:
@@ -124,7 +124,7 @@ class Arena:
 
     def set_clock(self, shift_s: int) -> None:
         """Moves the server's clock; it notices within a second or two."""
-        # Renamed into place, as the server may be reading it.
+        # Renamed into place: the server may be reading the file.
         fresh = self.directory / "clock.new"
         fresh.write_text(f"+{SKEW_S + shift_s}\n" if SKEW_S + shift_s >= 0 else f"{SKEW_S + shift_s}\n", "utf-8")
         fresh.rename(self.directory / "clock")
@@ -218,14 +218,14 @@ class Arena:
         return [player for player in self.players if player.role in roles]
 
     def restart(self, player: Player) -> None:
-        """Starts a program again that has ended."""
+        """Starts an ended program again."""
         player.doomed = False
         player.started += 1
         player.restarted = now()
         player.process = self._process(player.name, player.command, player.environment)
 
     def close(self) -> None:
-        """Makes sure that nothing runs any more."""
+        """Ends all programs."""
         self._stack.close()
 
     def _close_players(self) -> None:

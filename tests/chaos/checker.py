@@ -1,4 +1,4 @@
-"""Holds a history against the promises. Pure: a history in, a verdict out."""
+"""Compares a history with the promises. Pure: a history in, a verdict out."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ _SLACK_MS = 5.0
 """By how much the two clocks of this machine may drift apart between two samples."""
 
 _ANSWERED_S = 15.0
-"""Longer than anybody waits for an answer."""
+"""Longer than the patience of every caller."""
 
 _FIRM = ("sent", "duplicate")
 _NOT_DONE = ("failed", "invalid")
@@ -57,7 +57,7 @@ class _Judge:
 
     def judge(self, story: Story) -> None:
         if not story.tries:
-            # Somebody asked about an id that was never sent; it must not be there. A generated id may be of a send of
+            # Nobody sent this id, so it must not exist. A generated id may be of a send of
             # unknown outcome, that expired before anybody had it.
             known = not story.id.endswith(GENERATED_SUFFIX)
             self._verdict.check(9, not (story.left and known), f"{story.name}: garbage, but never sent")
@@ -92,7 +92,7 @@ class _Judge:
                 counts[f"{settle.what} {settle.outcome or 'unknown'}"] += 1
 
     def _excused(self, story: Story) -> bool:
-        """Whether an operator damaged the topic after the message was sent, or its id may have been forgotten."""
+        """Whether the topic was damaged after the send, or the id may have been forgotten."""
         since = min(each.since for each in story.tries)
         reasons = {
             "messages of a damaged topic, excused": since < self._stories.damages.get(story.topic, -1.0),
@@ -116,7 +116,7 @@ class _Judge:
         return timeline.at_most(since, until) - timeline.at_least(since, until) >= self._topics[story.topic].window_ms
 
     def _sends(self, story: Story) -> None:
-        """Promises 2 and 13: what was refused was not done."""
+        """Promises 2 and 13: a refused send was not carried out."""
         for each in story.tries:
             if each.outcome not in _NOT_DONE:
                 continue
@@ -148,7 +148,7 @@ class _Judge:
             )
 
     def _visits(self, story: Story) -> None:
-        """Promise 2: a group that has joined is given what was sent since, as soon as any group is."""
+        """Promise 2: a group gets every message sent after it joined, as soon as any group does."""
         if story.asks or any(each.message.ttl_ms is not None for each in story.tries):
             return
         sent = min(each.since for each in story.tries)
@@ -167,7 +167,7 @@ class _Judge:
                 self._verdict.check(8, not later or excused, f"{story.name}: delivered as {later} after its cancel")
 
     def _place(self, story: Story) -> None:
-        """Promise 9: a message is in one shard, whatever becomes of the topic, and who asks for it finds it there."""
+        """Promise 9: a message is in one shard, also after reshards, and callers find it there."""
         rolled_back = any(self._deliveries.rolled_back(each.since, each.until) for each in story.tries)
         text = f"{story.name}: in the shards {sorted(story.shards)}"
         self._verdict.check(9, len(story.shards) <= 1 or rolled_back, text)
@@ -177,7 +177,7 @@ class _Judge:
                 self._verdict.check(9, found or rolled_back, f"{story.name}: a {ask.what} did not find it")
 
     def _may_be_gone(self, story: Story, ask: Ask) -> bool:
-        """Whether nothing need be known of a message when it was asked about."""
+        """Whether the message may have been unknown when a caller asked for it."""
         sent = min((each.until for each in story.tries if each.outcome in _FIRM), default=NEVER)
         if sent > ask.since or any(each.message.ttl_ms is not None for each in story.tries):
             return True
@@ -197,10 +197,10 @@ class _Judge:
                 self._verdict.check(1, fits, text)
 
     def _ends(self, story: Story) -> None:
-        """Promise 2: what was sent has ended in every group, and only so."""
+        """Promise 2: every message that was sent has ended in every group, and no other has."""
         firm = [each for each in story.tries if each.outcome in _FIRM]
         if not firm and not story.deliveries and not story.left:
-            # Of unknown outcome, and without a trace: it was not carried out.
+            # Its outcome is unknown and it left no trace: it was not carried out.
             self._verdict.counts["sends of unknown outcome that left no trace"] += 1
             return
         ends = {group: self._end(story, group) for group in self._groups_of(story)}
@@ -216,7 +216,7 @@ class _Judge:
         if any(delivery.tried("ack", "acked", "late") for delivery in deliveries):
             return "acked"
         if any(delivery.tried("ack", None) for delivery in deliveries):
-            return "acked, though nobody was told"
+            return "acked, but the reply was lost"
         if any(ask.what == "cancel" and self._may_have_ended(ask) for ask in story.asks):
             return "cancelled"
         if self._topics[story.topic].drops_expired and self._expired(story):
@@ -225,7 +225,7 @@ class _Judge:
 
     def _may_have_ended(self, ask: Ask) -> bool:
         if ask.outcome == "not there":
-            # By a first try whose reply was lost.
+            # The reply to the first try was lost.
             return bool(self._deliveries.faults(ask.since, ask.until))
         return ask.outcome in ("cancelled", "delivered", "unknown")
 

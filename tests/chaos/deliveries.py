@@ -1,4 +1,4 @@
-"""The promises that speak of deliveries: when they come, why they come again, and how often."""
+"""The promises on deliveries: when they come, why they come again, and how often."""
 
 import re
 from bisect import bisect_right
@@ -12,20 +12,20 @@ from chaos.verdict import Verdict
 __all__ = ["LOSS_S", "Deliveries"]
 
 LOSS_S = 2.5
-"""For how long before its end a killed server may lose what it has acknowledged: it puts off writing its AOF while an
-fsync is under way, for 2 s at most (*everysec* in docs/guarantees.md); the rest is what a busy machine adds."""
+"""Seconds before a kill whose acknowledged writes the server may lose. It puts off writing its AOF during an fsync, for
+at most 2 s (*everysec* in docs/guarantees.md); a busy machine adds the rest."""
 
 _SLACK_MS = 5.0
 
 _CALM_S = 10.0
-"""How long after a fault of the whole its traces may show."""
+"""How long after a fault of the whole system its traces may show."""
 
 _MARKING_S = 1.5
 """How far a mark on what begins may be from that moment."""
 
 _STARTS = re.compile("worker-.* starts")
 _SPARE = 3
-"""Deliveries beyond the attempts of a message with which workers died, beside others or alone."""
+"""Deliveries beyond the attempts of a message during which workers died."""
 
 _ISOLATED_MS = 10_000
 """A flood of a million takes minutes on a slow machine, and the server stops for seconds to rewrite its AOF."""
@@ -43,12 +43,12 @@ class Deliveries:
         self._starts = [fault.since for fault in self._of_all]
 
     def rolled_back(self, since: float, until: float) -> bool:
-        """Whether the server was killed so soon after that what it had acknowledged may be lost."""
+        """Whether the server was killed so soon afterwards that it may have lost an acknowledged write."""
         last = min(until, since + 60) + LOSS_S
         return any(since <= outage <= last for outage in self._stories.outages)
 
     def judge(self, story: Story, groups: Sequence[str], *, excused: bool) -> None:
-        """Judges all deliveries of a message; of one whose topic was damaged, only what nothing excuses."""
+        """Judges all deliveries of a message; damage to its topic excuses most violations."""
         for delivery in story.deliveries:
             self._in_time(story, delivery)
             self._alive(story, delivery)
@@ -68,7 +68,7 @@ class Deliveries:
                 self._lost_read(story, deliveries[0], min(each.since for each in story.tries))
 
     def _place(self, delivery: Delivery) -> tuple[int, tuple[int, int]]:
-        """In the order of entries; a server that was killed and lost some begins with lower ones again."""
+        """Sorted by entries. After a kill that lost entries the server begins with lower ids again."""
         return bisect_right(self._stories.outages, delivery.since), delivery.order
 
     def _in_time(self, story: Story, delivery: Delivery) -> None:
@@ -85,7 +85,7 @@ class Deliveries:
         self._isolated(story, delivery, delivery.order[0] - due)
 
     def _due_as_told(self, story: Story, delivery: Delivery) -> None:
-        """The due time of an entry is the one that was told to the sender, unless it was rescheduled."""
+        """The due time of an entry is that of the reply to the sender, unless it was rescheduled."""
         told = {each.due_ms for each in story.tries if each.message.mark == delivery.taken.mark and each.due_ms}
         if told and not any(ask.what == "reschedule" for ask in story.asks):
             text = f"{story.name}: told {told}, delivered for {delivery.taken.due_ms}"
@@ -97,14 +97,14 @@ class Deliveries:
         troubled = [fault for fault in self._of_topics if fault.since < read and begun < fault.at]
         others = [fault for fault in troubled if fault.topic != story.topic]
         if delivery.order[0] > self._stories.timeline.at_most(read, read) + _SLACK_MS:
-            # After the clock was set back, ids of entries stay ahead of it, and tell nothing of when they were made.
+            # After the clock was set back, ids of entries stay ahead of it: they do not tell when they were made.
             return
         if others and len(others) == len(troubled) and not self.faults(begun, read):
             text = f"{story.name}: {lag_ms} ms late while {others[0].kind} of {others[0].topic}"
             self._verdict.check(12, lag_ms < _ISOLATED_MS, text)
 
     def faults(self, since: float, until: float) -> list[Fault]:
-        """The faults of the whole that were at work in a stretch of time."""
+        """The faults of the whole system that were at work in a stretch of time."""
         return [fault for fault in self._of_all[: bisect_right(self._starts, until)] if fault.at >= since]
 
     def _alive(self, story: Story, delivery: Delivery) -> None:
@@ -117,7 +117,7 @@ class Deliveries:
             self._verdict.check(8, earliest - _SLACK_MS < expiry, text)
 
     def _handled_before_ack(self, story: Story, delivery: Delivery) -> None:
-        """Promise 2: what is acked was handled."""
+        """Promise 2: every acked message was handled."""
         acks = [settle.since for settle in delivery.settles if settle.what == "ack"]
         if acks:
             handled = any(at <= min(acks) and not error for at, error in delivery.ended)
@@ -126,13 +126,13 @@ class Deliveries:
     def _count(self, story: Story, group: str, deliveries: Sequence[Delivery]) -> None:
         """Promise 7: attempts, and deliveries that were not given back, in each of its lives.
 
-        Where a lease ran out there may be up to three more, one of them alone.
+        A lease that ran out allows up to three more, one of them alone.
         """
         given = {each.message.max_retries for each in story.tries}
         policy = self._topics[story.topic].max_retries
         most = max(policy if retries is None else retries for retries in given) + 1
-        # Where its worker may have died with it, it gets one more, alone: the worker may have died of a neighbour. The
-        # first that anybody was given may not have been the first.
+        # If its worker may have died, it gets one more, alone: the worker may have died of a neighbour. The first
+        # delivery in the history may not have been the first.
         unseen = bool(deliveries) and deliveries[0].taken.attempt > 1
         spare = unseen or any(delivery.abandoned for delivery in deliveries[:-1])
         most += _SPARE if any(delivery.taken.alone for delivery in deliveries) else spare
@@ -151,15 +151,15 @@ class Deliveries:
         return not any(self._free(story, delivery, d) for d in later)
 
     def _free(self, story: Story, former: Delivery, delivery: Delivery) -> bool:
-        """Whether the attempt was free, as the lease ran out of a delivery that the server did not take for begun.
+        """Whether the attempt was free: the lease of a delivery ran out that the server did not know to have begun.
 
-        It had not begun; or a fault kept the worker from saying so, as handlers wait for that for a second at most.
+        It had not begun, or a fault delayed its mark: handlers wait for that for at most a second.
         """
         untold = any(self.faults(at - _MARKING_S, at + _MARKING_S) for at in former.begun)
         return (untold or former.untouched(delivery.until)) and self._lapsed(story, former, delivery)
 
     def _spared(self, story: Story, group: str, deliveries: Sequence[Delivery]) -> None:
-        """Promise 12: nothing dies of its neighbours, or of a slow link; nor does a link cost it an attempt."""
+        """Promise 12: no message dies of a neighbour or a slow link, and a link costs it no attempt."""
         since, until = min(each.since for each in story.tries) - _CALM_S, story.found_dead.get(group, 0.0)
         if until and not self._troubles(since, until):
             text = f"{story.name}: garbage of group {group}, {story.left[group]}, though nothing was wrong with it"
@@ -170,7 +170,7 @@ class Deliveries:
                 self._verdict.check(12, delivery.taken.attempt == 1, text)
 
     def _troubles(self, since: float, until: float) -> bool:
-        """Whether anything was at work but workers of other topics, which died of their messages and start again."""
+        """Whether any fault was at work besides deaths of workers of other topics."""
         return any(f.kind != CRASH and not _STARTS.fullmatch(f.kind) for f in self.faults(since, until))
 
     def _crashes(self, topic: str, since: float, until: float) -> bool:
@@ -178,7 +178,7 @@ class Deliveries:
         return any(f.kind == CRASH and f.topic == topic and f.since <= until and f.at >= since for f in self._of_topics)
 
     def _after_acks(self, story: Story, deliveries: Sequence[Delivery]) -> None:
-        """Promise 4: nothing is read after an ack that returned acked or late."""
+        """Promise 4: no read returns a message after an ack that returned acked or late."""
         acks = [s for d in deliveries for s in d.settles if s.what == "ack" and s.outcome in ("acked", "late")]
         for ack in acks:
             later = [d.taken.entry for d in deliveries if d.since > ack.until]
@@ -186,7 +186,7 @@ class Deliveries:
             self._verdict.check(4, not later or self.rolled_back(ack.since, ack.until), text)
 
     def _stale_acks(self, story: Story, group: str, deliveries: Sequence[Delivery]) -> None:
-        """Promise 5: there is a newer delivery, or the message is done; and the stale ack has not ended it."""
+        """Promise 5: a stale ack has a newer delivery or an ended message as its reason, and ended nothing."""
         for at, delivery in enumerate(deliveries):
             if not delivery.tried("ack", "stale"):
                 continue
@@ -216,7 +216,7 @@ class Deliveries:
         reason = "" if len(same) >= lives else self._of_former(story, former, before[-1], delivery)
         if not reason and (free := [d for d in same if self._free(story, d, delivery)]):
             began = all(not d.untouched(delivery.until) for d in free)
-            reason = "its lease ran out" + (", its beginning untold" if began else " before it began")
+            reason = "its lease ran out" + (", its begin unreported" if began else " before it began")
         if not reason and any(self.rolled_back(d.since, min([delivery.since, *self._ends(d)])) for d in before):
             reason = "Redis lost acknowledged writes"
         return reason
@@ -236,7 +236,7 @@ class Deliveries:
     def _lapsed(self, story: Story, former: Delivery, delivery: Delivery) -> bool:
         """Whether the visibility timeout may have passed since the lease was renewed.
 
-        By the server's clock; or, where that was set back meanwhile, by ours: a restart makes leases of the future
+        By the server's clock, or by ours if that was set back meanwhile: a restart turns leases of the future into
         leases of now.
         """
         renewals = [(s.since, s.until) for s in former.settles if s.what == "extend" and s.outcome == "kept"]
@@ -249,13 +249,13 @@ class Deliveries:
         return [settle.until for settle in delivery.settles]
 
     def _lost_read(self, story: Story, delivery: Delivery, since: float) -> None:
-        """Promise 3 for a first delivery that is not the first attempt: nobody was given the others."""
+        """Promise 3 for a first delivery that is not the first attempt: the others reached nobody."""
         found = self._unseen(story, since, delivery)
         self._verdict.explained["a read was lost, and its lease ran out"] += found
         text = f"{story.name}: {delivery.taken.entry} is attempt {delivery.taken.attempt}, and nobody had the others"
         self._verdict.check(3, found, text)
 
     def _unseen(self, story: Story, since: float, delivery: Delivery) -> bool:
-        """Whether a fault may have swallowed a delivery before this one."""
+        """Whether a fault may have lost a delivery before this one."""
         crashed = self._crashes(story.topic, since - 1.0, delivery.until)
         return crashed or bool(self.faults(since - 1.0, delivery.until))

@@ -1,4 +1,4 @@
-"""What is left of a topic: what keeps it from being drained, and which of its messages ended as garbage."""
+"""The remains of a topic: whatever keeps it from being drained, and its garbage."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,15 +12,15 @@ __all__ = ["is_drained", "unfinished", "write_left"]
 
 
 def unfinished(admin: Any, keys: ShardKeys) -> Iterator[tuple[str, int]]:
-    """What a drained topic has none of, and how much of it there is."""
+    """Sizes that are all zero for a drained topic."""
     # A dead letter that had a time to live stands in `expiring` until the first sweep after that. The sweep before it
-    # planned when, and could not know that the clock would be set forward: `quiet_housekeeping_s` later at worst.
+    # set its time, and could not know that the clock would be set forward: at worst `quiet_housekeeping_s` later.
     for name in ("waiting", "retry", "expiring"):
         yield name, admin.zcard(keys.of(name))
     copies = admin.zrange(keys.of("garbage"), 0, -1)
     dead = {split_copy(copy.decode())[1] for copy in copies}
     yield "messages that are no garbage", max(0, admin.hlen(keys.of("messages")) - len(dead))
-    # Where an operator has put something else into a key, garbage may have lost what was known of its failure.
+    # If an operator has replaced a key, garbage may have lost its failure.
     yield "failures of no garbage", max(0, admin.hlen(keys.of("failures")) - len(copies))
     yield "entries", admin.xlen(keys.of("ready"))
     yield "pending", sum(info["pending"] for info in admin.xinfo_groups(keys.of("ready")))
@@ -33,7 +33,7 @@ def is_drained(arena: Arena, topic: str) -> bool:
 
 
 def write_left(arena: Arena, topic: str) -> None:
-    """Writes into the history what of a topic is garbage now."""
+    """Writes the garbage of a topic into the history."""
     for keys in arena.layout(topic).served:
         for name in arena.admin.zrange(keys.of("garbage"), 0, -1):
             group, id = split_copy(name.decode())

@@ -1,8 +1,7 @@
-"""What is lost when a server crashes: it is killed at random under load, and what was confirmed and is gone is counted.
+"""Counts the confirmed messages that a crash of the server loses: it is killed at random under load.
 
-A crash of the process is SIGKILL. A loss of power is told from the disk: the server's directory lies on a file system
-in a file, and what that file holds at the moment of the crash is what a disk would hold. That takes root, and loop
-devices.
+SIGKILL stands for a crash of the process. For a loss of power, the server's directory lies on a file system in a file:
+the content of that file at the moment of the crash is the content of a disk. This needs root and loop devices.
 """
 
 import random
@@ -33,7 +32,7 @@ _WAITING = ShardKeys("lisa", "orders").of("waiting")
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A configuration, and what the producer waits for."""
+    """A configuration of the server, and the confirmation that the producer waits for."""
 
     name: str
     config: dict[str, str]
@@ -55,18 +54,18 @@ TIERS = {
 
 @dataclass(slots=True)
 class Loss:
-    """What was confirmed, and what of it was gone after a crash."""
+    """Confirmed messages, and those of them that a crash lost."""
 
     crashes: int = 0
     confirmed: int = 0
     lost: int = 0
     worst: int = 0
-    """Most that one crash took."""
+    """The largest loss of one crash."""
     oldest_s: float = 0.0
-    """How long before its crash the oldest of what was lost had been confirmed, in seconds."""
+    """The age of the oldest lost message at its crash, in seconds since its confirmation."""
 
     def took(self, ages: Mapping[str, float], left: set[str]) -> None:
-        """Counts one crash; `ages` says of each id how long before it was confirmed."""
+        """Counts one crash; `ages` maps each id to the seconds since its confirmation."""
         gone = ages.keys() - left
         self.crashes += 1
         self.confirmed += len(ages)
@@ -77,7 +76,7 @@ class Loss:
 
 @contextmanager
 def sending(url: str, confirm: Confirm | None) -> Iterator[dict[str, float]]:
-    """Sends batches as fast as they are confirmed; the ids of what was, and when."""
+    """Sends batches as fast as they are confirmed; keeps the ids and times of confirmed messages."""
     confirmed: dict[str, float] = {}
     stopping = Event()
 
@@ -107,7 +106,7 @@ def _left(server: Server) -> set[str]:
 def _load(
     tier: Tier, url: str, dice: random.Random, crash: Callable[[], object], *, least_s: float = _LEAST_S
 ) -> dict[str, float]:
-    """Load, then a crash in the midst of it. Result: what was confirmed, and how long before, in seconds."""
+    """Load, and a crash during it. Result: confirmed id → seconds from its confirmation to the crash."""
     with sending(url, tier.confirm) as confirmed:
         wait_until(lambda: len(confirmed) > _BATCH)
         end = now() + least_s + dice.uniform(0, _MORE_S)
@@ -120,7 +119,7 @@ def _load(
 def crash_process(
     tier: Tier, program: Path, directory: Path, dice: random.Random, times: int, *, least_s: float = _LEAST_S
 ) -> Loss:
-    """SIGKILL after `least_s` at the earliest, and a start from what the page cache and the disk hold."""
+    """SIGKILL, not before `least_s`, and a start from the page cache and the disk."""
     loss = Loss()
     with ExitStack() as stack:
         server = Server(program, directory, config=tier.config)
@@ -135,7 +134,7 @@ def crash_process(
 
 
 def fail_over(tier: Tier, program: Path, directory: Path, dice: random.Random, times: int) -> Loss:
-    """SIGKILL of a primary; what its replica has is what is left."""
+    """SIGKILL of a primary; the messages of its replica are left."""
     loss = Loss()
     for number in range(times):
         with ExitStack() as stack:
@@ -154,7 +153,7 @@ def fail_over(tier: Tier, program: Path, directory: Path, dice: random.Random, t
 
 
 def lose_power(tier: Tier, program: Path, directory: Path, dice: random.Random, times: int) -> Loss:
-    """What the disk holds at the moment of the crash, and nothing else."""
+    """A start from the disk as it was at the moment of the crash."""
     loss = Loss()
     directory.mkdir(parents=True)
     for number in range(times):
@@ -171,7 +170,7 @@ def lose_power(tier: Tier, program: Path, directory: Path, dice: random.Random, 
 
             ages = _load(tier, server.url, dice, crash)
         with disk_in_a_file(copy, directory / f"{number}-after", fresh=False) as home, ExitStack() as stack:
-            # An AOF whose end is cut off is taken up to there.
+            # The server loads an AOF with a cut-off end up to the cut.
             after = Server(program, home / "data", config=tier.config)
             stack.callback(after.close)
             after.start()
@@ -183,7 +182,7 @@ def lose_power(tier: Tier, program: Path, directory: Path, dice: random.Random, 
 
 @contextmanager
 def disk_in_a_file(image: Path, at: Path, *, fresh: bool = True) -> Iterator[Path]:
-    """A file system in a file: what the file holds is what was written out."""
+    """A file system in a file: the file holds the data that was written out."""
     if fresh:
         with image.open("wb") as file:
             file.truncate(256 * 1024 * 1024)

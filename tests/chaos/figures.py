@@ -1,4 +1,4 @@
-"""What could leak: memory and connections of every program, consumers and keys of the server."""
+"""Figures of possible leaks: memory and connections of programs, consumers and keys of the server."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ class Figures:
     values: dict[str, int]
 
     def then(self, later: "Figures") -> "Figures":
-        """Later figures, and these of what runs no more."""
+        """Later figures, and these for programs that run no more."""
         return Figures(self.values | later.values)
 
     def lines_beside(self, later: "Figures") -> Iterator[str]:
-        """These figures, and later ones."""
+        """A table of these figures and later ones."""
         yield f"figures {'':43} {'start':>12} {'end':>12}"
         for name in [*self.values, *(name for name in later.values if name not in self.values)]:
             yield f"  {name:50} {self.values.get(name, 0):>12,} {later.values.get(name, 0):>12,}"
 
 
 def take(arena: Arena) -> Figures:
-    """The figures of now; of programs that started anew their number of lives too."""
+    """The current figures; for restarted programs also their number of starts."""
     values: dict[str, int] = {}
     for player in arena.players:
         if player.process.runs:

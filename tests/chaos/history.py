@@ -1,8 +1,8 @@
-"""The history of a run: what every process asked for, what it was told, and when.
+"""The history of a run: the requests of every process, the replies, and their times.
 
-Each process appends to a file of its own, one JSON line per event in one write, so that one that is killed leaves whole
+Each process appends to a file of its own, one JSON line per event in one write, so that a killed process leaves whole
 lines. `at` is the machine's monotonic clock in seconds, which all processes share; `Clock` ties it to the server's.
-What was invoked and has no end has an unknown outcome: it was carried out or not.
+An operation that was invoked and has no end may or may not have been carried out.
 """
 
 import json
@@ -47,9 +47,9 @@ def now() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """A message on its way. Its body begins with `mark`, which no other sending has; `id` None: one is generated.
+    """A message to send. Its body begins with `mark`, which is unique; without an `id` one is generated.
 
-    `poison`: its handler kills its process, every time. `bad`: it must be refused.
+    `poison`: its handler kills its process, every time. `bad`: the send must be refused.
     """
 
     mark: str
@@ -64,7 +64,7 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A delivery as a consumer was given it. `at_ms`: when the retry fell due, None for the message itself."""
+    """A delivery as a consumer got it. `at_ms`: when the retry fell due, None for the first attempt."""
 
     topic: str
     id: str
@@ -159,7 +159,7 @@ class Settling:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of them, one outcome for each; None: unknown."""
+    """Their outcomes; None if unknown."""
 
     at: float
     op: str
@@ -177,7 +177,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault was at work from `since` to `at`; `topic` where it concerns no other."""
+    """A fault was at work from `since` to `at`; `topic` if it concerns only one."""
 
     at: float
     since: float
@@ -187,14 +187,14 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """The server was killed at `at`: what it acknowledged shortly before may be lost."""
+    """The server was killed at `at`: writes acknowledged shortly before may be lost."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """An operator damaged the keys of a topic, and mended them by `at`: what was sent before is excused."""
+    """An operator damaged the keys of a topic, and mended them by `at`: earlier messages are excused."""
 
     at: float
     topic: str
@@ -202,7 +202,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A group was told at `since` that it has joined, read nothing, and had these messages before it by `at`."""
+    """A group joined by `since`, read nothing, and was owed these messages at `at`."""
 
     at: float
     since: float
@@ -213,7 +213,7 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """In the end the message is garbage of this group; none: no group had it."""
+    """In the end the message is garbage of this group; an empty group: no group had it."""
 
     at: float
     topic: str
@@ -225,7 +225,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The harness itself found something wrong: an audit, a key that was left, a process that died."""
+    """A problem that the harness itself found: in an audit, a key that was left, a process that died."""
 
     at: float
     promise: int
@@ -234,7 +234,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """All was drained; `what` was checked by the harness so often."""
+    """All topics were drained; `what` is a check of the harness, with its count."""
 
     at: float
     seconds: float
@@ -279,7 +279,7 @@ class Recorder:
         os.write(self._file, dump(event))
 
     def op(self) -> str:
-        """A name for an operation, which no other has, whichever thread asks."""
+        """A unique name for an operation, from any thread."""
         return f"{self.name}.{next(self._ops)}"
 
 
@@ -313,6 +313,6 @@ def read_history(directory: Path) -> list[Event]:
 def _events(path: Path) -> Iterator[Event]:
     with path.open("rb") as lines:
         for line in lines:
-            # The last line of a process that was killed may be cut off: what it was about to do was not done.
+            # The last line of a killed process may be cut off: that operation was not carried out.
             if line.endswith(b"\n"):
                 yield load(line)

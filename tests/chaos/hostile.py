@@ -1,4 +1,4 @@
-"""A neighbour who has the rights of a producer and a consumer of one topic, and writes whatever they let it."""
+"""A neighbour with the rights of a producer and a consumer of one topic, which writes all that they allow."""
 
 import random
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class Hostile:
         self._commands = sorted(set(_commands(keys)))
 
     def write(self, count: int) -> None:
-        """Sends so many commands; what the server refuses is refused."""
+        """Sends so many commands; ignores refusals of the server."""
         for _ in range(count):
             verb, key = self._dice.choice(self._commands)
             made = getattr(self, f"_{verb.replace('|', '_')}", None)

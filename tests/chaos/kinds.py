@@ -3,7 +3,7 @@
 __all__ = ["CRASH", "STRANDED"]
 
 CRASH = "a handler kills its process"
-"""The kind of the fault that a handler itself writes down."""
+"""The kind of the fault that a handler itself notes."""
 
 STRANDED = "leave connections half-open"
-"""The kind of the fault that shows when a connection is used, which may be long after."""
+"""The kind of the fault that shows on the next use of a connection, perhaps much later."""

@@ -1,4 +1,4 @@
-"""What the producers send: messages at random, each of which tells its handler what to do."""
+"""The messages of the producers: random ones, each with a plan for its handler."""
 
 import random
 import zlib
@@ -18,10 +18,10 @@ POISON = "poison"
 """The plan of a message whose handler kills its process, every time."""
 
 POISON_CODE = 97
-"""What a process ends with that such a handler has ended by `os._exit`."""
+"""The exit code when such a handler calls `os._exit`."""
 
 _RESEND_S = 20.0
-"""An id is sent again within this time only, which is surely within its dedup window."""
+"""The time within which an id is sent again, well within its dedup window."""
 
 _NEWEST = 30
 _RESENT = 50
@@ -37,7 +37,7 @@ _PLANS = {
     "failall": 30,
     "die": 1,
 }
-"""What handlers do, and how often among ten thousand."""
+"""Plan of a handler → its share in ten thousand."""
 
 _HOSTILE = (
     "/{n}",
@@ -61,26 +61,26 @@ _HOSTILE = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the handler of a message is to do, and what its body must be."""
+    """The plan for the handler of a message, and its body."""
 
     mark: str
     what: str
     size: int
 
     def body(self) -> bytes:
-        """The body: the plan, then bytes of every kind that follow from it."""
+        """The body: the plan, then bytes of every kind that are derived from it."""
         head = f"{self.mark}|{self.what}|{self.size}|".encode()
         return head + random.Random(self.mark).randbytes(max(0, self.size - len(head)))
 
 
 def plan_of(body: bytes) -> Plan:
-    """The plan that a body begins with."""
+    """The plan at the begin of a body."""
     mark, what, size, _ = body.split(b"|", 3)
     return Plan(mark.decode(), what.decode(), int(size))
 
 
 def sending_of(message: Message, delay_ms: int = 0) -> tuple[Message, Sending]:
-    """A message, and what the history says of it."""
+    """A message, and its entry in the history."""
     body: bytes = message.body
     plan = plan_of(body)
     ttl_ms = None if message.ttl is None else round(float(message.ttl) * 1000)  # type: ignore[arg-type]
@@ -105,7 +105,7 @@ class Load:
         return self.one_of(self._topics)
 
     def message(self, topic: str) -> tuple[Message, Sending]:
-        """A new message, and what the history says of it."""
+        """A new message, and its entry in the history."""
         dice = self.random
         big = dice.random() < 0.0005
         size = BIG if big else dice.choice((0, 20, 200, 200, 200, 2_000))
@@ -180,7 +180,7 @@ class Load:
         for _ in range(5):
             if not self._recent:
                 return None
-            # The latest are still waiting, most of them; of the others, much is done.
+            # Most of the latest still wait; most of the others are done.
             newest = min(len(self._recent), self.random.choice((_NEWEST, len(self._recent))))
             _, topic, id = self._recent[-self.random.randint(1, newest)]
             if wanted((topic, id)):

@@ -1,4 +1,4 @@
-"""Decides from a seed which fault comes when; begins them, and sees to it that each one ends."""
+"""Decides from a seed which fault comes when; begins the faults, and ends each of them."""
 
 import random
 from collections import Counter
@@ -63,7 +63,7 @@ class Nemesis:
         deadline = now() + _HEAL_S
         while any("server" in active.kind.needs for active in self._active) and now() < deadline:
             self._turn(0.05)
-        # Whoever mends a topic needs a server that takes writes.
+        # To mend a topic takes a server that accepts writes.
         self._reset()
         while self._active and now() < deadline:
             self._turn(0.05)
@@ -71,14 +71,14 @@ class Nemesis:
             self._arena.recorder.write(Problem(now(), 14, f"the fault {active.kind.name!r} does not end"))
 
     def _reset(self) -> None:
-        """Whatever two faults that met have left behind."""
+        """Removes what two faults at once may have left behind."""
         self._arena.server.free_disk()
         self._arena.admin.config_set("maxmemory", "0")
         self._arena.admin.config_set("maxclients", "1000")
 
     def _alone(self, until: float) -> None:
         order = self._dice.sample(self._kinds, len(self._kinds))
-        # Those of one topic first, in calm: they must not delay the others. And first of all those whose messages must
+        # Those of one topic first, in calm: they must not delay the others. Before them those whose messages must
         # not die: whatever else is at work may be why they did.
         order.sort(key=lambda kind: (not kind.about, kind.about not in (PARCELS, PILLS)))
         if self._flood and until - now() > 60:
@@ -93,7 +93,7 @@ class Nemesis:
             if now() > until:
                 return
             self._begin(kind)
-            # What takes longer goes on in the mixture.
+            # Faults that take longer go on in the mixture.
             self._finish(until)
 
     def _begin_flood(self, arena: Arena, dice: random.Random) -> Steps:
@@ -119,7 +119,7 @@ class Nemesis:
 
     def _begin(self, kind: Kind) -> None:
         active = _Active(kind, kind.begin(self._arena, self._dice), now(), 0.0)
-        # Begun, for whoever looks for an explanation of what happens meanwhile.
+        # Noted at its begin: it explains what happens meanwhile.
         self._active.append(active)
         self._step(active)
 
@@ -135,7 +135,7 @@ class Nemesis:
         try:
             pause = next(active.steps, None)
         except redis.RedisError as error:
-            # Two faults met: the server was not to be asked.
+            # Two faults met: the server could not be asked.
             self._arena.recorder.write(Fault(now(), active.since, f"{active.kind.name}: {error}"))
             self.counts["not carried out, as two faults met"] += 1
         else:
@@ -147,7 +147,7 @@ class Nemesis:
         self._arena.recorder.write(Fault(now(), active.since, active.kind.name, active.kind.about))
 
     def _note_start(self, player: Player) -> None:
-        """On a busy machine a program takes its time to start, and what it is needed for waits for it."""
+        """On a busy machine a program starts slowly, and its work waits for it."""
         if player.restarted is not None and player.ready:
             self._arena.recorder.write(Fault(now(), player.restarted, f"{player.name} starts", player.about))
             player.restarted = None
@@ -159,7 +159,7 @@ class Nemesis:
             code = player.process.code
             if code is None or player.doomed:
                 continue
-            # A manager that finds no server when it starts says so and ends: whoever runs it starts it again.
+            # A manager that finds no server at its start logs that and ends: its supervisor starts it again.
             found_no_server = player.role == "manager" and code == _NOT_DONE and not player.ready
             if not player.killed_itself and not found_no_server:
                 text = f"{player.name} ended by itself with {code}: {player.process.log[-500:]}"

@@ -30,11 +30,11 @@ class Network:
             await self._stack.enter_async_context(proxy)
 
     def narrow(self, name: str, bytes_per_s: float) -> None:
-        """Lets so much of replies pass in a second, 0: as much as comes."""
+        """Limits the bytes of replies per second; 0 for no limit."""
         self.tell(name, lambda proxy: setattr(proxy, "bytes_per_s", bytes_per_s))
 
     def tell(self, name: str, what: Callable[[Proxy], object]) -> None:
-        """Has something done to a proxy, in its own loop."""
+        """Runs a call on a proxy, in its own loop."""
 
         async def call() -> None:
             what(self.proxies[name])

@@ -1,4 +1,4 @@
-"""Looks at the server all the time: its clock, and whether every message is in one place."""
+"""Watches the server: samples its clock, and audits that every message is in one place."""
 
 import contextlib
 from threading import Event, Thread
@@ -32,13 +32,13 @@ class Observer:
         """Messages that were audited so far."""
 
     def start(self) -> "Observer":
-        """Begins to look."""
+        """Starts the threads."""
         for thread in self._threads:
             thread.start()
         return self
 
     def close(self) -> None:
-        """Ends."""
+        """Ends the threads."""
         self._stopping.set()
         for thread in self._threads:
             thread.join()
@@ -61,7 +61,7 @@ class Observer:
                             self.audit(connection, topic)
 
     def audit(self, connection: Connection, topic: str) -> None:
-        """Audits one topic; what is wrong is a problem."""
+        """Audits one topic; each finding is a problem."""
         for keys in connection.run(existing(PREFIX, topic)).served:
             report = connection.run(check(keys, mend=False))
             self.audited += report.messages

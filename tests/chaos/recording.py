@@ -1,4 +1,4 @@
-"""Consumers that keep a history: what they were given, and what became of it."""
+"""Consumers that keep a history of their deliveries and the outcomes."""
 
 import zlib
 from collections.abc import Iterator, Sequence
@@ -22,11 +22,11 @@ __all__ = ["NOT_DONE", "RecordingCore", "recorded"]
 T = TypeVar("T")
 
 NOT_DONE = (Unreachable, Refused, AccessDenied)
-"""Errors that promise that nothing was done."""
+"""Errors that promise that the call changed nothing."""
 
 
 class RecordingCore(Core):
-    """Does what a consumer does, and writes it down."""
+    """Does the work of a consumer, and notes it."""
 
     def __init__(self, prefix: str, group: str, name: str | None, recorder: Recorder) -> None:
         super().__init__(prefix, group, name)
@@ -35,7 +35,7 @@ class RecordingCore(Core):
 
     def _resolve(self, topics: Sequence[str]) -> Flow[ReadPlan]:
         reading = yield from super()._resolve(topics)
-        # What is read next is asked for after this.
+        # The next read begins after this moment.
         self._asked = now()
         return reading
 
@@ -54,28 +54,28 @@ class RecordingCore(Core):
         return result, passed_over
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
-        """Acks, and writes it down."""
+        """Acks, and notes it."""
         with self._settling("ack", deliveries) as told:
             outcomes = yield from super().ack(deliveries)
             told.extend(outcomes)
             return outcomes
 
     def nack_each(self, nacks: Sequence[tuple[Delivery, Nack]]) -> Flow[list[NackOutcome]]:
-        """Gives up, and writes it down."""
+        """Nacks, and notes it."""
         with self._settling("nack", [delivery for delivery, _ in nacks]) as told:
             outcomes = yield from super().nack_each(nacks)
             told.extend(outcomes)
             return outcomes
 
     def release(self, deliveries: Sequence[Delivery]) -> Flow[int]:
-        """Gives back, and writes it down: how many is told, but not which."""
+        """Releases, and notes it: the reply has a number, but not which."""
         with self._settling("release", deliveries) as told:
             released = yield from super().release(deliveries)
             told.extend(["released"] * len(deliveries))
             return released
 
     def extend(self, deliveries: Sequence[Delivery], lease: Duration | None = None) -> Flow[list[bool]]:
-        """Renews leases, and writes it down."""
+        """Renews leases, and notes it."""
         with self._settling("extend", deliveries) as told:
             kept = yield from super().extend(deliveries, lease)
             told.extend("kept" if ours else "lost" for ours in kept)
@@ -91,7 +91,7 @@ class RecordingCore(Core):
         try:
             yield told
         except LisaError as error:
-            # Of a round trip for several shards, one may have been done though another was refused.
+            # In a round trip for several shards, one call may have been carried out though another was refused.
             failed = isinstance(error, NOT_DONE) and len({(topic, shard) for topic, shard, _ in places}) == 1
             self._recorder.write(Settled(now(), op, ["failed"] * len(places) if failed else None))
             raise
@@ -100,7 +100,7 @@ class RecordingCore(Core):
 
 @contextmanager
 def recorded(history: Recorder, delivery: Delivery) -> Iterator[None]:
-    """Around a handler: that it begins, and how it ends."""
+    """Around a handler: notes its begin and its end."""
     place = list(delivery.place)
     history.write(Begun(now(), delivery.group, place))
     try:

@@ -37,7 +37,7 @@ _STRUCK_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a run is to be like. The same seed brings the same faults in the same order, and the same messages."""
+    """The options of a run. The same seed makes the same faults in the same order, and the same messages."""
 
     seed: str
     seconds: float
@@ -53,12 +53,12 @@ class Options:
     deadly: bool = True
     """Whether handlers kill their processes."""
     keep: Path | None = None
-    """Where to leave history and logs when a promise was broken."""
+    """The directory that keeps history and logs when a promise was broken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of it."""
+    """The result of a run."""
 
     verdict: Verdict
     faults: Counter[str]
@@ -68,7 +68,7 @@ class Result:
     lines_logged: Counter[str]
 
     def lines(self) -> Iterator[str]:
-        """The summary for people. The verdict comes last, where a reader of the end of a long log finds it."""
+        """The summary for people. The verdict comes last, at the end of a long log."""
         yield from self.before.lines_beside(self.after)
         yield "lines logged, by all programs of a kind"
         for name, count in sorted(self.lines_logged.items()):
@@ -81,7 +81,7 @@ class Result:
 
 
 def run(options: Options, say: Callable[[str], object] = lambda _: None) -> Result:
-    """Runs; whoever calls judges by the verdict."""
+    """Makes a run; the verdict is part of the result."""
     directory = Path(tempfile.mkdtemp(prefix="lisa-chaos-"))
     arena = Arena(
         *(directory,),
@@ -116,7 +116,7 @@ def _run(arena: Arena, options: Options, say: Callable[[str], object]) -> Result
         healed = now()
         sending = take(arena)
         _stop(arena, "producer")
-        # What was sent while the clock was ahead waits for that hour to come.
+        # Messages sent while the clock was ahead wait for that hour.
         arena.set_clock(HOUR_S + 60)
         _drain(arena, nemesis)
         drained_s = now() - healed
@@ -161,7 +161,7 @@ def _has_ended(player: Player) -> bool:
 
 
 def _stop(arena: Arena, *roles: str) -> None:
-    """Ends programs as an operator does."""
+    """Ends programs by SIGTERM."""
     players = arena.of_role(*roles)
     for player in players:
         player.doomed = True
@@ -170,7 +170,7 @@ def _stop(arena: Arena, *roles: str) -> None:
         try:
             wait_until(partial(_has_ended, player), _STOP_S)
         except AssertionError:
-            # Its last words are where each of its threads is.
+            # The end of its log shows where each of its threads is.
             player.process.send(signal.SIGABRT)
             wait_until(partial(_has_ended, player), _STOP_S, what=f"the end of {player.name}")
         if not player.ended_well():
@@ -179,7 +179,7 @@ def _stop(arena: Arena, *roles: str) -> None:
 
 
 def _drain(arena: Arena, nemesis: Nemesis) -> None:
-    """Waits until nothing is left but what the docs allow. Handlers may still kill their processes."""
+    """Waits until only the remains that the docs allow are left. Handlers may still kill their processes."""
 
     def drained() -> bool:
         nemesis.revive()
@@ -192,7 +192,7 @@ def _drain(arena: Arena, nemesis: Nemesis) -> None:
 
 
 def _left(arena: Arena) -> dict[str, object]:
-    """What keeps the run from being drained."""
+    """The remains that keep the run from being drained."""
     left: dict[str, object] = {}
     try:
         for topic in POLICIES:
@@ -204,7 +204,7 @@ def _left(arena: Arena) -> dict[str, object]:
 
 
 def _audit(arena: Arena, observer: Observer) -> None:
-    """Promise 9, in the end: nothing in two places, nothing of nothing."""
+    """Promise 9, in the end: no message is in two places, and no place lacks its message."""
     with Connection(arena.server.url, name="audit", timeout_s=5) as connection:
         for topic in POLICIES:
             observer.audit(connection, topic)
@@ -213,19 +213,19 @@ def _audit(arena: Arena, observer: Observer) -> None:
 
 
 def _strike_out(arena: Arena) -> None:
-    """Waits until the shards of before are struck out: their dead letters are purged, and dedup windows have passed."""
+    """Waits until former shards are removed: their garbage is purged, and dedup windows have passed."""
     arena.operate("garbage", "purge", RESHARDED, "--all", "--yes").wait(_STOP_S)
     arena.set_clock(2 * HOUR_S)
     try:
         wait_until(lambda: not arena.layout(RESHARDED).former, _STRUCK_S)
     except AssertionError:
         kept = sorted(key.decode() for key in arena.admin.scan_iter(f"{PREFIX}:{{{RESHARDED}*"))
-        text = f"drained shards of {RESHARDED} are not struck out: {arena.layout(RESHARDED).policy.dump()}, {kept}"
+        text = f"drained shards of {RESHARDED} are not removed: {arena.layout(RESHARDED).policy.dump()}, {kept}"
         arena.recorder.write(Problem(now(), 11, text))
 
 
 def _look_for_keys(arena: Arena) -> None:
-    """Promise 11: no key is left that should not be there."""
+    """Promise 11: no key is left over."""
     allowed = {topics_key(PREFIX)}
     for topic in POLICIES:
         layout = arena.layout(topic)
@@ -234,9 +234,9 @@ def _look_for_keys(arena: Arena) -> None:
             allowed |= {keys.of(name) for keys in layout.served}
         allowed |= {keys.of(name) for name in ("ready", "closed") for keys in layout.ever}
     found = {key.decode() for key in arena.admin.scan_iter(count=1_000)} - allowed
-    # What a neighbour had written there was deleted by nobody but us.
+    # Only the harness deletes the data of the neighbour.
     found -= {key for key in found if key.startswith(f"{PREFIX}:{{{FOREIGN}}}")}
-    # A reshard that broke off early has made groups on shards that never came to be.
+    # A reshard that broke off early has made groups on shards that never existed.
     found -= {key for key in found if key.startswith(f"{PREFIX}:{{{RESHARDED}/") and _is_empty_stream(arena, key)}
     if found:
         arena.recorder.write(Problem(now(), 11, f"keys are left: {sorted(found)}"))
@@ -247,7 +247,7 @@ def _is_empty_stream(arena: Arena, key: str) -> bool:
 
 
 def _read_logs(arena: Arena) -> None:
-    """Promise 14: no program meets an unexpected error. Handlers fail as they are told to, and only they."""
+    """Promise 14: no program meets an unexpected error. Only handlers fail, by their plans."""
     for path in sorted(arena.directory.glob("*.log")):
         text = path.read_text("utf-8", "replace")
         for what in (OWN_LIMIT, *(["Traceback"] if path.name.startswith("manager") else [])):

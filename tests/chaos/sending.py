@@ -1,4 +1,4 @@
-"""How a program that sends keeps its history: what it asks for before it does, and what it is told after that."""
+"""The history of a program that sends: each request before its call, and the reply after it."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ class Sends:
 
     @contextmanager
     def one(self, topic: str, sending: Sending) -> Iterator[list[SendResult]]:
-        """Around the send of one message; its result is to be put into the list."""
+        """Around the send of one message; the block puts its result into the list."""
         op, results = self._begin(topic, [sending]), list[SendResult]()
         try:
             yield results
@@ -31,12 +31,12 @@ class Sends:
 
     @contextmanager
     def batch(self, topic: str, sendings: Sequence[Sending]) -> Iterator[list[SendReport]]:
-        """Around the send of many messages; its report is to be put into the list."""
+        """Around the send of many messages; the block puts its report into the list."""
         op, reports = self._begin(topic, list(sendings)), list[SendReport]()
         try:
             yield reports
         except PartialSend as error:
-            # What it did not come to was not sent.
+            # The messages that it did not reach were not sent.
             self._end(op, "failed", [_row(result) for result in error.report.results], error.__cause__ or error)
         except LisaError as error:
             self._end(op, "failed" if isinstance(error, NOT_DONE) else "unknown", [], error)
@@ -45,7 +45,7 @@ class Sends:
 
     @contextmanager
     def asked(self, what: str, topic: str, id: str, delay_ms: int) -> Iterator[list[str]]:
-        """Around a cancel or a reschedule; its outcome is to be put into the list."""
+        """Around a cancel or a reschedule; the block puts its outcome into the list."""
         op, outcomes = self._history.op(), list[str]()
         self._history.write(Asked(now(), op, what, topic, id, delay_ms))
         try:
@@ -65,7 +65,7 @@ class Sends:
 
 
 def options_of(message: Message) -> dict[str, Any]:
-    """What `send` is to be given for a message beside its body."""
+    """The arguments of `send` for a message, besides its body."""
     return {name: getattr(message, name) for name in ("delay", "id", "ttl", "max_retries", "priority", "headers")}
 
 

@@ -1,11 +1,11 @@
-"""A soak: millions of messages with chosen ids at full speed, to see that nothing grows which must not.
+"""A soak: millions of messages with chosen ids at full speed, to see whether memory or keys grow.
 
 `python -m chaos.soak --messages 5000000` runs it, in `tests/`. Every second it looks at the memory of the producer, the
 manager, the workers and the server. In the end, the programs' memory must not have grown since they were warm, the
 server's must be back where it began within a minute of the last dedup window, and no key may be left over.
 """
 
-# The summary is what this program is for.
+# This program prints its summary.
 # ruff: noqa: T201
 
 import argparse
@@ -42,11 +42,11 @@ _PROGRAMS = Path(sys.executable).parent
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a soak is to be like."""
+    """The options of a soak."""
 
     messages: int = MESSAGES
     seconds: float = 3_600
-    """Sending ends after as many, whether all were sent or not."""
+    """Seconds after which sending ends, whether all were sent or not."""
     window_s: float = 10
     """The dedup window."""
     ahead: int = 20_000
@@ -60,7 +60,7 @@ class Options:
     server_mib: float = 4
     """By how much the server's memory may be above where it began, in MiB."""
     back_s: float = 60
-    """How long after the last dedup window the server has for that."""
+    """Seconds after the last dedup window in which the server must be back there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Growth:
 
     @property
     def mib(self) -> float:
-        """By how much it grew."""
+        """The growth in MiB."""
         return self.end - self.warm
 
 
@@ -85,7 +85,7 @@ def growth_of(samples: Sequence[int]) -> Growth:
 
 @dataclass(slots=True)
 class Soak:
-    """What came of it."""
+    """The result of a soak."""
 
     options: Options
     sent: int = 0
@@ -96,11 +96,11 @@ class Soak:
     peak_mib: float = 0.0
     left_mib: float = 0.0
     back_s: float | None = None
-    """How long after the last dedup window the server's memory was back, None: not in time."""
+    """Seconds from the last dedup window until the server's memory was back; None if not in time."""
     keys_left: list[str] = field(default_factory=list)
 
     def problems(self) -> Iterator[str]:
-        """What grew."""
+        """A line for each growth that is too large."""
         for name, growth in self.growth.items():
             if growth.mib > self.options.growth_mib:
                 yield f"{name} grew by {growth.mib:.1f} MiB; {self.options.growth_mib:g} are allowed"
@@ -181,7 +181,7 @@ class _Bench:
         return memory
 
     def keys_left(self) -> list[str]:
-        """The keys that should not be there once all is done and forgotten."""
+        """The keys that are left over once all messages are done and forgotten."""
         keys = {key.decode() for key in self.client.scan_iter(count=1_000)}
         if self.client.xlen(_KEYS.of("ready")) == 0:
             keys.discard(_KEYS.of("ready"))
@@ -202,7 +202,7 @@ class _Bench:
 
 
 def soak(options: Options, say: Callable[[str], object] = lambda _: None) -> Soak:
-    """Runs; whoever calls judges by `problems`."""
+    """Makes a soak; judge it by `problems`."""
     result = Soak(options)
     with tempfile.TemporaryDirectory(prefix="lisa-soak-") as home, _Bench(options, Path(home)) as bench:
         say("warm up")
@@ -220,10 +220,10 @@ def soak(options: Options, say: Callable[[str], object] = lambda _: None) -> Soa
 
 
 def _load(bench: _Bench, result: Soak) -> int:
-    """Sends, and waits until all is handled. Result: the most that the server had, in bytes."""
+    """Sends, and waits until all is handled. Result: the server's peak memory, in bytes."""
     options, began = bench.options, now()
     producer = bench.send(_WARM_MESSAGES, _WARM_MESSAGES + options.messages)
-    # While it starts it grows.
+    # It grows while it starts.
     wait_until(lambda: producer.log or not producer.runs, _STARTS_S)
     peak = 0
     while producer.runs:
@@ -239,7 +239,7 @@ def _load(bench: _Bench, result: Soak) -> int:
 
 
 def _until_back(bench: _Bench, result: Soak, base: int) -> int:
-    """Waits until the server has forgotten all. Result: what it has then, in bytes."""
+    """Waits until the server has forgotten all messages. Result: its memory then, in bytes."""
     options, window_over = bench.options, now() + bench.options.window_s
 
     def is_back() -> bool:
@@ -261,7 +261,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _resident(pid: int) -> int | None:
-    """In bytes; None of one that has just ended."""
+    """In bytes; None if the process has just ended."""
     try:
         text = Path(f"/proc/{pid}/status").read_text("utf-8")
     except FileNotFoundError:
@@ -271,10 +271,10 @@ def _resident(pid: int) -> int | None:
 
 
 def main() -> int:
-    """Runs what the command line asks for: exit code 1 if something grew."""
+    """Makes the soak of the command line; exit code 1 if anything grew."""
     parser = argparse.ArgumentParser(prog="python -m chaos.soak", description="Looks for what grows under load.")
     parser.add_argument("--messages", type=int, default=MESSAGES)
-    parser.add_argument("--minutes", type=float, default=60.0, help="sending ends after as many")
+    parser.add_argument("--minutes", type=float, default=60.0, help="seconds after which sending ends")
     parser.add_argument("--window-s", type=float, default=10.0, help="dedup window")
     parser.add_argument("--processes", type=int, default=2, help="of the worker")
     given = parser.parse_args()

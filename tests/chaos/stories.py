@@ -1,4 +1,4 @@
-"""A history, told anew for each message: who sent it, who was given it, and what became of each delivery."""
+"""A history, sorted by message: its sends, its deliveries, and the outcome of each."""
 
 from dataclasses import dataclass, field
 
@@ -13,17 +13,17 @@ NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What the checker needs to know of a topic's policy."""
+    """The part of a topic's policy that the checker uses."""
 
     visibility_ms: int
     max_retries: int
     drops_expired: bool = False
     window_ms: float = NEVER
-    """How long a finished id is known: one that is sent again later may be another message."""
+    """How long a finished id stays known: a later send of the id is another message."""
     groups: tuple[str, ...] = ()
-    """Who reads it; nothing: all groups of the run."""
+    """The groups that read it; empty for all groups of the run."""
     spares: bool = False
-    """Whether its handlers never fail: what is not poison must not die of others' troubles, or of a slow link."""
+    """Whether its handlers never fail: only poison may die, not its neighbours, nor messages on a slow link."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +40,7 @@ class Try:
 
 @dataclass(slots=True, eq=False)
 class Ask:
-    """A cancel, a reschedule, a replay or a purge. `outcome` as told, or failed, or unknown."""
+    """A cancel, a reschedule, a replay or a purge. `outcome`: that of the reply, failed, or unknown."""
 
     what: str
     since: float
@@ -51,7 +51,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a producer's caller was told: the outcome of each message, and the error where there was one."""
+    """The reply to a producer's caller: the outcome of each message, or the error."""
 
     topic: str
     what: str
@@ -60,7 +60,7 @@ class Answer:
     outcomes: frozenset[str]
     error: str
     bad: bool
-    """Whether it was to be refused."""
+    """Whether it must be refused."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,26 +75,26 @@ class Settle:
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One delivery. A lost reply leaves one of which nothing is known but its settling."""
+    """One delivery. After a lost reply only its settling is known."""
 
     taken: Taken
     group: str
     since: float
     until: float
     asked: float
-    """Its lease began not before this, its record was fetched not before `since`."""
+    """Its lease did not begin before this; its record was not fetched before `since`."""
     begun: list[float] = field(default_factory=list)
     ended: list[tuple[float, str]] = field(default_factory=list)
     settles: list[Settle] = field(default_factory=list)
 
     @property
     def order(self) -> tuple[int, int]:
-        """Entries are ordered as their ids are, which are two numbers."""
+        """The order of entries: that of their ids, two numbers each."""
         return entry_place(self.taken.entry)
 
     @property
     def abandoned(self) -> bool:
-        """Whether nobody has settled it, as far as is known: its worker has died with it, or its lease ran out."""
+        """Whether no settling of it is known: its worker has died, or its lease ran out."""
         return all(settle.what == "extend" or settle.outcome in ("stale", "failed", None) for settle in self.settles)
 
     def untouched(self, until: float) -> bool:
@@ -103,13 +103,13 @@ class Delivery:
         return not settled and not any(at < until for at in self.begun)
 
     def tried(self, what: str, *outcomes: str | None) -> bool:
-        """Whether it was settled so, with one of these outcomes."""
+        """Whether a settling of this kind had one of these outcomes."""
         return any(settle.what == what and settle.outcome in outcomes for settle in self.settles)
 
 
 @dataclass(slots=True, eq=False)
 class Story:
-    """All that is known of one message."""
+    """The history of one message."""
 
     topic: str
     id: str
@@ -119,17 +119,17 @@ class Story:
     left: dict[str, str] = field(default_factory=dict)
     """Group -> reason, where it is garbage in the end."""
     found_dead: dict[str, float] = field(default_factory=dict)
-    """Group -> when it was seen to be garbage, first."""
+    """Group -> when it was first seen as garbage."""
     shards: set[str] = field(default_factory=set)
-    """Where in the topic it was seen."""
+    """The shards in which it was seen."""
 
     @property
     def name(self) -> str:
-        """How a violation names it."""
+        """Its name in violations."""
         return f"{self.topic}/{self.id}"
 
     def lives(self, until: float) -> int:
-        """How many lives it may have had by then: an operator's replay gives it all of its attempts anew."""
+        """The number of lives that it may have had by then: each replay gives it all of its attempts again."""
         return 1 + sum(ask.since <= until for ask in self.asked("replay"))
 
     @property
@@ -157,7 +157,7 @@ class Stories:
     faults: list[Fault]
     outages: list[float]
     damages: dict[str, float]
-    """Topic -> until when it was damaged, last."""
+    """Topic -> the end of its last damage."""
     problems: list[Problem]
     answers: list[Answer]
     visits: list[Visit] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Tells the stories of a history."""
+"""Builds the stories of a history."""
 
 from collections.abc import Iterable, Sequence
 
@@ -109,7 +109,7 @@ class _Teller:
                 self.answer(event, topic, ask.what, ask.since, {ask.outcome}, bad=False)
             return
         topic, tries = self.sends[event.op]
-        # A send that broke off has results for the messages that it came to.
+        # A send that broke off has results for the messages that it reached.
         for each, (id, outcome, due_ms) in zip(tries, event.results, strict=False):
             each.until, each.outcome, each.due_ms = event.at, outcome, due_ms
             if each.id is None and id is not None:
@@ -162,7 +162,7 @@ class _Teller:
 
 
 def _answer(told: str) -> str:
-    """That a message is unknown is told apart from an outcome which nobody knows."""
+    """Distinguishes the outcome "unknown message" from an unknown outcome."""
     return "not there" if told == "unknown" else told
 
 

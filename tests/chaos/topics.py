@@ -1,4 +1,4 @@
-"""The topics of a run: their policies, who reads them, and what the checker needs to know of them."""
+"""The topics of a run: their policies, their groups, and the view of the checker on them."""
 
 from collections.abc import Mapping
 
@@ -26,7 +26,7 @@ SHAKY = "shaky"
 """The topic that operators damage."""
 
 RESHARDED = "mail"
-"""The topic that operators reshard. Ids of it are forgotten soon, so that its shards of before are drained in time."""
+"""The topic that operators reshard. Its ids are forgotten soon, so that former shards drain in time."""
 
 PARCELS = "parcels"
 """The topic of big bodies, whose worker is behind a slow link."""
@@ -35,10 +35,10 @@ PILLS = "pills"
 """The topic of messages that kill their workers, and of innocents beside them."""
 
 FOREIGN = "foreign"
-"""The topic into whose keys a neighbour writes what is no message. Nothing in it is judged; it must not hurt others."""
+"""The topic whose keys a neighbour fills with foreign data. It is not judged; it must not hurt others."""
 
 LOADED = {"orders": 60, RESHARDED: 30, SHAKY: 10}
-"""Topics of the load that goes on all the time, and their weights."""
+"""Topics of the steady load, and their weights."""
 
 _GROUPS_OF = dict.fromkeys((PARCELS, PILLS), GROUPS[:1])
 
@@ -71,7 +71,7 @@ def policies_with(window_ms: int) -> dict[str, Policy]:
 
 
 def topics_of(policies: Mapping[str, Policy]) -> dict[str, Topic]:
-    """What the checker needs to know of policies."""
+    """The topics as the checker sees them."""
     return {
         name: Topic(
             policy.visibility_ms,

@@ -1,4 +1,4 @@
-"""What a checker found: per promise how often it was checked, and each violation."""
+"""The findings of a checker: for each promise the number of checks, and each violation."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ class Verdict:
     counts: Counter[str] = field(default_factory=Counter)
 
     def check(self, promise: int, holds: bool, what: str) -> bool:  # noqa: FBT001 - it reads as an assertion
-        """Counts a check; one that does not hold is a violation."""
+        """Counts a check; a check that fails is a violation."""
         self.checked[promise] += 1
         if not holds:
             self.violations.append((promise, what))
@@ -67,7 +67,7 @@ class Verdict:
         shown: Counter[int] = Counter()
         for promise, text in sorted(self.violations, key=lambda violation: violation[0]):
             shown[promise] += 1
-            # The first of each, so that many of one promise do not hide another.
+            # Only the first of each promise, so that they do not hide another.
             if shown[promise] <= _SHOWN:
                 yield f"VIOLATION of promise {promise}: {text}"
         if len(self.violations) > sum(min(count, _SHOWN) for count in shown.values()):

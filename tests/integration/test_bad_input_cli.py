@@ -88,18 +88,19 @@ def test_unknown_settings_in_lisa_toml(commands: Commands, client: redis.Redis, 
     path.write_text("redis_ulr = 'redis://localhost'\n")
     for program, words in COMMANDS:
         message = _fails(commands, program, words, LISA_CONFIG=str(path))
-        assert f"{path}: unknown setting 'redis_ulr'; known: redis_url" in message
+        assert f"{path}: setting must be one of redis_url, " in message
+        assert message.rstrip().endswith("; got 'redis_ulr'")
     assert keys_left(client, prefix) == []
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[manager]\npol_s = 1\n", "setting pol_s"),
-        ("[manager]\npoll_s = 0\n", "setting poll_s 0 is not allowed"),
+        ("[manager]\npol_s = 1\n", "got 'pol_s'"),
+        ("[manager]\npoll_s = 0\n", "setting poll_s must be at least 0.01; got 0"),
         ("manager = 1\n", "must be a table"),
         ("= 1\n", "lisa.toml"),
-        ("timeout_s = 'long'\n", "setting timeout_s 'long' is not allowed"),
+        ("timeout_s = 'long'\n", "setting timeout_s must be a valid number; got 'long'"),
     ],
 )
 def test_bad_lisa_toml(commands: Commands, tmp_path: Path, content: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""A topic for each test, and an ear for wakes."""
+"""A topic for each test, and its wakes."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,21 +12,21 @@ from support.queue import Queue
 
 @pytest.fixture
 def queue(redis_url: str, prefix: str) -> Iterator[Queue]:
-    """A topic of the test's own, and the time in its hands."""
+    """A topic of the test's own; the test sets its clock."""
     with Connection(redis_url) as connection:
         yield Queue(connection, ShardKeys(prefix, "orders"))
 
 
 @pytest.fixture
 def wakes(client: redis.Redis, prefix: str) -> Iterator[Callable[[], list[str]]]:
-    """Call it to hear what was published since the last call."""
+    """Returns the wakes since the last call."""
     channel = wake_channel(prefix)
     with client.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call]
         pubsub.subscribe(channel)
         pubsub.get_message(timeout=5)
 
         def heard() -> list[str]:
-            # What was published before this mark has arrived before it.
+            # Earlier messages arrive before this mark.
             client.publish(channel, "mark")
             said: list[str] = []
             while True:

@@ -10,19 +10,19 @@ from support.tls import Certificates, Ping, tls_server
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Those that everybody trusts here."""
+    """Certificates of the trusted authority."""
     return Certificates.of(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="session")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Those of an authority that nobody knows."""
+    """Certificates of an unknown authority."""
     return Certificates.of(tmp_path_factory.mktemp("foreign"))
 
 
 @pytest.fixture(scope="session")
 def tls_url(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[str]:
-    """A server that speaks TLS and takes anybody."""
+    """A server that speaks TLS and accepts all clients."""
     directory = tmp_path_factory.mktemp("tls-server")
     with tls_server(directory, certificates, mutual=False) as url:
         yield url
@@ -30,7 +30,7 @@ def tls_url(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
 
 @pytest.fixture(scope="session")
 def mutual_url(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[str]:
-    """A server that speaks TLS and wants a certificate of its clients."""
+    """A server that speaks TLS and demands a certificate of its clients."""
     directory = tmp_path_factory.mktemp("mutual-server")
     with tls_server(directory, certificates, mutual=True) as url:
         yield url

@@ -35,7 +35,10 @@ BAD_OPTIONS = {
     "no topic": ({"topic": None}, "columns must be names that include topic, as the option topic is not given"),
     "bad topic": ({"topic": "a/b"}, "topic must be 1 to 128 letters.*; got 'a/b'"),
     "bad prefix": ({"prefix": "{a}"}, "option prefix .*'{a}'"),
-    "bad url": ({"url": "http://u:hunter2@x"}, r"redis_url must be redis.*; got 'http://u:\*\*\*@x'"),
+    "bad url": (
+        {"url": "http://u:hunter2@x"},
+        r"redis_url must be a URL that begins with redis.*; got 'http://u:\*\*\*@x'",
+    ),
     "bad place": ({"badRows": "a b"}, "badRows must be 1 to 128 letters.*; got 'a b'"),
     "bad confirm": ({"confirmReplicas": -1}, "option confirmReplicas must be .* 0; got '-1'"),
 }

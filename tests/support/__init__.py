@@ -1,4 +1,4 @@
-"""What the tests stand on: real servers, waiting without sleeping, and a look at the keys left."""
+"""The base of the tests: real servers, waiting for conditions, and a list of the keys left."""
 
 from support.keys import keys_left, remove_keys
 from support.server import Server, count_calls

@@ -1,7 +1,7 @@
-"""How long a server is kept by one command, whatever is stored: every script and command over a topic's whole life.
+"""Measures how long one command keeps the server busy: every script and command over a topic's whole life.
 
-A topic is filled, and taken through all that can happen to its messages; after each step the server's SLOWLOG tells its
-longest command. Few large messages, many groups or a long stream must not make that long.
+A topic is filled, and its messages pass through all states; after each step the server's SLOWLOG shows its longest
+command. Large messages, many groups or a long stream must not make it long.
 """
 
 import time
@@ -39,7 +39,7 @@ _CALL_BYTES = 2 * 1024 * 1024
 
 
 class Timed(Connection):
-    """A connection that knows the most of the server's processor time that one round trip took."""
+    """A connection that keeps the most processor time of the server that one round trip took."""
 
     def __init__(self, url: str, pid: int) -> None:
         super().__init__(url, timeout_s=60)
@@ -51,7 +51,7 @@ class Timed(Connection):
         return time.clock_gettime(self._clock) * 1000
 
     def execute_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """As it is, with an eye on the time."""
+        """Executes, and measures the time."""
         before = self._busy_ms()
         results = super().execute_each(calls)
         self.longest_ms = max(self.longest_ms, self._busy_ms() - before)
@@ -70,11 +70,11 @@ class Blocks:
     connection: Timed
     longest: dict[str, float] = field(default_factory=dict)
     commands: dict[str, str] = field(default_factory=dict)
-    """What it was."""
+    """Step → its longest command."""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Has the server note what takes long, and leaves it as it was."""
+        """Has the server log slow commands, and restores its settings at the end."""
         before: dict[str, str] = self.client.config_get("slowlog-*")  # type: ignore[assignment]
         self.client.config_set("slowlog-log-slower-than", _SLOW_US)
         self.client.config_set("slowlog-max-len", 10_000)
@@ -87,7 +87,7 @@ class Blocks:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """One step; what it does is measured."""
+        """Measures one step."""
         self.client.slowlog_reset()
         self.connection.longest_ms = 0.0
         yield
@@ -109,12 +109,12 @@ class Blocks:
 
 @dataclass
 class Life:
-    """A topic whose messages are taken through everything. Its clock is the test's, see `support.queue`."""
+    """A topic whose messages pass through all states. The test sets its clock, see `support.queue`."""
 
     blocks: Blocks
     queue: Queue
     groups: Sequence[str]
-    """Two at least: they get all messages."""
+    """At least two groups: they get all messages."""
     messages: int
     body: bytes
 
@@ -126,7 +126,7 @@ class Life:
         self.queue.join(*self.groups)
 
     def live(self) -> None:
-        """All of it; the topic is dropped at the end."""
+        """All steps; the last one drops the topic."""
         for part in (self._wait, self._deliver, self._cancel_deliveries, self._fail, self._bury, self._expire):
             part()
             self._clear()
@@ -189,7 +189,7 @@ class Life:
         return call
 
     def _clear(self) -> None:
-        """Ends what is left, so that the next part begins with nothing."""
+        """Ends all messages, so that the next part begins with an empty topic."""
         ready = self.keys.of("ready")
         for group in self.groups:
             self.client.xgroup_setid(ready, group, "$")
@@ -202,7 +202,7 @@ class Life:
                 pass
 
     def _wait(self) -> None:
-        """Messages that wait are put off, and cancelled; those that are ready likewise."""
+        """Waiting messages are rescheduled and cancelled; then ready ones."""
         self._put(self.ids)
         self._each("reschedule, waiting", self._reschedule, self.ids)
         self._each("cancel, waiting", self._cancel, self.ids)
@@ -287,7 +287,7 @@ class Life:
 
 
 def look(blocks: Blocks, queue: Queue, ids: Sequence[str]) -> None:
-    """What operators look at: status, groups, an audit, messages one by one and page by page."""
+    """The queries of operators: status, groups, an audit, messages one by one and page by page."""
     connection, keys = queue.connection, queue.keys
     with blocks.step("status"):
         connection.run(read_status(keys.prefix, keys.topic))

@@ -21,14 +21,14 @@ __all__ = ["Cluster", "cluster", "spread"]
 _CONFIG = {
     "cluster-enabled": "yes",
     "cluster-node-timeout": "1000",
-    "cluster-replica-validity-factor": "0",  # a replica stands for election however long its master was not heard of
+    "cluster-replica-validity-factor": "0",  # a replica may stand for election however long its master has been silent
     "repl-diskless-sync-delay": "0",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """All its processes, to kill and freeze."""
+    """Its processes, to kill and freeze."""
 
     nodes: list[Server]
 
@@ -53,11 +53,11 @@ class Cluster:
         return [node for node in self.nodes if node.port in ports]
 
     def ranges(self, asked: Server) -> list[tuple[int, int, int]]:
-        """First slot, last slot and the port of who serves them, as one of the nodes has it."""
+        """Triples of first slot, last slot and the port of their master, as one of the nodes has it."""
         return [(low, high, master[1]) for low, high, master, *_ in _ask(asked, "CLUSTER SLOTS")]
 
     def count_waiting(self) -> int:
-        """How many clients wait for something to come."""
+        """The number of clients in a blocking command."""
         return self._sum(lambda client: client.info("clients")["blocked_clients"])
 
     def count_calls(self, command: str) -> int:
@@ -76,7 +76,7 @@ class Cluster:
         return total
 
     def begin_to_move(self, key: str, target: Server | None = None) -> tuple[Server, Server]:
-        """Has the slot of a key move, and moves no keys. Result: from where, and where to."""
+        """Begins to move the slot of a key, and moves no keys. Result: its old and new nodes."""
         source = self.master_of(key)
         target = target or self._other_than(source)
         slot = _slot(key)
@@ -90,13 +90,13 @@ class Cluster:
             _ask(source, "MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *found)
 
     def end_move(self, key: str, source: Server, target: Server) -> None:
-        """Gives a slot to where its keys are."""
+        """Gives a slot to the node that has its keys."""
         others = [node for node in self.masters() if node not in (source, target)]
         for node in (target, source, *others):
             _ask(node, "CLUSTER SETSLOT", _slot(key), "NODE", _ask(target, "CLUSTER MYID"))
 
     def move_at_once(self, key: str, target: Server | None = None) -> Server:
-        """Has a server move a slot by itself, as Valkey does since version 9. Result: where it was."""
+        """Has a server move a slot by itself, as Valkey 9 can. Result: the former node."""
         source = self.master_of(key)
         target = target or self._other_than(source)
         slot = _slot(key)
@@ -124,7 +124,7 @@ class Cluster:
         wait_until(partial(_follows, replica), 30, what="the replica")
 
     def wait_for_another_master(self, key: str, than: Server) -> Server:
-        """Waits until all other nodes agree on another master for a key, and on that all is well; returns it."""
+        """Waits until all other nodes agree on another master for a key and report a healthy Cluster; returns it."""
         others = [node for node in self.nodes if node is not than]
 
         def agreed() -> bool:
@@ -188,7 +188,7 @@ def _knows(node: Server, count: int) -> bool:
 
 
 def _tells_of(node: Server, count: int) -> bool:
-    """Whether a node tells clients of so many nodes."""
+    """Whether a node lists so many nodes to clients."""
     return len({member[1] for _, _, *members in _ask(node, "CLUSTER SLOTS") for member in members}) == count
 
 

@@ -23,12 +23,12 @@ class Ran:
 
     @property
     def document(self) -> Any:
-        """What it printed, as JSON."""
+        """Its output, as JSON."""
         return json.loads(self.out)
 
     @property
     def rows(self) -> list[list[str]]:
-        """What it printed, as words of lines."""
+        """Its output: the words of each line."""
         return [line.split() for line in self.out.splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""The demo, as a stranger runs it, without a terminal and in less time."""
+"""Runs the demo as a user does, without a terminal and in less time."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def play(environment: Mapping[str, str], *options: str) -> str:
-    """Plays a day in eight seconds. Result: what the demo has printed."""
+    """Plays a day in eight seconds. Result: the output of the demo."""
     command = [sys.executable, "-m", "demo", "--seconds", "8", *options]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -21,7 +21,7 @@ def play(environment: Mapping[str, str], *options: str) -> str:
 
 
 def assert_balanced(output: str) -> None:
-    """Makes sure that the ledger balances, and has something to balance."""
+    """Makes sure that the ledger balances and is not empty."""
     found = re.search(r"sent +(\d+) = (\d+) acked \+ (\d+) cancelled \+ (\d+) garbage; (\d+) were resch", output)
     assert found, output
     sent, acked, cancelled, garbage, _ = map(int, found.groups())

@@ -49,14 +49,14 @@ class Page:
         self._background: list[subprocess.Popen[bytes]] = []
 
     def run(self) -> int:
-        """Runs the page; raises AssertionError where it prints something else. Says how many examples there were."""
+        """Runs the page; raises AssertionError when it prints something else. Result: the number of examples."""
         try:
             return self._run(list(self._blocks()))
         finally:
             for process in self._background:
                 process.send_signal(signal.SIGTERM)
             codes = [process.wait(30) for process in self._background]
-            # One that was told to end before it was ready for that has ended all the same.
+            # A program that got SIGTERM before it handled signals has ended as well.
             assert set(codes) <= {0, -signal.SIGTERM}, f"{self._path.name}: {codes}\n{self._output()}"
 
     def _run(self, blocks: list[_Block]) -> int:
@@ -152,7 +152,7 @@ def run_page(path: Path, directory: Path, server: Server, *, section: str = "") 
     """
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     settings = {**os.environ, "PATH": programs, "LISA_REDIS_URL": server.url, "LISA_LOG_LEVEL": "warning"}
-    # The pages say where a server is by default; here it is elsewhere.
+    # The pages use the default URL; the server of the test has another.
     copy = directory / path.name
     text = _section(path.read_text("utf-8"), section)
     copy.write_text(text.replace("redis://localhost:6379", server.url), "utf-8")

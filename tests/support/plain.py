@@ -1,4 +1,4 @@
-"""A plain client of whatever server a URL names, to look at keys behind Lisa's back."""
+"""A plain client for any URL, to read keys without Lisa."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,16 +15,16 @@ from lisa_common.tls import NO_TLS
 __all__ = ["node_of", "plain_client", "plain_url"]
 
 _OF_ALL = {"script_flush", "config_set", "scan_iter", "ping", "close"}
-"""What every node of a Cluster is asked."""
+"""Methods for every node of a Cluster."""
 _OF_ANY = {"publish", "time"}
 _OF_SUMS = {"info", "pubsub_numsub"}
 _OF_MANY_KEYS = {"exists", "delete", "unlink"}
 _AFTER = {"execute_command": 1, "eval": 2}
-"""Where the first key comes after what else."""
+"""Method → the position of the first key in its arguments."""
 
 
 def plain_url(url: str) -> str:
-    """Where a plain client finds the server of a URL: of a service its master of the moment, of a Cluster one node."""
+    """The URL for a plain client: for a service that of its current master, for a Cluster that of one node."""
     address = read_url(url, NO_TLS)
     if address.nodes:
         return "redis://{}:{}".format(*address.nodes[0])
@@ -51,15 +51,15 @@ def plain_client(url: str) -> Iterator["redis.Redis"]:
 class _Nodes:
     """The client of a Cluster as that of one server: a command goes to the node that has its first key.
 
-    redis-py's own treats commands without keys, or with keys of several slots, in many ways; tests want one.
+    redis-py's own treats commands without keys, or with keys of several slots, in many ways; tests need one.
     """
 
     def __init__(self, first: "redis.Redis") -> None:
         first.response_callbacks.clear()
-        told: Any = first.execute_command("CLUSTER", "SLOTS")  # type: ignore[no-untyped-call]
-        masters = {port for _, _, (_, port, *_), *_ in told}
+        slots: Any = first.execute_command("CLUSTER", "SLOTS")  # type: ignore[no-untyped-call]
+        masters = {port for _, _, (_, port, *_), *_ in slots}
         self._clients = {port: redis.Redis(port=port, protocol=2, socket_timeout=10) for port in sorted(masters)}
-        self._ranges = [(low, high, self._clients[node[1]]) for low, high, node, *_ in told]
+        self._ranges = [(low, high, self._clients[node[1]]) for low, high, node, *_ in slots]
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args, **options: self._do(name, args, options)
@@ -68,8 +68,8 @@ class _Nodes:
         if name in _OF_MANY_KEYS:
             return sum(getattr(self.of(key), name)(key, **options) for key in args)
         if name in _OF_ALL:
-            found = [getattr(client, name)(*args, **options) for client in self._clients.values()]
-            return chain(*found) if name == "scan_iter" else found[0]
+            replies = [getattr(client, name)(*args, **options) for client in self._clients.values()]
+            return chain(*replies) if name == "scan_iter" else replies[0]
         if name in _OF_SUMS:
             return _sum([getattr(client, name)(*args) for client in self._clients.values()])
         keyless = name in _OF_ANY or (name == "execute_command" and len(args) == 1)
@@ -83,16 +83,16 @@ class _Nodes:
 
 
 def node_of(client: "redis.Redis", key: str) -> "redis.Redis":
-    """The client of the node that has a key, for what names none: the same client where there is one server."""
+    """The client of the node that has a key, for commands that name none; with one server, the same client."""
     return client.of(key) if isinstance(client, _Nodes) else client
 
 
-def _sum(told: list[Any]) -> Any:
-    """What nodes tell of themselves, added up: numbers, in whatever they are wrapped."""
-    first = told[0]
+def _sum(replies: list[Any]) -> Any:
+    """The sum of the replies of all nodes: numbers, also inside dicts and lists."""
+    first = replies[0]
     if isinstance(first, dict):
-        names = dict.fromkeys(name for one in told for name in one)
-        return {name: _sum([one[name] for one in told if name in one]) for name in names}
+        names = dict.fromkeys(name for reply in replies for name in reply)
+        return {name: _sum([reply[name] for reply in replies if name in reply]) for name in names}
     if isinstance(first, list | tuple):
-        return type(first)(_sum(list(same)) for same in zip(*told, strict=True))
-    return sum(told) if isinstance(first, int | float) else first
+        return type(first)(_sum(list(same)) for same in zip(*replies, strict=True))
+    return sum(replies) if isinstance(first, int | float) else first

@@ -30,7 +30,7 @@ class Handling:
 
 
 class Journal:
-    """What all workers have begun and ended, in order."""
+    """The handlings of all workers, in order."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,12 +48,12 @@ class Journal:
         return [line for line in self.lines() if line.what == "begun"]
 
     def ended(self) -> Counter[str]:
-        """How often a handler of each message came to its end."""
+        """Message id → how often its handler ended."""
         self._read_on()
         return Counter(self._ended)
 
     def _read_on(self) -> None:
-        """Reads what is new only, as tests that wait for something look a hundred times a second."""
+        """Reads only new lines, as tests that wait call it a hundred times a second."""
         with self.path.open("rb") as file:
             file.seek(self._size)
             for line in file:
@@ -66,7 +66,7 @@ class Journal:
 
 
 class Process:
-    """A program that runs."""
+    """A running program."""
 
     def __init__(self, command: Sequence[str], environment: dict[str, str], log: Path) -> None:
         self._log = log
@@ -85,11 +85,11 @@ class Process:
 
     @property
     def log(self) -> str:
-        """What it has said so far."""
+        """Its log so far."""
         return self._log.read_text("utf-8")
 
     def wait_for(self, text: str) -> None:
-        """Waits until it has said something."""
+        """Waits until its log has a text."""
         wait_until(lambda: text in self.log or not self.runs, 20, what=f"{text!r} in {self._log.name}")
         assert text in self.log, self.log
 
@@ -127,7 +127,7 @@ class Process:
 
 
 class Programs:
-    """Starts programs on one server and prefix, and sees to it that none is left."""
+    """Starts programs on one server and prefix, and ends those that still run."""
 
     def __init__(self, url: str, prefix: str, directory: Path, topics: Sequence[str] = ("orders",)) -> None:
         self._directory = directory
@@ -158,7 +158,7 @@ class Programs:
         return started
 
     def close(self) -> None:
-        """Makes sure that nothing runs any more, and that no program has met what it did not expect."""
+        """Ends all programs, and makes sure that none has logged a traceback."""
         for process in self._started:
             if process.runs:
                 process.kill()

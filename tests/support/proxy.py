@@ -11,7 +11,7 @@ __all__ = ["Proxy"]
 
 _CHUNK = 65_536
 _SLOW_CHUNK = 8_192
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once, without a farewell
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once, by a reset
 _DRIP = 512
 _DRIP_S = 0.002
 
@@ -33,7 +33,7 @@ class _Link:
 
 
 class Proxy:
-    """Passes everything on, until it is told otherwise. To be used in one event loop."""
+    """Passes everything on, unless a fault is set. For one event loop."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -44,11 +44,11 @@ class Proxy:
         self.lost = 0
         """Replies that were lost so far."""
         self.delay_s = 0.0
-        """How long each piece is on its way."""
+        """The delay of each piece, in seconds."""
         self.bytes_per_s = 0.0
-        """How many bytes of replies pass in a second, over all connections; 0: as many as come."""
+        """Limit of bytes of replies per second, over all connections; 0 for none."""
         self._free_at = 0.0
-        """When the bytes that passed so far have had their time, by the time of the event loop."""
+        """When the bytes so far have used up their time, by the clock of the event loop."""
         self.trickles = False
         """Whether pieces arrive in drops."""
         self.silent = False
@@ -70,20 +70,20 @@ class Proxy:
             link.losing = True
 
     def lead_to(self, port: int) -> None:
-        """Connects whoever comes from now on to another server."""
+        """Connects new clients to another server from now on."""
         self._port = port
 
     def reset(self) -> None:
-        """Resets every connection that there is."""
+        """Resets every connection."""
         for link in tuple(self._links):
             for end in (link.client, link.server):
-                # One that is closed already needs no reset.
+                # A closed connection needs no reset.
                 with suppress(OSError):
                     end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 end.transport.abort()
 
     def strand(self) -> None:
-        """Leaves every connection that there is half-open: no end hears of the other any more, nor that it is gone."""
+        """Leaves every connection half-open: neither end gets data any more, or learns of a close."""
         for link in self._links:
             link.dead = True
 

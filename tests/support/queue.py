@@ -1,8 +1,8 @@
-"""One topic in the hands of a test: every script as a verb, a clock that the test turns, and a look at all keys.
+"""One topic under the control of a test: every script as a verb, a clock that the test sets, and all keys to read.
 
 The clock starts in 2001. Scripts take its time as `now_ms`; only leases are measured by the server's own clock, which
-is why every read sets them to the test's time. That works for times in the server's past, and needs no sleeping. Entry
-ids are of the server's clock, too: what is sent in its future is taken for younger than its own entries.
+is why every read sets them to the test's time. That works for times in the server's past, without sleeping. Entry
+ids have the server's clock, too: a message sent in its future counts as younger than its own entries.
 """
 
 from collections.abc import Sequence
@@ -102,7 +102,7 @@ class Queue:
         self.now_ms += ms
 
     def catch_up(self) -> None:
-        """Sets the clock to the server's: what is sent from here on is younger than every entry there is."""
+        """Sets the clock to the server's: later messages are younger than every entry."""
         before: int = self._do(consuming.server_time())
         while self.now_ms <= before:
             self.now_ms = self._do(consuming.server_time())
@@ -185,14 +185,14 @@ class Queue:
     def nack(
         self, *deliveries: Delivery, error: str = "", delay_ms: int | None = None, rejected: bool = False
     ) -> list[tuple[NackOutcome, int | None]]:
-        """Gives deliveries of one group up, all in the same way."""
+        """Nacks deliveries of one group, all in the same way."""
         nacks = [Nack(delivery.entry, error, delay_ms, rejected) for delivery in deliveries]
         call = consuming.nack(self.keys, deliveries[0].group, nacks, self.policy, now_ms=self.now_ms)
         outcomes: list[tuple[NackOutcome, int | None]] = self._do(call)
         return outcomes
 
     def release(self, *deliveries: Delivery) -> int:
-        """Gives deliveries of one group back. Result: how many."""
+        """Releases deliveries of one group. Result: their number."""
         entries = [delivery.entry for delivery in deliveries]
         released: int = self._do(consuming.release(self.keys, deliveries[0].group, entries, now_ms=self.now_ms))
         return released
@@ -264,7 +264,7 @@ class Queue:
     # The tester
 
     def destroy(self, group: str) -> None:
-        """Destroys a group and nothing else, as an operator's hand does, or a `group drop` that broke off."""
+        """Destroys a group and nothing else, as XGROUP DESTROY by hand or an interrupted `group drop` does."""
         self._do(command("XGROUP", "DESTROY", self.keys.of("ready"), group))
 
     def contents(self) -> Contents:
@@ -297,7 +297,7 @@ class Queue:
         )
 
     def failure(self, copy: str) -> Failure:
-        """What is known of a copy's last failure; there must be something."""
+        """The last failure of a copy; there must be one."""
         failure = self.contents().failures[copy]
         assert failure is not None
         return failure

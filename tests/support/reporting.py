@@ -1,6 +1,6 @@
 """Nothing is skipped in silence: the last lines of a run name what did not run, and why.
 
-With `LISA_TEST_ALL=1` a skipped test fails the run; that is for machines which have everything.
+With `LISA_TEST_ALL=1` a skipped test fails the run; set it on machines that have everything.
 """
 
 import os
@@ -29,14 +29,14 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 
 def pytest_testnodedown(node: Any) -> None:
-    """Take over what a process that ran a share of the tests has counted."""
+    """Take over the count of a process that ran a share of the tests."""
     global _left_out  # noqa: PLW0603
     _left_out = max(_left_out, getattr(node, "workeroutput", {}).get(_LEFT_OUT, 0))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show lone surrogates as escapes in what a test has logged: no process could hand them to another."""
+    """Show lone surrogates in the logs of a test as escapes: no process could send them to another."""
     report = yield
     report.sections = [(title, text.encode("utf-8", "backslashreplace").decode()) for title, text in report.sections]
     return report

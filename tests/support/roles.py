@@ -1,4 +1,4 @@
-"""A topic worked on by ACL users, each call by the user of its role; and a look at what they do, and what they may."""
+"""A topic used by ACL users, each call by the user of its role; and a watch on their commands and rights."""
 
 import re
 import threading
@@ -41,12 +41,12 @@ def is_old(admin: Connection) -> bool:
 
 
 def user_url(server: Server, role: RoleName, prefix: str) -> str:
-    """Where the user of a role connects to."""
+    """The URL for the user of a role."""
     return f"redis://{prefix}-{role}:{PASSWORD}@127.0.0.1:{server.port}"
 
 
 def make_users(admin: Connection, prefix: str) -> None:
-    """Makes the users that `lisa-manager acl` tells of."""
+    """Creates the users that `lisa-manager acl` prints."""
     for role in RoleName:
         topics = ["*"] if role is RoleName.MANAGER else [OURS]
         made = rules(role, prefix, topics, before_7_2=is_old(admin))
@@ -54,7 +54,7 @@ def make_users(admin: Connection, prefix: str) -> None:
 
 
 class Roles:
-    """Takes the place of a connection: each call is made by the user whose work it is."""
+    """Stands in for a connection: each call is made by the user whose work it is."""
 
     def __init__(self, server: Server, prefix: str) -> None:
         self._admin = Connection(server.url, name="admin")
@@ -82,7 +82,7 @@ class Roles:
 
 
 Deed = tuple[RoleName, str, str]
-"""Who did what to which key; see `key_name`."""
+"""A command of a user on a key; see `key_name`."""
 
 _CONTAINERS = {"client", "cluster", "script", "xinfo", "xgroup"}
 _NAMES = {
@@ -132,7 +132,7 @@ class _Watcher:
 
 @contextmanager
 def watched(server: Server, prefix: str) -> Iterator[set[Deed]]:
-    """Watches what users do to the keys of our topic; all of it is there when the block has ended."""
+    """Watches the commands of users on the keys of our topic; all are known when the block has ended."""
     watcher = _Watcher(prefix)
     with server.client() as client, client.monitor() as monitor:
 
@@ -196,7 +196,7 @@ def _probes_of(info: list[Any], keys: list[str]) -> Iterator[Probe]:
             yield from _probes_of(subcommand, keys)
         return
     if b"no_auth" in flags:
-        return  # nobody can be kept from AUTH
+        return  # no rule can forbid AUTH
     words = name.split("|")
     if template := _MOVABLE.get(name):
         yield from (Probe(name, key, [name, *template(key)]) for key in keys)

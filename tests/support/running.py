@@ -1,4 +1,4 @@
-"""Managers and workers that run in the test's own event loop, and end with it."""
+"""Runs managers and workers in the event loop of the test."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,7 +14,7 @@ __all__ = ["Handled", "hang", "managed", "new_worker", "working"]
 
 @asynccontextmanager
 async def managed(url: str, prefix: str, **settings: Any) -> AsyncIterator[Manager]:
-    """Runs a manager which keeps house often."""
+    """Runs a manager with short intervals."""
     hasty = {"discover_s": 0.2, "housekeeping_s": 0.05, "poll_s": 0.2, "quiet_poll_s": 0.5}
     manager = Manager(ManagerSettings(redis_url=url, prefix=prefix, **(hasty | settings)))
     async with _running(manager.run, manager.stop):
@@ -22,7 +22,7 @@ async def managed(url: str, prefix: str, **settings: Any) -> AsyncIterator[Manag
 
 
 def new_worker(url: str, prefix: str, group: str = "billing", **settings: Any) -> Worker:
-    """Makes a worker which hears of a stop soon."""
+    """Makes a worker that stops quickly."""
     given = ConsumerSettings(redis_url=url, prefix=prefix, **({"block_s": 0.1, "drain_s": 5} | settings))
     return Worker(group, settings=given)
 
@@ -48,7 +48,7 @@ async def _running(run: Callable[[], Awaitable[None]], stop: Callable[[], None])
 
 
 class Handled(list[Delivery]):
-    """The deliveries that a handler was called with, in order."""
+    """The deliveries of a handler, in order."""
 
     @property
     def ids(self) -> list[str]:
@@ -57,7 +57,7 @@ class Handled(list[Delivery]):
 
 
 def hang(worker: Worker, topic: str, gate: asyncio.Event, *, concurrency: int | None = None) -> Handled:
-    """Has a worker handle a topic by waiting at a gate. Result: the deliveries that have begun to."""
+    """Has the handler of a topic wait at a gate. Result: the deliveries that wait there."""
     begun = Handled()
 
     @worker.on(topic, concurrency=concurrency)

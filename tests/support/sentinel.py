@@ -18,7 +18,7 @@ SERVICE = "lisa-master"
 
 
 class Sentinel(Server):
-    """A sentinel: it keeps what it knows in its file of settings."""
+    """A sentinel: it keeps its state in its file of settings."""
 
     def __init__(self, binary: Path, directory: Path, settings: list[str], config: Mapping[str, str]) -> None:
         super().__init__(binary, directory, config=config)
@@ -33,7 +33,7 @@ class Sentinel(Server):
 
 @dataclass(frozen=True, slots=True)
 class SentinelGroup:
-    """All its processes, to kill and freeze."""
+    """Its processes, to kill and freeze."""
 
     servers: list[Server]
     sentinels: list[Server]
@@ -50,12 +50,12 @@ class SentinelGroup:
 
     @property
     def master(self) -> Server:
-        """The server that most sentinels take for the master."""
+        """The master by the majority of sentinels."""
         told = [port for sentinel in self.sentinels if (port := self._master_by(sentinel))]
         return next(server for server in self.servers if server.port == max(told, key=told.count))
 
     def state(self, sentinel: Server) -> dict[str, Any]:
-        """What a sentinel tells of the service."""
+        """The facts that a sentinel has about the service."""
         with sentinel.client() as client:
             state: dict[str, Any] = client.sentinel_master(SERVICE)
             return state

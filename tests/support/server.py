@@ -21,8 +21,8 @@ _LOG_TAIL = 2000
 class Server:
     """One server process on one port of the loopback interface, with one data directory.
 
-    Port and directory stay the same over restarts, so that clients find it again and data
-    which was persisted comes back. Nothing is persisted unless `config` says so, for example
+    Port and directory stay the same over restarts, so that clients find it again and
+    persisted data comes back. Nothing is persisted unless `config` says so, for example
     `{"appendonly": "yes"}`; its names are those of redis.conf. `environment` adds to ours.
     """
 
@@ -83,7 +83,7 @@ class Server:
         self.start()
 
     def freeze(self) -> None:
-        """Stop answering without closing a connection, as a server that hangs (SIGSTOP)."""
+        """Stop answering without closing a connection, as a hung server does (SIGSTOP)."""
         self._running().send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -92,7 +92,7 @@ class Server:
 
     def fill_disk(self) -> None:
         """Let no file of the server grow any more (RLIMIT_FSIZE), as on a full disk: Redis answers MISCONF."""
-        # Its log is no matter; the file that it appends to is larger than nothing.
+        # The limit stops its log, too, which does not matter; the append-only file is larger than the limit.
         resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
 
     def free_disk(self) -> None:
@@ -141,7 +141,7 @@ class Server:
     def _end(self, how: signal.Signals) -> None:
         process = self._running()
         process.send_signal(how)
-        process.send_signal(signal.SIGCONT)  # a frozen process ends only when it goes on
+        process.send_signal(signal.SIGCONT)  # a frozen process ends only after SIGCONT
         process.wait(timeout=20)
         self._process = None
 

@@ -1,4 +1,4 @@
-"""A Spark session of the tests' own, and one topic that it writes and reads."""
+"""A Spark session for the tests, and one topic that it writes and reads."""
 
 import os
 import sys
@@ -17,19 +17,23 @@ from lisa_common.model.keys import ShardKeys
 
 __all__ = ["LONG", "SparkTopic", "spark_session"]
 
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""A session of a minute does not get back what it costs to optimize its code."""
+
 LONG = int(os.environ.get("LISA_TEST_LONG") or 1)
 """How many times the usual number of rows."""
 
 
 @contextmanager
 def spark_session(directory: Path, **config: str) -> Iterator[SparkSession]:
-    """Spark on two threads, where a task may fail once; what it leaves behind goes into the directory."""
+    """Spark on two threads, where a task may fail once; its files go into the directory."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2,2]").appName("lisa-tests")
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.local.dir": str(directory / "local"),
@@ -38,7 +42,7 @@ def spark_session(directory: Path, **config: str) -> Iterator[SparkSession]:
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
-    # The working directory of Spark is the one that it is started in.
+    # Spark keeps the working directory in which it is started.
     with chdir(directory), _stderr_into(directory / "driver.log"):
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -48,7 +52,7 @@ def spark_session(directory: Path, **config: str) -> Iterator[SparkSession]:
 
 @contextmanager
 def _stderr_into(path: Path) -> Iterator[None]:
-    """What is started meanwhile says there what it has to say."""
+    """Programs started in the block write their standard error into a file."""
     kept = os.dup(2)
     with path.open("ab") as file:
         os.dup2(file.fileno(), 2)
@@ -68,7 +72,7 @@ class SparkTopic:
     log: Path
 
     def told(self) -> list[str]:
-        """What the sink has told of this topic so far, one line for each batch."""
+        """The log lines of the sink for this topic so far, one for each batch."""
         lines = self.log.read_text("utf-8").splitlines()
         return [line for line in lines if f" to {self.keys.topic}: " in line]
 

@@ -25,7 +25,7 @@ class Stepped:
         self._go(None)
 
     def step(self) -> bool:
-        """Makes one round trip, or none where the flow is done. Says whether it is not done."""
+        """Makes one round trip, or none if the flow is done. Result: whether it goes on."""
         if not self.done:
             calls = self._asked
             one = isinstance(calls, Call)
@@ -46,7 +46,7 @@ class Stepped:
 
 
 def interleavings(first: int, second: int) -> Iterator[tuple[bool, ...]]:
-    """Orders of so many steps of two flows, each broken off once by the other; True: a step of the first."""
+    """Orders of so many steps of two flows, each interrupted once by the other; True: a step of the first."""
     for i, j in product(range(first + 1), range(second + 1)):
         yield (True,) * i + (False,) * j + (True,) * (first - i) + (False,) * (second - j)
         yield (False,) * j + (True,) * i + (False,) * (second - j) + (True,) * (first - i)

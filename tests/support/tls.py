@@ -87,7 +87,7 @@ def self_signed(directory: Path, name: str) -> tuple[Path, Path]:
 
 @contextmanager
 def serving_tls(cert: Path, newest: ssl.TLSVersion = ssl.TLSVersion.MAXIMUM_SUPPORTED) -> Iterator[int]:
-    """Shake hands with clients, and no more; gives the port."""
+    """Shake hands with clients, and no more. Result: the port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of versions that are old
@@ -145,7 +145,7 @@ class Ping:
     kind: str
 
     async def __call__(self, url: str, tls: Tls, *, patience_s: float = 60) -> bytes:
-        """Return the answer, or raise what became of it."""
+        """Return the answer, or raise the error."""
         asynchronous = self.kind == "asyncio"
         connection: Any = AsyncConnection(url, tls=tls) if asynchronous else InThread(Connection(url, tls=tls))
         try:

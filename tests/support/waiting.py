@@ -37,7 +37,7 @@ async def wait_until_async(predicate: Callable[[], _T | Awaitable[_T]], timeout:
 
 
 def idle(seconds: float) -> None:
-    """Let time pass, where that is what the test is about."""
+    """Let time pass, for tests of what happens meanwhile."""
     end = time.monotonic() + seconds
     wait_until(lambda: time.monotonic() > end, seconds + 10)
 

@@ -27,7 +27,7 @@ def group(tmp_path: Path) -> Iterator[SentinelGroup]:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelGroup]:
-    """A group whose servers and sentinels want passwords; it is not to be broken."""
+    """A group whose servers and sentinels demand passwords; tests must not break it."""
     directory = tmp_path_factory.mktemp("guarded")
     with sentinel_group(own_binary(), directory, password=PASSWORD, sentinel_password=SENTINEL_PASSWORD) as running:
         yield running
@@ -41,7 +41,7 @@ def ping(request: pytest.FixtureRequest) -> Ping:
 
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three masters, which are not to be broken."""
+    """Three masters; tests must not break them."""
     with cluster(own_binary(), tmp_path_factory.mktemp("cluster")) as running:
         yield running
 

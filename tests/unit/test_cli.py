@@ -20,9 +20,9 @@ from lisa_common.cli import (
     with_settings,
 )
 from lisa_common.cli.options import bounds_of
-from lisa_common.cli.start import start
 from lisa_common.errors import InvalidInput
 from lisa_common.settings import Settings
+from lisa_common.start import start
 
 
 @pytest.mark.parametrize(
@@ -134,11 +134,11 @@ def test_a_program_without_its_packages_says_what_to_install(
     def missing(name: str) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-    monkeypatch.setattr("lisa_common.cli.start.import_module", lambda _: missing("typer.core"))
+    monkeypatch.setattr("lisa_common.start.import_module", lambda _: missing("typer.core"))
     with pytest.raises(SystemExit) as ended:
         start("lisa-producer", "lisa_producer.commands")
     assert ended.value.code == 2
     assert capsys.readouterr().err == ("lisa-producer: commands need more packages: pip install 'lisa-producer[cli]'\n")
-    monkeypatch.setattr("lisa_common.cli.start.import_module", lambda _: missing("lisa_producer.oops"))
+    monkeypatch.setattr("lisa_common.start.import_module", lambda _: missing("lisa_producer.oops"))
     with pytest.raises(ModuleNotFoundError, match="oops"):
         start("lisa-producer", "lisa_producer.commands")

@@ -1,6 +1,6 @@
 """`lisa-consumer`: runs workers from the command line."""
 
-from lisa_common.cli.start import start
+from lisa_common.start import start
 
 __all__ = ["main"]
 

@@ -15,6 +15,7 @@ from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.replies import pairs
+from lisa_common.protocol.scanning import scan
 
 __all__ = ["GroupInfo", "drop_in_shard", "group_names", "groups"]
 
@@ -88,33 +89,33 @@ def drop_in_shard(keys: ShardKeys, group: str, *, force: bool) -> Flow[int | Non
         return None
     ended += yield from _end_owed(keys, group)
     ended += yield from _end_failed(keys, group, gone=True)
-    ended += yield from _end_copies(keys, group, "HSCAN", "failures", gone=True)
+    ended += yield from _end_copies(keys, group, "failures", gone=True)
     return ended
 
 
 def _end_owed(keys: ShardKeys, group: str) -> Flow[int]:
-    cursor, ended = b"0", 0
-    while True:
-        cursor, flat = yield command("HSCAN", keys.of("owed"), cursor, "COUNT", _PAGE)
-        ids = [text_of(id) for id, names in pairs(flat) if group in text_of(names).split(",")]
+    ended = 0
+    pages = scan(keys, "owed", count=_PAGE)
+    while not pages.done:
+        page = yield from pages.next_page()
+        ids = [text_of(id) for id, names in page if group in text_of(names).split(",")]
         ended += yield from _end(keys, group, ids, gone=True)
-        if cursor == b"0":
-            return ended
-
-
-def _end_failed(keys: ShardKeys, group: str, *, gone: bool) -> Flow[int]:
-    ended: int = yield from _end_copies(keys, group, "ZSCAN", "retry", gone=gone)
-    ended += yield from _end_copies(keys, group, "ZSCAN", "garbage", gone=gone)
     return ended
 
 
-def _end_copies(keys: ShardKeys, group: str, verb: str, name: str, *, gone: bool) -> Flow[int]:
-    cursor, ended = b"0", 0
-    while True:
-        cursor, flat = yield command(verb, keys.of(name), cursor, "MATCH", _pattern(group), "COUNT", _PAGE)
-        ended += yield from _end(keys, group, [split_copy(text_of(copy))[1] for copy, _ in pairs(flat)], gone=gone)
-        if cursor == b"0":
-            return ended
+def _end_failed(keys: ShardKeys, group: str, *, gone: bool) -> Flow[int]:
+    ended: int = yield from _end_copies(keys, group, "retry", gone=gone)
+    ended += yield from _end_copies(keys, group, "garbage", gone=gone)
+    return ended
+
+
+def _end_copies(keys: ShardKeys, group: str, name: str, *, gone: bool) -> Flow[int]:
+    ended = 0
+    pages = scan(keys, name, count=_PAGE, match=_pattern(group))
+    while not pages.done:
+        page = yield from pages.next_page()
+        ended += yield from _end(keys, group, [split_copy(text_of(copy))[1] for copy, _ in page], gone=gone)
+    return ended
 
 
 def _pattern(group: str) -> bytes:

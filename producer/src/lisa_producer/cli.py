@@ -1,6 +1,6 @@
 """The program `lisa-producer`."""
 
-from lisa_common.cli.start import start
+from lisa_common.start import start
 
 __all__ = ["main"]
 

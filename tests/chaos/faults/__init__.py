@@ -1,7 +1,7 @@
 """The faults. Each is a generator: it begins the fault, yields for how many seconds to let it work, and ends it.
 
-It may yield again while it waits for what it needs to end. `needs` names what it takes hold of: two faults that hold
-the same thing are not at work together.
+It may yield again while it waits for its end. `needs` names the resources that it holds: two faults with the same
+resource do not work together.
 """
 
 import random
@@ -32,7 +32,7 @@ FAULTS: list[Kind] = []
 def fault(
     name: str, *needs: str, weight: int = 10, about: str = ""
 ) -> Callable[[Callable[[Arena, random.Random], Steps]], Callable[[Arena, random.Random], Steps]]:
-    """Registers a kind of fault. `about` names the topic of one that concerns no other."""
+    """Registers a kind of fault. `about` names its topic if it concerns only one."""
 
     def register(begin: Callable[[Arena, random.Random], Steps]) -> Callable[[Arena, random.Random], Steps]:
         FAULTS.append(Kind(name, frozenset(needs), begin, weight, about))

@@ -1,4 +1,4 @@
-"""A neighbour who may write into the keys of one topic writes there what is no message; all others must not feel it."""
+"""A neighbour with write access to one topic fills its keys with foreign data; other topics must not suffer."""
 
 import contextlib
 import random
@@ -18,10 +18,10 @@ __all__ = ["GHOSTS", "HOSTILE", "clear", "write_some"]
 _KEYS = ShardKeys(PREFIX, FOREIGN)
 _PAST_MS = 1_000_000_000_000
 _DIGITS = b"9" * 5_000
-"""More than Python makes a number of."""
+"""Digits, more than Python turns into a number."""
 
 GHOSTS = tuple(f"ghost-{number}" for number in range(5))
-"""Topics that wakes name, and nobody sends to."""
+"""Topics in wakes that nobody sends to."""
 
 _SCORES = ("inf", "-inf", "1e308", "-1e308", "nan", "0", "-1", "0.5", "9007199254740993", str(_PAST_MS))
 _NAMES = (b"", b"/", b"a/b/c", b"billing/nobody", b"nobody~", b"\xff\xfe", b"\x00", b"\n\x1b[31m", b"x" * 10_000)
@@ -71,7 +71,7 @@ def _many_of_one(admin: Any, dice: random.Random) -> None:
 
 
 def _whole(admin: Any, dice: random.Random) -> None:
-    """All that a message has, each piece of another kind: who trusts one is led to the next."""
+    """All parts of a message, each damaged in another way: a program that trusts one meets the next."""
     id = _name(dice)
     admin.hset(_KEYS.of("messages"), id, _value(dice))
     admin.execute_command("ZADD", _KEYS.of("waiting"), dice.choice(_SCORES), id)
@@ -80,7 +80,7 @@ def _whole(admin: Any, dice: random.Random) -> None:
 
 
 def _group(admin: Any, dice: random.Random) -> None:
-    """A group of any name, with a consumer of any name that holds what it was given."""
+    """A group and a consumer with arbitrary names; the consumer holds its entries."""
     name = dice.choice(_NAMES[5:]) + dice.randbytes(2)
     with contextlib.suppress(redis.ResponseError):
         admin.xgroup_create(_KEYS.of("ready"), name, id="0", mkstream=True)
@@ -112,7 +112,7 @@ HOSTILE: dict[Callable[[Any, random.Random], None], int] = {
     _wake: 3,
     _type: 1,
 }
-"""What is written, and how often."""
+"""Kinds of foreign data, and how often each is written."""
 
 
 def _name(dice: random.Random) -> bytes:
@@ -124,7 +124,7 @@ def _value(dice: random.Random) -> bytes:
 
 
 def write_some(admin: Any, dice: random.Random, count: int) -> None:
-    """Writes as much of it; what the server refuses is not written."""
+    """Writes so much of it; ignores refusals of the server."""
     for _ in range(count):
         (what,) = dice.choices(list(HOSTILE), list(HOSTILE.values()))
         with contextlib.suppress(redis.ResponseError):
@@ -132,7 +132,7 @@ def write_some(admin: Any, dice: random.Random, count: int) -> None:
 
 
 def clear(admin: Any) -> None:
-    """The topic is as new."""
+    """Restores the topic to an empty one."""
     admin.unlink(*_KEYS.all())
     admin.hset(topics_key(PREFIX), FOREIGN, Policy().dump())
     admin.hdel(topics_key(PREFIX), *GHOSTS)
@@ -140,7 +140,7 @@ def clear(admin: Any) -> None:
 
 @fault("foreign values", "foreign", weight=15, about=FOREIGN)
 def write_foreign_values(arena: Arena, dice: random.Random) -> Steps:
-    """For a few seconds, in which managers, workers and a consumer meet them."""
+    """Foreign data stays for a few seconds: managers, workers and a consumer meet it."""
     for _ in range(dice.randint(10, 25)):
         with contextlib.suppress(redis.RedisError):
             write_some(arena.quick, dice, 10)

@@ -1,6 +1,6 @@
 """Guests: groups that come and go while everything runs, and while the topic that they read is resharded.
 
-A guest reads nothing, so that all it is to get stays in the streams until it is looked at. Then an operator drops it.
+A guest reads nothing: its messages stay in the streams until the checker has looked. Then an operator drops the group.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from support.stepping import Stepped
 
 _TIMEOUT_S = 5.0
 _BELIEVED_S = 8.0
-"""How long ago a guest may have read the registry; programs go by it for ten seconds."""
+"""The age of a guest's copy of the registry; programs use theirs for up to ten seconds."""
 _STAY_S = 6.0
 _RESHARD_TRIPS, _DROP_TRIPS = 10, 20
 _PAGE = 1_000
@@ -34,7 +34,7 @@ _PAGE = 1_000
 
 @fault("a group comes and goes", "guest", weight=40, about=RESHARDED)
 def visit(arena: Arena, dice: random.Random) -> Steps:
-    """By a layout that may be older than a reshard."""
+    """The guest may know a layout from before a reshard."""
     guest, layout = _name(dice), arena.layout(RESHARDED)
     yield dice.uniform(0, _BELIEVED_S)
     with _connected(arena) as connection:
@@ -44,7 +44,7 @@ def visit(arena: Arena, dice: random.Random) -> Steps:
 
 @fault("a group comes amid a reshard", "guest", "layout", weight=25, about=RESHARDED)
 def visit_amid_a_reshard(arena: Arena, dice: random.Random) -> Steps:
-    """Between two of its round trips; sometimes it is killed there."""
+    """The guest joins between two round trips of a reshard, which is sometimes killed there."""
     guest, layout = _name(dice), arena.layout(RESHARDED)
     flow = resharding.reshard(PREFIX, RESHARDED, another_number(arena, dice))
     since = None
@@ -67,7 +67,7 @@ def _connected(arena: Arena) -> Connection:
 
 
 def _join(connection: Connection, layout: Layout, guest: str) -> float | None:
-    """When the guest was told that it has joined; None: nobody knows whether it has."""
+    """The time of the reply that it has joined; None if there was no reply."""
     try:
         connection.run(groups.join([layout], guest))
     except LisaError:
@@ -90,7 +90,7 @@ def _stay(arena: Arena, dice: random.Random, guest: str, since: float | None) ->
 
 
 def _ready_for(admin: Any, keys: ShardKeys, guest: str) -> set[str]:
-    """The messages that the group has not been given; it was given none."""
+    """The undelivered messages of the group: all that it is owed."""
     ready = keys.of("ready")
     if not admin.exists(ready):
         return set()
@@ -106,7 +106,7 @@ def _ready_for(admin: Any, keys: ShardKeys, guest: str) -> set[str]:
 
 
 def _drop(arena: Arena, dice: random.Random, guest: str) -> Steps:
-    """Some drops are killed first. Other faults keep it from being done, so that it is tried until it is."""
+    """Drops the group; some tries are killed first. Tries again when other faults prevent it."""
     if dice.random() < 0.5:
         with _connected(arena) as connection, contextlib.suppress(LisaError, redis.RedisError):
             killed = Stepped(connection, drop_group(arena.layout(RESHARDED), guest, force=True))
@@ -118,7 +118,7 @@ def _drop(arena: Arena, dice: random.Random, guest: str) -> Steps:
 
 
 def _is_known(arena: Arena, guest: str) -> bool:
-    """Whether the group is there, or anything names it; so it seems while there is no answer."""
+    """Whether the group, or any reference to it, exists; True without an answer."""
     try:
         with _connected(arena) as connection:
             return any(found.group == guest for found in connection.run(read_groups(arena.layout(RESHARDED))))

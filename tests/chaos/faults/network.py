@@ -1,4 +1,4 @@
-"""The network between some of the programs and the server breaks in every way that TCP knows."""
+"""The network between some programs and the server fails in every way that TCP knows."""
 
 import random
 
@@ -12,7 +12,7 @@ _SIDES = ("producer", "manager", "worker")
 
 @fault("cut connections before the reply", "network", weight=20)
 def cut(arena: Arena, dice: random.Random) -> Steps:
-    """Requests arrive, and nobody knows it."""
+    """Requests arrive, but their replies are lost."""
     for _ in range(dice.randint(1, 4)):
         arena.network.tell(dice.choice(_SIDES), lambda proxy: proxy.cut())
         yield dice.uniform(0.1, 0.5)
@@ -27,11 +27,11 @@ def reset(arena: Arena, dice: random.Random) -> Steps:
 
 @fault(STRANDED, "network")
 def strand(arena: Arena, dice: random.Random) -> Steps:
-    """Nothing arrives, nothing is closed; new connections fare likewise for a while."""
+    """No data arrives and no connection is closed; new connections suffer the same for a while."""
     side = dice.choice(_SIDES)
     arena.network.tell(side, _strand_all)
     yield dice.uniform(0.5, 6)
-    # What was opened meanwhile stays dead: that is noticed by time alone.
+    # Connections opened meanwhile stay dead: only a timeout notices that.
     arena.network.tell(side, lambda proxy: setattr(proxy, "silent", False))
 
 
@@ -42,7 +42,7 @@ def _strand_all(proxy: Proxy) -> None:
 
 @fault("delay the network", "network")
 def delay(arena: Arena, dice: random.Random) -> Steps:
-    """Each piece takes a while, some longer than it takes to ask a new question."""
+    """Each piece takes a while, some longer than a caller waits before it asks again."""
     side, seconds = dice.choice(_SIDES), dice.choice((0.02, 0.1, 0.5))
     arena.network.tell(side, lambda proxy: setattr(proxy, "delay_s", seconds))
     yield dice.uniform(1, 5)
@@ -51,7 +51,7 @@ def delay(arena: Arena, dice: random.Random) -> Steps:
 
 @fault("let the network trickle", "network")
 def trickle(arena: Arena, dice: random.Random) -> Steps:
-    """What was one piece arrives in many."""
+    """One piece arrives as many."""
     side = dice.choice(_SIDES)
     arena.network.tell(side, lambda proxy: setattr(proxy, "trickles", True))
     yield dice.uniform(1, 5)

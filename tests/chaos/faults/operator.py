@@ -35,7 +35,7 @@ redis.call('ZADD', KEYS[2], unpack(scores))
 def _mend(arena: Arena) -> Steps:
     """As the docs say: workers make groups again, `check --repair` mends the rest; what was sent before is excused.
 
-    Other faults keep it from being done, so that it is tried until it is; healing has a limit.
+    Tries again when other faults prevent it; healing has a time limit.
     """
     mended = False
     while not mended:
@@ -53,7 +53,7 @@ def operate(arena: Arena, *words: str) -> Generator[float, None, int]:
 
 
 def ask_about(arena: Arena, what: str, topic: str, copies: Sequence[bytes], *options: str) -> Steps:
-    """Replays or purges dead letters. Whether each was still there is not told."""
+    """Replays or purges dead letters. The command does not report which of them were still there."""
     ids = sorted({split_copy(copy.decode())[1] for copy in copies})
     ops = [arena.recorder.op() for _ in ids]
     for op, id in zip(ops, ids, strict=True):
@@ -68,7 +68,7 @@ def ask_about(arena: Arena, what: str, topic: str, copies: Sequence[bytes], *opt
 
 @fault("replay dead letters", "garbage", weight=5)
 def replay(arena: Arena, dice: random.Random) -> Steps:
-    """They get all of their attempts again."""
+    """The messages get all of their attempts again."""
     topic, most = dice.choice([name for name in LOADED if name != SHAKY]), dice.randint(1, _REPLAYED)
     shards = arena.layout(topic, quick=True).served
     copies = [copy for keys in shards for copy in arena.quick.zrandmember(keys.of("garbage"), most)]
@@ -85,7 +85,7 @@ def _has_groups(arena: Arena) -> bool:
 
 @fault("damage: delete the stream", "shaky", weight=4, about=SHAKY)
 def delete_stream(arena: Arena, dice: random.Random) -> Steps:  # noqa: ARG001 - all faults are called alike
-    """And its groups with it."""
+    """Its groups go with it."""
     with contextlib.suppress(redis.RedisError):
         arena.quick.delete(_KEYS.of("ready"))
     yield 1.0
@@ -134,10 +134,10 @@ def wrong_type(arena: Arena, dice: random.Random) -> Steps:
 
 
 def flood(arena: Arena, dice: random.Random, messages: int) -> Steps:
-    """A topic that nobody reads, with so many messages due at one millisecond; then it is dropped."""
+    """Fills a topic that nobody reads with messages due at one millisecond, and drops it after their promotion."""
     topic = f"{FLOOD}-{dice.randrange(10**6)}"
     keys = ShardKeys(PREFIX, topic)
-    # On a slow machine the server may be away for longer than its administrator waits: then there are fewer messages.
+    # On a slow machine the server may be away for longer than the timeout: then fewer messages are sent.
     with contextlib.suppress(redis.RedisError):
         yield from _pour(arena, keys, messages)
         yield from _until_promoted(arena, keys, messages)

@@ -28,7 +28,7 @@ def _freeze(arena: Arena, dice: random.Random, *roles: str) -> Steps:
 
 
 def _stop(arena: Arena, player: Player) -> Steps:
-    """Ends it as an operator does, and starts it again."""
+    """Ends a program by SIGTERM, and starts it again."""
     process = player.process
     player.doomed = True
     process.send(signal.SIGTERM)
@@ -37,20 +37,20 @@ def _stop(arena: Arena, player: Player) -> Steps:
         waited += 0.2
         yield 0.2
     if not player.ended_well():
-        arena.recorder.write(Problem(now(), 14, f"{player.name} ended with {process.code} when told to"))
+        arena.recorder.write(Problem(now(), 14, f"{player.name} ended with {process.code} after SIGTERM"))
         process.kill()
     arena.restart(player)
 
 
 @fault("kill a producer", "producer", weight=15)
 def kill_producer(arena: Arena, dice: random.Random) -> Steps:
-    """In the middle of whatever it does, a batch most of the time."""
+    """At any moment, most often during a batch."""
     yield from _kill(arena, dice, "producer")
 
 
 @fault("kill a manager", "manager", weight=15)
 def kill_manager(arena: Arena, dice: random.Random) -> Steps:
-    """The other one goes on."""
+    """The other manager goes on."""
     yield from _kill(arena, dice, "manager")
 
 
@@ -68,13 +68,13 @@ def freeze_producer(arena: Arena, dice: random.Random) -> Steps:
 
 @fault("freeze a manager", "manager")
 def freeze_manager(arena: Arena, dice: random.Random) -> Steps:
-    """It promotes and reclaims by what it knew long ago."""
+    """Thawed, it promotes and reclaims with outdated knowledge."""
     yield from _freeze(arena, dice, "manager")
 
 
 @fault("freeze a worker", "worker", weight=15)
 def freeze_worker(arena: Arena, dice: random.Random) -> Steps:
-    """For up to three visibility timeouts: what it acks then is late or stale."""
+    """For up to three visibility timeouts: its acks are then late or stale."""
     yield from _freeze(arena, dice, "worker", "consumer")
 
 

@@ -1,4 +1,4 @@
-"""Operators reshard a topic while everything runs, and purge what keeps the shards of before from being drained."""
+"""Operators reshard a topic during the load, and purge garbage that keeps former shards from draining."""
 
 import contextlib
 import random
@@ -37,7 +37,7 @@ def another_number(arena: Arena, dice: random.Random) -> int:
 
 @fault("kill a reshard", "layout", weight=15, about=RESHARDED)
 def break_off(arena: Arena, dice: random.Random) -> Steps:
-    """Between two of its round trips, where a kill of the program itself would seldom hit."""
+    """Between two of its round trips; a signal would seldom hit that moment."""
     flow = resharding.reshard(PREFIX, RESHARDED, another_number(arena, dice))
     steps = _first_steps(flow, dice.randrange(1, _MOST_ROUND_TRIPS))
     with (
@@ -49,7 +49,7 @@ def break_off(arena: Arena, dice: random.Random) -> Steps:
 
 
 def _first_steps(flow: Flow[Any], steps: int) -> Flow[None]:
-    """The first round trips of a flow, after which whoever makes them is gone."""
+    """The first round trips of a flow; then its caller dies."""
     answer = None
     with contextlib.suppress(StopIteration):
         for _ in range(steps):
@@ -58,7 +58,7 @@ def _first_steps(flow: Flow[Any], steps: int) -> Flow[None]:
 
 @fault("purge dead letters", "garbage", weight=30)
 def purge(arena: Arena, dice: random.Random) -> Steps:  # noqa: ARG001 - all faults are called alike
-    """Those that the shards of before a reshard still hold. Their ids may be sent anew."""
+    """Those in former shards. Their ids may be sent again."""
     former = [keys for shards in arena.layout(RESHARDED, quick=True).former.values() for keys in shards]
     copies = [copy for keys in former for copy in arena.quick.zrange(keys.of("garbage"), 0, _PURGED - 1)]
     yield from ask_about(arena, "purge", RESHARDED, copies, "--yes")

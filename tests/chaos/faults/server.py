@@ -17,14 +17,14 @@ _LOAD_DELAY_US = "50"
 
 
 def kill_server(arena: Arena) -> None:
-    """SIGKILL, written down."""
+    """SIGKILL, noted in the history."""
     arena.server.kill()
     arena.recorder.write(Outage(now()))
 
 
 @fault("kill the server", "server", weight=15)
 def kill(arena: Arena, dice: random.Random) -> Steps:
-    """It comes back with what its AOF holds."""
+    """It restarts from its AOF."""
     kill_server(arena)
     yield dice.uniform(0, 2)
     arena.server.start(_START_S)
@@ -32,7 +32,7 @@ def kill(arena: Arena, dice: random.Random) -> Steps:
 
 @fault("restart the server", "server")
 def restart(arena: Arena, dice: random.Random) -> Steps:
-    """SIGTERM: everything is written out first."""
+    """SIGTERM: it first writes its data to disk."""
     arena.server.stop()
     yield dice.uniform(0, 1)
     arena.server.start(_START_S)
@@ -81,7 +81,7 @@ def kill_clients(arena: Arena, dice: random.Random) -> Steps:
 
 @fault("refuse clients", "server")
 def refuse_clients(arena: Arena, dice: random.Random) -> Steps:
-    """maxclients: who has lost a connection gets none."""
+    """maxclients: a program that has lost its connection gets no new one."""
     arena.admin.config_set("maxclients", "4")
     arena.admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     yield dice.uniform(0.5, 3)
@@ -101,7 +101,7 @@ def busy(arena: Arena, dice: random.Random) -> Steps:
     yield dice.uniform(0.3, 2)
 
     def killed() -> bool:
-        # Its client may send it late, or again: one that is killed need not have been the last.
+        # Its client may send it late, or again: another may follow the one that was killed.
         with contextlib.suppress(redis.RedisError):
             arena.admin.script_kill()
         return not thread.is_alive()

@@ -1,4 +1,4 @@
-"""Messages that never fail by themselves get into bad company: a link too slow for them, a neighbour that is poison."""
+"""Messages that never fail by themselves meet a link that is too slow for them, or a poisonous neighbour."""
 
 import contextlib
 import random
@@ -18,19 +18,19 @@ from lisa_producer import Message, Producer, ProducerSettings
 _PARCELS = 16
 _INNOCENTS, _POISON = 18, 2
 _MOST_S = 45.0
-"""For how long at most the topic is waited for."""
+"""The longest wait for the topic, in seconds."""
 
 
 @fault("send big bodies over a slow link", "parcels", weight=4, about=PARCELS)
 def send_parcels(arena: Arena, dice: random.Random) -> Steps:  # noqa: ARG001 - all faults are called alike
-    """Together they are on their way for six times as long as their worker waits for a reply."""
+    """Together they travel six times as long as their worker waits for a reply."""
     _send(arena, PARCELS, [Message(body=_body(arena, "ok", BIG)) for _ in range(_PARCELS)])
     yield from _until_ended(arena, PARCELS)
 
 
 @fault("send poison among innocents", "pills", weight=4, about=PILLS)
 def send_pills(arena: Arena, dice: random.Random) -> Steps:
-    """All are read together, so that each innocent runs when the poison works."""
+    """All are read together: each innocent is running when the poison works."""
     messages = [
         *(Message(body=_body(arena, "ok", 100), max_retries=dice.choice((0, None))) for _ in range(_INNOCENTS)),
         *(Message(body=_body(arena, POISON, 100), max_retries=dice.choice((0, None))) for _ in range(_POISON)),
@@ -52,7 +52,7 @@ def _send(arena: Arena, topic: str, messages: Sequence[Message]) -> None:
 
 
 def _until_ended(arena: Arena, topic: str) -> Steps:
-    """What has died by then is written down: the calmer the time was, the fewer excuses there are."""
+    """Notes the garbage so far: a calm time leaves few excuses."""
     end = now() + _MOST_S
     ended = False
     while not ended and now() < end:

@@ -1,1 +1,1 @@
-"""The programs that make the load: producers, workers and a plain consumer, each of which keeps its history."""
+"""The programs of the load: producers, workers and a plain consumer; each keeps its history."""

@@ -1,7 +1,7 @@
 """Hundreds of callers who share one producer and call it all at once: tasks an `AsyncProducer`, threads a `Producer`.
 
-`python -m chaos.programs.callers NAME RATE threads|asyncio`. They call in bursts, so that the rate stays what it is to
-be; each writes down what it asks for, and what it is told. It ends on SIGTERM, after the burst under way.
+`python -m chaos.programs.callers NAME RATE threads|asyncio`. They call in bursts, to keep the rate;
+each notes its request and the reply. It ends on SIGTERM, after the current burst.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ Question = tuple[str, str, str, int]
 
 
 class _Bursts:
-    """What the callers are to do next. A burst asks about what was sent before, or it sends.
+    """The next operations of the callers. A burst sends, or it asks about earlier sends.
 
     A cancel that meets a second send of its id at the server might come before or after it.
     """
@@ -41,7 +41,7 @@ class _Bursts:
         self._callers = callers
 
     def next(self) -> list[Made] | list[Question]:
-        """One operation for each caller; fewer, where there is nothing to ask about."""
+        """One operation for each caller; fewer if there are fewer earlier sends."""
         if self._load.one_of(_ASKING) == "send":
             return [self._made() for _ in range(self._callers)]
         return list(self._questions())
@@ -69,7 +69,7 @@ class _Threads:
         self._pool = ThreadPoolExecutor(THREADS)
 
     def call(self, burst: list[Made] | list[Question]) -> None:
-        """All at once; raises what is no error of ours."""
+        """Calls all at once; raises errors that are not ours."""
         for done in [self._pool.submit(self._one, each) for each in burst]:
             done.result()
 
@@ -100,7 +100,7 @@ class _Tasks:
         self._sends = sends
 
     def call(self, burst: list[Made] | list[Question]) -> None:
-        """All at once; raises what is no error of ours."""
+        """Calls all at once; raises errors that are not ours."""
         self._runner.run(self._all([self._one(each) for each in burst]))
 
     async def _all(self, calls: list[Awaitable[None]]) -> None:
@@ -135,7 +135,7 @@ def _callers(kind: str, sends: Sends) -> Iterator[Callable[[list[Made] | list[Qu
 
 
 def main(name: str, rate: float, kind: str) -> None:
-    """Makes bursts, on average `rate` operations a second, as far as it is let, until SIGTERM."""
+    """Makes bursts until SIGTERM, on average up to `rate` operations a second."""
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     print("ready", flush=True)  # noqa: T201 - its log

@@ -1,4 +1,4 @@
-"""A plain consumer, which settles in every way there is, also long after its leases have run out."""
+"""A plain consumer, which settles in every way, also long after its leases have run out."""
 
 import asyncio
 import os
@@ -52,7 +52,7 @@ async def main(group: str) -> None:
                 await _settle(consumer, dice, done, failed)
             except LisaError as error:
                 print(error, file=sys.stderr, flush=True)  # noqa: T201 - its log
-                # An error may come at once, again and again.
+                # Errors may come at once and repeatedly.
                 await asyncio.sleep(_PAUSE_S)
 
 

@@ -1,6 +1,6 @@
 """A producer that does at random what producers do: single sends, batches, cancels, reschedules, sends again, mistakes.
 
-`python -m chaos.programs.producer NAME RATE [asyncio]`; it ends on SIGTERM, after the operation under way.
+`python -m chaos.programs.producer NAME RATE [asyncio]`; it ends on SIGTERM, after the current operation.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class _OnLoop:
 
 
 class _Sender:
-    """Operations, each written down before it is invoked, and after it has ended."""
+    """Operations, each noted before it is invoked, and after it has ended."""
 
     def __init__(self, producer: Producer | _OnLoop, load: Load, history: Recorder) -> None:
         self._producer = producer
@@ -60,7 +60,7 @@ class _Sender:
         self._sends = Sends(history)
 
     def once(self) -> int:
-        """One operation. Result: how many messages it sent."""
+        """One operation. Result: the number of messages that it sent."""
         what = self._load.one_of(_OPS)
         match what:
             case "batch":
@@ -101,7 +101,7 @@ class _Sender:
 
 
 def main(name: str, rate: float, kind: str = "") -> None:
-    """Sends `rate` messages a second, as far as it is let, until SIGTERM."""
+    """Sends until SIGTERM, up to `rate` messages a second."""
     asked: list[int] = []
     # Not an Event: a handler that sets one while this very thread enters its `wait` would wait for ever.
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
@@ -113,7 +113,7 @@ def main(name: str, rate: float, kind: str = "") -> None:
         sender = _Sender(producer, load, history)
         allowed = time.monotonic()
         while not asked:
-            # What an outage kept it from sending is made up for.
+            # After an outage it catches up.
             allowed = max(allowed + sender.once() / rate, time.monotonic() - _DEBT_S)
             time.sleep(max(0.005, allowed - time.monotonic()))
 

@@ -1,4 +1,4 @@
-"""What the programs of the load are told by the environment."""
+"""The environment of the programs of the load."""
 
 import os
 from pathlib import Path

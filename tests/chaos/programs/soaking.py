@@ -1,7 +1,7 @@
 """The programs of a soak: a producer at full speed, and a worker whose handler does nothing.
 
-`python -m chaos.programs.soaking FIRST LAST AHEAD` sends messages of these numbers, as many ahead of the worker as it
-is told; `lisa-consumer run chaos.programs.soaking:worker` handles them.
+`python -m chaos.programs.soaking FIRST LAST AHEAD` sends messages of these numbers, at most AHEAD of them before the
+worker; `lisa-consumer run chaos.programs.soaking:worker` handles them.
 """
 
 import signal
@@ -27,7 +27,7 @@ worker = Worker(GROUP)
 
 @worker.on(TOPIC)
 async def handle(delivery: Delivery) -> None:
-    """Nothing: what is measured is us."""
+    """Does nothing: the soak measures Lisa."""
 
 
 def main(first: int, last: int, ahead: int) -> None:
@@ -38,7 +38,7 @@ def main(first: int, last: int, ahead: int) -> None:
     settings = ProducerSettings(redis_url=URL, prefix=PREFIX)
     with redis.Redis.from_url(URL, protocol=2) as client, Producer(settings=settings) as producer:
         for start in range(first, last, _BATCH):
-            # Without this the backlog would grow for as long as it lasts: a worker is slower than a producer.
+            # A worker is slower than a producer: without this the backlog would grow all the time.
             while not asked and client.hlen(messages) > ahead:
                 time.sleep(_PAUSE_S)
             if asked:

@@ -21,7 +21,7 @@ __all__ = ["carrier", "taster"]
 _NAP_S = 0.3
 """How long an innocent runs."""
 _WORKING_S = 0.1
-"""How long poison takes to work: innocents that were read with it have begun by then."""
+"""Seconds until poison works: innocents that were read with it have begun by then."""
 
 history = recorder("worker-spared")
 
@@ -45,7 +45,7 @@ async def carry(delivery: Delivery) -> None:
 
 @taster.on(PILLS)
 async def taste(delivery: Delivery) -> None:
-    """Runs for a while, or ends everything."""
+    """Runs for a while, or kills its process."""
     with recorded(history, delivery):
         plan = plan_of(delivery.body)
         if plan.what != POISON:

@@ -21,7 +21,7 @@ __all__ = ["worker"]
 _LONG_S = 4.0
 """Longer than any visibility timeout of the load."""
 _TIMEOUT_S = 6.0
-"""What ends a handler that hangs."""
+"""The timeout that ends a handler that hangs."""
 
 group = os.environ.get("LISA_CHAOS_GROUP", "billing")
 history = recorder(f"worker-{group}")
@@ -31,7 +31,7 @@ worker._core = RecordingCore(PREFIX, group, None, history)
 
 @worker.on("orders", "shaky", timeout=_TIMEOUT_S)
 async def handle(delivery: Delivery) -> None:
-    """Does as the message says."""
+    """Follows the plan of the message."""
     with recorded(history, delivery):
         what = plan_of(delivery.body).what
         if delivery.attempt == 1 and what == "long":
@@ -43,7 +43,7 @@ async def handle(delivery: Delivery) -> None:
 
 @worker.on("mail", timeout=_TIMEOUT_S)
 def handle_in_thread(delivery: Delivery) -> None:
-    """The same in a thread, which nothing can end: it hangs for a while only."""
+    """The same in a thread, which nothing can end: so it hangs only for a while."""
     with recorded(history, delivery):
         what = plan_of(delivery.body).what
         if delivery.attempt == 1 and what in ("long", "hang"):
@@ -53,7 +53,7 @@ def handle_in_thread(delivery: Delivery) -> None:
 
 @worker.on(FOREIGN)
 async def see(delivery: Delivery) -> None:
-    """Whatever a neighbour makes of it: nothing of it is judged."""
+    """Accepts whatever a neighbour sends: the checker does not judge it."""
 
 
 def _obey(what: str, attempt: int) -> None:

@@ -1,4 +1,4 @@
-"""A worker whose handler does not heed its cancellation."""
+"""A worker whose handler ignores its cancellation."""
 
 import asyncio
 from contextlib import suppress

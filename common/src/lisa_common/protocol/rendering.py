@@ -46,7 +46,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _Part:
     """A definition of an include; or code of the script, which defines nothing for others."""
 
     text: str
@@ -69,15 +69,15 @@ def render(name: str, read: Read) -> str:
     """The text of a script. Raises ValueError if its includes form a cycle, or hold more than local definitions."""
     source = read(name)
     header = read_header(source)
-    pieces = list(_pieces(source, read))
-    code = [piece for piece in pieces if not piece.defined]
-    needed = _needed(pieces, code)
+    parts = list(_parts(source, read))
+    code = [part for part in parts if not part.defined]
+    needed = _needed(parts, code)
     keys = {key: f"KEYS[{number}]" for number, key in enumerate(header.keys, 1)}
     args = {
         arg: _VALUES[kind].format(f"ARGV[{number}]")
         for number, (arg, kind) in enumerate(zip(header.args, header.kinds, strict=True), 1)
     }
-    texts = [piece.text for piece in needed]
+    texts = [part.text for part in needed]
     texts.insert(needed.index(code[0]), _locals(args, _named(code)))
     return "".join((f"-- Lisa: {name}\n", _locals(keys, _named(needed)), *texts))
 
@@ -87,7 +87,7 @@ def _locals(values: dict[str, str], named: set[str]) -> str:
     return f"local {', '.join(used)} = {', '.join(used.values())}\n" if used else ""
 
 
-def _pieces(source: str, read: Read) -> Iterator[_Piece]:
+def _parts(source: str, read: Read) -> Iterator[_Part]:
     first, *parts = _INCLUDE.split(_compact(source))
     if first:
         yield _piece(first)
@@ -112,7 +112,7 @@ def _in_order(names: Iterable[str], read: Read, users: tuple[str, ...] = ()) -> 
     return list(dict.fromkeys(ordered))
 
 
-def _definitions(include: str, read: Read) -> Iterator[_Piece]:
+def _definitions(include: str, read: Read) -> Iterator[_Part]:
     text = _INCLUDE.sub("", _compact(read(f"include/{include}")))
     starts = list(_DEFINITION.finditer(text))
     if not starts or starts[0].start() > 0:
@@ -124,20 +124,20 @@ def _definitions(include: str, read: Read) -> Iterator[_Piece]:
         yield _piece(text[start.start() : end], start[1].split(", "))
 
 
-def _needed(pieces: Sequence[_Piece], code: Iterable[_Piece]) -> list[_Piece]:
+def _needed(parts: Sequence[_Part], code: Iterable[_Part]) -> list[_Part]:
     """Code, and the definitions that it names, itself or in another definition that it needs."""
     needed = set(code)
-    while found := {piece for piece in pieces if piece.defined & _named(needed)} - needed:
+    while found := {part for part in parts if part.defined & _named(needed)} - needed:
         needed |= found
-    return [piece for piece in pieces if piece in needed]
+    return [part for part in parts if part in needed]
 
 
-def _piece(text: str, defined: Iterable[str] = ()) -> _Piece:
-    return _Piece(text, frozenset(_NAME.findall(_STRING.sub("", text))), frozenset(defined))
+def _piece(text: str, defined: Iterable[str] = ()) -> _Part:
+    return _Part(text, frozenset(_NAME.findall(_STRING.sub("", text))), frozenset(defined))
 
 
-def _named(pieces: Iterable[_Piece]) -> set[str]:
-    return {name for piece in pieces for name in piece.named}
+def _named(parts: Iterable[_Part]) -> set[str]:
+    return {name for part in parts for name in part.named}
 
 
 def _compact(source: str) -> str:

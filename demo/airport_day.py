@@ -1,4 +1,4 @@
-"""The first demo's play: an airline sends, cancels and reschedules, and one of two workers is killed midway."""
+"""A day at the airports: an airline sends, cancels and reschedules, and one of two workers is killed midway."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from demo.play import Play
 from demo.server import POLICY
 from lisa_common.protocol.marking import MARKING
 
-__all__ = ["Stage"]
+__all__ = ["AirportDay"]
 
 _VICTIM = WORKERS[0]
 
@@ -20,7 +20,7 @@ _KILL_FROM, _KILL_UNTIL = 0.55, 0.85
 _KILL_HOLDING = 4
 
 
-class Stage(Play):
+class AirportDay(Play):
     """The day with its changes of plan."""
 
     source = "airline"
@@ -33,22 +33,22 @@ class Stage(Play):
         self.crew.start_module("airline", "demo.airline", *day, "--journal", str(self.crew.journals / "airline.jsonl"))
 
     def meanwhile(self) -> None:
-        """Kills the victim, when it is time for that."""
+        """Kills the victim when its time has come."""
         if self.scene.killed or self.scene.share < _KILL_FROM:
             return
         enough = _KILL_HOLDING if self.scene.share < _KILL_UNTIL else 1
         if len(self._held()) >= enough:
             self.crew.processes.kill(_VICTIM)
-            # What it has sent before its death may still be on its way: then this list is too long, never too short.
+            # Acks that it has sent may still be on their way: then this list is too long, never too short.
             killed = Killed(_VICTIM, self.crew.server.now_ms(), self._held())
-            with Journal(self.crew.journals / "stage.jsonl") as journal:
+            with Journal(self.crew.journals / "kills.jsonl") as journal:
                 journal.note(killed)
 
     def _held(self) -> list[tuple[str, int]]:
         return list(self.crew.server.held(_VICTIM + MARKING))
 
     def close(self) -> tuple[bool, Iterable[RenderableType]]:
-        """Stops what runs, and holds every message against where it has ended."""
+        """Stops all programs, and compares every message with the place where it has ended."""
         ends = dict(self.crew.ends(event for event in self.events if isinstance(event, Sent)))
         garbage = sum(status.garbage for status in self.crew.server.status())
         self.crew.processes.stop()
@@ -57,5 +57,5 @@ class Stage(Play):
         if garbage != ledger.garbage:
             ledger.problems.append(f"{ledger.garbage} messages are known to be garbage, the status says {garbage}")
         if not any(isinstance(event, Killed) and event.held for event in self.events):
-            ledger.problems.append(f"{_VICTIM} was to be killed with deliveries in its hands, and was not")
+            ledger.problems.append(f"{_VICTIM} held no delivery when it was killed, or was not killed")
         return ledger.balanced, lines(ledger)

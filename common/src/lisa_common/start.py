@@ -1,4 +1,7 @@
-"""Starts a program; imports its commands only here, so that it can report missing packages."""
+"""Starts a program; imports its commands only here, so that it can report missing packages.
+
+It is outside `cli`, whose modules need the packages that may be missing.
+"""
 
 import sys
 from importlib import import_module

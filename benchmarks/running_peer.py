@@ -17,19 +17,19 @@ from benchmarks.peers import Peer
 from benchmarks.peers.environments import Environment, broker_command
 from benchmarks.workloads.lags import LATEST_S, lags_of
 
-__all__ = ["WARM_UP", "PeerFailed", "Stage", "staged"]
+__all__ = ["WARM_UP", "PeerFailed", "RunningPeer", "running_peer"]
 
 WARM_UP = 100
-"""Messages after which everything has been done that is done once."""
+"""Messages of the warm-up: after them, all that happens only once has happened."""
 _START_S = 60.0
 
 
 class PeerFailed(Exception):
-    """A peer did not do what it was asked to."""
+    """A peer failed to carry out an order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class RunningPeer:
     """A peer with its broker, and a process that sends through it."""
 
     peer: Peer
@@ -49,14 +49,14 @@ class Stage:
             raise PeerFailed(f"its first {WARM_UP} messages did not come within {_START_S:.0f} s")
 
     def order(self, **order: Any) -> float:
-        """Has the producer do something, and returns its answer."""
+        """Sends an order to the producer, and returns its answer."""
         assert self.producer.stdin  # noqa: S101 - it is a pipe
         self.producer.stdin.write(json.dumps(order) + "\n")
         self.producer.stdin.flush()
         return float(self.answer())
 
     def answer(self) -> Any:
-        """What the producer says next."""
+        """The next answer of the producer."""
         assert self.producer.stdout  # noqa: S101 - it is a pipe
         if line := self.producer.stdout.readline():
             return json.loads(line)
@@ -69,8 +69,8 @@ class Stage:
 
 
 @contextmanager
-def staged(bench: Bench, peer: Peer, environment: Environment, *, topics: int = 1) -> Iterator[Stage]:
-    """A peer on a server of its own, without workers; all of it ends with the block."""
+def running_peer(bench: Bench, peer: Peer, environment: Environment, *, topics: int = 1) -> Iterator[RunningPeer]:
+    """Starts a peer on a new server, without workers; all its processes end with the block."""
     with bench.host() as host:
         port = host.port
         if peer.debian:
@@ -95,9 +95,9 @@ def staged(bench: Bench, peer: Peer, environment: Environment, *, topics: int = 
                 text=True,
             )
         try:
-            stage = Stage(peer, environment, host, variables, producer)
-            stage.answer()
-            yield stage
+            running = RunningPeer(peer, environment, host, variables, producer)
+            running.answer()
+            yield running
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(producer.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The pipeline's play: files come, Spark makes messages of them, workers handle these, and Spark looks back."""
+"""A day as a pipeline: files arrive, Spark sends their rows as messages, workers handle them, and Spark reports."""
 
 import time
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ _REPORT_S = 100.0
 
 
 class Pipeline(Play):
-    """The day as files that a stream reads. Its chart goes to a path of the caller's."""
+    """The day as files that a stream reads. The caller names the path of its chart."""
 
     source = "spark"
     spare_s = 200.0
@@ -43,9 +43,9 @@ class Pipeline(Play):
         self.crew.start_module(self.source, "demo.spark.job", *day, *places, "--chart", str(self._chart.absolute()))
 
     def take(self, event: Event) -> None:
-        """Takes in what was noted; when the day opens, also what the job is to make of the files.
+        """Takes an event in; when the day opens, also the sends that the job is expected to make of the files.
 
-        The ledger holds that against what it does make of them.
+        The ledger compares them with the messages that it did send.
         """
         super().take(event)
         if isinstance(event, Opened):
@@ -54,7 +54,7 @@ class Pipeline(Play):
                 super().take(Sent(flight.id, flight.airport, clock.ms(flight.late_boarding_min), MAX_RETRIES))
 
     def all_sent(self) -> bool:
-        """Whether nothing more is sent: the stream says so. What sends has then yet to look back."""
+        """Whether nothing more is sent: the stream has ended. Its process goes on, as it has yet to report."""
         self.crew.processes.check(self.source)
         return any(isinstance(event, Streamed) for event in self.events)
 
@@ -64,11 +64,11 @@ class Pipeline(Play):
             self._feeder.bring(self.scene.clock, self.scene.now_ms)
 
     def close(self) -> tuple[bool, Iterable[RenderableType]]:
-        """Waits for Spark's report, stops what runs, and holds against each other what each of them tells."""
+        """Waits for Spark's report, stops all programs, and compares their numbers."""
         deadline = time.monotonic() + _REPORT_S
         while not self.crew.processes.done(self.source):
             if time.monotonic() > deadline:
-                raise DemoFailed("Spark has not looked back in time")
+                raise DemoFailed(f"Spark has not reported within {_REPORT_S:g} s")
             time.sleep(TICK_S)
         ends = dict(self.crew.ends(event for event in self.events if isinstance(event, Sent)))
         self.crew.processes.stop()
