@@ -22,6 +22,16 @@ def test_examples_run_as_printed(
     assert run_page(ROOT / page, tmp_path, own_server(appendonly="yes", save="")) > 3
 
 
+def test_the_pages_of_the_packages_run_as_printed(
+    own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that a package index shows, one after another on one server."""
+    monkeypatch.chdir(tmp_path)
+    server = own_server(appendonly="yes", save="")
+    for name in ("common", "producer", "consumer", "manager"):
+        assert run_page(ROOT / name / "README.md", tmp_path, server) > 0
+
+
 def test_the_quick_start_needs_no_server() -> None:
     """From two files and three commands to a handled message; installed are what they need, and nothing is missing."""
     assert run_embedded(ROOT / "README.md", "Start", Path(sys.executable).parent) == 5
