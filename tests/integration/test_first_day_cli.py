@@ -247,7 +247,7 @@ def test_awkward_messages_are_plain(commands: Commands) -> None:
     assert commands.manager("garbage", "replay", "orders").err == f"{expected}neither\n"
     assert commands.manager("garbage", "purge", "orders", "a", "--all", "--yes").err == f"{expected}both\n"
     assert commands.manager("topic", "set", "orders").err == (
-        "lisa-manager: policy must be set by at least one option, as in --visibility 60s; got no option\n"
+        "lisa-manager: policy must be at least one field to set, as in --visibility 60s; got nothing\n"
     )
     expected = "lisa-manager: due time must be given by --delay or by --at; got "
     assert commands.manager("reschedule", "orders", "a").err == f"{expected}neither\n"

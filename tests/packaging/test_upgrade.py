@@ -154,8 +154,8 @@ def site(own_server: Callable[..., Server], tmp_path: Path) -> Iterator[Site]:
 def test_two_releases_share_topics_groups_and_messages(site: Site, old: Path, new: Path) -> None:
     """Old and new producers, managers and workers at once, in one group and in one each; then the old ones leave.
 
-    Ids are known to both; a message that fails at one is retried by either; each group handles each message; the audits of
-    both find nothing.
+    Ids are known to both; a message that fails at one is retried by either; each group handles each message; the audits
+    of both find nothing.
     """
     for programs in (old, new):
         for topic in ("orders", "parcels"):

@@ -46,6 +46,15 @@ def _option(help: str, metavar: str | None = None) -> OptionInfo:  # noqa: A002 
     return option
 
 
+Body = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[BODY]",
+        help="Text, sent unchanged; - for standard input, as without it where that is piped and not empty.",
+        show_default=False,
+    ),
+]
+
 ConfirmOption = Annotated[
     str | None,
     _option(
@@ -60,14 +69,7 @@ ConfirmOption = Annotated[
 @with_settings(ProducerSettings, defaults={"patience_s": 0.0})  # somebody waits at the terminal
 def send(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to send to.", show_default=False)],
-    body: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[BODY]",
-            help="Text, sent unchanged; - for standard input, as without it where that is piped and not empty.",
-            show_default=False,
-        ),
-    ] = None,
+    body: Body = None,
     *,
     delay: Annotated[
         str | None, _option("Due after this time: seconds, or 250ms, 30s, 15m, 1h30m, 7d.", "TIME")

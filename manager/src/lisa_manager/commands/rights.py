@@ -18,6 +18,16 @@ _SINCE = (7, 2)
 """The first version of Redis that knows all commands of the rules."""
 
 
+Age = Annotated[
+    bool | None,
+    typer.Option(
+        "--before-7-2/--since-7-2",
+        help="For a Redis of that age; default: the server is asked.",
+        show_default=False,
+    ),
+]
+
+
 @admin_command
 def acl(
     role: Annotated[
@@ -35,14 +45,7 @@ def acl(
     user: Annotated[
         str | None, typer.Option("--user", metavar="NAME", help="The user's name; default: the prefix and the role.")
     ] = None,
-    before_7_2: Annotated[
-        bool | None,
-        typer.Option(
-            "--before-7-2/--since-7-2",
-            help="For a Redis of that age; default: the server is asked.",
-            show_default=False,
-        ),
-    ] = None,
+    before_7_2: Age = None,
     preloaded: Annotated[bool, typer.Option("--preloaded", help="Only managers load scripts, for all others.")] = False,
     json: JsonFlag = False,
     settings: ManagerSettings,
@@ -53,9 +56,9 @@ def acl(
     """
     if user is not None and role is None:
         raise InvalidInput("user", user, "used with a ROLE")
-    shared = _options(settings) | {"preloaded": preloaded}
+    is_old = _is_before_7_2(settings) if before_7_2 is None else before_7_2
+    shared = _options(settings) | {"before_7_2": is_old, "preloaded": preloaded}
     users = {}
-    shared["before_7_2"] = _is_before_7_2(settings) if before_7_2 is None else before_7_2
     for each in [role] if role else RoleName:
         # Managers serve all topics.
         topics = topic if topic and each is not RoleName.MANAGER else [ANY_TOPIC]

@@ -47,7 +47,7 @@ def set_(*, topic: TopicName, json: JsonFlag = False, changes: dict[str, Any], s
     The value `default` sets a field back. Running programs use the new policy within ten seconds.
     """
     if not changes:
-        raise InvalidInput("policy", Described("no option"), "set by at least one option, as in --visibility 60s")
+        raise InvalidInput("policy", Described("nothing"), "at least one field to set, as in --visibility 60s")
     with opened(settings) as admin:
         policy = admin.set_policy(topic, **changes)
     if json:
