@@ -8,7 +8,6 @@ import tomllib
 import zipfile
 from collections.abc import Callable
 from email import message_from_bytes
-from email.message import Message
 from hashlib import sha256
 from importlib import import_module
 from itertools import chain
@@ -65,17 +64,13 @@ def test_wheel_is_typed_and_licensed(dist: Path, name: str) -> None:
     assert licence == (ROOT / "LICENSE").read_bytes()
 
 
-def _metadata(wheel: Path) -> Message:
-    [content] = [content for name, content in _in_wheel(wheel, "").items() if name.endswith(".dist-info/METADATA")]
-    return message_from_bytes(content)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_wheel_describes_itself(dist: Path, name: str) -> None:
     """Its page says what it is, how to install and use it; no link needs the tree to lead somewhere."""
     (wheel,) = dist.glob(f"lisa_{name}-*.whl")
-    metadata = _metadata(wheel)
-    page = str(metadata.get_payload())
+    [content] = [content for path, content in _in_wheel(wheel, "").items() if path.endswith(".dist-info/METADATA")]
+    metadata = message_from_bytes(content)
+    page = content.decode().partition("\n\n")[2]
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert page == (ROOT / name / "README.md").read_text("utf-8")
     assert re.search(rf"pip install '?lisa-{name}", page)
