@@ -3,6 +3,7 @@
 LisaError
 ├── InvalidInput          bad input: names the field, the value and the limit; nothing was written
 ├── InvalidSettings       a setting that is unknown or out of bounds
+├── Closed                the client was closed before the call; nothing was done
 ├── NotConfirmed          written, but confirmed by fewer replicas or disks than requested
 ├── UnknownTopic          an operator named a topic that does not exist
 ├── UnknownGroup          likewise a group
@@ -25,6 +26,8 @@ __all__ = [
     "OF_THE_SERVER",
     "AccessDenied",
     "ByteCount",
+    "Closed",
+    "Described",
     "InvalidInput",
     "InvalidSettings",
     "LisaError",
@@ -60,6 +63,10 @@ class InvalidInput(LisaError, ValueError):
 
 class InvalidSettings(LisaError, ValueError):
     """Refuses settings; the text has one line for each."""
+
+
+class Closed(LisaError):
+    """The client was closed before the call; nothing was done."""
 
 
 class NotConfirmed(LisaError):
@@ -141,6 +148,15 @@ class ByteCount(int):
 
     def __repr__(self) -> str:
         return f"{int(self)} bytes"
+
+
+class Described(str):
+    """A value that words describe better than it shows itself, as in "got nothing"."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 _SHOWN = 80

@@ -1,7 +1,9 @@
 """Read messages when they fall due, and ack them when they are handled."""
 
+from lisa_common import __version__
 from lisa_common.errors import (
     AccessDenied,
+    Closed,
     InvalidInput,
     InvalidSettings,
     LisaError,
@@ -28,6 +30,7 @@ __all__ = [
     "AsyncConsumer",
     "AsyncLender",
     "AsyncSettler",
+    "Closed",
     "Consumer",
     "ConsumerSettings",
     "Delivery",
@@ -46,4 +49,5 @@ __all__ = [
     "Unreachable",
     "Untrusted",
     "Worker",
+    "__version__",
 ]

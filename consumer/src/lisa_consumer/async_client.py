@@ -58,11 +58,16 @@ class AsyncConsumer:
         """Acks handled deliveries, in one batch. Result: one outcome for each; see `AckOutcome`."""
         return await self._run(self._core.ack(deliveries))
 
-    async def nack(self, *deliveries: Delivery, delay: Duration | None = None, error: str = "") -> list[NackOutcome]:
-        """Nacks failed deliveries: they are retried after `delay` or the policy's backoff, or become garbage."""
+    async def nack(
+        self, *deliveries: Delivery, delay: Duration | None = None, error: str | BaseException = ""
+    ) -> list[NackOutcome]:
+        """Nacks failed deliveries: they are retried after `delay` or the policy's backoff, or become garbage.
+
+        `error`, text or an exception, is stored with the failure. Raises InvalidInput.
+        """
         return await self._run(self._core.nack(deliveries, delay=delay, error=error))
 
-    async def reject(self, *deliveries: Delivery, error: str = "") -> list[NackOutcome]:
+    async def reject(self, *deliveries: Delivery, error: str | BaseException = "") -> list[NackOutcome]:
         """Turns deliveries into garbage, whatever attempts are left."""
         return await self._run(self._core.nack(deliveries, delay=None, error=error, rejected=True))
 
@@ -75,7 +80,10 @@ class AsyncConsumer:
         return await self._run(self._core.extend(deliveries, lease))
 
     async def close(self) -> None:
-        """Closes the connections. Deliveries that are not settled come again when their leases have run out."""
+        """Closes the connections; later calls raise Closed.
+
+        Deliveries that are not settled come again when their leases have run out.
+        """
         await self._connection.close()
 
     async def _run(self, flow: Flow[T]) -> T:

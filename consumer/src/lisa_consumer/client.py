@@ -74,11 +74,16 @@ class Consumer:
         """Acks handled deliveries, in one batch. Result: one outcome for each; see `AckOutcome`."""
         return self._run(self._core.ack(deliveries))
 
-    def nack(self, *deliveries: Delivery, delay: Duration | None = None, error: str = "") -> list[NackOutcome]:
-        """Nacks failed deliveries: they are retried after `delay` or the policy's backoff, or become garbage."""
+    def nack(
+        self, *deliveries: Delivery, delay: Duration | None = None, error: str | BaseException = ""
+    ) -> list[NackOutcome]:
+        """Nacks failed deliveries: they are retried after `delay` or the policy's backoff, or become garbage.
+
+        `error`, text or an exception, is stored with the failure. Raises InvalidInput.
+        """
         return self._run(self._core.nack(deliveries, delay=delay, error=error))
 
-    def reject(self, *deliveries: Delivery, error: str = "") -> list[NackOutcome]:
+    def reject(self, *deliveries: Delivery, error: str | BaseException = "") -> list[NackOutcome]:
         """Turns deliveries into garbage, whatever attempts are left."""
         return self._run(self._core.nack(deliveries, delay=None, error=error, rejected=True))
 
@@ -91,7 +96,10 @@ class Consumer:
         return self._run(self._core.extend(deliveries, lease))
 
     def close(self) -> None:
-        """Closes the connections. Deliveries that are not settled come again when their leases have run out."""
+        """Closes the connections; later calls raise Closed.
+
+        Deliveries that are not settled come again when their leases have run out.
+        """
         self._connection.close()
 
     def _run(self, flow: Flow[T]) -> T:

@@ -2,15 +2,18 @@
 
 import asyncio
 import os
+import signal
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated
 
 import typer
 from pydantic import SecretStr
 
-from lisa_common.cli import new_program, with_settings
+from lisa_common.cli import WaitOption, new_program, wait_s, with_settings
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.async_start import wait_for_server
 from lisa_common.observing.health import Health
 from lisa_common.observing.siblings import SharedDirectory, join_siblings
 from lisa_common.protocol.call import command
@@ -26,7 +29,7 @@ program = new_program("lisa-consumer", "Runs workers of Lisa, a delay queue on R
 
 
 @program.command()
-@with_settings(ConsumerSettings)
+@with_settings(ConsumerSettings, unused=("patience_s",))
 def run(
     *,
     worker: Annotated[str, typer.Argument(metavar="MODULE:WORKER", help="The worker to run, as in app.tasks:worker.")],
@@ -35,22 +38,29 @@ def run(
     ] = 1,
     check: Annotated[bool, typer.Option("--check/--no-check", hidden=True)] = True,
     supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
+    override: Annotated[list[str] | None, typer.Option("--override", hidden=True)] = None,
+    wait: WaitOption = None,
     settings: ConsumerSettings,
+    given: frozenset[str],
 ) -> None:
-    """Runs a worker until SIGTERM or SIGINT, then drains.
+    """Runs a worker until SIGTERM or SIGINT, then drains; a second SIGINT (Ctrl-C) ends the drain.
 
-    With several processes, one that dies is replaced. Settings in the worker's code override these options.
+    With several processes, one that dies is replaced. These options win over settings in the worker's code; that wins
+    over the environment and lisa.toml.
     """
+    patience_s = wait_s(wait)
     if supervised:
         drain_with_supervisor()
     _export(settings)
     # Before the module is imported, whose own metrics are to be shared as well.
     shares_metrics = join_siblings()
     loaded = load_worker(worker)
-    if check:
-        asyncio.run(_check(loaded))
+    overridden = sorted(given.union(override or ()))
+    loaded.override(settings, overridden)
+    if check and not asyncio.run(_wait_for_server(loaded, patience_s)):
+        return
     if processes > 1:
-        sys.exit(_run_processes(worker, loaded, processes, settings.metrics))
+        sys.exit(_run_processes(worker_command(worker, overridden), loaded, processes, settings.metrics))
     if supervised:
         if shares_metrics:
             metrics.register()
@@ -60,13 +70,13 @@ def run(
         loaded.run()
 
 
-def _run_processes(target: str, loaded: Worker, count: int, address: str | None) -> int:
+def _run_processes(command: Sequence[str], loaded: Worker, count: int, address: str | None) -> int:
     health = Health()
     with (
         SharedDirectory(count, with_metrics=address is not None) as siblings,
         _serving(address, health, siblings),
     ):
-        return supervise(worker_command(target), siblings, health, drain_s=loaded.settings.drain_s)
+        return supervise(command, siblings, health, drain_s=loaded.settings.drain_s)
 
 
 def _serving(
@@ -91,7 +101,11 @@ def _export(settings: ConsumerSettings) -> None:
         os.environ[f"LISA_{name.upper()}"] = text
 
 
-async def _check(worker: Worker) -> None:
-    """Raises LisaError if there is no server: at the start that is a mistake, later a worker survives it."""
+async def _wait_for_server(worker: Worker, patience_s: float) -> bool:
+    """Waits for the server. Result: False if the program was stopped before. Raises LisaError."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
     async with AsyncConnection.of(worker.settings, name="lisa-worker", url=worker.url) as connection:
-        await connection.call(command("PING"))
+        return await wait_for_server(lambda: connection.call(command("PING")), patience_s=patience_s, stopping=stopping)

@@ -18,6 +18,7 @@ from lisa_common.protocol.marking import MARKING, Begun, mark
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.triage import sort_entries
 from lisa_common.validation import Duration, check_int, check_name, duration_ms
+from lisa_consumer.arguments import check_delivery, error_text
 from lisa_consumer.mark_hooks import MarkHooks, check_mark
 from lisa_consumer.metrics import METRICS, count_acks, count_deliveries, count_expired, count_nacks
 from lisa_consumer.names import consumer_name
@@ -216,11 +217,12 @@ class Core:
         return outcomes
 
     def nack(
-        self, deliveries: Sequence[Delivery], *, delay: Duration | None, error: str, rejected: bool = False
+        self, deliveries: Sequence[Delivery], *, delay: Duration | None, error: object, rejected: bool = False
     ) -> Flow[list[NackOutcome]]:
         """Nacks deliveries. Result: one outcome for each."""
         delay_ms = None if delay is None else duration_ms("delay", delay)
-        nacks = [(delivery, Nack(delivery.entry, error, delay_ms, rejected)) for delivery in deliveries]
+        text = error_text(error)
+        nacks = [(d, Nack(check_delivery(d).entry, text, delay_ms, rejected)) for d in deliveries]
         return [outcome for outcome, _ in (yield from self.nack_each(nacks))]
 
     def nack_each(self, nacks: Sequence[tuple[Delivery, Nack]]) -> Flow[list[tuple[NackOutcome, int | None]]]:
@@ -289,7 +291,7 @@ class Core:
     def _by_shard(self, deliveries: Sequence[Delivery]) -> Iterator[tuple[ShardKeys, list[tuple[int, Delivery]]]]:
         """Deliveries of each shard with their positions, at most `MAX_BATCH` in one batch."""
         for delivery in deliveries:
-            if delivery.group != self.group:
+            if check_delivery(delivery).group != self.group:
                 raise InvalidInput("a delivery's group", delivery.group, f"{self.group!r}, the group of this consumer")
         by_shard: dict[tuple[str, str], list[tuple[int, Delivery]]] = defaultdict(list)
         for position, delivery in enumerate(deliveries):

@@ -13,6 +13,7 @@ from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack
 from lisa_common.validation import Duration, duration_ms
+from lisa_consumer.arguments import error_text
 
 __all__ = ["Handler", "Reject", "Retry", "Route", "nack_of"]
 
@@ -55,6 +56,8 @@ class Route:
     def __post_init__(self) -> None:
         if not _is_fit(self.handler):
             raise InvalidInput("handler", self.handler, "a coroutine function or a plain function")
+        if not _takes_one(self.handler):
+            raise InvalidInput("handler", self.handler, "a function that one argument is enough for, the delivery")
         object.__setattr__(self, "_is_async", _is_async(self.handler))
 
     async def call(self, delivery: Delivery, threads: Executor) -> None:
@@ -116,17 +119,24 @@ def _is_fit(handler: object) -> bool:
     return not any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in functions)
 
 
+def _takes_one(handler: Handler) -> bool:
+    """Whether a handler can be called with a delivery alone, as far as it says what it takes."""
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
+        # Some functions that are written in C do not say.
+        return True
+    try:
+        signature.bind(None)
+    except TypeError:
+        return False
+    return True
+
+
 def nack_of(delivery: Delivery, error: BaseException) -> Nack:
     """The nack that an exception of a handler asks for."""
     if isinstance(error, Reject):
         return Nack(delivery.entry, str(error), rejected=True)
     if isinstance(error, Retry):
         return Nack(delivery.entry, str(error), error.delay_ms)
-    return Nack(delivery.entry, f"{type(error).__name__}: {_text_of(error)}")
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as inner:  # noqa: BLE001 - a handler's error may be of any class, with any bug in its __str__
-        return f"no text, as its __str__ raised {type(inner).__name__}"
+    return Nack(delivery.entry, error_text(error))

@@ -9,10 +9,11 @@ import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from threading import Thread
 
 from lisa_common.backoff import RECONNECT
-from lisa_common.client.async_connection import cancel_all
+from lisa_common.client.async_tasks import cancel_all
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
 from lisa_common.observing.siblings import SharedDirectory
@@ -30,9 +31,14 @@ _KILL_AFTER_S = 10.0
 """How long a process may outlast its drain before it is killed."""
 
 
-def worker_command(target: str) -> list[str]:
-    """The command that runs one worker process of a target. It starts even while the server is away."""
-    return [sys.executable, "-m", "lisa_consumer", "run", target, "--no-check", "--supervised"]
+def worker_command(target: str, overridden: Sequence[str] = ()) -> list[str]:
+    """The command that runs one worker process of a target. It starts even while the server is away.
+
+    `overridden` settings win over those of the worker's code. Their values are in the environment, as other users can
+    read command lines.
+    """
+    names = [f"--override={name}" for name in overridden]
+    return [sys.executable, "-m", "lisa_consumer", "run", target, "--no-check", "--supervised", *names]
 
 
 def drain_with_supervisor() -> None:
@@ -47,22 +53,27 @@ def drain_with_supervisor() -> None:
 
 
 def supervise(command: Sequence[str], siblings: SharedDirectory, health: Health, *, drain_s: float) -> int:
-    """Runs a process of a command for each sibling until SIGTERM or SIGINT, then drains them. Returns the exit code.
+    """Runs a command for each sibling until SIGTERM or SIGINT, then drains them. SIGINT then ends the drain.
 
     A process that dies is replaced. If the supervisor dies, all processes drain. If a process exits with 2, it had bad
-    input, and so would its replacement: all end, with exit code 2. The code is 1 if a process did not drain cleanly.
+    input, and so would its replacement: all end, with exit code 2. Returns the exit code: 1 if a process did not drain
+    cleanly.
     """
 
     async def main() -> int:
-        stopping = asyncio.Event()
+        stopping, interrupted = asyncio.Event(), asyncio.Event()
+
+        def interrupt() -> None:
+            (interrupted if stopping.is_set() else stopping).set()
+
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(signal.SIGTERM, stopping.set)
+        loop.add_signal_handler(signal.SIGINT, interrupt)
         health.notifies = True
         health.check("processes", siblings.find_problem)
         pulse = asyncio.create_task(health.run())
-        running = (_keep_running(command, siblings, number, stopping, drain_s) for number in range(siblings.count))
-        codes = await asyncio.gather(*running)
+        keep = partial(_keep_running, command, siblings, stopping=stopping, interrupted=interrupted, drain_s=drain_s)
+        codes = await asyncio.gather(*map(keep, range(siblings.count)))
         await cancel_all(pulse)
         return max(codes)
 
@@ -70,7 +81,13 @@ def supervise(command: Sequence[str], siblings: SharedDirectory, health: Health,
 
 
 async def _keep_running(
-    command: Sequence[str], siblings: SharedDirectory, number: int, stopping: asyncio.Event, drain_s: float
+    command: Sequence[str],
+    siblings: SharedDirectory,
+    number: int,
+    *,
+    stopping: asyncio.Event,
+    interrupted: asyncio.Event,
+    drain_s: float,
 ) -> int:
     stop = asyncio.create_task(stopping.wait())
     failures = 0
@@ -83,7 +100,7 @@ async def _keep_running(
         ended = asyncio.create_task(process.wait())
         await asyncio.wait((ended, stop), return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
-            await _drain(process, drain_s)
+            await _drain(process, interrupted, drain_s)
             # SIGTERM itself ends a process that has just been started.
             return int(process.returncode not in {0, -signal.SIGTERM})
         siblings.forget(number)
@@ -102,9 +119,10 @@ async def _keep_running(
     return 0
 
 
-async def _drain(process: Process, drain_s: float) -> None:
+async def _drain(process: Process, interrupted: asyncio.Event, drain_s: float) -> None:
     with suppress(ProcessLookupError):
         process.terminate()
+    interrupting = asyncio.create_task(_interrupt(process, interrupted))
     try:
         async with asyncio.timeout(drain_s + _KILL_AFTER_S):
             await process.wait()
@@ -113,3 +131,12 @@ async def _drain(process: Process, drain_s: float) -> None:
         logger.warning("killing worker process %d, which did not end", process.pid, extra=fields)
         process.kill()
         await process.wait()
+    finally:
+        await cancel_all(interrupting)
+
+
+async def _interrupt(process: Process, interrupted: asyncio.Event) -> None:
+    await interrupted.wait()
+    # It has had SIGTERM, so this ends its drain.
+    with suppress(ProcessLookupError):
+        process.send_signal(signal.SIGINT)

@@ -6,7 +6,10 @@ from pydantic import Field
 
 from lisa_common.settings import MetricsAddress, Settings
 
-__all__ = ["ConsumerSettings"]
+__all__ = ["MAX_CONCURRENCY", "ConsumerSettings"]
+
+
+MAX_CONCURRENCY = 10_000
 
 
 class ConsumerSettings(Settings):
@@ -14,7 +17,12 @@ class ConsumerSettings(Settings):
 
     table: ClassVar[str] = "consumer"
 
-    concurrency: Annotated[int, Field(ge=1, le=10_000, description="handlers that run at once in a worker")] = 32
+    concurrency: Annotated[
+        int,
+        Field(
+            ge=1, le=MAX_CONCURRENCY, description="handlers that run at once in a worker; at least one for each topic"
+        ),
+    ] = 32
     prefetch: Annotated[
         int,
         Field(
@@ -44,5 +52,9 @@ class ConsumerSettings(Settings):
     ] = 200
     patience_s: Annotated[
         float,
-        Field(ge=0, le=3_600, description="how long a plain consumer retries while the server is away, in seconds"),
+        Field(
+            ge=0,
+            le=3_600,
+            description="how long calls of a plain consumer retry while the server is away; a worker always does",
+        ),
     ] = 30.0

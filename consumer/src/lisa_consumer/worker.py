@@ -4,10 +4,12 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import NoReturn, TypeVar
 
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
@@ -22,13 +24,16 @@ from lisa_consumer.handler import Handler, Route
 from lisa_consumer.leases import Leases
 from lisa_consumer.presence import Presence
 from lisa_consumer.runner import HANDLER, Runner
-from lisa_consumer.settings import ConsumerSettings
+from lisa_consumer.settings import MAX_CONCURRENCY, ConsumerSettings
 
 __all__ = ["Worker"]
 
 logger = logging.getLogger(__name__)
 
 H = TypeVar("H", bound=Handler)
+
+_INTERRUPTED_S = 3.0
+"""How long a worker that was interrupted twice may take to cancel its handlers and to settle."""
 
 
 def _tasks_left() -> bool:
@@ -63,7 +68,8 @@ class Worker:
 
     A message is acked when its handler returns, and nacked when it raises: the topic's policy then decides on the
     retry, unless the handler raised `Retry` or `Reject`. Handlers are coroutine functions, or plain functions, which
-    run in threads. At most `concurrency` handlers run at once; each topic can always run one. Leases are renewed,
+    run in threads. At most `concurrency` handlers run at once, by default 32, or one for each topic if those are more;
+    each topic can always run one. Leases are renewed,
     however long a handler runs.
 
     On SIGTERM or SIGINT the worker stops reading, handles what it holds if that is quick, and releases the rest, which
@@ -87,9 +93,19 @@ class Worker:
         self._core.enable_marks()
         self._routes: dict[str, Route] = {}
         self._stopping = asyncio.Event()
+        self._is_serving = False
         self._drain_until = 0.0
         self.health = Health()
         """Whether this worker comes round, and reads and settles; `lisa-consumer run --metrics` serves it."""
+
+    def override(self, settings: ConsumerSettings, names: Collection[str]) -> None:
+        """Replaces these settings of the worker's code before it serves, as options of a command line do."""
+        self.settings = self.settings.model_copy(update={name: getattr(settings, name) for name in names})
+        if "redis_url" in names:
+            self.url = settings.redis_url.get_secret_value()
+        if "prefix" in names:
+            self._core = Core(settings.prefix, self._core.group, self.name)
+            self._core.enable_marks()
 
     @property
     def name(self) -> str:
@@ -99,20 +115,23 @@ class Worker:
     def on(self, *topics: str, concurrency: int | None = None, timeout: Duration | None = None) -> Callable[[H], H]:
         """Registers a handler for topics.
 
-        At most `concurrency` messages of each topic are handled at once. After `timeout`, in seconds or as a timedelta,
-        a coroutine is cancelled and its message nacked, and the lease of a plain function is no longer renewed. Raises
-        InvalidInput for values out of range, and for a topic that has a handler already.
+        At most `concurrency` messages of each topic are handled at once, and no more than the worker handles at all.
+        After `timeout`, in seconds or as a timedelta, a coroutine is cancelled and its message nacked, and the lease of
+        a plain function is no longer renewed. Raises InvalidInput for values out of range, for a topic that has a
+        handler already, and for a handler that cannot be called with a delivery.
         """
-        bound = self.settings.concurrency
-        if concurrency is not None:
-            bound = check_int("concurrency", concurrency, 1, bound)
+        bound = MAX_CONCURRENCY if concurrency is None else check_int("concurrency", concurrency, 1, MAX_CONCURRENCY)
         timeout_s = None if timeout is None else duration_ms("timeout", timeout, low_ms=1) / 1000
         if not topics:
             raise InvalidInput("topics", topics, "at least one name")
+        for topic in topics:
+            if callable(topic):
+                raise InvalidInput("topic", topic, 'a name, as in @worker.on("orders")')
+            check_name("topic", topic)
 
         def register(handler: H) -> H:
             for topic in topics:
-                if check_name("topic", topic) in self._routes:
+                if topic in self._routes:
                     raise InvalidInput("topic", topic, "one that has no handler yet")
                 self._routes[topic] = Route(topic, handler, bound, timeout_s)
             return handler
@@ -120,57 +139,97 @@ class Worker:
         return register
 
     def run(self) -> None:
-        """Works until SIGTERM or SIGINT, then drains. Call it in the main thread.
+        """Works until SIGTERM or SIGINT, then drains; a SIGINT during the drain ends it. Call it in the main thread.
 
-        Ends the process with exit code 1 if a handler still runs after the drain: a plain function, as no thread can be
-        stopped, or a coroutine that ignores its cancellation.
+        Ends the process with exit code 1 if the drain is ended, or if a handler still runs after it: a plain function,
+        as no thread can be stopped, or a coroutine that ignores its cancellation.
         """
-
-        async def main() -> None:
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self.stop)
-            self.health.notifies = True
-            await self.serve()
-            if _tasks_left():
-                _abandon_handlers()
-
-        asyncio.run(main())
-        if _threads_left(self._drain_until):
+        was_drained = asyncio.run(self._serve_until_signalled())
+        if _threads_left(self._drain_until if was_drained else 0):
             _abandon_handlers()
+        if not was_drained:
+            sys.exit(1)
+
+    async def _serve_until_signalled(self) -> bool:
+        """Serves. Result: False if the drain was ended."""
+        interrupted = asyncio.Event()
+
+        def interrupt() -> None:
+            (interrupted.set if self._stopping.is_set() else self.stop)()
+
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self.stop)
+        loop.add_signal_handler(signal.SIGINT, interrupt)
+        self.health.notifies = True
+        serving = asyncio.create_task(self.serve())
+        ending = asyncio.create_task(interrupted.wait())
+        await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
+        was_drained = serving.done()
+        if not was_drained:
+            logger.warning("worker %s ends its drain, as it was interrupted again", self.name)
+            serving.cancel()
+            await asyncio.wait((serving,), timeout=_INTERRUPTED_S)
+        if _tasks_left() or not serving.done():
+            _abandon_handlers()
+        ending.cancel()
+        if not serving.cancelled():
+            serving.result()
+        return was_drained
 
     def stop(self) -> None:
         """Makes the worker drain and end. Call it in the worker's event loop."""
-        self._drain_until = time.monotonic() + self.settings.drain_s
-        self._stopping.set()
+        if not self._stopping.is_set():
+            self._drain_until = time.monotonic() + self.settings.drain_s
+            self._stopping.set()
 
     async def serve(self) -> None:
-        """Works until `stop` is called, then drains. Raises InvalidInput if no topic has a handler."""
+        """Works until `stop` is called, then drains; may be called again after that.
+
+        Raises InvalidInput if no topic has a handler, or if the concurrency that was set is less than one for each.
+        """
+        if self._is_serving:
+            raise InvalidInput("worker", self.name, "one that does not serve yet")
+        if self._stopping.is_set():
+            logger.warning("worker %s does not begin, as it was stopped before", self.name)
+        self._is_serving = True
+        try:
+            await self._serve(*self._bounded())
+        finally:
+            self._is_serving = False
+            # A new one, as an event belongs to the loop that has waited for it.
+            self._stopping = asyncio.Event()
+
+    def _bounded(self) -> tuple[ConsumerSettings, dict[str, Route]]:
+        """The settings and routes to serve with: each topic can run a handler, and none more than the worker."""
         if not self._routes:
             raise InvalidInput("topics", (), "at least one, each with a handler")
-        threads = ThreadPoolExecutor(self.settings.concurrency, thread_name_prefix=HANDLER)
-        connecting = AsyncConnection.of(
-            self.settings, name="lisa-worker", url=self.url, blocking_s=self.settings.block_s
-        )
+        settings = self.settings
+        if "concurrency" not in settings.model_fields_set:
+            # Nobody has set a limit, so it must not be less than one handler for each topic.
+            settings = settings.model_copy(update={"concurrency": max(settings.concurrency, len(self._routes))})
+        most = settings.concurrency
+        return settings, {t: replace(r, concurrency=min(r.concurrency, most)) for t, r in self._routes.items()}
+
+    async def _serve(self, settings: ConsumerSettings, routes: Mapping[str, Route]) -> None:
+        threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix=HANDLER)
+        connecting = AsyncConnection.of(settings, name="lisa-worker", url=self.url, blocking_s=settings.block_s)
         # Separate from reads, as renewals must not wait for a missing answer as long as reads may.
-        renewing = AsyncConnection.of(self.settings, name="lisa-worker", url=self.url)
+        renewing = AsyncConnection.of(settings, name="lisa-worker", url=self.url)
         async with connecting as connection, renewing:
             leases = Leases(renewing, self._core)
-            fetcher = Fetcher(
-                *(connection, self._core, leases, self._routes), settings=self.settings, stopping=self._stopping
-            )
+            fetcher = Fetcher(*(connection, self._core, leases, routes), settings=settings, stopping=self._stopping)
             runner = Runner(
-                *(connection, self._core, self._routes, fetcher, leases),
+                *(connection, self._core, routes, fetcher, leases),
                 threads=threads,
-                settings=self.settings,
+                settings=settings,
                 stopping=self._stopping,
                 renewing=renewing,
                 health=self.health,
             )
             logger.info(
                 "worker %s of group %s reads %s",
-                *(self.name, self._core.group, ", ".join(self._routes)),
-                extra=event("worker_started", consumer=self.name, group=self._core.group, topics=list(self._routes)),
+                *(self.name, self._core.group, ", ".join(routes)),
+                extra=event("worker_started", consumer=self.name, group=self._core.group, topics=list(routes)),
             )
             presence = Presence(renewing, self._core)
             showing = asyncio.create_task(presence.run())

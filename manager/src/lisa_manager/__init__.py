@@ -1,5 +1,6 @@
 """The daemon that promotes, reclaims and trims; the operator's commands; and the operator's Python API."""
 
+from lisa_common import __version__
 from lisa_common.model.death import Death
 from lisa_common.model.failure import Failure
 from lisa_common.model.record import Record
@@ -60,4 +61,5 @@ __all__ = [
     "TopicSizes",
     "TopicStatus",
     "TopicTraffic",
+    "__version__",
 ]

@@ -11,6 +11,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
+from lisa_common.client.async_start import wait_for_server
 from lisa_common.errors import LisaError
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
@@ -54,9 +55,10 @@ _STABLE_S = 10.0
 """A loop that has run for this long restarts with the shortest backoff again."""
 
 
-def serve(settings: ManagerSettings) -> None:
+def serve(settings: ManagerSettings, *, patience_s: float) -> None:
     """Runs a manager until SIGTERM or SIGINT. Any number may run in parallel; killing any of them loses nothing.
 
+    Waits up to `patience_s` seconds for a server at the start; then raises ServerError.
     Serves its metrics and health if the settings say where. Raises MissingExtra if that needs more packages.
     """
 
@@ -67,7 +69,7 @@ def serve(settings: ManagerSettings) -> None:
             loop.add_signal_handler(number, manager.stop)
         manager.health.notifies = True
         with _observed(settings, manager.health):
-            await manager.run()
+            await manager.run(patience_s=patience_s)
 
     asyncio.run(main())
 
@@ -131,32 +133,35 @@ class Manager:
         """Stops the manager. Call it in the manager's event loop."""
         self._stopping.set()
 
-    async def run(self) -> None:
-        """Serves all topics until `stop` is called. Raises ServerError only at start."""
+    async def run(self, *, patience_s: float = 0.0) -> None:
+        """Serves all topics until `stop` is called. Raises ServerError only at start, after `patience_s` seconds."""
         async with self._connection:
-            await self._check_server()
-            scheduler = self._schedule()
-            self.health.check("promoter", self._promoter.find_problem)
-            self.health.check("server", self._find_server_problem)
-            loops = [
-                asyncio.create_task(self._keep_running(name, loop), name=name)
-                for name, loop in {
-                    "promote": self._promoter.run,
-                    "listen": self._promoter.listen,
-                    "adopt": self._adopter.run,
-                    "health": self._keep_beating,
-                }.items()
-            ]
-            try:
-                await self._stopping.wait()
-            finally:
-                scheduler.pause()
-                # Let turns that are about to start do so: a cancellation before the start would be logged as an error.
-                await asyncio.sleep(0)
-                scheduler.shutdown(wait=False)
-                # The scheduler cancels turns without waiting for them, and they may still use the connection.
-                await cancel_all(*loops, *self._turns)
+            if await wait_for_server(self._check_server, patience_s=patience_s, stopping=self._stopping):
+                await self._serve()
         logger.info("manager stopped", extra=event("manager_stopped"))
+
+    async def _serve(self) -> None:
+        scheduler = self._schedule()
+        self.health.check("promoter", self._promoter.find_problem)
+        self.health.check("server", self._find_server_problem)
+        loops = [
+            asyncio.create_task(self._keep_running(name, loop), name=name)
+            for name, loop in {
+                "promote": self._promoter.run,
+                "listen": self._promoter.listen,
+                "adopt": self._adopter.run,
+                "health": self._keep_beating,
+            }.items()
+        ]
+        try:
+            await self._stopping.wait()
+        finally:
+            scheduler.pause()
+            # Let turns that are about to start do so: a cancellation before the start would be logged as an error.
+            await asyncio.sleep(0)
+            scheduler.shutdown(wait=False)
+            # The scheduler cancels turns without waiting for them, and they may still use the connection.
+            await cancel_all(*loops, *self._turns)
 
     async def _keep_running(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
         """Runs a loop, and restarts it after an error, so that no error of one loop ends the others."""

@@ -4,8 +4,10 @@ with Producer("redis://localhost:6379") as producer:
     producer.send("orders", {"order": 7}, delay=900, id="order-7")
 """
 
+from lisa_common import __version__
 from lisa_common.errors import (
     AccessDenied,
+    Closed,
     InvalidInput,
     InvalidSettings,
     LisaError,
@@ -27,6 +29,7 @@ __all__ = [
     "AccessDenied",
     "AsyncProducer",
     "CancelOutcome",
+    "Closed",
     "Confirm",
     "CopyState",
     "Found",
@@ -49,4 +52,5 @@ __all__ = [
     "State",
     "Unreachable",
     "Untrusted",
+    "__version__",
 ]

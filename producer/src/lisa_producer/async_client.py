@@ -1,6 +1,6 @@
 """The asyncio producer."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -14,7 +14,8 @@ from lisa_common.validation import Duration
 from lisa_producer import sent_message, single_send
 from lisa_producer.async_coalescing import AsyncCoalescer
 from lisa_producer.batch import open_batch
-from lisa_producer.message import Confirm, Message, PartialSend, SendReport, SendResult, due_argument
+from lisa_producer.message import Confirm, Message, PartialSend, SendReport, SendResult, check_confirm, due_argument
+from lisa_producer.message_source import AsyncMessageSource
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shared_flow import SharedFlow
 
@@ -34,7 +35,7 @@ class AsyncProducer:
         settings: ProducerSettings | None = None,
     ) -> None:
         self._settings = settings or ProducerSettings.load(redis_url=url)
-        self._confirm = confirm
+        self._confirm = check_confirm(confirm)
         self._tracing = tracing.ask()
         self._topics = Topics(self._settings.prefix)
         self._connection = AsyncConnection.of(self._settings, name="lisa-producer", url=url)
@@ -71,9 +72,9 @@ class AsyncProducer:
         """Sends messages in batches; see `Producer.send_many`. Takes asynchronous iterables, too."""
         report = SendReport()
         take_result = on_result or report.results.append
-        batch = await self._run(
-            open_batch(self._topics, topic, self._settings, confirm or self._confirm, self._tracing)
-        )
+        confirm = check_confirm(confirm) or self._confirm
+        source = AsyncMessageSource(messages)
+        batch = await self._run(open_batch(self._topics, topic, self._settings, confirm, self._tracing))
 
         async def flush() -> None:
             for result in await self._run(batch.flush()):
@@ -82,10 +83,12 @@ class AsyncProducer:
             if batch.broken:
                 raise PartialSend(topic, report) from batch.broken
 
-        async for message in _iterate(messages):
+        async for message in source:
             if batch.add(message):
                 await flush()
         await flush()
+        if source.error:
+            raise PartialSend(topic, report, source.error) from source.error
         if report.failed and on_result is None:
             raise PartialSend(topic, report)
         return report
@@ -111,12 +114,12 @@ class AsyncProducer:
         return await self._coalescer.run(topic, sent_message.find(self._topics, topic, id))
 
     async def close(self) -> None:
-        """Closes the connections. Queued calls end with Unreachable."""
+        """Closes the connections. Queued calls end with Unreachable, later ones with Closed."""
         self._coalescer.close()
         await self._connection.close()
 
     def _send(self, topic: str, message: Message, confirm: Confirm | None) -> SharedFlow[SendResult]:
-        confirm = confirm or self._confirm
+        confirm = check_confirm(confirm) or self._confirm
         return single_send.send(self._topics, topic, message, self._settings, confirm=confirm, tracing=self._tracing)
 
     async def _run(self, flow: Flow[T]) -> T:
@@ -129,12 +132,3 @@ class AsyncProducer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-async def _iterate(messages: Iterable[Message] | AsyncIterable[Message]) -> AsyncIterator[Message]:
-    if isinstance(messages, AsyncIterable):
-        async for message in messages:
-            yield message
-    else:
-        for message in messages:
-            yield message

@@ -14,7 +14,7 @@ from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import Outgoing
 from lisa_common.protocol.registry import Topics
 from lisa_producer.layout_requests import refresh_after_reshard
-from lisa_producer.message import Confirm, Message, SendOutcome, SendResult
+from lisa_producer.message import Confirm, Message, SendOutcome, SendResult, check_message
 from lisa_producer.observed import BatchObserver
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shard_send import Missing, find_in_former, is_repeatable, result_of, store
@@ -53,14 +53,15 @@ class Batch:
         """The error that ends the whole send: the server is unreachable, refuses, or did not confirm."""
 
     def add(self, message: Message) -> bool:
-        """Adds a message. Returns whether to flush now."""
+        """Adds a message; a value that is none counts as an invalid one. Returns whether to flush now."""
         if not self._ids:
             self._ids.extend(producing.new_ids(self._settings.batch_messages))
         size = 0
         try:
-            outgoing = message.outgoing(self._layout.policy, self._ids.popleft(), self._observer.context())
+            content = check_message(message)
+            outgoing = content.outgoing(self._layout.policy, self._ids.popleft(), self._observer.context())
         except InvalidInput as error:
-            failed = SendResult(self._position, message.id, SendOutcome.FAILED, error=error)
+            failed = SendResult(self._position, getattr(message, "id", None), SendOutcome.FAILED, error=error)
             self._invalid.append(failed)
         else:
             self._outgoing.append((self._position, outgoing))

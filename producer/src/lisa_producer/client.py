@@ -14,7 +14,8 @@ from lisa_common.validation import Duration
 from lisa_producer import sent_message, single_send
 from lisa_producer.batch import open_batch
 from lisa_producer.coalescing import Coalescer
-from lisa_producer.message import Confirm, Message, PartialSend, SendReport, SendResult, due_argument
+from lisa_producer.message import Confirm, Message, PartialSend, SendReport, SendResult, check_confirm, due_argument
+from lisa_producer.message_source import MessageSource
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shared_flow import SharedFlow
 
@@ -44,7 +45,7 @@ class Producer:
         settings: ProducerSettings | None = None,
     ) -> None:
         self._settings = settings or ProducerSettings.load(redis_url=url)
-        self._confirm = confirm
+        self._confirm = check_confirm(confirm)
         self._tracing = tracing.ask()
         self._topics = Topics(self._settings.prefix)
         self._connection = Connection.of(self._settings, name="lisa-producer", url=url)
@@ -84,12 +85,15 @@ class Producer:
         """Sends messages in batches, in order, holding one batch in memory at a time.
 
         `on_result` receives the result of each message after its batch; without it, the report keeps them. An invalid
-        message does not stop the others; an unreachable server does, after the producer's patience. Raises PartialSend
-        when the send stopped early, and at the end if any message failed and there is no `on_result`.
+        message, or a value that is none, does not stop the others; an unreachable server does, after the producer's
+        patience, and so does an error of `messages` itself, once what came before it is sent. Raises PartialSend when
+        the send stopped early, and at the end if any message failed and there is no `on_result`.
         """
         report = SendReport()
         take_result = on_result or report.results.append
-        batch = self._run(open_batch(self._topics, topic, self._settings, confirm or self._confirm, self._tracing))
+        confirm = check_confirm(confirm) or self._confirm
+        source = MessageSource(messages)
+        batch = self._run(open_batch(self._topics, topic, self._settings, confirm, self._tracing))
 
         def flush() -> None:
             for result in self._run(batch.flush()):
@@ -98,10 +102,12 @@ class Producer:
             if batch.broken:
                 raise PartialSend(topic, report) from batch.broken
 
-        for message in messages:
+        for message in source:
             if batch.add(message):
                 flush()
         flush()
+        if source.error:
+            raise PartialSend(topic, report, source.error) from source.error
         if report.failed and on_result is None:
             raise PartialSend(topic, report)
         return report
@@ -127,12 +133,12 @@ class Producer:
         return self._coalescer.run(topic, sent_message.find(self._topics, topic, id))
 
     def close(self) -> None:
-        """Closes the connections. Queued calls end with Unreachable."""
+        """Closes the connections. Queued calls end with Unreachable, later ones with Closed."""
         self._coalescer.close()
         self._connection.close()
 
     def _send(self, topic: str, message: Message, confirm: Confirm | None) -> SharedFlow[SendResult]:
-        confirm = confirm or self._confirm
+        confirm = check_confirm(confirm) or self._confirm
         return single_send.send(self._topics, topic, message, self._settings, confirm=confirm, tracing=self._tracing)
 
     def _run(self, flow: Flow[T]) -> T:

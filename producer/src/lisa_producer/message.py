@@ -21,7 +21,17 @@ from lisa_common.validation import (
     moment_ms,
 )
 
-__all__ = ["Confirm", "Message", "PartialSend", "SendOutcome", "SendReport", "SendResult", "due_argument"]
+__all__ = [
+    "Confirm",
+    "Message",
+    "PartialSend",
+    "SendOutcome",
+    "SendReport",
+    "SendResult",
+    "check_confirm",
+    "check_message",
+    "due_argument",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +51,13 @@ class Confirm:
         duration_ms("timeout", self.timeout, low_ms=1, high_s=60)
         if not self.replicas and not self.fsync:
             raise InvalidInput("replicas", 0, "at least 1 without fsync")
+
+
+def check_confirm(value: object) -> Confirm | None:
+    """A caller's `confirm`, which may be None; raises InvalidInput."""
+    if value is not None and not isinstance(value, Confirm):
+        raise InvalidInput("confirm", value, "a Confirm, as in Confirm(replicas=1)")
+    return value
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,6 +119,13 @@ class Message:
             return own
 
 
+def check_message(value: object) -> Message:
+    """A message; raises InvalidInput for anything else."""
+    if not isinstance(value, Message):
+        raise InvalidInput("message", value, "a Message, as in Message(body=...)")
+    return value
+
+
 def due_argument(delay: Duration | None, at: datetime | None) -> str:
     """The due time for scripts: "+ms" from now, or ms since the epoch; now by default. Raises InvalidInput."""
     if at is None:
@@ -158,12 +182,23 @@ class SendReport:
 
 
 class PartialSend(LisaError):
-    """Some of many messages were not sent; `report` says which, unless a callback received the results."""
+    """Some of many messages were not sent; `report` says which, unless a callback received the results.
 
-    def __init__(self, topic: str, report: SendReport) -> None:
+    `source_error` is the exception of the caller's iterable, if that ended the send.
+    """
+
+    def __init__(self, topic: str, report: SendReport, source_error: Exception | None = None) -> None:
         self.topic = topic
         self.report = report
-        super().__init__(
-            f"{report.failed} of {report.sent + report.duplicates + report.failed} messages were not sent to "
-            f"{topic!r}; the first because: {report.first_error}"
-        )
+        self.source_error = source_error
+        taken = report.sent + report.duplicates + report.failed
+        parts = []
+        if report.failed or source_error is None:
+            parts.append(f"{report.failed} of {taken} messages were not sent to {topic!r}")
+            parts.append(f"the first because: {report.first_error}")
+        if source_error is not None:
+            parts.append(
+                f"the messages for {topic!r} ended after {taken}, as their iterable raised "
+                f"{type(source_error).__name__}: {source_error}"
+            )
+        super().__init__("; ".join(parts))

@@ -9,10 +9,20 @@ Needs the `cli` extra. Exit codes are the same everywhere:
 """
 
 from lisa_common.cli.options import JsonFlag, YesFlag, with_settings
-from lisa_common.cli.output import Column, print_json, print_table, say, shown_duration, shown_moment
+from lisa_common.cli.output import (
+    Column,
+    print_json,
+    print_json_list,
+    print_table,
+    say,
+    shown_duration,
+    shown_exactly,
+    shown_moment,
+)
 from lisa_common.cli.parse import read_duration, read_moment
 from lisa_common.cli.program import EXIT_FINE, EXIT_NOT_DONE, EXIT_WRONG, Declined, confirm, new_program, sub_commands
 from lisa_common.cli.progress import progress
+from lisa_common.cli.waiting import WaitOption, wait_s
 from lisa_common.escaping import shown
 
 __all__ = [
@@ -22,10 +32,12 @@ __all__ = [
     "Column",
     "Declined",
     "JsonFlag",
+    "WaitOption",
     "YesFlag",
     "confirm",
     "new_program",
     "print_json",
+    "print_json_list",
     "print_table",
     "progress",
     "read_duration",
@@ -33,7 +45,9 @@ __all__ = [
     "say",
     "shown",
     "shown_duration",
+    "shown_exactly",
     "shown_moment",
     "sub_commands",
+    "wait_s",
     "with_settings",
 ]

@@ -4,7 +4,8 @@ import functools
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
@@ -24,31 +25,45 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document, for p
 YesFlag = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
-def with_settings(settings: type[Settings], *, shared_only: bool = False) -> Callable[..., Callable[..., None]]:
+def with_settings(
+    settings: type[Settings],
+    *,
+    shared_only: bool = False,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+    unused: Collection[str] = (),
+) -> Callable[..., Callable[..., None]]:
     """Gives a command one option per field of the settings, and passes it `settings`, loaded from all sources.
 
     `shared_only` offers only the options that all programs have; the other fields come from environment and file.
+    `defaults` are those of this command, in place of the settings'. `unused` fields are accepted and not shown. A
+    command with a parameter `given` also gets the names of the fields for which the command line has an option.
     """
     names = Settings.model_fields if shared_only else settings.model_fields
-    options = [_option(name, settings.model_fields[name]) for name in names]
+    options = [
+        _option(name, settings.model_fields[name], default=defaults.get(name), hidden=name in unused) for name in names
+    ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = [p for p in inspect.signature(command).parameters.values() if p.name != "settings"]
+        parameters = inspect.signature(command).parameters
+        own = [p for p in parameters.values() if p.name not in {"settings", "given"}]
 
         @functools.wraps(command)
         def run(**values: Any) -> None:
             flags = {option.name: values.pop(option.name) for option in options}
+            if "given" in parameters:
+                values["given"] = frozenset(name for name, value in flags.items() if value is not None)
             try:
                 loaded = settings.load(**flags)
                 configure_logging(loaded.log_level, loaded.log_format)
             finally:
                 _warn_of_secrets(flags)
-            command(settings=loaded, **values)
+            changed = {name: value for name, value in defaults.items() if name not in loaded.model_fields_set}
+            command(settings=loaded.model_copy(update=changed), **values)
 
         # Typer reads both the signature and the annotations.
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *options)]
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        combined = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *options)]
+        run.__signature__ = inspect.Signature(combined)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in combined}
         return run
 
     return decorate
@@ -70,15 +85,17 @@ def _warn_of_secrets(flags: Mapping[str, Any]) -> None:
             say(f"warning: {warning}", error=True)
 
 
-def _option(name: str, field: FieldInfo) -> inspect.Parameter:
+def _option(name: str, field: FieldInfo, *, default: Any, hidden: bool) -> inspect.Parameter:
     # Values are text: pydantic parses them like the environment, with the same errors.
     switch = field.annotation is bool
+    text = f"{_sentence(field.description or name)}{bounds_of(field)}{_default(field, default)}"
     option = typer.Option(
         f"--{flag_of(name)}" + (f"/--no-{flag_of(name)}" if switch else ""),
-        help=f"{_sentence(field.description or name)}{bounds_of(field)}{_default(field)} (env LISA_{name.upper()})",
+        help=f"{text} (env LISA_{name.upper()})",
         show_default=False,
         metavar=None if switch else _metavar(field),
         rich_help_panel="Settings",
+        hidden=hidden,
     )
     annotation = Annotated[bool | None, option] if switch else Annotated[str | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -89,13 +106,13 @@ def flag_of(name: str) -> str:
     return name.replace("_", "-")
 
 
-def bounds_of(field: FieldInfo) -> str:
-    """The bounds of a field in words: ", 1 to 10"."""
+def bounds_of(field: FieldInfo, show: Callable[[Any], str] = "{:,}".format) -> str:
+    """The bounds of a field in words: ", 1 to 10". `show` is how a value is written."""
     marks = list(_marks(field))
-    low = next((f"{m.ge:,}" for m in marks if isinstance(m, Ge)), None)
-    low = low or next((f"above {m.gt:,}" for m in marks if isinstance(m, Gt)), None)
-    high = next((f"{m.le:,}" for m in marks if isinstance(m, Le)), None)
-    high = high or next((f"below {m.lt:,}" for m in marks if isinstance(m, Lt)), None)
+    low = next((show(m.ge) for m in marks if isinstance(m, Ge)), None)
+    low = low or next((f"above {show(m.gt)}" for m in marks if isinstance(m, Gt)), None)
+    high = next((show(m.le) for m in marks if isinstance(m, Le)), None)
+    high = high or next((f"below {show(m.lt)}" for m in marks if isinstance(m, Lt)), None)
     if get_origin(field.annotation) is Literal:
         return f", {' or '.join(map(str, get_args(field.annotation)))}"
     if low and high:
@@ -116,10 +133,11 @@ def _metavar(field: FieldInfo) -> str:
     return kinds.get(field.annotation, "TEXT") if isinstance(field.annotation, type) else "TEXT"
 
 
-def _default(field: FieldInfo) -> str:
-    if field.is_required() or field.default is None:
+def _default(field: FieldInfo, other: Any = None) -> str:
+    default = field.default if other is None else other
+    if field.is_required() or default is None:
         return ""
-    default = field.default.get_secret_value() if isinstance(field.default, SecretStr) else field.default
+    default = default.get_secret_value() if isinstance(default, SecretStr) else default
     # Defaults are documented, so they are no secrets.
     return f"; default {default}"
 

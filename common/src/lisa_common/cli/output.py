@@ -18,9 +18,11 @@ __all__ = [
     "Column",
     "new_table",
     "print_json",
+    "print_json_list",
     "print_table",
     "say",
     "shown_duration",
+    "shown_exactly",
     "shown_moment",
 ]
 
@@ -78,13 +80,23 @@ def print_json(document: Any) -> None:
     print(json.dumps(document, indent=2 if sys.stdout.isatty() else None))  # noqa: T201
 
 
+def print_json_list(items: Iterable[Any]) -> None:
+    """Prints one JSON array as `print_json` does, each item as soon as it comes."""
+    indent = 2 if sys.stdout.isatty() else None
+    ahead = "["
+    for item in items:
+        print(ahead + json.dumps(item, indent=indent), end="")  # noqa: T201
+        ahead = ", "
+    print("]" if ahead != "[" else "[]")  # noqa: T201
+
+
 def say(text: str, *, error: bool = False) -> None:
     """Prints lines; to stderr if they concern an error or progress."""
     print(shown_lines(text), file=sys.stderr if error else sys.stdout)
 
 
 def shown_duration(ms: float) -> str:
-    """A duration in its two largest units: "2d 3h", "1.5s", "250ms"."""
+    """A duration in its two largest units: "2d3h", "1.5s", "250ms". `shown_exactly` leaves nothing out."""
     if ms < 0:
         return f"-{shown_duration(-ms)}"
     if ms < 60_000:  # noqa: PLR2004 - a minute
@@ -95,7 +107,22 @@ def shown_duration(ms: float) -> str:
         count, rest = divmod(rest, size)
         parts.append((count, unit))
     first = next(at for at, (count, _) in enumerate(parts) if count)
-    return " ".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
+    return "".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def shown_exactly(ms: int) -> str:
+    """A duration as `read_duration` reads it: "30s", "1d", "1h23m20s", "1m0.5s", "250ms"."""
+    if 0 < ms < 1_000:  # noqa: PLR2004 - a second
+        return f"{ms}ms"
+    parts, rest = [], ms
+    for size, unit in _UNITS[:-1]:
+        count, rest = divmod(rest, size)
+        parts += [f"{count}{unit}"] if count else []
+    seconds, fraction = divmod(rest, 1_000)
+    if rest or not ms:
+        digits = f"{seconds}.{fraction:03}".rstrip("0") if fraction else str(seconds)
+        parts.append(f"{digits}s")
+    return "".join(parts)
 
 
 def shown_moment(ms: float | None) -> str:

@@ -95,6 +95,7 @@ class AsyncConnection(Shell[AsyncCluster | AsyncNode]):
         Loads scripts that a server lacks. Raises errors of the connection as a whole; of a Cluster, when no node has
         answered.
         """
+        self._check_open()
         replies = await self._server.ask(calls)
         return [read_reply(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
@@ -108,6 +109,7 @@ class AsyncConnection(Shell[AsyncCluster | AsyncNode]):
         Result: by `host:port`, or "" for the one server, the results as of `execute_each`, or the node's error.
         Raises when the one server does not answer, or no node lists the others.
         """
+        self._check_open()
         answers = await self._server.survey(calls)
         return {
             name: answer if isinstance(answer, LisaError) else list(map(read_reply, calls, answer))
@@ -119,10 +121,12 @@ class AsyncConnection(Shell[AsyncCluster | AsyncNode]):
 
         Raises when the subscription breaks.
         """
+        self._check_open()
         return self._server.listen(channel)
 
     async def close(self) -> None:
-        """Closes all connections."""
+        """Closes all connections. Later calls raise Closed."""
+        self._is_closed = True
         await self._server.close()
 
     async def __aenter__(self) -> Self:

@@ -94,11 +94,13 @@ class Connection(Shell[Cluster | Node]):
         Loads scripts that a server lacks. Raises errors of the connection as a whole; of a Cluster, when no node has
         answered.
         """
+        self._check_open()
         replies = self._server.ask(calls)
         return [read_reply(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
     def close(self) -> None:
-        """Closes all connections."""
+        """Closes all connections. Later calls raise Closed."""
+        self._is_closed = True
         self._server.close()
 
     def __enter__(self) -> Self:

@@ -3,6 +3,7 @@
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from lisa_common.client.address import read_url
+from lisa_common.errors import Closed
 from lisa_common.settings import MAX_CONNECTIONS, Settings
 from lisa_common.tls import NO_TLS, Tls
 
@@ -28,6 +29,7 @@ class Shell(Generic[Server]):
     ) -> None:
         address = read_url(url, tls)
         kind = self._cluster_type if address.nodes else self._node_type
+        self._is_closed = False
         self._server: Server = kind(address, name=name, timeout_s=timeout_s, max_connections=max_connections)
 
     @classmethod
@@ -40,3 +42,7 @@ class Shell(Generic[Server]):
             max_connections=settings.max_connections,
             tls=settings.tls,
         )
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed("the client is closed; make a new one")

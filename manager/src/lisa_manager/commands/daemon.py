@@ -2,7 +2,7 @@
 
 import typer
 
-from lisa_common.cli import EXIT_WRONG, JsonFlag, print_json, say, shown, with_settings
+from lisa_common.cli import EXIT_WRONG, JsonFlag, WaitOption, print_json, say, shown, wait_s, with_settings
 from lisa_common.protocol.scripts import SCRIPT_NAMES
 from lisa_manager import ManagerSettings
 from lisa_manager.commands.shared import admin_command, opened
@@ -11,12 +11,13 @@ __all__ = ["doctor", "load_scripts", "run"]
 
 
 @with_settings(ManagerSettings)
-def run(*, settings: ManagerSettings) -> None:
+def run(*, wait: WaitOption = None, settings: ManagerSettings) -> None:
     """Runs a manager until SIGTERM. Any number may run at once; there is no leader."""
+    patience_s = wait_s(wait)
     # Imported here, as only this command needs a scheduler.
     from lisa_manager.daemon import serve  # noqa: PLC0415
 
-    serve(settings)
+    serve(settings, patience_s=patience_s)
 
 
 @admin_command

@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_args
 import typer
 from pydantic.fields import FieldInfo
 
-from lisa_common.cli import read_duration, shown_duration
+from lisa_common.cli import read_duration, shown_exactly
 from lisa_common.cli.options import bounds_of, flag_of
 from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import Policy
@@ -44,8 +44,9 @@ def with_policy(command: Callable[..., None]) -> Callable[..., None]:
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:
     plain = option_name(name)
-    text = (field.description or name).removesuffix(", in ms")
-    bounds = "" if name.endswith(_MS) else bounds_of(field)
+    text = (field.description or name).replace(", in ms", "")
+    # A duration is stored in ms, and written with its unit.
+    bounds = bounds_of(field, shown_exactly) if name.endswith(_MS) else bounds_of(field)
     option = typer.Option(
         f"--{flag_of(plain)}",
         help=f"{text[:1].upper()}{text[1:]}{bounds}; default {shown_field(name, field.default)}",
@@ -84,4 +85,4 @@ def shown_field(name: str, value: Any) -> str:
     """A field's value as people write it."""
     if value is None:
         return "none"
-    return shown_duration(value).replace(" ", "") if name.endswith(_MS) else str(value)
+    return shown_exactly(value) if name.endswith(_MS) else str(value)

@@ -1,0 +1,51 @@
+"""Waits for a server when a program starts."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from lisa_common.backoff import RECONNECT
+from lisa_common.client.async_tasks import cancel_all
+from lisa_common.errors import OutcomeUnknown, Refused, Unreachable
+
+__all__ = ["wait_for_server"]
+
+logger = logging.getLogger(__name__)
+
+
+async def wait_for_server(
+    check: Callable[[], Awaitable[object]], *, patience_s: float, stopping: asyncio.Event
+) -> bool:
+    """Repeats `check`, which makes calls, until it succeeds. Result: False if `stopping` was set before.
+
+    Waits up to `patience_s` seconds while there is no server or it refuses; then raises the last error. Raises other
+    errors at once, such as a wrong password: they are mistakes, which waiting does not mend.
+    """
+    deadline = time.monotonic() + patience_s
+    reported, failures = "", 0
+    while not stopping.is_set():
+        stopped = asyncio.create_task(stopping.wait())
+        checked = asyncio.ensure_future(check())
+        try:
+            await asyncio.wait((stopped, checked), return_when=asyncio.FIRST_COMPLETED)
+            if not checked.done():
+                return False
+            checked.result()
+        except (Unreachable, Refused, OutcomeUnknown) as error:
+            failures += 1
+            delay_s = RECONNECT.compute(failures)
+            if time.monotonic() + delay_s > deadline:
+                raise
+            if str(error) != reported:
+                reported = str(error)
+                logger.warning("waiting for the server: %s", error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay_s):
+                    await stopping.wait()
+        else:
+            return True
+        finally:
+            await cancel_all(stopped, checked)
+    return False

@@ -1,0 +1,48 @@
+"""The messages of a caller's iterable, whose own errors must not lose what was taken from it before."""
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+
+from lisa_common.errors import InvalidInput
+from lisa_producer.message import Message
+
+__all__ = ["AsyncMessageSource", "MessageSource"]
+
+
+class MessageSource:
+    """Iterates over messages. If the iterable raises, the iteration ends, and `error` has its exception.
+
+    Raises InvalidInput for what is no iterable.
+    """
+
+    def __init__(self, messages: Iterable[Message]) -> None:
+        if not isinstance(messages, Iterable):
+            raise InvalidInput("messages", messages, "an iterable of Message")
+        self._messages = messages
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[Message]:
+        try:
+            yield from self._messages
+        except Exception as error:  # noqa: BLE001 - the caller gets it, with the report
+            self.error = error
+
+
+class AsyncMessageSource:
+    """The asyncio twin of `MessageSource`; takes both kinds of iterables."""
+
+    def __init__(self, messages: Iterable[Message] | AsyncIterable[Message]) -> None:
+        if not isinstance(messages, Iterable | AsyncIterable):
+            raise InvalidInput("messages", messages, "an iterable or an asynchronous iterable of Message")
+        self._messages = messages
+        self.error: Exception | None = None
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        try:
+            if isinstance(self._messages, AsyncIterable):
+                async for message in self._messages:
+                    yield message
+            else:
+                for message in self._messages:
+                    yield message
+        except Exception as error:  # noqa: BLE001 - the caller gets it, with the report
+            self.error = error
