@@ -1,5 +1,6 @@
 """Read messages when they fall due, and ack them when they are handled."""
 
+from lisa_common.bodies import Codec
 from lisa_common.errors import (
     AccessDenied,
     Closed,
@@ -16,7 +17,9 @@ from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_consumer.async_client import AsyncConsumer
 from lisa_consumer.client import Consumer
-from lisa_consumer.handler import Reject, Retry
+from lisa_consumer.gathering import BatchFailed
+from lisa_consumer.handler import Reject, Retry, Snooze
+from lisa_consumer.middleware import Middleware
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.worker import Worker
 
@@ -24,19 +27,23 @@ __all__ = [
     "AccessDenied",
     "AckOutcome",
     "AsyncConsumer",
+    "BatchFailed",
     "Closed",
+    "Codec",
     "Consumer",
     "ConsumerSettings",
     "Delivery",
     "InvalidInput",
     "InvalidSettings",
     "LisaError",
+    "Middleware",
     "NackOutcome",
     "OutcomeUnknown",
     "Refused",
     "Reject",
     "Retry",
     "ServerError",
+    "Snooze",
     "Unreachable",
     "Untrusted",
     "Worker",

@@ -167,7 +167,7 @@ class Core:
         skipped = False
         for keys, entries, records, now_ms in fetched:
             policy = layouts[keys.topic].policy
-            triage = sort_entries(keys, self.group, entries, records, now_ms)
+            triage = sort_entries(keys, self.group, entries, records, now_ms, max_retries=policy.max_retries)
             of_shards.setdefault(keys, []).extend(triage.deliveries)
             skipped |= bool(triage.skip or triage.unreadable)
             if triage.skip:

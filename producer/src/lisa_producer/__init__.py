@@ -4,6 +4,7 @@ with Producer("redis://localhost:6379") as producer:
     producer.send("orders", {"order": 7}, delay=900, id="order-7")
 """
 
+from lisa_common.bodies import Codec
 from lisa_common.errors import (
     AccessDenied,
     Closed,
@@ -29,6 +30,7 @@ __all__ = [
     "AsyncProducer",
     "CancelOutcome",
     "Closed",
+    "Codec",
     "Confirm",
     "CopyState",
     "Found",
