@@ -1,6 +1,7 @@
 """The routes of a worker: what it was told to handle, and how they are prepared when it begins to serve."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -37,6 +38,21 @@ class Routing:
     def use(self, middleware: Middleware) -> None:
         """Adds middleware within what was added before. Raises InvalidInput."""
         self._middleware.append(check_middleware(middleware))
+
+    @contextmanager
+    def using(self, middleware: Middleware) -> Iterator[None]:
+        """Puts middleware around all other middleware until the block ends."""
+        former = self._middleware
+        self._middleware = [check_middleware(middleware), *former]
+        try:
+            yield
+        finally:
+            self._middleware = former
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that have a handler by their names."""
+        return list(self._routes)
 
     def registration(
         self,

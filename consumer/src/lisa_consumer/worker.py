@@ -7,8 +7,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar, overload
 
 from lisa_common.bodies import Codec, check_codec
@@ -104,6 +105,16 @@ class Worker:
         self._is_serving = False
         self._drain_until = 0.0
 
+    @property
+    def group(self) -> str:
+        """The group of this worker."""
+        return self._core.group
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that have a handler by their names; patterns find others."""
+        return self._routing.topics
+
     def override(self, settings: ConsumerSettings, names: Collection[str]) -> None:
         """Replaces these settings of the worker's code before it serves, as options of a command line do."""
         self.settings = self.settings.model_copy(update={name: getattr(settings, name) for name in names})
@@ -171,6 +182,12 @@ class Worker:
         """
         self._routing.use(middleware)
         return middleware
+
+    @contextmanager
+    def using(self, middleware: Middleware) -> Iterator[None]:
+        """Puts middleware around all other middleware until the block ends, in workers that begin to serve in it."""
+        with self._routing.using(middleware):
+            yield
 
     def on_start(self, hook: K) -> K:
         """Adds a function, a coroutine function or a plain one, to call without arguments before the first read."""
