@@ -8,6 +8,7 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import inspect
 import json
 import pathlib
 import uuid
@@ -114,6 +115,9 @@ class BodyType(Generic[T]):
         self._codec = codec
         self._name = getattr(as_type, "__name__", None) or str(as_type)
         self._plain = as_type if codec is None and as_type in (str, bytes) else None
+        if inspect.isroutine(as_type):
+            # Pydantic would validate the arguments of a call.
+            raise InvalidInput("body", as_type, "a type, not a function")
         try:
             self._adapter: TypeAdapter[T] = TypeAdapter(as_type)
         except (PydanticUserError, TypeError, NameError) as error:

@@ -143,7 +143,9 @@ class Fetcher:
         if capacities and await self._read_capacities(capacities, wait=None):
             return True
         if any(window.held for window in self.windows.values()):
-            on_idle()
+            if capacities:
+                # All that is ready is here.
+                on_idle()
             await self._changed.wait()
         else:
             self._stopping.set()

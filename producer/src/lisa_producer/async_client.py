@@ -67,7 +67,7 @@ class AsyncProducer:
         """Sends one message; see `Producer.send`."""
         body = coded(body, self._codec)
         message = Message(
-            body=coded(body, self._codec),
+            body=body,
             delay=delay,
             at=at,
             id=id,

@@ -81,7 +81,7 @@ class Producer:
         """
         body = coded(body, self._codec)
         message = Message(
-            body=coded(body, self._codec),
+            body=body,
             delay=delay,
             at=at,
             id=id,

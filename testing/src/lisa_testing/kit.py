@@ -141,8 +141,10 @@ class Lisa:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(self._drain_and_renew(worker))
-        raise InvalidInput("drain", worker.name, "awaited in an event loop: await lisa.drain_async(worker)")
+            pass
+        else:
+            raise InvalidInput("drain", worker.name, "awaited in an event loop: await lisa.drain_async(worker)")
+        return asyncio.run(self._drain_and_renew(worker))
 
     async def drain_async(self, worker: Worker) -> Drained:
         """As `drain`, in the event loop of the test."""
