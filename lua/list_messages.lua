@@ -13,9 +13,13 @@
 -- ARGV[4] end_score  number  score of the last point, which is not part of the page
 -- ARGV[5] end_member text    its member
 -- ARGV[6] limit      number  at most so many messages
--- ARGV[7] max_bytes  number  limit of all records of a page; the first record is part of it however large it is
--- returns  { 1 if the last point was reached, flat { member, score, record, failure } }; a record or failure may be missing
---@include failure
+-- ARGV[7] max_bytes  number  limit of all records read for a page; the first is part of it however large it is
+-- ARGV[8] group      text    only copies of this group; empty for all
+-- ARGV[9] reason     text    only copies whose failure has this reason; empty for all
+-- ARGV[10] body      flag    whether records come with their bodies
+-- returns  { 1 if the last point was reached, flat { member, score, record, failure }, the last member examined, its
+--          score }; a record or failure may be missing
+--@include failure, record
 local set = ({ waiting = waiting, retry = retry, garbage = garbage })[state]
 
 -- The order of members of one score in a sorted set. Lua's own `<` depends on the server's locale.
@@ -43,27 +47,37 @@ local function rank_of_point()
   return low
 end
 
+-- Whether a member is one of those that the caller asked for.
+local function is_selected(copy_group, value)
+  if group ~= '' and copy_group ~= group then
+    return false
+  end
+  return reason == '' or (read_failure(value) or {}).reason == reason
+end
+
 local first = rank_of_point()
 local rows = redis.call('ZRANGE', set, first, first + limit - 1, 'WITHSCORES')
 local page, bytes = {}, 0
 for i = 1, #rows, 2 do
   local name, at = rows[i], tonumber(rows[i + 1])
   if at > end_score or (at == end_score and not comes_before(name, end_member)) then
-    return { 1, page }
+    return { 1, page, '', '' }
   end
-  local id, failure = name, false
+  local copy_group, id, failure = '', name, false
   if state ~= 'waiting' then
-    id = select(2, split_copy(name))
+    copy_group, id = split_copy(name)
     failure = redis.call('HGET', failures, name)
   end
-  bytes = bytes + redis.call('HSTRLEN', messages, id)
-  if #page > 0 and bytes > max_bytes then
-    return { 0, page }
+  if is_selected(copy_group, failure) then
+    bytes = bytes + redis.call('HSTRLEN', messages, id)
+    if #page > 0 and bytes > max_bytes then
+      return { 0, page, rows[i - 2], rows[i - 1] }
+    end
+    local record = redis.call('HGET', messages, id)
+    page[#page + 1] = name
+    page[#page + 1] = rows[i + 1]
+    page[#page + 1] = record and not body and without_body(record) or record
+    page[#page + 1] = failure
   end
-  local record = redis.call('HGET', messages, id)
-  page[#page + 1] = name
-  page[#page + 1] = rows[i + 1]
-  page[#page + 1] = record
-  page[#page + 1] = failure
 end
-return { #rows < 2 * limit and 1 or 0, page }
+return { #rows < 2 * limit and 1 or 0, page, rows[#rows - 1] or '', rows[#rows] or '' }

@@ -5,6 +5,7 @@ local VERSION = 1
 local HAS_TTL = 1
 local HAS_MAX_RETRIES = 2
 local HAS_PRIORITY = 4
+local HAS_HEADERS = 8
 
 -- Whether a record is a cancelled record: a zero byte and the times of the message, if they could be read. A cancelled
 -- message leaves it while one of its entries is still delivered, or is too deep in a backlog to find. It keeps the id
@@ -103,6 +104,23 @@ local function without_ttl(record)
     return record
   end
   return string.sub(record, 1, 13) .. string.char(flags - HAS_TTL) .. string.sub(record, 21)
+end
+
+-- The same record with an empty body, or all of it where it cannot be read.
+local function without_body(record)
+  local flags = string.byte(record, 14)
+  if string.byte(record, 1) ~= VERSION or not flags then
+    return record
+  end
+  local at = 15 + (flags % 2 >= HAS_TTL and 6 or 0) + (flags % 4 >= HAS_MAX_RETRIES and 2 or 0)
+    + (flags % 8 >= HAS_PRIORITY and 1 or 0)
+  if flags % 16 >= HAS_HEADERS then
+    if #record < at + 3 then
+      return record
+    end
+    at = at + 4 + struct.unpack('>I4', record, at)
+  end
+  return string.sub(record, 1, at - 1)
 end
 
 -- The score of a due time and a priority. Scores sort by due time, then by priority, highest first. The fraction is

@@ -110,7 +110,7 @@ async def test_a_key_of_another_type_is_named_and_mended(
         await _is_served(producer, handled, "m")
         ran = await asyncio.to_thread(commands.manager, "check")
         assert ran.code == 1
-        assert f"{name} is a string" in ran.out
+        assert f"{name} must be a" in ran.out
         ran = await asyncio.to_thread(commands.manager, "status")
         assert {"good", "bad"} <= {row[0] for row in ran.rows if row}
         await _all_answer(commands, 2)

@@ -84,7 +84,7 @@ def test_send_at_a_moment(commands: Commands) -> None:
         (["--max-retries", "x"], "Invalid value for '--max-retries'"),
         (["--priority", "256"], "priority must be a whole number from 0 to 255; got 256"),
         (["--header", "novalue"], "header must be KEY=VALUE; got 'novalue'"),
-        (["--timeout-s", "0"], "setting timeout_s '0' is not allowed"),
+        (["--timeout-s", "0"], "setting timeout_s must be at least 0.1; got '0'"),
         (["--nonsense"], "No such option"),
     ],
 )

@@ -55,6 +55,55 @@ def test_retry_and_garbage_with_failures(queue: Queue) -> None:
     assert garbage.record.body == b"body"
 
 
+def test_only_a_group_or_a_reason(queue: Queue) -> None:
+    """Other copies are left out; a page of them is empty, and says where the next one begins."""
+    for group in ("g", "h"):
+        queue.join(group)
+    queue.send_all([outgoing(f"m{n}") for n in range(6)])
+    for group in ("g", "h"):
+        for n, delivery in enumerate(queue.read(group)):
+            queue.nack(delivery, rejected=n % 2 == 0, delay_ms=n)
+
+    def selected(state: State, **options: str) -> list[tuple[str | None, str]]:
+        members, rest = [], START
+        while rest is not None:
+            call = paging.list_messages(queue.keys, state, rest, END, limit=1, **options)  # type: ignore[arg-type]
+            page = queue.connection.call(call)
+            members += [(listed.group, listed.id) for listed in page.messages]
+            rest = page.rest
+        return members
+
+    assert selected(State.GARBAGE, group="h") == [("h", "m0"), ("h", "m2"), ("h", "m4")]
+    assert selected(State.GARBAGE, reason="rejected", group="g") == [("g", "m0"), ("g", "m2"), ("g", "m4")]
+    assert selected(State.GARBAGE, reason="nack") == []
+    assert selected(State.RETRY, reason="nack", group="g") == [("g", "m1"), ("g", "m3"), ("g", "m5")]
+    assert selected(State.GARBAGE, group="nobody") == []
+
+
+@pytest.mark.parametrize("headers", [None, {}, {"k": "v" * 300}])
+@pytest.mark.parametrize(
+    "limits", [{}, {"ttl_ms": HOUR}, {"max_retries": 3, "priority": 7}, {"ttl_ms": 9, "priority": 1}]
+)
+def test_records_without_bodies(queue: Queue, limits: dict[str, int], headers: dict[str, str] | None) -> None:
+    """All else of the record is there."""
+    queue.send("a", due="+1000", body=b"x" * 1000, headers=headers, **limits)
+    whole = queue.connection.call(paging.list_messages(queue.keys, State.WAITING, START, END))
+    cut = queue.connection.call(paging.list_messages(queue.keys, State.WAITING, START, END, bodies=False))
+    assert whole.messages[0].record
+    assert cut.messages[0].record == whole.messages[0].record._replace(body=b"")
+
+
+def test_unreadable_records_without_bodies(queue: Queue) -> None:
+    """Their errors are those of whole records."""
+    for n, data in enumerate(
+        (b"", b"\1", b"\7" * 40, b"\1" + b"\0" * 12 + b"\x08\0", b"\0", b"\1" + b"\0" * 12 + b"\x0f")
+    ):
+        queue.connection.call(command("HSET", queue.keys.of("messages"), f"m{n}", data))
+        queue.connection.call(command("ZADD", queue.keys.of("waiting"), n, f"m{n}"))
+    whole = queue.connection.call(paging.list_messages(queue.keys, State.WAITING, START, END))
+    assert queue.connection.call(paging.list_messages(queue.keys, State.WAITING, START, END, bodies=False)) == whole
+
+
 def test_dead_letter_without_record_or_failure(queue: Queue) -> None:
     """What is damaged is listed all the same."""
     queue.connection.call(command("ZADD", queue.keys.of("garbage"), 5, "g/lost", 6, "g/strange"))

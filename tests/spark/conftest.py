@@ -19,7 +19,7 @@ def spark_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(spark_directory: Path) -> Iterator[SparkSession]:
-    """Spark, with filter push-down."""
+    """Spark, with the switch for filter push-down: no result may be wrong by it."""
     with spark_session(spark_directory, **{"spark.sql.python.filterPushdown.enabled": "true"}) as session:
         yield session
 

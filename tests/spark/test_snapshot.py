@@ -1,4 +1,4 @@
-"""A topic as a table, without Spark: ranges, filters, columns."""
+"""A topic as a table, without Spark: ranges, options, columns."""
 
 import pickle
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, InputPartition, LessThan, Not
+from pyspark.sql.datasource import InputPartition
 
 from lisa_common.client.connection import Connection
 from lisa_common.model.keys import ShardKeys
@@ -17,7 +17,7 @@ from lisa_common.protocol.call import command
 from lisa_producer.spark import rows
 from lisa_producer.spark.options import SnapshotOptions
 from lisa_producer.spark.rows import MESSAGE_SCHEMA, check_schema
-from lisa_producer.spark.snapshot import SnapshotReader, _FilteredReader
+from lisa_producer.spark.snapshot import SnapshotReader
 from support.queue import EPOCH_MS, Queue, outgoing
 
 ALL = check_schema(MESSAGE_SCHEMA)
@@ -39,10 +39,10 @@ def queue(redis_url: str, prefix: str) -> Queue:
     return queue
 
 
-def _reader(queue: Queue, names: tuple[str, ...] = ALL, **options: Any) -> _FilteredReader:
+def _reader(queue: Queue, names: tuple[str, ...] = ALL, **options: Any) -> SnapshotReader:
     url = queue.connection._server._address.shown
     given = {"url": url, "prefix": queue.keys.prefix, "topic": "orders"}
-    return _FilteredReader(SnapshotOptions.of({**given, **{n.lower(): str(v) for n, v in options.items()}}), names)
+    return SnapshotReader(SnapshotOptions.of({**given, **{n.lower(): str(v) for n, v in options.items()}}), names)
 
 
 def _rows(reader: SnapshotReader, partitions: Sequence[InputPartition] | None = None) -> list[dict[str, Any]]:
@@ -112,36 +112,63 @@ def test_an_unknown_topic_is_empty(queue: Queue) -> None:
     assert list(reader.read(InputPartition(None))) == []
 
 
-def _at(seconds: float) -> datetime:
-    return START + timedelta(seconds=seconds)
+def _at(seconds: float) -> str:
+    return (START + timedelta(seconds=seconds)).isoformat()
 
 
 EVERY = ["w1", "w2", "w3", "later", "rejected", "expired"]
 
-FILTERS: dict[str, tuple[list[Filter], list[str]]] = {
-    "state": ([EqualTo(("state",), "garbage")], ["rejected", "expired"]),
-    "states": ([In(("state",), ("retry", "garbage", "ready"))], ["later", "rejected", "expired"]),
-    "no state": ([EqualTo(("state",), "ready")], []),
-    "from": ([EqualTo(("state",), "waiting"), GreaterThanOrEqual(("due_at",), _at(3))], ["w2", "w3"]),
-    "until": ([LessThan(("due_at",), _at(4)), EqualTo(("state",), "waiting")], ["w1", "w2", "w3"]),
-    "finer than ms": ([EqualTo(("state",), "waiting"), LessThan(("due_at",), _at(2.9999))], ["w1", "w2"]),
-    "retry by due": ([GreaterThan(("due_at",), _at(4.5))], ["later", "rejected", "expired"]),
-    "died": ([GreaterThan(("died_at",), _at(1.5))], ["expired"]),
-    "died at": ([EqualTo(("died_at",), _at(1))], ["rejected"]),
-    "empty range": ([LessThan(("died_at",), _at(0)), GreaterThan(("died_at",), _at(9))], []),
-    "others": (
-        [EqualTo(("id",), "w1"), Not(EqualTo(("state",), "retry"))],
-        EVERY,
-    ),
+SELECTIONS: dict[str, tuple[dict[str, str], list[str]]] = {
+    "from": ({"state": "waiting", "dueFrom": _at(3)}, ["w2", "w3"]),
+    "until": ({"state": "waiting", "dueUntil": _at(3)}, ["w1"]),
+    "range": ({"dueFrom": _at(3), "dueUntil": _at(4)}, ["w2"]),
+    "retry by due": ({"state": "retry", "dueFrom": _at(5), "dueUntil": _at(5.001)}, ["later"]),
+    "dead by due": ({"dueFrom": _at(0), "dueUntil": _at(0.001)}, ["rejected"]),
+    "died": ({"diedFrom": _at(1.5)}, ["expired"]),
+    "died until": ({"diedFrom": _at(1), "diedUntil": _at(1.001)}, ["rejected"]),
+    "empty range": ({"diedFrom": _at(9), "diedUntil": _at(1)}, []),
+    "zone": ({"state": "waiting", "dueUntil": "2000-01-01T00:00:00+02:00"}, []),
+    "group": ({"group": "g"}, ["later", "rejected"]),
+    "no group": ({"group": "h"}, []),
+    "reason": ({"reason": "nack"}, ["later"]),
+    "unknown reason": ({"reason": "unknown"}, ["expired"]),
+    "ids": ({"ids": "w2, rejected, nothing, later, w2"}, ["w2", "rejected", "later"]),
+    "ids of a state": ({"ids": "w2,rejected", "state": "garbage"}, ["rejected"]),
+    "ids, few at a time": ({"ids": "w2,rejected,later", "partitionRows": "1"}, ["w2", "rejected", "later"]),
+    "limit": ({"limit": "4", "partitionRows": "1"}, ["w1", "w2", "w3", "later"]),
+    "limit of ids": ({"limit": "1", "ids": "w3,w1"}, ["w3"]),
 }
 
 
-@pytest.mark.parametrize(("filters", "ids"), FILTERS.values(), ids=FILTERS.keys())
-def test_filters(queue: Queue, filters: list[Filter], ids: list[str]) -> None:
-    """States and times narrow the read; filters finer than ms, or unknown ones, read a superset."""
-    reader = _reader(queue)
-    assert list(reader.pushFilters(filters)) == filters, "Spark looks at each row once more"
-    assert _ids(reader) == ids
+@pytest.mark.parametrize(("options", "ids"), SELECTIONS.values(), ids=SELECTIONS.keys())
+def test_options_select_rows(queue: Queue, options: dict[str, str], ids: list[str]) -> None:
+    """A message that passes all options is a row, as it is without them."""
+    every = {row["id"]: row for row in _rows(_reader(queue))}
+    assert _rows(_reader(queue, **options)) == [every[id] for id in ids]
+
+
+def test_the_server_leaves_out_what_is_not_selected(queue: Queue) -> None:
+    """Bodies that no column needs, and records of other groups and reasons, are not sent."""
+    queue.send_all([outgoing(f"big{n}", body=b"x" * 100_000, headers={"k": "v"}) for n in range(50)])
+    for delivery in queue.read("g", limit=100):
+        queue.nack(delivery, rejected=True)
+
+    def sent_bytes(names: tuple[str, ...], **options: str) -> int:
+        before = _server_sent(queue)
+        assert _rows(_reader(queue, names, state="garbage", **options)) or options
+        return _server_sent(queue) - before
+
+    assert sent_bytes(ALL) > 5_000_000
+    assert sent_bytes(("id", "headers", "due_at")) < 60_000
+    assert sent_bytes(ALL, reason="expired") < 60_000
+    assert sent_bytes(ALL, group="h") < 60_000
+    headers = {row["id"]: row["headers"] for row in _rows(_reader(queue, ("id", "headers"), state="garbage"))}
+    assert dict(headers["big7"]) == {"k": "v"}
+
+
+def _server_sent(queue: Queue) -> int:
+    info = queue.connection.call(command("INFO", "stats")).decode()
+    return int(info.split("total_net_output_bytes:")[1].split()[0])
 
 
 def test_schema_matches_rows() -> None:

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from lisa_common.model.failure import Failure, read_failure
-from lisa_common.model.keys import ShardKeys, split_copy, text_of
+from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
 from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
 from lisa_common.model.scores import whole_ms
 from lisa_common.protocol.call import Call, Flow, command, script
@@ -61,15 +61,27 @@ class Page:
 
 
 def list_messages(
-    keys: ShardKeys, state: State, start: Point, end: Point, *, limit: int = 1_000, max_bytes: int = 2 * 1024 * 1024
+    keys: ShardKeys,
+    state: State,
+    start: Point,
+    end: Point,
+    *,
+    limit: int = 1_000,
+    max_bytes: int = 2 * 1024 * 1024,
+    group: str = "",
+    reason: str = "",
+    bodies: bool = True,
 ) -> Call[Page]:
-    """The messages from `start`, included, up to `end`, excluded."""
+    """The messages from `start`, included, up to `end`, excluded; up to `limit` are examined, so a page may be empty.
+
+    With a group, only its copies; with a reason, only copies that failed for it. Without bodies, records have empty
+    ones.
+    """
 
     def decode(reply: Any) -> Page:
-        done, flat = reply
-        rows = list(zip(*[iter(flat)] * 4, strict=True))
-        messages = [_listed(state, *row) for row in rows]
-        return Page(messages, None if done else Point(float(rows[-1][1]), rows[-1][0]).successor())
+        done, flat, member, score = reply
+        messages = [_listed(state, *row) for row in zip(*[iter(flat)] * 4, strict=True)]
+        return Page(messages, None if done else Point(float(score), member).successor())
 
     return script(
         "list_messages",
@@ -82,6 +94,9 @@ def list_messages(
         end_member=end.member,
         limit=limit,
         max_bytes=max_bytes,
+        group=bytes_of(group),
+        reason=reason,
+        body=int(bodies),
     )
 
 

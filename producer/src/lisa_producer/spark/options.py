@@ -2,17 +2,20 @@
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
+from math import inf
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput, InvalidSettings
 from lisa_common.protocol.paging import PAGED
 from lisa_common.protocol.producing import State
-from lisa_common.validation import check_name
+from lisa_common.validation import check_id, check_name, moment_ms
 from lisa_producer.message import Confirm
 from lisa_producer.settings import ProducerSettings
+from lisa_producer.spark.rows import UNKNOWN_REASON, MessageRow
 
 __all__ = ["SnapshotOptions", "StreamOptions", "WriteOptions"]
 
@@ -123,15 +126,45 @@ class WriteOptions(_Options):
         return Confirm(replicas=self.confirm_replicas, fsync=self.confirm_fsync, timeout=self.confirm_timeout)
 
 
-def _states(text: object) -> object:
-    return text.replace(" ", "").split(",") if isinstance(text, str) else text
+def _words(text: object) -> object:
+    return [word.strip() for word in text.split(",")] if isinstance(text, str) else text
+
+
+def _moment(text: object, info: ValidationInfo) -> object:
+    return moment_ms(f"option {_camel(str(info.field_name))}", _read_moment(text)) if isinstance(text, str) else text
+
+
+def _read_moment(text: str) -> object:
+    try:
+        return datetime.fromisoformat(text.strip())
+    except ValueError:
+        # Refused with its text.
+        return text
+
+
+_Moment = Annotated[int, BeforeValidator(_moment)]
 
 
 class SnapshotOptions(_Options):
-    """Options of tables."""
+    """Options of tables. They select at the server what is read; a message that passes all of them is a row."""
 
     topic: str
-    state: Annotated[tuple[State, ...], BeforeValidator(_states)] = PAGED
+    state: Annotated[tuple[State, ...], BeforeValidator(_words)] = PAGED
+    due_from: _Moment | None = None
+    """Earliest due time, in ms since the epoch."""
+    due_until: _Moment | None = None
+    """Due times before this, in ms since the epoch."""
+    died_from: _Moment | None = None
+    """Earliest time of death of dead letters, in ms since the epoch."""
+    died_until: _Moment | None = None
+    """Times of death before this, in ms since the epoch."""
+    ids: Annotated[tuple[str, ...], BeforeValidator(_words)] | None = None
+    group: str | None = None
+    """Only copies of this group, which retried messages and dead letters have."""
+    reason: str | None = None
+    """Only messages whose last delivery ended for this reason."""
+    limit: Annotated[int, Field(ge=1)] | None = None
+    """Most rows, all of one task."""
     partition_rows: Annotated[int, Field(ge=1, le=100_000_000)] = 100_000
     """Messages in one partition, approximately."""
 
@@ -142,6 +175,47 @@ class SnapshotOptions(_Options):
             if state not in PAGED:
                 raise InvalidInput("option state", state.value, f"some of {', '.join(PAGED)}, separated by commas")
         return tuple(state for state in PAGED if state in states)
+
+    @field_validator("ids")
+    @classmethod
+    def _are_ids(cls, ids: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if ids is None else tuple(dict.fromkeys(map(check_id, ids)))
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """The states whose messages can pass the other options."""
+        states = self.state
+        if self.died_from is not None or self.died_until is not None:
+            states = tuple(state for state in states if state is State.GARBAGE)
+        if self.group is not None or self.reason is not None:
+            states = tuple(state for state in states if state is not State.WAITING)
+        return states
+
+    @property
+    def reason_at_server(self) -> str:
+        """The reason to select by at the server; it cannot tell dead letters of unknown reason from others."""
+        return "" if self.reason in (None, UNKNOWN_REASON) else str(self.reason)
+
+    def bounds_of(self, state: State) -> tuple[float, float]:
+        """The times of a state's messages that can pass, by which the server sorts it; the last is excluded."""
+        low, high = (self.died_from, self.died_until) if state is State.GARBAGE else (self.due_from, self.due_until)
+        return -inf if low is None else low, inf if high is None else high
+
+    def selects(self, row: MessageRow) -> bool:
+        """Whether a row passes all options."""
+        return (
+            row.state in self.states
+            and self.group in (None, row.group)
+            and self.reason in (None, row.reason)
+            and _is_within(row.due_at, self.due_from, self.due_until)
+            and _is_within(row.died_at, self.died_from, self.died_until)
+        )
+
+
+def _is_within(ms: int | None, low: int | None, high: int | None) -> bool:
+    if low is None and high is None:
+        return True
+    return ms is not None and (low is None or ms >= low) and (high is None or ms < high)
 
 
 class StreamOptions(_Options):

@@ -13,7 +13,18 @@ from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.paging import Listed
 from lisa_common.protocol.producing import State
 
-__all__ = ["MESSAGE_SCHEMA", "MessageRow", "check_schema", "row_of_delivery", "row_of_listed", "to_batch"]
+__all__ = [
+    "MESSAGE_SCHEMA",
+    "UNKNOWN_REASON",
+    "MessageRow",
+    "check_schema",
+    "row_of_delivery",
+    "row_of_listed",
+    "to_batch",
+]
+
+UNKNOWN_REASON = "unknown"
+"""The reason of a dead letter without a readable failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +133,7 @@ def row_of_listed(topic: str, listed: Listed) -> MessageRow:
         max_retries=record.max_retries if record else None,
         priority=record.priority if record else None,
         attempts=failure.attempts if failure else 0,
-        reason=failure.reason if failure else "unknown" if dead else None,
+        reason=failure.reason if failure else UNKNOWN_REASON if dead else None,
         error=listed.unreadable or (failure.error if failure else None),
         died_at=listed.at_ms if dead else None,
     )

@@ -6,155 +6,159 @@ or in neither.
 
 import itertools
 import math
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from lisa_common.client.connection import Connection
 from lisa_common.model.keys import ShardKeys
-from lisa_common.protocol import paging
-from lisa_common.protocol.paging import Point
-from lisa_common.protocol.producing import State
+from lisa_common.model.sharding import Layout, by_shard
+from lisa_common.protocol import paging, producing
+from lisa_common.protocol.paging import Listed, Point
+from lisa_common.protocol.producing import Found, State
 from lisa_common.protocol.registry import Topics
 from lisa_producer.spark.options import SnapshotOptions
-from lisa_producer.spark.rows import row_of_listed, to_batch
+from lisa_producer.spark.rows import MessageRow, row_of_listed, to_batch
 
-__all__ = ["snapshot_reader"]
+__all__ = ["SnapshotReader"]
 
-_TIME_OF = {State.WAITING: "due_at", State.RETRY: "due_at", State.GARBAGE: "died_at"}
-"""The time by which each state is sorted."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_IDS_AT_ONCE = 200
+_MAX_BYTES, _MAX_BYTES_WITHOUT_BODIES = 2 * 1024 * 1024, 16 * 1024 * 1024
+"""Most bytes of records that the server reads for one page. It sends less where bodies are left out."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Bounds:
-    """A range of times in ms, both ends included."""
+class _Range:
+    """The messages of one state of a shard, from one point to another."""
 
-    low: float = -math.inf
-    high: float = math.inf
-
-    def within(self, other: "_Bounds") -> "_Bounds":
-        return _Bounds(max(self.low, other.low), min(self.high, other.high))
-
-    @property
-    def points(self) -> tuple[Point, Point]:
-        # Times are scores rounded up: scores above low - 1 and up to high.
-        return Point(math.nextafter(self.low - 1, math.inf)), Point(math.nextafter(self.high, math.inf))
+    keys: ShardKeys
+    state: State
+    start: Point
+    end: Point
 
 
-class _Range(InputPartition):
-    """The messages of one task."""
+class _Ranges(InputPartition):
+    """The messages of one task: ranges, which it reads one after the other."""
 
-    def __init__(self, keys: ShardKeys, state: State, start: Point, end: Point) -> None:
-        self.keys = keys
-        self.state = state
-        self.start = start
-        self.end = end
+    def __init__(self, ranges: Sequence[_Range]) -> None:
+        self.ranges = tuple(ranges)
+
+
+class _Ids(InputPartition):
+    """The messages of one task: ids, with the shards that may hold each, most likely first."""
+
+    def __init__(self, homes: dict[str, tuple[ShardKeys, ...]]) -> None:
+        self.homes = homes
 
 
 class SnapshotReader(DataSourceReader):
-    """Reads the states that the options name."""
+    """Reads what the options select. Filters of a query apply to these rows, in Spark.
+
+    Spark's interface to push filters down (`pushFilters`) is not used: Spark shares one read among all scans of a
+    relation, so a filter of one query would remove rows from another.
+    """
 
     def __init__(self, options: SnapshotOptions, names: tuple[str, ...]) -> None:
         self._options = options
         self._names = names
-        self._states: Sequence[State] = options.state
-        self._bounds: dict[str, _Bounds] = {}
 
     def _connect(self) -> Connection:
         return Connection.of(self._options.settings, name="lisa-spark")
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges of about `partitionRows` messages. The driver reads only their ends, no messages."""
-        ranges: list[InputPartition] = []
-        patience_s = self._options.settings.patience_s
+        """Ranges of about `partitionRows` messages, or of ids. The driver reads only the ends of ranges."""
+        options, patience_s = self._options, self._options.settings.patience_s
         with self._connect() as connection:
-            topics = Topics(self._options.settings.prefix)
-            layout = connection.run(topics.resolve(self._options.topic), patience_s=patience_s)
-            for state, keys in itertools.product(self._states, layout.served):
-                start, end = self._bounds.get(_TIME_OF[state], _Bounds()).points
-                if start >= end:
-                    continue
-                flow = paging.split(keys, state, start, end, self._options.partition_rows)
-                cut = connection.run(flow, patience_s=patience_s)
-                ranges += [_Range(keys, state, *points) for points in cut]
-        return ranges
+            layout = connection.run(Topics(options.settings.prefix).resolve(options.topic), patience_s=patience_s)
+            if options.ids is not None:
+                return self._partitions_of_ids(layout, options.ids)
+            ranges: list[_Range] = []
+            for state, keys in itertools.product(options.states, layout.served):
+                start, end = _points(*options.bounds_of(state))
+                if start < end:
+                    flow = paging.split(keys, state, start, end, options.partition_rows)
+                    ranges += [_Range(keys, state, *cut) for cut in connection.run(flow, patience_s=patience_s)]
+        # One task stops at the limit; several could not know of each other's rows.
+        return [_Ranges([each]) for each in ranges] if options.limit is None else [_Ranges(ranges)]
+
+    def _partitions_of_ids(self, layout: Layout, ids: Sequence[str]) -> Sequence[InputPartition]:
+        size = len(ids) if self._options.limit is not None else self._options.partition_rows
+        return [_Ids({id: layout.homes(id) for id in ids[at : at + size]}) for at in range(0, len(ids), size)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of one range, page by page."""
-        # Without any range, Spark passes a partition of its own.
-        if not isinstance(partition, _Range):
-            return
-        rest: Point | None = partition.start
+        """The selected messages of one partition, page by page."""
+        left = math.inf if self._options.limit is None else self._options.limit
         with self._connect() as connection:
-            while rest is not None:
-                call = paging.list_messages(partition.keys, partition.state, rest, partition.end)
-                page = connection.call(call, patience_s=self._options.settings.patience_s)
-                if page.messages:
-                    yield to_batch(
-                        self._names, (row_of_listed(self._options.topic, listed) for listed in page.messages)
-                    )
-                rest = page.rest
+            for page in self._pages(connection, partition):
+                rows = [row for listed in page if self._options.selects(row := self._row(listed))]
+                if rows:
+                    yield to_batch(self._names, rows[: int(min(left, len(rows)))])
+                    left -= len(rows)
+                if left <= 0:
+                    return
+
+    def _row(self, listed: Listed) -> MessageRow:
+        return row_of_listed(self._options.topic, listed)
+
+    def _pages(self, connection: Connection, partition: InputPartition) -> Iterator[Sequence[Listed]]:
+        if isinstance(partition, _Ids):
+            yield from self._pages_of_ids(connection, partition.homes)
+        # Without any partition, Spark passes one of its own.
+        elif isinstance(partition, _Ranges):
+            for each in partition.ranges:
+                yield from self._pages_of_range(connection, each)
+
+    def _pages_of_range(self, connection: Connection, each: _Range) -> Iterator[Sequence[Listed]]:
+        has_bodies = "body" in self._names
+        rest: Point | None = each.start
+        while rest is not None:
+            call = paging.list_messages(
+                each.keys,
+                each.state,
+                rest,
+                each.end,
+                max_bytes=_MAX_BYTES if has_bodies else _MAX_BYTES_WITHOUT_BODIES,
+                group=self._options.group or "",
+                reason=self._options.reason_at_server,
+                bodies=has_bodies,
+            )
+            page = connection.call(call, patience_s=self._options.settings.patience_s)
+            yield page.messages
+            rest = page.rest
+
+    def _pages_of_ids(
+        self, connection: Connection, homes: dict[str, tuple[ShardKeys, ...]]
+    ) -> Iterator[Sequence[Listed]]:
+        ids = list(homes)
+        for at in range(0, len(ids), _IDS_AT_ONCE):
+            open_homes = {id: homes[id] for id in ids[at : at + _IDS_AT_ONCE]}
+            page: list[Listed] = []
+            while open_homes:
+                shards = by_shard(open_homes, lambda id: open_homes[id][0])  # noqa: B023 - called at once
+                calls = [producing.find(keys, id) for keys, of_shard in shards.items() for id in of_shard]
+                order = [id for of_shard in shards.values() for id in of_shard]
+                for id, found in zip(order, connection.execute(calls), strict=True):
+                    if found is not None:
+                        page += _listed(found)
+                    if found is not None or len(open_homes[id]) == 1:
+                        del open_homes[id]
+                    else:
+                        open_homes[id] = open_homes[id][1:]
+            yield page
 
 
-class _FilteredReader(SnapshotReader):
-    """Reads only the states and times that pass the query's filters."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Narrows the read. Returns all filters, so that Spark applies them to each row again."""
-        for rule in filters:
-            self._narrow(rule)
-        return filters
-
-    def _narrow(self, rule: Filter) -> None:
-        column = getattr(rule, "attribute", ("",))[0]
-        if column == "state" and isinstance(rule, EqualTo | EqualNullSafe | In):
-            wanted = rule.value if isinstance(rule, In) else (rule.value,)
-            self._states = [state for state in self._states if state.value in wanted]
-        elif column in _TIME_OF.values() and (bounds := _bounds(rule)):
-            self._bounds[column] = self._bounds.get(column, _Bounds()).within(bounds)
-            # Only garbage has this time, and a comparison with null is never true.
-            if column == "died_at":
-                self._states = [state for state in self._states if state is State.GARBAGE]
+def _points(low_ms: float, high_ms: float) -> tuple[Point, Point]:
+    """The points around times from `low_ms`, included, to `high_ms`, excluded."""
+    # Times are scores rounded up: scores above low - 1, and up to high - 1.
+    return Point(math.nextafter(low_ms - 1, math.inf)), Point(math.nextafter(high_ms - 1, math.inf))
 
 
-def _bounds(rule: Filter) -> _Bounds | None:
-    """The times that pass a filter, rounded outwards to ms; None where it restricts no time."""
-    value = getattr(rule, "value", None)
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        return None
-    ms = (value - _EPOCH) / timedelta(milliseconds=1)
-    if isinstance(rule, EqualTo | EqualNullSafe):
-        return _Bounds(math.floor(ms), math.ceil(ms))
-    if isinstance(rule, GreaterThan | GreaterThanOrEqual):
-        return _Bounds(low=math.floor(ms))
-    if isinstance(rule, LessThan | LessThanOrEqual):
-        return _Bounds(high=math.ceil(ms))
-    return None
-
-
-def snapshot_reader(options: SnapshotOptions, names: tuple[str, ...]) -> SnapshotReader:
-    """A reader with filters if Spark accepts it.
-
-    While `spark.sql.python.filterPushdown.enabled` is off, its default, Spark refuses such a reader. While it is on,
-    Spark plans in a worker of its own, which is recognised by its module.
-    """
-    if "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules:
-        return _FilteredReader(options, names)
-    return SnapshotReader(options, names)
+def _listed(found: Found) -> Iterator[Listed]:
+    """What a list of the message's states would show of it."""
+    if found.state is State.WAITING and found.record is not None:
+        yield Listed(State.WAITING, None, found.id, found.record.due_ms, found.record, None)
+    for copy in found.copies:
+        if copy.state in paging.PAGED and copy.at_ms is not None:
+            yield Listed(copy.state, copy.group or None, found.id, copy.at_ms, found.record, copy.failure)

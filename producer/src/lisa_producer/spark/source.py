@@ -7,7 +7,7 @@ from lisa_common.errors import InvalidInput
 from lisa_producer.spark.columns import check_columns
 from lisa_producer.spark.options import SnapshotOptions, StreamOptions, WriteOptions
 from lisa_producer.spark.rows import MESSAGE_SCHEMA, check_schema
-from lisa_producer.spark.snapshot import snapshot_reader
+from lisa_producer.spark.snapshot import SnapshotReader
 from lisa_producer.spark.stream import GroupReader
 from lisa_producer.spark.writer import BatchWriter, Sink, StreamWriter
 
@@ -47,7 +47,7 @@ class LisaDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads waiting, retried and dead messages."""
-        return snapshot_reader(SnapshotOptions.of(self.options), check_schema(schema))
+        return SnapshotReader(SnapshotOptions.of(self.options), check_schema(schema))
 
     def streamReader(self, schema: StructType) -> GroupReader:  # noqa: N802
         """Reads messages that become ready, as a consumer group."""
