@@ -8,7 +8,7 @@ RUN := $(UV) run --no-sync
 # Each process has a server of its own; tests/support/grouping.py says which tests stay in one process.
 PARALLEL := -n 2
 
-.PHONY: help demo demo-spark test test-fast test-long test-lowest test-topologies bench bench-spark chaos check format clean
+.PHONY: help demo demo-spark test test-fast test-long test-lowest test-topologies bench bench-spark chaos check format dist clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -59,6 +59,10 @@ check: .venv/synced ## lint, formatting, floors, types, Lua scripts
 format: .venv/synced ## format, and mend what ruff can mend by itself
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
+
+dist: ## build all sdists and wheels into dist/, the same bytes for the same commit
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(UV) build --quiet --all-packages --clear --out-dir dist
+	cd dist && sha256sum *.whl *.tar.gz > SHA256SUMS
 
 clean: ## remove what was made here
 	rm -rf demo-spark.png .import_linter_cache .venv .venv-bench .venv-lowest .tools dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -10,20 +10,20 @@
 -- KEYS[8] waiting    zset    message id -> due ms
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] id         text    the message
--- returns  { record or nil, 1 if waiting, 1 if finished, places }; a place is { group, state, at ms or 0, failure or nil }
+-- returns  { record or nil, 1 if waiting, 1 if finished, places, now ms }; a place is { group, state, at ms or 0, failure or nil }
 --@include clock, failure, finished, places, record
 local now = clock(now_ms)
 local record = redis.call('HGET', messages, id)
 if not record then
-  return { false, 0, is_finished(id, now) and 1 or 0, {} }
+  return { false, 0, is_finished(id, now) and 1 or 0, {}, now }
 elseif redis.call('ZSCORE', waiting, id) then
-  return { record, 1, 0, {} }
+  return { record, 1, 0, {}, now }
 elseif is_cancelled(record) then
-  return { record, 0, 0, {} }
+  return { record, 0, 0, {}, now }
 end
 local wanted = read_wanted(record)
 local replies = {}
 for i, place in ipairs(places_of(id, wanted.due, find_entries({ [id] = wanted })[id])) do
   replies[i] = { place.group, place.state, place.at or 0, place.failure and write_failure(place.failure) or false }
 end
-return { record, 0, 0, replies }
+return { record, 0, 0, replies, now }

@@ -1,12 +1,14 @@
 """The examples in the docs run as printed."""
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support import Server
-from support.documents import run_page
+from support.documents import Page, run_embedded, run_page
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,6 +20,33 @@ def test_examples_run_as_printed(
     """Every example of the page runs, and prints what the page says."""
     monkeypatch.chdir(tmp_path)
     assert run_page(ROOT / page, tmp_path, own_server(appendonly="yes", save="")) > 3
+
+
+def test_the_pages_of_the_packages_run_as_printed(
+    own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that a package index shows, one after another on one server."""
+    monkeypatch.chdir(tmp_path)
+    server = own_server(appendonly="yes", save="")
+    for name in ("common", "producer", "consumer", "manager"):
+        assert run_page(ROOT / name / "README.md", tmp_path, server) > 0
+
+
+def test_the_quick_start_needs_no_server() -> None:
+    """From two files and three commands to a handled message; installed are what they need, and nothing is missing."""
+    assert run_embedded(ROOT / "README.md", "Start", Path(sys.executable).parent) == 5
+    start = (ROOT / "README.md").read_text("utf-8").split("\n## Start\n")[1].split("\n## ")[0]
+    assert start.index("pip install") < start.index("lisa-manager run") < start.index("lisa-producer send")
+    for name in ("lisa-producer[cli]", "lisa-manager", "lisa-consumer[cli]", "lisa-common[embedded]"):
+        assert name in start
+
+
+def test_the_lines_of_a_log_must_come_in_order(tmp_path: Path) -> None:
+    """A page whose programs print them in another order is wrong."""
+    page = tmp_path / "page.md"
+    page.write_text("```sh\n$ sh -c 'echo second; echo first; cat'\n```\n\n```log\nfirst\nsecond\n```\n")
+    with pytest.raises(AssertionError, match="'second' in its place in the output"):
+        Page(page, tmp_path, os.environ, log_s=1).run()
 
 
 def test_operating_from_python_runs_as_printed(

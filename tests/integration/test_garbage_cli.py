@@ -128,8 +128,8 @@ def test_purge_leaves_nothing(
     ("words", "told"),
     [
         (["--all"], "pass --yes"),
-        ([], "messages must be either ids, or --all; got None"),
-        (["first", "--all"], "messages must be either ids, or --all; got ['first']"),
+        ([], "messages must be named by ids or selected by --all; got neither"),
+        (["first", "--all"], "messages must be named by ids or selected by --all; got both"),
         (["--all", "--yes", "--older-than", "soon"], "older_than must be seconds, or numbers with units, as in 250ms"),
         (["--all", "--yes", "--group", "a b"], "group must be 1 to 128 letters, digits or _ . : -; got 'a b'"),
         (

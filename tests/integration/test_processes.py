@@ -245,7 +245,7 @@ def test_a_handler_that_does_not_end_is_left_behind(
 def test_processes_have_the_time_to_drain_that_their_worker_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a worker's code sets wins over the command line, for their supervisor as well."""
+    """The command line wins over the worker's code, for their supervisor as well."""
     (tmp_path / "patient.py").write_text(
         "from lisa_consumer import ConsumerSettings, Worker\n"
         "worker = Worker('g', settings=ConsumerSettings.load(drain_s=77))\n"
@@ -256,7 +256,7 @@ def test_processes_have_the_time_to_drain_that_their_worker_says(
     monkeypatch.setattr("lisa_consumer.commands.supervise", lambda _command, _count, drain_s: told.append(drain_s))
     options = ["--processes", "2", "--no-check", "--drain-s", "1"]
     assert CliRunner().invoke(program, ["run", "patient:worker", *options]).exit_code == 0
-    assert told == [77]
+    assert told == [1]
 
 
 def test_worker_processes_end_with_their_supervisor(

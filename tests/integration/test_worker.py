@@ -575,7 +575,7 @@ def test_bad_registrations_are_refused(worker: Worker) -> None:
         (lambda: worker.on("a b")(print), "topic"),
         (worker.on, "topics"),
         (lambda: worker.on("x", concurrency=0), "concurrency"),
-        (lambda: worker.on("x", concurrency=33), "concurrency"),
+        (lambda: worker.on("x", concurrency=10_001), "concurrency"),
         (lambda: worker.on("x", timeout=0), "timeout"),
         *((lambda handler=handler: worker.on("x")(handler), "handler") for handler in _UNFIT),
         (lambda: Retry(delay=-1), "delay"),

@@ -40,20 +40,29 @@ def install(uv: Callable[..., None], dist: Path, tmp_path_factory: pytest.TempPa
     """Install built distributions (`install("producer[cli]")`) into a clean environment, and give its `bin`.
 
     Siblings are named as files, so that no stranger's of the same name is fetched; everything
-    else, `packages` among it, comes in the versions of uv.lock.
+    else, `packages` among it, comes in the versions of uv.lock. `of` is a directory with other distributions.
     """
     locked = tmp_path_factory.mktemp("locked") / "requirements.txt"
     uv("export", "--frozen", "--all-packages", "--all-extras", "--no-emit-workspace", "--no-hashes", "-qo", locked)
 
-    def make(*names: str, packages: Sequence[str] = ()) -> Path:
+    def make(*names: str, packages: Sequence[str] = (), of: Path | None = None) -> Path:
         environment = tmp_path_factory.mktemp("environment")
         uv("venv", "--clear", environment)
         siblings = ("common", *names) if names else ()
-        uv("pip", "install", "--python", environment, "--constraint", locked, *map(wheel, siblings), *packages)
+        uv(
+            "pip",
+            "install",
+            "--python",
+            environment,
+            "--constraint",
+            locked,
+            *(wheel(name, of or dist) for name in siblings),
+            *packages,
+        )
         return environment / "bin"
 
-    def wheel(name: str) -> str:
+    def wheel(name: str, directory: Path) -> str:
         plain, bracket, extras = name.partition("[")
-        return f"{next(dist.glob(f'lisa_{plain}-*.whl'))}{bracket}{extras}"
+        return f"{next(directory.glob(f'lisa_{plain}-*.whl'))}{bracket}{extras}"
 
     return make

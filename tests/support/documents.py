@@ -1,11 +1,12 @@
 """Runs the examples of a Markdown page, in order, as a reader would.
 
-- A `python` block whose first line is a comment with a file name is written to that file.
+- A `python` or `toml` block whose first line is a comment with a file name is written to that file.
 - Any other `python` block is run; all blocks of a page share their names.
 - Of a `console` block, each line that begins with `$ ` is run by a shell.
 - What follows (a `text` block after Python, the lines below a command) must be printed; `...` stands for anything.
-- Of a `sh` block, each line that begins with `$ ` is started in the background, until the page ends.
-- The lines of a `log` block must appear among what the background prints, soon.
+- Of a `sh` block, each line that begins with `$ ` is started in the background, until the page ends; with ` & ` between
+  them, several commands of a line are.
+- The lines of a `log` block must appear among what the background prints, soon and in this order.
 """
 
 import contextlib
@@ -20,12 +21,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from support.server import Server
 from support.waiting import wait_until
 
-__all__ = ["Page", "run_page"]
+__all__ = ["Page", "run_embedded", "run_page"]
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# ([\w/]+\.(?:py|toml|jsonl))\n")
@@ -41,7 +43,8 @@ class _Block:
 class Page:
     """One page, and the directory in which its examples run."""
 
-    def __init__(self, path: Path, directory: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, directory: Path, environment: Mapping[str, str], *, log_s: float = 60) -> None:
+        self._log_s = log_s
         self._path = path
         self._directory = directory
         self._environment = dict(environment)
@@ -62,11 +65,12 @@ class Page:
     def _run(self, blocks: list[_Block]) -> int:
         count = 0
         for block, following in zip(blocks, [*blocks[1:], None], strict=True):
-            if block.language == "python":
+            named = _FILE.match(block.text) if block.language in {"python", "toml"} else None
+            if named:
                 count += 1
-                if named := _FILE.match(block.text):
-                    (self._directory / named[1]).write_text(block.text, "utf-8")
-                    continue
+                (self._directory / named[1]).write_text(block.text, "utf-8")
+            elif block.language == "python":
+                count += 1
                 wanted = following.text if following and following.language == "text" else ""
                 self._compare(block.line, wanted, self._python(block))
             elif block.language == "console":
@@ -74,9 +78,10 @@ class Page:
                     count += 1
                     self._compare(block.line, wanted, self._shell(command))
             elif block.language == "sh":
-                for command, _ in _commands(block.text):
-                    count += 1
-                    self._start(command)
+                for line, _ in _commands(block.text):
+                    for command in line.removesuffix("&").split(" & "):
+                        count += 1
+                        self._start(command)
             elif block.language == "log":
                 self._await_log(block.text)
         return count
@@ -98,11 +103,14 @@ class Page:
         return (self._directory / "background.log").read_text("utf-8")
 
     def _await_log(self, wanted: str) -> None:
+        begin = 0
         for line in wanted.splitlines():
-            wait_until(partial(self._has_printed, line), 30, what=f"{line!r} in the output")
+            printed = partial(self._has_printed, line, begin)
+            wait_until(printed, self._log_s, what=f"{line!r} in its place in the output")
+            begin = self._output().index(line, begin) + len(line)
 
-    def _has_printed(self, line: str) -> bool:
-        return line in self._output()
+    def _has_printed(self, line: str, begin: int) -> bool:
+        return line in self._output()[begin:]
 
     def _blocks(self) -> Iterator[_Block]:
         page = self._path.read_text("utf-8")
@@ -159,11 +167,25 @@ def run_page(path: Path, directory: Path, server: Server, *, section: str = "") 
     with subprocess.Popen(["lisa-manager", "run"], env=settings, cwd=directory) as manager:
         try:
             with server.client() as client:
-                wait_until(lambda: client.pubsub_numsub("lisa:wake")[0][1] == 1, 10, what="the manager listens")
+                wait_until(lambda: client.pubsub_numsub("lisa:wake")[0][1] == 1, 60, what="the manager listens")
             return Page(copy, directory, settings).run()
         finally:
             manager.send_signal(signal.SIGTERM)
             assert manager.wait(10) == 0
+
+
+def run_embedded(path: Path, section: str, programs: Path) -> int:
+    """Runs the examples of a section that bring their own server, with the programs of a directory."""
+    # Names of sockets are short, and directories of tests are not.
+    with TemporaryDirectory(prefix="lisa") as name:
+        directory = Path(name)
+        copy = directory / path.name
+        copy.write_text(_section(path.read_text("utf-8"), section), "utf-8")
+        settings = {key: value for key, value in os.environ.items() if not key.startswith("LISA_")}
+        settings["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        count = Page(copy, directory, settings).run()
+        wait_until(lambda: not any(directory.glob("*/valkey.sock")), 30, what="the server to end with its programs")
+        return count
 
 
 def _section(page: str, heading: str) -> str:

@@ -68,10 +68,10 @@ class Journal:
 class Process:
     """A running program."""
 
-    def __init__(self, command: Sequence[str], environment: dict[str, str], log: Path) -> None:
+    def __init__(self, command: Sequence[str], environment: dict[str, str], log: Path, cwd: Path = _TESTS) -> None:
         self._log = log
         with log.open("wb") as output:
-            self._process = subprocess.Popen(command, cwd=_TESTS, env=environment, stdout=output, stderr=output)
+            self._process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=output, stderr=output)
 
     @property
     def pid(self) -> int:

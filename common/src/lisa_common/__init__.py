@@ -19,6 +19,9 @@ from lisa_common.errors import (
 )
 from lisa_common.model.policy import Policy
 
+__version__ = "0.1.0"
+"""The version of all distributions of Lisa."""
+
 __all__ = [
     "AccessDenied",
     "Closed",
@@ -36,4 +39,5 @@ __all__ = [
     "UnknownTopic",
     "Unreachable",
     "Untrusted",
+    "__version__",
 ]

@@ -27,6 +27,7 @@ __all__ = [
     "AccessDenied",
     "ByteCount",
     "Closed",
+    "Described",
     "InvalidInput",
     "InvalidSettings",
     "LisaError",
@@ -147,6 +148,15 @@ class ByteCount(int):
 
     def __repr__(self) -> str:
         return f"{int(self)} bytes"
+
+
+class Described(str):
+    """A value that words describe better than it shows itself, as in "got nothing"."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 _SHOWN = 80

@@ -10,10 +10,12 @@ programs share; each program has a table of its own:
 """
 
 import os
+import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -28,6 +30,20 @@ MAX_CONNECTIONS = 64
 """Connections to each server, unless settings say otherwise."""
 
 _TABLES = ("producer", "consumer", "manager")
+
+_OF_PROGRAMS = (
+    *("batch_messages", "batch_bytes", "patience_s", "at_least_once"),
+    *("concurrency", "prefetch", "block_s", "drain_s"),
+    *("promote_batch", "resolution_s", "poll_s", "quiet_poll_s", "discover_s", "housekeeping_s", "housekeeping_batch"),
+    "spent_consumer_s",
+)
+"""Settings of single programs: others must not take their variables for mistakes, as programs share environments."""
+
+_FOREIGN = re.compile(
+    # Of tests and benchmarks; and what Kubernetes sets for a service whose name begins with "lisa".
+    r"LISA_(CONFIG$|TEST_|CHAOS_|(.*_)?(SERVICE_(HOST|PORT)|PORT)(_|$))"
+)
+"""Variables that are no settings, and no mistakes either."""
 
 
 class Settings(BaseSettings):
@@ -77,13 +93,20 @@ class Settings(BaseSettings):
     def _prefix_is_a_name(cls, value: str) -> str:
         return check_name("prefix", value)
 
+    if not TYPE_CHECKING:
+        # Type checkers read the fields.
+
+        def __init__(self, **values: Any) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                fields = type(self).model_fields
+                raise InvalidSettings("\n".join(_line(problem, fields) for problem in error.errors())) from None
+
     @classmethod
     def load(cls, **flags: Any) -> Self:
         """Settings from all sources; a flag of None counts as not given. Raises InvalidSettings."""
-        try:
-            return cls(**{name: value for name, value in flags.items() if value is not None})
-        except ValidationError as error:
-            raise InvalidSettings("\n".join(_line(problem, cls.model_fields) for problem in error.errors())) from None
+        return cls(**{name: value for name, value in flags.items() if value is not None})
 
     @classmethod
     def settings_customise_sources(
@@ -95,6 +118,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - part of the signature
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags before environment before file."""
+        _check_environment(settings_cls.model_fields)
         return init_settings, env_settings, _TomlSource(settings_cls)
 
 
@@ -116,7 +140,8 @@ class _TomlSource(PydanticBaseSettingsSource):
             content = tomllib.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise InvalidSettings(f"{path}: {error}") from None
-        own = content.get(getattr(self.settings_cls, "table", ""), {})
+        table = getattr(self.settings_cls, "table", "")
+        own = content.get(table, {})
         shared = {name: value for name, value in content.items() if name not in _TABLES}
         for name in shared:
             if name not in Settings.model_fields:
@@ -124,7 +149,22 @@ class _TomlSource(PydanticBaseSettingsSource):
                 raise InvalidSettings(f"{path}: setting must be one of {known}; got {name!r}")
         if not isinstance(own, dict):
             raise InvalidSettings(f"{path}: {self.settings_cls.__name__} must be a table")
+        for name in own:
+            if name not in self.settings_cls.model_fields:
+                known = ", ".join(self.settings_cls.model_fields)
+                raise InvalidSettings(f"{path}: setting in [{table}] must be one of {known}; got {name!r}")
         return shared | own
+
+
+def _check_environment(known: Collection[str]) -> None:
+    """Raises InvalidSettings for a variable that looks like a setting and is none of any program."""
+    names = {f"LISA_{name.upper()}" for name in {*known, *Settings.model_fields, *_OF_PROGRAMS}}
+    for variable in os.environ:
+        name = variable.upper()
+        if name.startswith("LISA_") and name not in names and not _FOREIGN.match(name):
+            [closest] = get_close_matches(name, sorted(names), 1, 0.0)
+            expected = f"that of a setting, such as {closest}"
+            raise InvalidSettings(f"name of an environment variable must be {expected}; got {variable!r}")
 
 
 def _revealed(secret: SecretStr | None) -> str | None:

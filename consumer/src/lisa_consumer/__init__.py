@@ -1,5 +1,6 @@
 """Read messages when they fall due, and ack them when they are handled."""
 
+from lisa_common import __version__
 from lisa_common.bodies import Codec
 from lisa_common.errors import (
     AccessDenied,
@@ -47,4 +48,5 @@ __all__ = [
     "Unreachable",
     "Untrusted",
     "Worker",
+    "__version__",
 ]

@@ -1,5 +1,6 @@
 """The daemon that promotes, reclaims and trims; the operator's commands; and the operator's Python API."""
 
+from lisa_common import __version__
 from lisa_common.model.failure import Failure
 from lisa_common.model.record import Record
 from lisa_common.protocol.producing import CancelOutcome, CopyState, Found, RescheduleOutcome, State
@@ -52,4 +53,5 @@ __all__ = [
     "Topic",
     "TopicSizes",
     "TopicStatus",
+    "__version__",
 ]

@@ -1,7 +1,7 @@
 """The `lisa-manager` command: the daemon, and the commands for operators."""
 
 from lisa_common.cli import new_program, sub_commands
-from lisa_manager.commands import garbage, groups, messages, topics
+from lisa_manager.commands import browsing, garbage, groups, messages, topics
 from lisa_manager.commands.check import check_
 from lisa_manager.commands.daemon import doctor, load_scripts, run
 from lisa_manager.commands.rights import acl
@@ -13,7 +13,9 @@ program = new_program("lisa-manager", "Runs and operates Lisa, a delay queue on 
 program.command()(run)
 program.command()(status)
 program.command()(messages.show)
+program.command("list")(browsing.list_)
 program.command()(messages.cancel)
+program.command()(messages.reschedule)
 
 _garbage = sub_commands(program, "garbage", "Dead letters: messages that could not be delivered.")
 _garbage.command("list")(garbage.list_)

@@ -9,7 +9,7 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
 from lisa_common.protocol.call import Call, command
 
-__all__ = ["Health", "examine", "judge"]
+__all__ = ["Health", "examine", "judge", "read_version"]
 
 _OLDEST = (7, 0)
 _SLOTS = "16384"
@@ -46,6 +46,23 @@ async def examine(connection: AsyncConnection) -> Health:
     )
 
 
+async def read_version(connection: AsyncConnection) -> tuple[int, ...]:
+    """The version of Redis that the server, or the oldest node, is or stands in for, as in (7, 0).
+
+    Raises what `AsyncConnection.survey` raises, and the error of the nodes where none answers.
+    """
+    answers = await connection.survey([command("INFO", "server", decode=_fields)])
+    results = [answer if isinstance(answer, LisaError) else answer[0] for answer in answers.values()]
+    versions = [_version(result) for result in results if not isinstance(result, LisaError)]
+    if not versions:
+        raise next(result for result in results if isinstance(result, LisaError))
+    return min(versions)
+
+
+def _version(info: Mapping[str, str]) -> tuple[int, ...]:
+    return tuple(int(part) for part in info.get("redis_version", "0").split(".")[:2] if part.isdigit())
+
+
 def _fields(reply: bytes) -> dict[str, str]:
     lines = (line for line in reply.decode().splitlines() if ":" in line)
     return dict(line.split(":", 1) for line in lines)
@@ -77,7 +94,7 @@ def judge(info: Mapping[str, str], save: str) -> list[str]:
     """Findings from the fields of INFO and CLUSTER INFO and the setting `save`."""
     findings = []
     version = info.get("redis_version", "0")
-    if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _OLDEST:
+    if _version(info) < _OLDEST:
         findings.append(f"the server is too old: version {version}; Lisa needs 7.0 or later")
     policy = info.get("maxmemory_policy", "noeviction")
     if policy.startswith("allkeys"):

@@ -4,6 +4,7 @@ with Producer("redis://localhost:6379") as producer:
     producer.send("orders", {"order": 7}, delay=900, id="order-7")
 """
 
+from lisa_common import __version__
 from lisa_common.bodies import Codec
 from lisa_common.errors import (
     AccessDenied,
@@ -53,4 +54,5 @@ __all__ = [
     "State",
     "Unreachable",
     "Untrusted",
+    "__version__",
 ]

@@ -1,6 +1,7 @@
 """The commands of `lisa-producer`."""
 
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -25,12 +26,12 @@ from lisa_common.cli import (
     shown_moment,
     with_settings,
 )
-from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.errors import Described, InvalidInput, LisaError, NotConfirmed
 from lisa_common.validation import check_name
 from lisa_producer.bulk import BulkSender
 from lisa_producer.client import Producer
 from lisa_producer.json_lines import Line, load_lines, read_lines
-from lisa_producer.message import PartialSend, SendReport, SendResult
+from lisa_producer.message import Confirm, PartialSend, SendReport, SendResult
 from lisa_producer.settings import ProducerSettings
 
 __all__ = ["program"]
@@ -45,13 +46,30 @@ def _option(help: str, metavar: str | None = None) -> OptionInfo:  # noqa: A002 
     return option
 
 
+Body = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[BODY]",
+        help="Text, sent unchanged; - for standard input, as without it where that is piped and not empty.",
+        show_default=False,
+    ),
+]
+
+ConfirmOption = Annotated[
+    str | None,
+    _option(
+        "Wait until so many replicas have it, or it is on disk, for at most 1s or the time that follows: 1, fsync, "
+        "2,fsync,5s.",
+        "WHAT",
+    ),
+]
+
+
 @program.command()
 @with_settings(ProducerSettings, defaults={"patience_s": 0.0})  # somebody waits at the terminal
 def send(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to send to.", show_default=False)],
-    body: Annotated[
-        str, typer.Argument(metavar="[BODY]", help="Text, sent unchanged; - for standard input.", show_default=False)
-    ] = "-",
+    body: Body = None,
     *,
     delay: Annotated[
         str | None, _option("Due after this time: seconds, or 250ms, 30s, 15m, 1h30m, 7d.", "TIME")
@@ -61,11 +79,15 @@ def send(
     ttl: Annotated[str | None, _option("Deliver at most this long after the due time.", "TIME")] = None,
     max_retries: Annotated[int | None, _option("Deliveries are at most one more.", "NUMBER")] = None,
     priority: Annotated[int | None, _option("Highest first among messages due in the same ms.", "NUMBER")] = None,
+    confirm: ConfirmOption = None,
     header: Annotated[list[str] | None, _option("A header; repeat the option for more.", "KEY=VALUE")] = None,
     json: JsonFlag = False,
     settings: ProducerSettings,
 ) -> None:
-    """Sends one message, due now unless --delay or --at is given."""
+    """Sends one message, due now unless --delay or --at is given.
+
+    Exits with 1 if it was sent, but not confirmed as --confirm asks.
+    """
     # Checked before waiting for standard input.
     options: dict[str, Any] = {
         "delay": _read(read_duration, "delay", delay),
@@ -73,10 +95,41 @@ def send(
         "ttl": _read(read_duration, "ttl", ttl),
         "headers": dict(_header(text) for text in header or ()),
     }
-    content = _standard_input() if body == "-" else body
-    with Producer(settings=settings) as producer:
-        result = producer.send(topic, content, id=id, max_retries=max_retries, priority=priority, **options)
+    confirmation = _confirmation(confirm)
+    content = _content(body)
+    with Producer(settings=settings, confirm=confirmation) as producer:
+        try:
+            result = producer.send(topic, content, id=id, max_retries=max_retries, priority=priority, **options)
+        except NotConfirmed as error:
+            # It is written all the same.
+            say(f"lisa-producer: {error}", error=True)
+            raise typer.Exit(EXIT_WRONG) from None
     _print_result(topic, result, json=json)
+
+
+_CONFIRMATION = re.compile(r"(?:(\d{1,3})|(fsync)|(\d{1,3}),(fsync))(?:,(\d.*))?")
+
+
+def _confirmation(text: str | None) -> Confirm | None:
+    """The confirmation that an option asks for; raises InvalidInput."""
+    if text is None:
+        return None
+    match = _CONFIRMATION.fullmatch(text.strip())
+    if not match:
+        raise InvalidInput("confirm", text, "replicas, fsync, or both, and a time to wait, as in 1 or 2,fsync,5s")
+    timeout = {"timeout": read_duration("confirm", match[5])} if match[5] else {}
+    return Confirm(replicas=int(match[1] or match[3] or 0), fsync=bool(match[2] or match[4]), **timeout)
+
+
+def _content(body: str | None) -> str | bytes:
+    if body is not None and body != "-":
+        return body
+    # Without an argument at a terminal, nobody knows that the program waits.
+    is_given = body is not None or not sys.stdin.isatty()
+    content = _standard_input() if is_given else b""
+    if body is None and not content:
+        raise InvalidInput("body", Described("nothing"), "an argument or piped to standard input; '' is an empty one")
+    return content
 
 
 def _standard_input() -> bytes:
@@ -120,6 +173,7 @@ def load(
     ],
     *,
     topic: Annotated[str | None, _option("Topic of lines that name none.", "TOPIC")] = None,
+    confirm: ConfirmOption = None,
     json: JsonFlag = False,
     settings: ProducerSettings,
 ) -> None:
@@ -130,11 +184,12 @@ def load(
     """
     if topic is not None:
         check_name("topic", topic)
+    confirmation = _confirmation(confirm)
     stopped: LisaError | None = None
     with (
         _open(file) as (lines, size),
         progress("loading", size, in_bytes=True) as step,
-        Producer(settings=settings) as p,
+        Producer(settings=settings, confirm=confirmation) as p,
     ):
         sender = BulkSender(p, _report_line, step)
         try:

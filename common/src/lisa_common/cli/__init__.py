@@ -9,7 +9,16 @@ Needs the `cli` extra. Exit codes are the same everywhere:
 """
 
 from lisa_common.cli.options import JsonFlag, YesFlag, with_settings
-from lisa_common.cli.output import Column, print_json, print_table, say, shown_duration, shown_exactly, shown_moment
+from lisa_common.cli.output import (
+    Column,
+    print_json,
+    print_json_list,
+    print_table,
+    say,
+    shown_duration,
+    shown_exactly,
+    shown_moment,
+)
 from lisa_common.cli.parse import read_duration, read_moment
 from lisa_common.cli.program import EXIT_FINE, EXIT_NOT_DONE, EXIT_WRONG, Declined, confirm, new_program, sub_commands
 from lisa_common.cli.progress import progress
@@ -28,6 +37,7 @@ __all__ = [
     "confirm",
     "new_program",
     "print_json",
+    "print_json_list",
     "print_table",
     "progress",
     "read_duration",

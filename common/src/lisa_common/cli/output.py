@@ -18,6 +18,7 @@ __all__ = [
     "Column",
     "new_table",
     "print_json",
+    "print_json_list",
     "print_table",
     "say",
     "shown_duration",
@@ -75,6 +76,16 @@ def _print_plain(columns: Sequence[Column], rows: list[list[str]]) -> None:
 def print_json(document: Any) -> None:
     """Prints one JSON document, indented at a terminal."""
     print(json.dumps(document, indent=2 if sys.stdout.isatty() else None))  # noqa: T201
+
+
+def print_json_list(items: Iterable[Any]) -> None:
+    """Prints one JSON array as `print_json` does, each item as soon as it comes."""
+    indent = 2 if sys.stdout.isatty() else None
+    ahead = "["
+    for item in items:
+        print(ahead + json.dumps(item, indent=indent), end="")  # noqa: T201
+        ahead = ", "
+    print("]" if ahead != "[" else "[]")  # noqa: T201
 
 
 def say(text: str, *, error: bool = False) -> None:

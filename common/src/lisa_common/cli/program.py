@@ -98,7 +98,6 @@ def new_program(name: str, purpose: str) -> typer.Typer:
         help=purpose,
         cls=_Program,
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
         epilog="Exit codes: 0 done, 1 done and something is wrong, 2 not done.",

@@ -1,5 +1,6 @@
 """Options of a connection to a server, for both clients."""
 
+import re
 from typing import Any
 
 from redis.backoff import NoBackoff
@@ -11,6 +12,8 @@ __all__ = ["NO_RETRY", "UNBOUNDED", "check_options", "connection_options"]
 
 NO_RETRY = NoBackoff()
 """The Redis client must not repeat commands: it cannot know which are safe to repeat."""
+
+_UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")
 
 UNBOUNDED = 2**31
 """The Redis client's own limit of connections: it would raise where Lisa waits."""
@@ -36,5 +39,8 @@ def check_options(pool: Any, address: Address) -> None:
         # This does not connect yet.
         pool.connection_class(**pool.connection_kwargs)
     except (TypeError, ValueError) as error:
-        expected = f"a URL with options of the Redis client only ({error})"
+        unknown = _UNKNOWN_OPTION.search(str(error))
+        # The client names its own classes and functions.
+        reason = f"it does not know {unknown[1]}" if unknown else str(error)
+        expected = f"a URL with options of the Redis client only ({reason})"
         raise InvalidInput("redis_url", address.shown, expected) from None

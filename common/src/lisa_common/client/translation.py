@@ -10,6 +10,7 @@ import redis.exceptions as redis_errors
 from lisa_common.client.address import Address
 from lisa_common.errors import (
     AccessDenied,
+    InvalidInput,
     LisaError,
     NoGroup,
     OutcomeUnknown,
@@ -44,6 +45,7 @@ _NO_SCRIPT = (
     "Redis refuses for now: it lacks a script, and does not accept or keep it; the URL must lead to one server, and "
     "where users may not load scripts, run `lisa-manager load-scripts`"
 )
+_NO_DATABASE = "DB index is out of range"
 _OLD_TLS = ("TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL")
 _DENIED = (
     redis_errors.AuthenticationError,
@@ -57,6 +59,8 @@ _DENIALS = ("NOPERM", "WRONGPASS", "NOAUTH", "ACL failure in script", "The user 
 def unreachable(error: Exception, address: Address) -> LisaError:
     """The error of a failed connection attempt: nothing was requested yet, so nothing was done."""
     cause = lisa_error(error)
+    if str(cause).startswith(_NO_DATABASE):
+        return InvalidInput("redis_url", address.shown, "a URL with a database that the server has, by default 0 to 15")
     if isinstance(cause, OutcomeUnknown | Unreachable):
         return Unreachable(f"cannot reach Redis at {address.shown}: {first_line(error)}{_hint(error, address)}")
     return Untrusted(f"{cause}, at {address.shown}") if isinstance(cause, Untrusted) else cause

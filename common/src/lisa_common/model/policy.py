@@ -50,7 +50,7 @@ class Policy(BaseModel):
     ] = 0.1
     ttl_ms: Annotated[
         Milliseconds | None,
-        Field(description="time to live after the due time, in ms; none: for ever"),
+        Field(description="time to live after the due time, in ms, or none"),
     ] = None
     on_expire: Annotated[
         Literal["garbage", "drop"], Field(description="whether an expired message becomes garbage or is deleted")

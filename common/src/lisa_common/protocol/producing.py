@@ -173,6 +173,8 @@ class State(StrEnum):
     GARBAGE = "garbage"
     FINISHED = "finished"
     """Acked, within the dedup window of the caller's id."""
+    EXPIRED = "expired"
+    """Its time to live has passed, so it is not delivered; a manager soon makes it garbage, or deletes it."""
     CANCELLED = "cancelled"
     """Cancelled while a consumer had it, or deep in a backlog; forgotten once a consumer meets its entry."""
 
@@ -216,7 +218,7 @@ class Found:
 
 
 # The state of a message in several groups is that of the group nearest to a delivery.
-_NEAREST = (State.DELIVERED, State.READY, State.RETRY, State.GARBAGE)
+_NEAREST = (State.DELIVERED, State.READY, State.RETRY, State.EXPIRED, State.GARBAGE)
 
 
 def find(keys: ShardKeys, id: str, *, now_ms: Arg = "") -> Call[Found | None]:
@@ -228,7 +230,7 @@ def find(keys: ShardKeys, id: str, *, now_ms: Arg = "") -> Call[Found | None]:
 
 
 def _found(id: str, reply: list[Any]) -> Found | None:
-    data, waiting, finished, places = reply
+    data, waiting, finished, places, now_ms = reply
     if data is None:
         return Found(id, State.FINISHED, None) if finished else None
     if is_cancelled(data):
@@ -237,15 +239,18 @@ def _found(id: str, reply: list[Any]) -> Found | None:
         record = unpack_record(data)
     except UnreadableRecord:
         record = None
+    is_expired = record is not None and record.expires_ms is not None and record.expires_ms <= now_ms
     if waiting:
-        return Found(id, State.WAITING, record)
-    copies = tuple(_copies(places))
+        return Found(id, State.EXPIRED if is_expired else State.WAITING, record)
+    copies = tuple(_copies(places, is_expired=is_expired))
     states = {copy.state for copy in copies}
-    nearest = next((state for state in _NEAREST if state in states), State.READY)
+    nearest = next((state for state in _NEAREST if state in states), State.EXPIRED if is_expired else State.READY)
     return Found(id, nearest, record, copies)
 
 
-def _copies(places: list[Any]) -> Iterator[CopyState]:
+def _copies(places: list[Any], *, is_expired: bool) -> Iterator[CopyState]:
     for group, state, at_ms, failure in places:
         copy_state = State.READY if state == b"unknown" else State(state.decode())
+        if is_expired and copy_state in {State.READY, State.RETRY}:
+            copy_state = State.EXPIRED
         yield CopyState(text_of(group), copy_state, at_ms or None, read_failure(failure))

@@ -7,6 +7,7 @@ from typing import Any, Self, TypeVar
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.model.policy import Policy
+from lisa_common.model.record import Record
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic
@@ -22,7 +23,7 @@ from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.status import TopicSizes, TopicStatus
 from lisa_manager.admin.topics import Dropped
 from lisa_manager.jobs import loader
-from lisa_manager.server_checks import Health, examine
+from lisa_manager.server_checks import Health, examine, read_version
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["AsyncAdmin"]
@@ -57,6 +58,10 @@ class AsyncAdmin:
         """See `Admin.messages`."""
         flow = listing.list_messages(self._prefix, topic, state, group=group, limit=limit, cursor=cursor)
         return await self._run(flow)
+
+    async def records(self, topic: str, ids: Sequence[str]) -> dict[str, Record]:
+        """See `Admin.records`."""
+        return await self._run(by_id.records(self._prefix, topic, ids))
 
     async def cancel(self, topic: str, ids: Sequence[str]) -> dict[str, CancelOutcome]:
         """See `Admin.cancel`."""
@@ -155,6 +160,10 @@ class AsyncAdmin:
     async def doctor(self) -> Health:
         """See `Admin.doctor`."""
         return await examine(self._connection)
+
+    async def server_version(self) -> tuple[int, ...]:
+        """See `Admin.server_version`."""
+        return await read_version(self._connection)
 
     async def load_scripts(self) -> int:
         """See `Admin.load_scripts`."""

@@ -1,20 +1,23 @@
 """Finding, cancelling and rescheduling messages by their ids, in today's shards and in former ones."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
 from lisa_common.errors import InvalidInput
 from lisa_common.model.keys import ShardKeys
+from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
 from lisa_common.model.sharding import by_shard, home
 from lisa_common.protocol import producing
 from lisa_common.protocol.call import Call, Flow
+from lisa_common.protocol.fetching import fetch
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
 from lisa_common.validation import Duration, check_id, duration_ms, moment_ms
 from lisa_manager.admin.queries import chunks, existing
 
-__all__ = ["cancel", "find", "id_list", "reschedule"]
+__all__ = ["cancel", "find", "id_list", "records", "reschedule"]
 
 T = TypeVar("T")
 
@@ -37,6 +40,22 @@ def find(prefix: str, topic: str, id: str) -> Flow[Found | None]:
         if found is not None:
             return found
     return None
+
+
+def records(prefix: str, topic: str, ids: Sequence[str]) -> Flow[dict[str, Record]]:
+    """The records of messages by id, without those that are missing, cancelled or unreadable."""
+    ids = id_list(ids)
+    layout = yield from existing(prefix, topic)
+    read: dict[str, Record] = {}
+    for shards in (layout.shards, *layout.former.values()):
+        places = by_shard([id for id in ids if id not in read], partial(home, shards))
+        replies: list[list[bytes | None] | str] = yield [fetch(keys, of_shard) for keys, of_shard in places.items()]
+        for of_shard, reply in zip(places.values(), replies, strict=True):
+            found = zip(of_shard, reply, strict=True) if not isinstance(reply, str) else ()
+            for id, data in found:
+                with suppress(UnreadableRecord):
+                    read |= {id: unpack_record(data)} if data is not None and not is_cancelled(data) else {}
+    return read
 
 
 def cancel(prefix: str, topic: str, ids: Sequence[str]) -> Flow[dict[str, CancelOutcome]]:

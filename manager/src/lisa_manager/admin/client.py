@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 
 from lisa_common.client.connection import Connection
 from lisa_common.model.policy import Policy
+from lisa_common.model.record import Record
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic
@@ -79,6 +80,13 @@ class Admin:
         """
         flow = listing.list_messages(self._prefix, topic, state, group=group, limit=limit, cursor=cursor)
         return self._run(flow)
+
+    def records(self, topic: str, ids: Sequence[str]) -> dict[str, Record]:
+        """The records of messages by id: body, headers and limits. Raises UnknownTopic.
+
+        Leaves out those that are missing, cancelled or unreadable. All bodies are in memory at once.
+        """
+        return self._run(by_id.records(self._prefix, topic, ids))
 
     def cancel(self, topic: str, ids: Sequence[str]) -> dict[str, CancelOutcome]:
         """Cancels messages that were not delivered yet. Returns the outcome for each id.
@@ -215,6 +223,10 @@ class Admin:
         """What is wrong with the server, or any node of a Cluster, for a queue that must not lose messages."""
         return _run_async(self._doctor())
 
+    def server_version(self) -> tuple[int, ...]:
+        """The version of Redis that the server, or the oldest node of a Cluster, is compatible with, as in (7, 0)."""
+        return _run_async(self._server_version())
+
     def load_scripts(self) -> int:
         """Loads all scripts at each node, for users who may not (`acl --preloaded`). Returns the number of nodes."""
         return _run_async(self._load_scripts())
@@ -231,6 +243,10 @@ class Admin:
     async def _doctor(self) -> Health:
         async with AsyncAdmin(self._url, settings=self._settings) as admin:
             return await admin.doctor()
+
+    async def _server_version(self) -> tuple[int, ...]:
+        async with AsyncAdmin(self._url, settings=self._settings) as admin:
+            return await admin.server_version()
 
     async def _load_scripts(self) -> int:
         async with AsyncAdmin(self._url, settings=self._settings) as admin:

@@ -1,6 +1,6 @@
 """`lisa-manager garbage list | replay | purge`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -12,14 +12,16 @@ from lisa_common.cli import (
     YesFlag,
     confirm,
     print_json,
+    print_json_list,
     print_table,
     read_duration,
     say,
     shown_moment,
 )
-from lisa_common.errors import InvalidInput
+from lisa_common.errors import Described, InvalidInput
 from lisa_common.validation import check_id
-from lisa_manager import REASONS, BulkResult, DeadLetter, GarbageFilter, ManagerSettings
+from lisa_manager import REASONS, Admin, BulkResult, DeadLetter, GarbageFilter, ManagerSettings
+from lisa_manager.commands.bodies import record_document
 from lisa_manager.commands.shared import TopicName, admin_command, opened, progress_of
 
 __all__ = ["list_", "purge", "replay"]
@@ -36,6 +38,9 @@ Reason = Annotated[
 OlderThan = Annotated[
     str | None, typer.Option(metavar="TIME", help="Only what died longer ago: 30s, 15m, 7d.", show_default=False)
 ]
+
+_BODIES = 20
+"""Most bodies in memory at once."""
 
 _COLUMNS = (
     *map(Column, ("id", "group", "reason")),
@@ -59,13 +64,13 @@ def list_(
     json: JsonFlag = False,
     settings: ManagerSettings,
 ) -> None:
-    """Lists dead letters, the latest first."""
+    """Lists dead letters, the latest first; --json with their bodies."""
     where = _filter(group, reason, older_than)
     with opened(settings) as admin:
         garbage = admin.garbage(topic, where, limit=limit)
-    if json:
-        print_json([_document(letter) for letter in garbage.letters])
-        return
+        if json:
+            print_json_list(_documents(admin, topic, garbage.letters))
+            return
     print_table(_COLUMNS, map(_row, garbage.letters), nothing=f"no such garbage in {topic}")
     if garbage.more:
         say(f"there is more; --limit is {limit}", error=True)
@@ -76,6 +81,15 @@ def _row(letter: DeadLetter) -> list[object]:
     details = (shown_moment(failure.due_ms), failure.error) if failure else ("-", "")
     attempts = failure.attempts if failure else "-"
     return [letter.id, letter.group or "-", letter.reason, attempts, shown_moment(letter.died_ms), *details]
+
+
+def _documents(admin: Admin, topic: str, letters: Sequence[DeadLetter]) -> Iterator[dict[str, Any]]:
+    """With their bodies, of which only a few are in memory at once."""
+    for at in range(0, len(letters), _BODIES):
+        part = letters[at : at + _BODIES]
+        records = admin.records(topic, [letter.id for letter in part])
+        for letter in part:
+            yield _document(letter) | record_document(records.get(letter.id))
 
 
 def _document(letter: DeadLetter) -> dict[str, Any]:
@@ -150,7 +164,7 @@ def purge(
 
 def _check_ids(ids: Sequence[str] | None, *, all_: bool) -> None:
     if bool(ids) == all_:
-        raise InvalidInput("messages", ids or None, "either ids, or --all")
+        raise InvalidInput("messages", Described("both" if ids else "neither"), "named by ids or selected by --all")
     for id in ids or ():
         check_id(id)
 

@@ -1,8 +1,7 @@
-"""`lisa-manager show` and `lisa-manager cancel`."""
+"""`lisa-manager show`, `cancel` and `reschedule`."""
 
-import base64
 import json as json_module
-import math
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -13,14 +12,18 @@ from lisa_common.cli import (
     JsonFlag,
     print_json,
     print_table,
+    read_duration,
+    read_moment,
     say,
     shown,
     shown_moment,
 )
-from lisa_manager import CancelOutcome, CopyState, Found, ManagerSettings, Record
+from lisa_common.errors import Described, InvalidInput
+from lisa_manager import CancelOutcome, CopyState, Found, ManagerSettings, Record, RescheduleOutcome
+from lisa_manager.commands.bodies import read_body, record_document
 from lisa_manager.commands.shared import TopicName, admin_command, opened
 
-__all__ = ["cancel", "show"]
+__all__ = ["cancel", "reschedule", "show"]
 
 _DONE = {CancelOutcome.CANCELLED, CancelOutcome.DELIVERED}
 
@@ -68,7 +71,7 @@ def _print(found: Found) -> None:
         print_table(columns, map(_copy_row, found.copies))
     if record:
         say("")
-        _print_body(record)
+        _printread_body(record)
 
 
 def _copy_row(copy: CopyState) -> list[object]:
@@ -77,8 +80,8 @@ def _copy_row(copy: CopyState) -> list[object]:
     return [copy.group or "-", copy.state, shown_moment(copy.at_ms), copy.attempts, *cause]
 
 
-def _print_body(record: Record) -> None:
-    body = _body(record.body)
+def _printread_body(record: Record) -> None:
+    body = read_body(record.body)
     size = f"{len(record.body):,} bytes"
     if "json" in body:
         say(f"body ({size} of JSON):\n{json_module.dumps(body['json'], indent=2)}")
@@ -87,24 +90,6 @@ def _print_body(record: Record) -> None:
         say(f"body ({size} of text):\n" + "\n".join(map(shown, body["text"].splitlines())))
     else:
         say(f"body ({size}, binary; --json has them in base64)")
-
-
-def _body(body: bytes) -> dict[str, Any]:
-    """The body as JSON, text or base64, whichever fits first."""
-    try:
-        text = body.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(body).decode()}
-    try:
-        return {"json": json_module.loads(text, parse_constant=lambda _: None, parse_float=_finite)}
-    except (ValueError, RecursionError):
-        return {"text": text}
-
-
-def _finite(text: str) -> float | None:
-    """A number that JSON allows: Python would also read and write infinities."""
-    number = float(text)
-    return number if math.isfinite(number) else None
 
 
 def _document(found: Found) -> dict[str, Any]:
@@ -117,15 +102,7 @@ def _document(found: Found) -> dict[str, Any]:
         "copies": [_copy_document(copy) for copy in found.copies],
     }
     if record:
-        document |= {
-            "sent_ms": record.sent_ms,
-            "expires_ms": record.expires_ms,
-            "max_retries": record.max_retries,
-            "priority": record.priority,
-            "headers": dict(record.headers),
-            "body_bytes": len(record.body),
-            "body": _body(record.body),
-        }
+        document |= record_document(record)
     return document
 
 
@@ -147,9 +124,37 @@ def cancel(topic: TopicName, ids: MessageIds, *, json: JsonFlag = False, setting
     """Cancels messages; exits with 1 if it is too late for any: it was acked, is garbage, or is unknown."""
     with opened(settings) as admin:
         outcomes = admin.cancel(topic, ids)
+    _print_outcomes(outcomes, json=json)
+    if not _DONE.issuperset(outcomes.values()):
+        raise typer.Exit(EXIT_WRONG)
+
+
+@admin_command
+def reschedule(
+    topic: TopicName,
+    ids: MessageIds,
+    *,
+    delay: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Due after this time: 250ms, 30s, 15m, 1h30m, 7d; 0 for now.")
+    ] = None,
+    at: Annotated[str | None, typer.Option(metavar="MOMENT", help="Due at this time: ISO 8601 with its zone.")] = None,
+    json: JsonFlag = False,
+    settings: ManagerSettings,
+) -> None:
+    """Gives messages that wait, or are to be retried, another due time; exits with 1 if any is in another state."""
+    if (delay is None) == (at is None):
+        raise InvalidInput("due time", Described("neither" if at is None else "both"), "given by --delay or by --at")
+    delay_s = None if delay is None else read_duration("delay", delay)
+    moment = None if at is None else read_moment("at", at)
+    with opened(settings) as admin:
+        outcomes = admin.reschedule(topic, ids, delay=delay_s, at=moment)
+    _print_outcomes(outcomes, json=json)
+    if {RescheduleOutcome.RESCHEDULED} != {*outcomes.values()}:
+        raise typer.Exit(EXIT_WRONG)
+
+
+def _print_outcomes(outcomes: Mapping[str, str], *, json: bool) -> None:
     if json:
         print_json([{"id": id, "outcome": outcome} for id, outcome in outcomes.items()])
     else:
         print_table((Column("id"), Column("outcome")), outcomes.items())
-    if not _DONE.issuperset(outcomes.values()):
-        raise typer.Exit(EXIT_WRONG)

@@ -6,13 +6,26 @@ import typer
 
 from lisa_common.cli import JsonFlag, print_json, say
 from lisa_common.client.address import read_url
-from lisa_common.errors import InvalidInput
+from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.validation import check_name
 from lisa_manager import ManagerSettings
 from lisa_manager.admin.rights import ANY_TOPIC, RoleName, rules
-from lisa_manager.commands.shared import admin_command
+from lisa_manager.commands.shared import admin_command, opened
 
 __all__ = ["acl"]
+
+_SINCE = (7, 2)
+"""The first version of Redis that knows all commands of the rules."""
+
+
+Age = Annotated[
+    bool | None,
+    typer.Option(
+        "--before-7-2/--since-7-2",
+        help="For a Redis of that age; default: the server is asked.",
+        show_default=False,
+    ),
+]
 
 
 @admin_command
@@ -32,7 +45,7 @@ def acl(
     user: Annotated[
         str | None, typer.Option("--user", metavar="NAME", help="The user's name; default: the prefix and the role.")
     ] = None,
-    before_7_2: Annotated[bool, typer.Option("--before-7-2", help="For a Redis older than 7.2.")] = False,
+    before_7_2: Age = None,
     preloaded: Annotated[bool, typer.Option("--preloaded", help="Only managers load scripts, for all others.")] = False,
     json: JsonFlag = False,
     settings: ManagerSettings,
@@ -43,7 +56,8 @@ def acl(
     """
     if user is not None and role is None:
         raise InvalidInput("user", user, "used with a ROLE")
-    shared = _options(settings) | {"before_7_2": before_7_2, "preloaded": preloaded}
+    is_old = _is_before_7_2(settings) if before_7_2 is None else before_7_2
+    shared = _options(settings) | {"before_7_2": is_old, "preloaded": preloaded}
     users = {}
     for each in [role] if role else RoleName:
         # Managers serve all topics.
@@ -55,6 +69,16 @@ def acl(
         return
     for name, user_rules in users.items():
         say(f"ACL SETUSER {name} {' '.join(user_rules)}")
+
+
+def _is_before_7_2(settings: ManagerSettings) -> bool:
+    """Asks the server. One that does not answer counts as current, which is said."""
+    try:
+        with opened(settings) as admin:
+            return admin.server_version() < _SINCE
+    except LisaError as error:
+        say(f"warning: printed for Redis 7.2 and later, as the server did not say its version: {error}", error=True)
+        return False
 
 
 def _options(settings: ManagerSettings) -> dict[str, bool]:

@@ -1,0 +1,94 @@
+"""`lisa-manager list`."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from lisa_common.cli import Column, JsonFlag, print_json_list, print_table, say, shown_duration, shown_moment
+from lisa_manager import Admin, ListedMessage, ManagerSettings, State
+from lisa_manager.commands.bodies import excerpt, record_document
+from lisa_manager.commands.shared import TopicName, admin_command, opened
+
+__all__ = ["list_"]
+
+_PAGE = 1_000
+_COLUMNS = (
+    *map(Column, ("id", "group", "at")),
+    Column("attempts", number=True),
+    *map(Column, ("held by", "error", "body")),
+)
+
+
+@admin_command
+def list_(
+    topic: TopicName,
+    state: Annotated[
+        str, typer.Argument(metavar="STATE", help="waiting, ready, delivered, retry or garbage.", show_default=False)
+    ],
+    *,
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="GROUP", help='Only the copies of this group; "" for those of none.', show_default=False),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, metavar="NUMBER", help="List at most so many.")] = 50,
+    json: JsonFlag = False,
+    settings: ManagerSettings,
+) -> None:
+    """Lists messages of one state with their bodies, oldest first in each shard."""
+    with opened(settings) as admin:
+        listing = _Listing(admin, topic, state, group, limit)
+        if json:
+            print_json_list(map(_document, listing))
+        else:
+            print_table(_COLUMNS, map(_row, listing), nothing=f"no messages of {topic} are {state}")
+    if listing.more and not json:
+        say(f"there is more; --limit is {limit}", error=True)
+
+
+class _Listing:
+    """Messages page by page, up to a limit; then `more` says whether others are left."""
+
+    def __init__(self, admin: Admin, topic: str, state: str, group: str | None, limit: int) -> None:
+        self._admin = admin
+        self._place: Any = (topic, state)
+        self._group = group
+        self._left = limit
+        self.more = False
+
+    def __iter__(self) -> Iterator[ListedMessage]:
+        cursor: str | None = None
+        while self._left:
+            page = self._admin.messages(*self._place, group=self._group, limit=min(self._left, _PAGE), cursor=cursor)
+            yield from page.messages
+            self._left -= len(page.messages)
+            cursor = page.cursor
+            if cursor is None:
+                return
+        self.more = True
+
+
+def _row(message: ListedMessage) -> list[object]:
+    holder = "-"
+    if message.consumer is not None:
+        holder = f"{message.consumer} for {shown_duration(message.idle_ms or 0)}"
+    error = message.failure.error if message.failure else message.unreadable
+    moment = shown_moment(message.at_ms)
+    return [message.id, message.group or "-", moment, message.attempts, holder, error, excerpt(message.record)]
+
+
+def _document(message: ListedMessage) -> dict[str, Any]:
+    failure = message.failure
+    document: dict[str, Any] = {
+        "id": message.id,
+        "state": State(message.state),
+        "group": message.group or None,
+        "at_ms": message.at_ms,
+        "attempts": message.attempts,
+        "consumer": message.consumer,
+        "idle_ms": message.idle_ms,
+        "reason": failure.reason if failure else None,
+        "error": failure.error if failure else None,
+        "unreadable": message.unreadable or None,
+    }
+    return document | record_document(message.record)
