@@ -166,6 +166,19 @@ def test_what_is_held_while_time_passes_can_still_fail(lisa: Lisa) -> None:
         assert [letter.reason for letter in lisa.garbage("orders")] == ["expired"]
 
 
+def test_a_worker_of_a_module_serves_one_test_after_another(lisa_server: str) -> None:
+    """Nothing of one test stays in it: no prefix, and no stop."""
+    worker, got = Worker("g", url="redis://localhost:1"), list[str]()
+    worker.on("orders")(lambda delivery: got.append(delivery.id))
+    for number in range(3):
+        kit = Lisa(lisa_server, f"one-{number}")
+        with kit.used():
+            kit.attach(worker)
+            kit.send("orders", 1, id=str(number))
+            assert len(kit.drain(worker).handled) == 1
+    assert got == ["0", "1", "2"]
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 def test_time_passes_in_all_shards_with_priorities(lisa: Lisa, shards: int) -> None:
     """Order by priority within a millisecond stays."""

@@ -13,6 +13,9 @@ __all__ = ["Attached", "Client"]
 Client = Producer | AsyncProducer | Consumer[Any] | AsyncConsumer[Any] | Worker
 
 _OVERRIDDEN = ("redis_url", "prefix", "tls_ca", "tls_cert", "tls_key")
+_OF_WORKERS = ("settings", "url", "_core")
+"""What `Worker.override` changes."""
+
 _QUICK = {"timeout_s": 5.0, "patience_s": 2.0}
 """The server of a test answers at once: an error should come soon, too."""
 
@@ -42,7 +45,9 @@ class Attached:
         if not isinstance(client, (Producer, AsyncProducer, Consumer, AsyncConsumer, Worker)):
             expected = "a Producer, AsyncProducer, Consumer, AsyncConsumer or Worker"
             raise InvalidInput("attached object", client, expected)
-        self._before.append((client, dict(client.__dict__)))
+        # What else a worker has changes while it serves.
+        names = _OF_WORKERS if isinstance(client, Worker) else tuple(client.__dict__)
+        self._before.append((client, {name: client.__dict__[name] for name in names}))
         self._renew(client)
 
     def _renew(self, client: Client) -> None:
@@ -74,5 +79,4 @@ class Attached:
             client, before = self._before.pop()
             if isinstance(client, (Producer, Consumer)):
                 client.close()
-            client.__dict__.clear()
             client.__dict__.update(before)
