@@ -1,5 +1,5 @@
 -- Gives up deliveries of one group. Each counts as an attempt. It goes to the retry set, or to garbage if no attempts
--- are left or it was rejected. A delivery that is no longer pending changes nothing.
+-- are left or it was rejected. A snoozed delivery does not count. A delivery that is no longer pending changes nothing.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record
@@ -16,7 +16,7 @@
 -- ARGV[5] policy     json    the topic's policy
 -- ARGV[6] seed       number  seed of the jitter
 -- ARGV[7...] entry, id, attempt, due, delay_ms, reason, error per delivery; delay_ms is empty for the policy's backoff;
---            reason "rejected" goes to garbage at once
+--            reason "rejected" goes to garbage at once, reason "snoozed" spends no attempt
 -- returns  { number of deliveries done, from the first on, per delivery { outcome, due ms or 0 } }; outcome "retry",
 --            "garbage", "dropped", "gone" or "stale"
 --@include budget, clock, fail, wake
@@ -35,6 +35,7 @@ for i = 7, #ARGV, 7 do
     outcome, due = fail(policy, group, {
       entry = ARGV[i], id = ARGV[i + 1], attempt = tonumber(ARGV[i + 2]), due = tonumber(ARGV[i + 3]),
       delay = tonumber(ARGV[i + 4]), reason = ARGV[i + 5], error = ARGV[i + 6], final = ARGV[i + 5] == 'rejected',
+      uncounted = ARGV[i + 5] == 'snoozed',
     }, now)
   end
   if due then

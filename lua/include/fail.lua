@@ -62,7 +62,8 @@ local function attempts_left(delivery, most)
   return delivery.reason == 'abandoned' and not delivery.alone and not delivery.lent and left + SPARE or left
 end
 
--- delivery = { entry, id, attempt, due, reason, error, delay (ms, nil for backoff), final, alone, lent }.
+-- delivery = { entry, id, attempt, due, reason, error, delay (ms, nil for backoff), final, alone, lent, uncounted }. An
+-- uncounted delivery spends no attempt.
 -- Returns 'retry' and its due time, 'garbage', 'dropped', or 'gone' where the group no longer owes the message.
 local function fail(policy, group, delivery, now)
   local id, record = delivery.id, record_of(group, delivery)
@@ -71,11 +72,11 @@ local function fail(policy, group, delivery, now)
   end
   local limits = read_record(record) or { due = delivery.due, priority = 0 }
   local failure = {
-    attempts = delivery.attempt, entry = delivery.entry, next = '-',
+    attempts = delivery.uncounted and delivery.attempt - 1 or delivery.attempt, entry = delivery.entry, next = '-',
     due = limits.due, at = now, reason = delivery.reason, error = delivery.error,
   }
   local most = limits.max_retries or policy.max_retries
-  if delivery.final or attempts_left(delivery, most) < 0 then
+  if delivery.final or not delivery.uncounted and attempts_left(delivery, most) < 0 then
     return bury(group, id, failure, now)
   elseif limits.expires and limits.expires <= now then
     return expire(policy, group, id, failure, now)

@@ -27,6 +27,20 @@ def test_retry_is_due_after_the_backoff(queue: Queue) -> None:
     assert contents.groups["g"].pending == {}
 
 
+def test_a_snooze_spends_no_attempt(queue: Queue) -> None:
+    """Even without attempts left: the next delivery has the same number."""
+    queue.join("g")
+    queue.send("a", max_retries=0)
+    for _ in range(3):
+        (delivery,) = queue.read("g")
+        assert delivery.attempt == 1
+        assert queue.nack(delivery, delay_ms=60_000, snoozed=True) == [(NackOutcome.RETRY, queue.now_ms + 60_000)]
+        failure = queue.failure("g/a")
+        assert (failure.attempts, failure.reason) == (0, "snoozed")
+        queue.advance(60_000)
+        queue.promote()
+
+
 @pytest.mark.parametrize(
     ("policy", "delays"),
     [

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("common", "producer", "consumer", "manager", "gateway")
+NAMES = ("common", "producer", "consumer", "manager", "gateway", "testing")
 SCRIPTS = {path.relative_to(ROOT / "lua").as_posix(): path.read_bytes() for path in ROOT.glob("lua/**/*.lua")}
 
 pytestmark = pytest.mark.slow

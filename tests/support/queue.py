@@ -183,10 +183,15 @@ class Queue:
         return outcomes
 
     def nack(
-        self, *deliveries: Delivery, error: str = "", delay_ms: int | None = None, rejected: bool = False
+        self,
+        *deliveries: Delivery,
+        error: str = "",
+        delay_ms: int | None = None,
+        rejected: bool = False,
+        snoozed: bool = False,
     ) -> list[tuple[NackOutcome, int | None]]:
         """Nacks deliveries of one group, all in the same way."""
-        nacks = [Nack(delivery.entry, error, delay_ms, rejected) for delivery in deliveries]
+        nacks = [Nack(delivery.entry, error, delay_ms, rejected, snoozed) for delivery in deliveries]
         call = consuming.nack(self.keys, deliveries[0].group, nacks, self.policy, now_ms=self.now_ms)
         outcomes: list[tuple[NackOutcome, int | None]] = self._do(call)
         return outcomes

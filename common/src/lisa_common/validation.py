@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from lisa_common.bodies import CodedBody, json_bytes
 from lisa_common.errors import ByteCount, InvalidInput
 
 __all__ = [
@@ -104,14 +105,16 @@ def moment_ms(field: str, value: object) -> int:
 
 
 def body_bytes(body: object, max_bytes: int) -> bytes:
-    """A body as stored: bytes unchanged, text as UTF-8, anything else as JSON."""
+    """A body as stored: bytes unchanged, text as UTF-8, anything else as JSON or by its codec."""
     if isinstance(body, (bytes, bytearray, memoryview)):
         data = bytes(body)
     elif isinstance(body, str):
         data = _utf8("body", body)
+    elif isinstance(body, CodedBody):
+        data = body.encode()
     else:
         try:
-            data = json.dumps(body, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+            data = json_bytes(body)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidInput("body", body, f"bytes, text or a JSON value ({error})") from None
     if len(data) > max_bytes:

@@ -1,6 +1,7 @@
 """Read messages when they fall due, and ack them when they are handled."""
 
 from lisa_common import __version__
+from lisa_common.bodies import Codec
 from lisa_common.errors import (
     AccessDenied,
     Closed,
@@ -18,9 +19,11 @@ from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_consumer.async_client import AsyncConsumer
 from lisa_consumer.async_settler import AsyncSettler, Held
 from lisa_consumer.client import Consumer
-from lisa_consumer.handler import Reject, Retry
+from lisa_consumer.gathering import BatchFailed
+from lisa_consumer.handler import Reject, Retry, Snooze
 from lisa_consumer.lender import AsyncLender
 from lisa_consumer.lending_core import Lent, Note
+from lisa_consumer.middleware import Middleware
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.worker import Worker
 
@@ -30,7 +33,9 @@ __all__ = [
     "AsyncConsumer",
     "AsyncLender",
     "AsyncSettler",
+    "BatchFailed",
     "Closed",
+    "Codec",
     "Consumer",
     "ConsumerSettings",
     "Delivery",
@@ -39,6 +44,7 @@ __all__ = [
     "InvalidSettings",
     "Lent",
     "LisaError",
+    "Middleware",
     "NackOutcome",
     "Note",
     "OutcomeUnknown",
@@ -46,6 +52,7 @@ __all__ = [
     "Reject",
     "Retry",
     "ServerError",
+    "Snooze",
     "Unreachable",
     "Untrusted",
     "Worker",

@@ -2,8 +2,11 @@
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
+from typing_extensions import TypeVar as DefaultTypeVar
+
+from lisa_common.bodies import BodyType, Codec, check_codec
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.call import Flow
@@ -12,13 +15,15 @@ from lisa_common.validation import Duration
 from lisa_consumer.core import Core
 from lisa_consumer.names import topic_names
 from lisa_consumer.settings import ConsumerSettings
+from lisa_consumer.values import read_values
 
 __all__ = ["AsyncConsumer"]
 
 T = TypeVar("T")
+V = DefaultTypeVar("V", default=Any)
 
 
-class AsyncConsumer:
+class AsyncConsumer(Generic[V]):
     """Reads topics as one consumer of a group, in one task. Its guarantees are those of `Consumer`."""
 
     def __init__(
@@ -28,11 +33,15 @@ class AsyncConsumer:
         *,
         url: str | None = None,
         name: str | None = None,
+        body: type[V] | None = None,
+        codec: Codec | None = None,
         settings: ConsumerSettings | None = None,
     ) -> None:
         self._settings = settings or ConsumerSettings.load(redis_url=url)
         self._topics = topic_names(topics)
         self._core = Core(self._settings.prefix, group, name)
+        check_codec(codec)
+        self._body: BodyType[V] | None = None if body is None else BodyType(body, codec)
         self._connection = AsyncConnection.of(
             self._settings, name="lisa-consumer", url=url, blocking_s=self._settings.block_s
         )
@@ -49,10 +58,12 @@ class AsyncConsumer:
         wait: Duration | None = None,
         visibility: Duration | None = None,
         topics: str | Sequence[str] | None = None,
-    ) -> list[Delivery]:
+    ) -> list[Delivery[V]]:
         """Reads up to `limit` deliveries of each topic; see `Consumer.read`."""
         names, block = topic_names(self._topics if topics is None else topics), self._settings.block_s
-        return await self._run(self._core.read(names, limit=limit, wait=wait, block=block, visibility=visibility))
+        return await self._run(
+            read_values(self._core, self._body, names, limit=limit, wait=wait, block=block, visibility=visibility)
+        )
 
     async def ack(self, *deliveries: Delivery) -> list[AckOutcome]:
         """Acks handled deliveries, in one batch. Result: one outcome for each; see `AckOutcome`."""

@@ -2,8 +2,11 @@
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
+from typing_extensions import TypeVar as DefaultTypeVar
+
+from lisa_common.bodies import BodyType, Codec, check_codec
 from lisa_common.client.connection import Connection
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.call import Flow
@@ -12,18 +15,23 @@ from lisa_common.validation import Duration
 from lisa_consumer.core import Core
 from lisa_consumer.names import topic_names
 from lisa_consumer.settings import ConsumerSettings
+from lisa_consumer.values import read_values
 
 __all__ = ["Consumer"]
 
 T = TypeVar("T")
+V = DefaultTypeVar("V", default=Any)
 
 
-class Consumer:
+class Consumer(Generic[V]):
     """Reads topics as one consumer of a group; the caller acks. `AsyncConsumer` is its asyncio twin.
 
     Do not share it among threads. The first read creates the group: the first group of a topic also gets the messages
     that were sent before. The URL and all other settings default to the environment or `lisa.toml`. Raises
     InvalidInput for an invalid name, and if there are no topics.
+
+    With `body`, a type, each delivery has its decoded body in `value`; one whose body does not fit is rejected, and not
+    returned. `codec` decodes bodies in place of JSON.
 
     While the server is away, calls retry for `settings.patience_s` seconds, then raise `Unreachable`. If a connection
     breaks between request and reply, they raise `OutcomeUnknown`: deliveries of a lost read come again when their
@@ -37,11 +45,15 @@ class Consumer:
         *,
         url: str | None = None,
         name: str | None = None,
+        body: type[V] | None = None,
+        codec: Codec | None = None,
         settings: ConsumerSettings | None = None,
     ) -> None:
         self._settings = settings or ConsumerSettings.load(redis_url=url)
         self._topics = topic_names(topics)
         self._core = Core(self._settings.prefix, group, name)
+        check_codec(codec)
+        self._body: BodyType[V] | None = None if body is None else BodyType(body, codec)
         self._connection = Connection.of(
             self._settings, name="lisa-consumer", url=url, blocking_s=self._settings.block_s
         )
@@ -58,7 +70,7 @@ class Consumer:
         wait: Duration | None = None,
         visibility: Duration | None = None,
         topics: str | Sequence[str] | None = None,
-    ) -> list[Delivery]:
+    ) -> list[Delivery[V]]:
         """Reads up to `limit` deliveries of each topic, from 1 to 1,000.
 
         Waits up to `wait` for the first delivery; without `wait`, returns at once. `visibility` sets the length of the
@@ -68,7 +80,9 @@ class Consumer:
         Handle a delivery that is `alone` while nothing else runs: consumers died with it before.
         """
         names, block = topic_names(self._topics if topics is None else topics), self._settings.block_s
-        return self._run(self._core.read(names, limit=limit, wait=wait, block=block, visibility=visibility))
+        return self._run(
+            read_values(self._core, self._body, names, limit=limit, wait=wait, block=block, visibility=visibility)
+        )
 
     def ack(self, *deliveries: Delivery) -> list[AckOutcome]:
         """Acks handled deliveries, in one batch. Result: one outcome for each; see `AckOutcome`."""

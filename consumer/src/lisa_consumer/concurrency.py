@@ -17,33 +17,59 @@ class ConcurrencyLimit:
         if total < len(bounds):
             raise InvalidInput("concurrency", total, f"at least {len(bounds)}, 1 for each topic")
         self._total = total
-        self._bounds = dict(bounds)
-        self._running = dict.fromkeys(bounds, 0)
+        self._bounds: dict[str, int] = {}
+        self._running: dict[str, int] = {}
+        self._apart: set[str] = set()
+        """Topics that do not share the total: their messages are handled in batches."""
         self.acquired = 0
         """Handlers that count as running, over all topics."""
-        self._idle = len(bounds)
+        self._shared = 0
+        """As `acquired`, without topics that do not share the total."""
+        self._idle = 0
+        """Topics that share the total and run nothing."""
+        for topic, bound in bounds.items():
+            self.add(topic, bound)
+
+    def add(self, topic: str, bound: int, *, shares: bool = True) -> None:
+        """Adds a topic. With more topics than the total, each still runs one handler."""
+        self._bounds[topic] = bound
+        self._running[topic] = 0
+        if shares:
+            self._idle += 1
+        else:
+            self._apart.add(topic)
+
+    def remove(self, topic: str) -> None:
+        """Removes a topic that runs nothing."""
+        del self._bounds[topic], self._running[topic]
+        self._idle -= topic not in self._apart
+        self._apart.discard(topic)
 
     def acquire(self, topic: str) -> bool:
         """Counts one more handler of the topic, if it may run."""
         running = self._running[topic]
         if running >= self._bounds[topic]:
             return False
-        if running and self.acquired + self._idle >= self._total:
-            return False
-        self._idle -= running == 0
+        if topic not in self._apart:
+            if running and self._shared + self._idle >= self._total:
+                return False
+            self._idle -= running == 0
+            self._shared += 1
         self._running[topic] += 1
         self.acquired += 1
         return True
 
     def copy(self) -> "ConcurrencyLimit":
         """A copy in the same state, to try out what could be acquired."""
-        copied = ConcurrencyLimit(self._total, self._bounds)
-        copied._running = dict(self._running)
-        copied.acquired, copied._idle = self.acquired, self._idle
+        copied = ConcurrencyLimit(self._total, {})
+        copied._bounds, copied._running, copied._apart = self._bounds, dict(self._running), self._apart
+        copied.acquired, copied._shared, copied._idle = self.acquired, self._shared, self._idle
         return copied
 
     def release(self, topic: str) -> None:
         """Counts one handler of the topic less."""
         self._running[topic] -= 1
         self.acquired -= 1
-        self._idle += self._running[topic] == 0
+        if topic not in self._apart:
+            self._shared -= 1
+            self._idle += self._running[topic] == 0

@@ -174,7 +174,7 @@ class Core:
         for keys, entries, records, now_ms in fetched:
             policy = layouts[keys.topic].policy
             self.ahead_ms = now_ms - time.time() * 1000
-            triage = sort_entries(keys, self.group, entries, records, now_ms)
+            triage = sort_entries(keys, self.group, entries, records, now_ms, max_retries=policy.max_retries)
             count_deliveries(triage.deliveries, now_ms)
             of_shards.setdefault(keys, []).extend(triage.deliveries)
             skipped |= bool(triage.skip or triage.unreadable)

@@ -39,7 +39,8 @@ _BUSY_POLL_S = 0.05
 class Fetcher:
     """Decides what to read next, and reads until the worker stops.
 
-    Deliveries count against the window of their topic from the read until `release`.
+    Deliveries count against the window of their topic from the read until `release`. With `on_idle` it stops the worker
+    once nothing is ready and nothing is held, and calls `on_idle` before it waits for what is held.
     """
 
     def __init__(
@@ -51,13 +52,17 @@ class Fetcher:
         *,
         settings: ConsumerSettings,
         stopping: asyncio.Event,
+        on_idle: Callable[[], None] | None = None,
     ) -> None:
         self._connection = connection
         self._core = core
         self._leases = leases
-        self.windows = {topic: PrefetchWindow(route.concurrency, settings.prefetch) for topic, route in routes.items()}
+        self.windows = {topic: PrefetchWindow(route.slots, settings.prefetch) for topic, route in routes.items()}
         self._settings = settings
         self._stopping = stopping
+        self._on_idle = on_idle
+        self._leaving: dict[str, Callable[[str], None]] = {}
+        """Topics to remove, each with what to call when that is done."""
         self._on_fetched: Callable[[ReadResult], None] = lambda _: None
         self._changed = asyncio.Event()
         """Set when there may be more capacity, and when the worker stops."""
@@ -78,6 +83,21 @@ class Fetcher:
     def wake(self) -> None:
         """Makes the fetcher look at capacities again, and whether to stop."""
         self._changed.set()
+
+    def add(self, route: Route) -> None:
+        """Reads another topic, from the next read on."""
+        self.windows[route.topic] = PrefetchWindow(route.slots, self._settings.prefetch)
+        self._changed.set()
+
+    def remove(self, topic: str, on_removed: Callable[[str], None]) -> None:
+        """Reads a topic no more, once no read of it is under way and no delivery of it is held."""
+        self._leaving[topic] = on_removed
+        self._changed.set()
+
+    def _remove_leaving(self) -> None:
+        for topic in [topic for topic in self._leaving if not self.windows[topic].held]:
+            del self.windows[topic]
+            self._leaving.pop(topic)(topic)
 
     def release(self, topic: str) -> None:
         """Frees the capacity of a delivery that is no longer held."""
@@ -117,6 +137,9 @@ class Fetcher:
         A read that brings something proves it only for some of them.
         """
         self._changed.clear()
+        self._remove_leaving()
+        if self._on_idle:
+            return await self._read_or_stop(self._on_idle)
         self._aside = {topic: end for topic, end in self._aside.items() if end > time.monotonic()}
         topics = self.windows.keys() - self._aside.keys()
         capacities = self._capacities(topics)
@@ -129,6 +152,20 @@ class Fetcher:
                 async with asyncio.timeout(_BUSY_POLL_S if self._aside else None):
                     await self._changed.wait()
         return False
+
+    async def _read_or_stop(self, on_idle: Callable[[], None]) -> bool:
+        """Reads what is ready, and waits for nothing but handlers; stops when nothing is left."""
+        capacities = self._capacities(self.windows.keys() - self._aside.keys())
+        if capacities and await self._read_capacities(capacities, wait=None):
+            return True
+        if any(window.held for window in self.windows.values()):
+            if capacities:
+                # All that is ready is here.
+                on_idle()
+            await self._changed.wait()
+        else:
+            self._stopping.set()
+        return True
 
     def _capacities(self, topics: set[str]) -> dict[str, int]:
         """Which of these topics are worth a read, and how many messages to read of each; few large ones."""

@@ -2,24 +2,25 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
-from contextvars import copy_context
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from lisa_common.bodies import BodyType, InvalidBody
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack
 from lisa_common.validation import Duration, duration_ms
 from lisa_consumer.arguments import error_text
+from lisa_consumer.gathering import BatchSize, Gatherer, OfBatch
+from lisa_consumer.middleware import Middleware, is_async, run_in_thread, wrap, wrap_async
 
-__all__ = ["Handler", "Reject", "Retry", "Route", "nack_of"]
-
-T = TypeVar("T")
+__all__ = ["BatchHandler", "Handler", "Reject", "Retry", "Route", "Snooze", "nack_of"]
 
 Handler = Callable[[Delivery], object] | Callable[[Delivery], Awaitable[object]]
+
+BatchHandler = Callable[[list[Delivery]], object] | Callable[[list[Delivery]], Awaitable[object]]
 
 
 class Retry(LisaError):
@@ -33,6 +34,17 @@ class Retry(LisaError):
         super().__init__(reason or "the handler asked for a retry")
 
 
+class Snooze(LisaError):
+    """Raised by a handler to have its message delivered again after `delay`, without spending an attempt.
+
+    `delay` is seconds or a timedelta. The message may still expire meanwhile. Raises InvalidInput.
+    """
+
+    def __init__(self, delay: Duration, reason: str = "") -> None:
+        self.delay_ms = duration_ms("delay", delay)
+        super().__init__(reason or "the handler snoozed the message")
+
+
 class Reject(LisaError):
     """Raised by a handler that can never handle its message: it becomes garbage, whatever attempts are left."""
 
@@ -42,48 +54,95 @@ class Reject(LisaError):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A topic, its handler, and how many of its messages may be handled at once.
+    """A topic, its handler, and how many calls of it may run at once.
 
     Raises InvalidInput for a handler whose call would handle nothing.
     """
 
     topic: str
-    handler: Handler
+    handler: Callable[[Any], object]
     concurrency: int
     timeout_s: float | None = None
+    body: BodyType[Any] | None = None
+    batch: BatchSize | None = None
+    middleware: tuple[Middleware, ...] = ()
     _is_async: bool = field(init=False)
+    _gatherer: Gatherer | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if not _is_fit(self.handler):
             raise InvalidInput("handler", self.handler, "a coroutine function or a plain function")
         if not _takes_one(self.handler):
             raise InvalidInput("handler", self.handler, "a function that one argument is enough for, the delivery")
-        object.__setattr__(self, "_is_async", _is_async(self.handler))
+        object.__setattr__(self, "_is_async", is_async(self.handler))
+
+    def prepared(self, *, most: int, middleware: Sequence[Middleware]) -> "Route":
+        """The route as a worker serves it: with its middleware, and at most so many calls at once.
+
+        Raises InvalidInput for middleware that cannot surround the handler.
+        """
+        handler = self.handler
+        if not self._is_async:
+            handler = wrap(handler, middleware)
+        elif plain := next((each for each in middleware if not is_async(each)), None):
+            expected = f"a coroutine function, as the handler of topic {self.topic!r} is one"
+            raise InvalidInput("middleware", plain, expected)
+        around = tuple(filter(is_async, middleware))
+        route = replace(self, handler=handler, concurrency=min(self.concurrency, most), middleware=around)
+        if route.batch:
+            object.__setattr__(route, "_gatherer", Gatherer(route.batch, route.concurrency))
+        return route
+
+    @property
+    def slots(self) -> int:
+        """How many messages may be handled at once."""
+        return self.concurrency * (self.batch.most if self.batch else 1)
+
+    @property
+    def lease_limit_s(self) -> float | None:
+        """How long leases are renewed at most: while a batch gathers, and while the handler runs."""
+        gathering_s = self.batch.within_s if self.batch else 0
+        return None if self.timeout_s is None else self.timeout_s + gathering_s
+
+    def flush(self) -> None:
+        """Has a batch handler called with what it has, as nothing more comes."""
+        if self._gatherer:
+            self._gatherer.flush()
 
     async def call(self, delivery: Delivery, threads: Executor) -> None:
         """Runs the handler until it ends: a coroutine in the event loop, a plain function in a thread.
 
-        Raises the handler's errors, and TimeoutError when a coroutine takes longer than the route allows. A cancelled
-        call still waits for its thread, which cannot be stopped.
+        Raises the handler's errors, Reject for a body that does not fit, and TimeoutError when a coroutine takes longer
+        than the route allows. A cancelled call still waits for its thread, which cannot be stopped.
         """
-        if self._is_async:
-            result = self.handler(delivery)
+        if self.body is not None:
+            delivery = delivery._replace(value=_decoded(self.body, delivery))
+        if self._gatherer is not None:
+            await self._gatherer.call(delivery, lambda batch: self._call(batch, threads))
         else:
-            loop = asyncio.get_running_loop()
-            running = loop.run_in_executor(threads, copy_context().run, _outcome, self.handler, delivery)
-            result, error = await _wait_for(running)
-            if error is not None:
-                raise error
+            await self._call(delivery, threads)
+
+    async def _call(self, given: Delivery | list[Delivery], threads: Executor) -> None:
+        if self.middleware:
+            result: object = wrap_async(lambda passed: self._handle(passed, threads), self.middleware)(given)
+        elif self._is_async:
+            result = self.handler(given)
+        else:
+            result = await run_in_thread(self.handler, given, threads)
         if inspect.isawaitable(result):
             await (result if self.timeout_s is None else _within(self.timeout_s, result))
 
+    async def _handle(self, given: Delivery | list[Delivery], threads: Executor) -> object:
+        """The innermost call, within middleware. Result: that of the handler."""
+        result = self.handler(given) if self._is_async else await run_in_thread(self.handler, given, threads)
+        return (await result) if inspect.isawaitable(result) else result
 
-async def _wait_for(running: asyncio.Future[T]) -> T:
-    """Waits for a thread even when cancelled: it runs on, and its message must not begin elsewhere meanwhile."""
-    while not running.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.shield(running)
-    return running.result()
+
+def _decoded(body: BodyType[Any], delivery: Delivery) -> object:
+    try:
+        return body.decode(delivery.body)
+    except InvalidBody as error:
+        raise Reject(str(error)) from error
 
 
 async def _within(timeout_s: float, result: Awaitable[object]) -> None:
@@ -96,21 +155,6 @@ async def _within(timeout_s: float, result: Awaitable[object]) -> None:
         raise
 
 
-def _outcome(handler: Handler, delivery: Delivery) -> tuple[object, BaseException | None]:
-    # A future cannot carry every exception: it refuses StopIteration, and GeneratorExit closes the waiting coroutine.
-    try:
-        return handler(delivery), None
-    except BaseException as error:  # noqa: BLE001 - the caller raises it again
-        return None, error
-
-
-# An object counts as what its __call__ is.
-
-
-def _is_async(handler: object) -> bool:
-    return any(map(inspect.iscoroutinefunction, (handler, type(handler).__call__)))
-
-
 def _is_fit(handler: object) -> bool:
     """Whether a call handles a message: a generator would not run, and a class would only make an object."""
     if not callable(handler) or inspect.isclass(handler):
@@ -119,7 +163,7 @@ def _is_fit(handler: object) -> bool:
     return not any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in functions)
 
 
-def _takes_one(handler: Handler) -> bool:
+def _takes_one(handler: Callable[..., object]) -> bool:
     """Whether a handler can be called with a delivery alone, as far as it says what it takes."""
     try:
         signature = inspect.signature(handler)
@@ -135,8 +179,12 @@ def _takes_one(handler: Handler) -> bool:
 
 def nack_of(delivery: Delivery, error: BaseException) -> Nack:
     """The nack that an exception of a handler asks for."""
+    if isinstance(error, OfBatch):
+        error = error.cause
     if isinstance(error, Reject):
         return Nack(delivery.entry, str(error), rejected=True)
+    if isinstance(error, Snooze):
+        return Nack(delivery.entry, str(error), error.delay_ms, snoozed=True)
     if isinstance(error, Retry):
         return Nack(delivery.entry, str(error), error.delay_ms)
     return Nack(delivery.entry, error_text(error))

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection
 from dataclasses import dataclass
 
 from lisa_common.client.async_connection import AsyncConnection
@@ -77,8 +77,8 @@ class Leases:
             lease.give_up = time.monotonic() + timeout_s
         return True
 
-    async def run(self, topics: list[str]) -> None:
-        """Renews leases until cancelled."""
+    async def run(self, topics: Collection[str]) -> None:
+        """Renews leases until cancelled. `topics` may change meanwhile."""
         async with asyncio.TaskGroup() as renewing:
             renewing.create_task(self._keep_learning(topics))
             while True:
@@ -86,10 +86,10 @@ class Leases:
                 self._renew(renewing)
                 await asyncio.sleep(self._pause_s())
 
-    async def _keep_learning(self, topics: list[str]) -> None:
+    async def _keep_learning(self, topics: Collection[str]) -> None:
         # Separate from renewals, as another server may hold the registry.
         while True:
-            await self._warn_of(self._limit(self.learn(topics)))
+            await self._warn_of(self._limit(self.learn(list(topics))))
             await asyncio.sleep(self._pause_s())
 
     async def _warn_of(self, asking: Awaitable[LisaError | None]) -> None:
@@ -115,7 +115,8 @@ class Leases:
 
     async def learn(self, topics: list[str]) -> None:
         """Reads the visibility timeouts of topics: how long their leases last without a renewal."""
-        self._visibility = await self._connection.run(self._core.visibilities_s(topics))
+        # Topics may have been added meanwhile, by another call.
+        self._visibility |= await self._connection.run(self._core.visibilities_s(topics))
 
     def _renew(self, renewing: asyncio.TaskGroup) -> None:
         """Starts to renew the leases that are due, each shard in its own task, as the server of one may be away."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, MutableMapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 
@@ -20,6 +20,7 @@ from lisa_consumer.fetcher import Fetcher
 from lisa_consumer.handler import Route, nack_of
 from lisa_consumer.leases import Leases
 from lisa_consumer.metrics import METRICS, HandlerTimes
+from lisa_consumer.names import HANDLER
 from lisa_consumer.queues import Queues
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.settler import Settler
@@ -28,9 +29,6 @@ from lisa_consumer.tracing import HandlerSpans
 __all__ = ["HANDLER", "Runner"]
 
 logger = logging.getLogger(__name__)
-
-HANDLER = "lisa-handler"
-"""The name of handler tasks, and the prefix of the names of handler threads."""
 
 _BEGINNING = 1 / 4
 """The part of a drain in which held deliveries may still begin, if all of them should end within it."""
@@ -46,7 +44,7 @@ class Runner:
         self,
         connection: AsyncConnection,
         core: Core,
-        routes: Mapping[str, Route],
+        routes: MutableMapping[str, Route],
         fetcher: Fetcher,
         leases: Leases,
         *,
@@ -66,7 +64,10 @@ class Runner:
         self._drain_s = settings.drain_s
         self._stopping = stopping
         self._settler = Settler(connection, core, self._drop)
-        limit = ConcurrencyLimit(settings.concurrency, {topic: route.concurrency for topic, route in routes.items()})
+        shared = {topic: route.slots for topic, route in routes.items() if not route.batch}
+        self._limit = limit = ConcurrencyLimit(settings.concurrency, shared)
+        for topic in routes.keys() - shared.keys():
+            limit.add(topic, routes[topic].slots, shares=False)
         self._queues = Queues(
             *(renewing, core, limit, stopping),
             begin=self._begin,
@@ -86,7 +87,7 @@ class Runner:
 
         When cancelled, it cancels its handlers, and settles those that have ended.
         """
-        keeper = asyncio.create_task(self._leases.run(list(self._routes)))
+        keeper = asyncio.create_task(self._leases.run(self._routes))
         settler = asyncio.create_task(self._settler.run())
         marker = asyncio.create_task(self._queues.run())
         reader = asyncio.create_task(self._fetcher.run(self._add))
@@ -113,6 +114,24 @@ class Runner:
             await cancel_all(settler, keeper, pulse)
             self._times.flush(len(self._running))
 
+    # Topics
+
+    async def add(self, routes: Sequence[Route]) -> None:
+        """Serves further topics. Raises LisaError if their policies cannot be read."""
+        await self._leases.learn([*self._routes, *(route.topic for route in routes)])
+        for route in routes:
+            self._routes[route.topic] = route
+            self._limit.add(route.topic, route.slots, shares=not route.batch)
+            self._fetcher.add(route)
+
+    def remove(self, topic: str) -> None:
+        """Serves a topic no more, once no delivery of it is held."""
+        self._fetcher.remove(topic, self._forget)
+
+    def _forget(self, topic: str) -> None:
+        self._limit.remove(topic)
+        del self._routes[topic]
+
     # Handling
 
     def _add(self, fetched: ReadResult) -> None:
@@ -126,7 +145,7 @@ class Runner:
 
     async def _handle(self, route: Route, delivery: Delivery) -> None:
         try:
-            if not self._leases.begin(delivery, route.timeout_s):
+            if not self._leases.begin(delivery, route.lease_limit_s):
                 text = "skipped %s: its lease ran out before its handler could begin"
                 logger.warning(text, delivery, extra=delivery_event("delivery_skipped", delivery))
                 self._queues.drop(delivery)
@@ -180,6 +199,8 @@ class Runner:
         self._begin_until = now + self._drain_s * _BEGINNING
         self._fetcher.wake()
         self._queues.start()
+        for route in self._routes.values():
+            route.flush()
 
     def _is_quick(self, topic: str) -> bool:
         """Whether the held deliveries of a topic should be handled soon enough to begin during the drain."""

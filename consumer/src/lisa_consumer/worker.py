@@ -7,30 +7,39 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import NoReturn, TypeVar
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar, overload
 
+from lisa_common.bodies import Codec, check_codec
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import InvalidInput
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
 from lisa_common.protocol.marking import MARKING
-from lisa_common.validation import Duration, check_int, check_name, duration_ms
+from lisa_common.validation import Duration
 from lisa_consumer.core import Core
+from lisa_consumer.discovery import Discovery
 from lisa_consumer.fetcher import Fetcher
-from lisa_consumer.handler import Handler, Route
+from lisa_consumer.handler import BatchHandler, Handler, Route
+from lisa_consumer.hooks import Hook, check_hook, surrounded
 from lisa_consumer.leases import Leases
+from lisa_consumer.middleware import Middleware
+from lisa_consumer.names import HANDLER
 from lisa_consumer.presence import Presence
-from lisa_consumer.runner import HANDLER, Runner
-from lisa_consumer.settings import MAX_CONCURRENCY, ConsumerSettings
+from lisa_consumer.routing import WITHIN_S, Routing
+from lisa_consumer.runner import Runner
+from lisa_consumer.settings import ConsumerSettings
 
 __all__ = ["Worker"]
 
 logger = logging.getLogger(__name__)
 
 H = TypeVar("H", bound=Handler)
+B = TypeVar("B", bound=BatchHandler)
+M = TypeVar("M", bound=Middleware)
+K = TypeVar("K", bound=Hook)
 
 _INTERRUPTED_S = 3.0
 """How long a worker that was interrupted twice may take to cancel its handlers and to settle."""
@@ -85,18 +94,32 @@ class Worker:
         concurrency: int | None = None,
         prefetch: int | None = None,
         name: str | None = None,
+        codec: Codec | None = None,
+        middleware: Sequence[Middleware] = (),
         settings: ConsumerSettings | None = None,
     ) -> None:
         self.settings = settings or ConsumerSettings.load(redis_url=url, concurrency=concurrency, prefetch=prefetch)
         self.url = url or self.settings.redis_url.get_secret_value()
         self._core = Core(self.settings.prefix, group, name)
         self._core.enable_marks()
-        self._routes: dict[str, Route] = {}
+        self._routing = Routing(check_codec(codec), middleware)
+        self._on_start: list[Hook] = []
+        self._on_stop: list[Hook] = []
         self._stopping = asyncio.Event()
         self._is_serving = False
         self._drain_until = 0.0
         self.health = Health()
         """Whether this worker comes round, and reads and settles; `lisa-consumer run --metrics` serves it."""
+
+    @property
+    def group(self) -> str:
+        """The group of this worker."""
+        return self._core.group
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that have a handler by their names; patterns find others."""
+        return self._routing.topics
 
     def override(self, settings: ConsumerSettings, names: Collection[str]) -> None:
         """Replaces these settings of the worker's code before it serves, as options of a command line do."""
@@ -112,31 +135,75 @@ class Worker:
         """The name of this worker; the group knows it with a "~" at its end, as the worker marks what begins."""
         return self._core.name.removesuffix(MARKING)
 
-    def on(self, *topics: str, concurrency: int | None = None, timeout: Duration | None = None) -> Callable[[H], H]:
-        """Registers a handler for topics.
+    @overload
+    def on(
+        self,
+        *topics: str,
+        concurrency: int | None = None,
+        timeout: Duration | None = None,
+        body: Any = None,
+    ) -> Callable[[H], H]: ...
+    @overload
+    def on(
+        self,
+        *topics: str,
+        concurrency: int | None = None,
+        timeout: Duration | None = None,
+        body: Any = None,
+        batch: int,
+        within: Duration = ...,
+    ) -> Callable[[B], B]: ...
+    def on(
+        self,
+        *topics: str,
+        concurrency: int | None = None,
+        timeout: Duration | None = None,
+        body: Any = None,
+        batch: int | None = None,
+        within: Duration = WITHIN_S,
+    ) -> Callable[[Any], Any]:
+        """Registers a handler for topics; "*" in a topic stands for any text, and finds topics while the worker works.
 
         At most `concurrency` messages of each topic are handled at once, and no more than the worker handles at all.
         After `timeout`, in seconds or as a timedelta, a coroutine is cancelled and its message nacked, and the lease of
-        a plain function is no longer renewed. Raises InvalidInput for values out of range, for a topic that has a
-        handler already, and for a handler that cannot be called with a delivery.
+        a plain function is no longer renewed.
+
+        With `body`, a type, the handler finds the decoded body in `delivery.value`; a message whose body does not fit
+        becomes garbage. With `batch`, the handler gets a list of up to so many deliveries of one topic, from 1 to
+        1,000: those that came `within` so many seconds (0.2) of the first. All are acked when it returns, all nacked
+        when it raises, unless that is `BatchFailed`; then `concurrency` counts its calls, 1 by default.
+
+        Raises InvalidInput for values out of range, for a topic that has a handler already, and for a handler that
+        cannot be called with a delivery.
         """
-        bound = MAX_CONCURRENCY if concurrency is None else check_int("concurrency", concurrency, 1, MAX_CONCURRENCY)
-        timeout_s = None if timeout is None else duration_ms("timeout", timeout, low_ms=1) / 1000
-        if not topics:
-            raise InvalidInput("topics", topics, "at least one name")
-        for topic in topics:
-            if callable(topic):
-                raise InvalidInput("topic", topic, 'a name, as in @worker.on("orders")')
-            check_name("topic", topic)
+        return self._routing.registration(
+            topics, concurrency=concurrency, timeout=timeout, body=body, batch=batch, within=within
+        )
 
-        def register(handler: H) -> H:
-            for topic in topics:
-                if topic in self._routes:
-                    raise InvalidInput("topic", topic, "one that has no handler yet")
-                self._routes[topic] = Route(topic, handler, bound, timeout_s)
-            return handler
+    def use(self, middleware: M) -> M:
+        """Adds middleware around every handler, within what was added before; also as a decorator.
 
-        return register
+        `async def middleware(delivery, call_next)` awaits `call_next(delivery)`, which raises what the handler raises.
+        A plain function calls it, in the thread of a plain handler. Raises InvalidInput.
+        """
+        self._routing.use(middleware)
+        return middleware
+
+    @contextmanager
+    def using(self, middleware: Middleware) -> Iterator[None]:
+        """Puts middleware around all other middleware until the block ends, in workers that begin to serve in it."""
+        with self._routing.using(middleware):
+            yield
+
+    def on_start(self, hook: K) -> K:
+        """Adds a function, a coroutine function or a plain one, to call without arguments before the first read."""
+        self._on_start.append(check_hook("on_start", hook))
+        return hook
+
+    def on_stop(self, hook: K) -> K:
+        """Adds a function to call after the drain, the last one first; also when a function of `on_start` raised."""
+        self._on_stop.append(check_hook("on_stop", hook))
+        return hook
 
     def run(self) -> None:
         """Works until SIGTERM or SIGINT, then drains; a SIGINT during the drain ends it. Call it in the main thread.
@@ -182,10 +249,12 @@ class Worker:
             self._drain_until = time.monotonic() + self.settings.drain_s
             self._stopping.set()
 
-    async def serve(self) -> None:
+    async def serve(self, *, burst: bool = False) -> None:
         """Works until `stop` is called, then drains; may be called again after that.
 
-        Raises InvalidInput if no topic has a handler, or if the concurrency that was set is less than one for each.
+        With `burst`, ends by itself once nothing is ready. Raises InvalidInput if no topic has a handler, if the
+        concurrency that was set is less than one for each, or for middleware that cannot surround a handler; and what a
+        function of `on_start` or `on_stop` raises.
         """
         if self._is_serving:
             raise InvalidInput("worker", self.name, "one that does not serve yet")
@@ -193,31 +262,32 @@ class Worker:
             logger.warning("worker %s does not begin, as it was stopped before", self.name)
         self._is_serving = True
         try:
-            await self._serve(*self._bounded())
+            settings, routes = self._routing.prepared(self.settings)
+            async with surrounded(self._on_start, self._on_stop):
+                await self._serve(settings, routes, burst=burst)
         finally:
             self._is_serving = False
             # A new one, as an event belongs to the loop that has waited for it.
             self._stopping = asyncio.Event()
 
-    def _bounded(self) -> tuple[ConsumerSettings, dict[str, Route]]:
-        """The settings and routes to serve with: each topic can run a handler, and none more than the worker."""
-        if not self._routes:
-            raise InvalidInput("topics", (), "at least one, each with a handler")
-        settings = self.settings
-        if "concurrency" not in settings.model_fields_set:
-            # Nobody has set a limit, so it must not be less than one handler for each topic.
-            settings = settings.model_copy(update={"concurrency": max(settings.concurrency, len(self._routes))})
-        most = settings.concurrency
-        return settings, {t: replace(r, concurrency=min(r.concurrency, most)) for t, r in self._routes.items()}
-
-    async def _serve(self, settings: ConsumerSettings, routes: Mapping[str, Route]) -> None:
+    async def _serve(self, settings: ConsumerSettings, routes: dict[str, Route], *, burst: bool) -> None:
         threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix=HANDLER)
         connecting = AsyncConnection.of(settings, name="lisa-worker", url=self.url, blocking_s=settings.block_s)
         # Separate from reads, as renewals must not wait for a missing answer as long as reads may.
         renewing = AsyncConnection.of(settings, name="lisa-worker", url=self.url)
+
+        def flush() -> None:
+            for route in routes.values():
+                route.flush()
+
         async with connecting as connection, renewing:
             leases = Leases(renewing, self._core)
-            fetcher = Fetcher(*(connection, self._core, leases, routes), settings=settings, stopping=self._stopping)
+            fetcher = Fetcher(
+                *(connection, self._core, leases, routes),
+                settings=settings,
+                stopping=self._stopping,
+                on_idle=flush if burst else None,
+            )
             runner = Runner(
                 *(connection, self._core, routes, fetcher, leases),
                 threads=threads,
@@ -226,15 +296,19 @@ class Worker:
                 renewing=renewing,
                 health=self.health,
             )
+            patterns = self._routing.prepared_patterns(settings)
+            discovery = Discovery(renewing, settings.prefix, patterns, routes, add=runner.add, remove=runner.remove)
+            names = [*routes, *(each.pattern.text for each in patterns)]
             logger.info(
                 "worker %s of group %s reads %s",
-                *(self.name, self._core.group, ", ".join(routes)),
-                extra=event("worker_started", consumer=self.name, group=self._core.group, topics=list(routes)),
+                *(self.name, self._core.group, ", ".join(names)),
+                extra=event("worker_started", consumer=self.name, group=self._core.group, topics=names),
             )
             presence = Presence(renewing, self._core)
             showing = asyncio.create_task(presence.run())
             try:
-                await runner.run()
+                async with discovery.running(once=burst):
+                    await runner.run()
             finally:
                 await cancel_all(showing)
             await presence.end()

@@ -5,6 +5,7 @@ with Producer("redis://localhost:6379") as producer:
 """
 
 from lisa_common import __version__
+from lisa_common.bodies import Codec
 from lisa_common.errors import (
     AccessDenied,
     Closed,
@@ -30,6 +31,7 @@ __all__ = [
     "AsyncProducer",
     "CancelOutcome",
     "Closed",
+    "Codec",
     "Confirm",
     "CopyState",
     "Found",

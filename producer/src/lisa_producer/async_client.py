@@ -5,6 +5,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from lisa_common.bodies import Codec, check_codec, coded
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.observing import tracing
 from lisa_common.protocol.call import Flow
@@ -14,7 +15,16 @@ from lisa_common.validation import Duration
 from lisa_producer import sent_message, single_send
 from lisa_producer.async_coalescing import AsyncCoalescer
 from lisa_producer.batch import open_batch
-from lisa_producer.message import Confirm, Message, PartialSend, SendReport, SendResult, check_confirm, due_argument
+from lisa_producer.message import (
+    Confirm,
+    Message,
+    PartialSend,
+    SendReport,
+    SendResult,
+    check_confirm,
+    due_argument,
+    with_codec,
+)
 from lisa_producer.message_source import AsyncMessageSource
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shared_flow import SharedFlow
@@ -32,11 +42,13 @@ class AsyncProducer:
         url: str | None = None,
         *,
         confirm: Confirm | None = None,
+        codec: Codec | None = None,
         settings: ProducerSettings | None = None,
     ) -> None:
         self._settings = settings or ProducerSettings.load(redis_url=url)
         self._confirm = check_confirm(confirm)
         self._tracing = tracing.ask()
+        self._codec = check_codec(codec)
         self._topics = Topics(self._settings.prefix)
         self._connection = AsyncConnection.of(self._settings, name="lisa-producer", url=url)
         self._coalescer = AsyncCoalescer(self._connection, self._settings)
@@ -56,8 +68,16 @@ class AsyncProducer:
         confirm: Confirm | None = None,
     ) -> SendResult:
         """Sends one message; see `Producer.send`."""
+        body = coded(body, self._codec)
         message = Message(
-            body=body, delay=delay, at=at, id=id, ttl=ttl, max_retries=max_retries, priority=priority, headers=headers
+            body=body,
+            delay=delay,
+            at=at,
+            id=id,
+            ttl=ttl,
+            max_retries=max_retries,
+            priority=priority,
+            headers=headers,
         )
         return await self._coalescer.run(topic, self._send(topic, message, confirm))
 
@@ -84,7 +104,7 @@ class AsyncProducer:
                 raise PartialSend(topic, report) from batch.broken
 
         async for message in source:
-            if batch.add(message):
+            if batch.add(with_codec(message, self._codec)):
                 await flush()
         await flush()
         if source.error:

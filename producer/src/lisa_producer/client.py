@@ -5,6 +5,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from lisa_common.bodies import Codec, check_codec, coded
 from lisa_common.client.connection import Connection
 from lisa_common.observing import tracing
 from lisa_common.protocol.call import Flow
@@ -14,7 +15,16 @@ from lisa_common.validation import Duration
 from lisa_producer import sent_message, single_send
 from lisa_producer.batch import open_batch
 from lisa_producer.coalescing import Coalescer
-from lisa_producer.message import Confirm, Message, PartialSend, SendReport, SendResult, check_confirm, due_argument
+from lisa_producer.message import (
+    Confirm,
+    Message,
+    PartialSend,
+    SendReport,
+    SendResult,
+    check_confirm,
+    due_argument,
+    with_codec,
+)
 from lisa_producer.message_source import MessageSource
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shared_flow import SharedFlow
@@ -28,7 +38,8 @@ class Producer:
     """Sends messages. Safe to share among threads; `lisa_producer.AsyncProducer` is its asyncio twin.
 
     Without `url` or `settings`, the values of `ProducerSettings` come from the environment or `lisa.toml`. `confirm` is
-    the default for every send. The first send to a new topic declares it, with the default policy.
+    the default for every send. `codec` encodes bodies that are neither bytes nor text, in place of JSON. The first send
+    to a new topic declares it, with the default policy.
 
     While the server is unreachable or refuses writes, each call retries for `settings.patience_s` seconds, then raises
     `Unreachable` or `Refused`. When a connection breaks between request and reply, the call retries only where that
@@ -42,11 +53,13 @@ class Producer:
         url: str | None = None,
         *,
         confirm: Confirm | None = None,
+        codec: Codec | None = None,
         settings: ProducerSettings | None = None,
     ) -> None:
         self._settings = settings or ProducerSettings.load(redis_url=url)
         self._confirm = check_confirm(confirm)
         self._tracing = tracing.ask()
+        self._codec = check_codec(codec)
         self._topics = Topics(self._settings.prefix)
         self._connection = Connection.of(self._settings, name="lisa-producer", url=url)
         self._coalescer = Coalescer(self._connection, self._settings)
@@ -69,8 +82,16 @@ class Producer:
 
         Raises InvalidInput before the message is written, NotConfirmed after it was written.
         """
+        body = coded(body, self._codec)
         message = Message(
-            body=body, delay=delay, at=at, id=id, ttl=ttl, max_retries=max_retries, priority=priority, headers=headers
+            body=body,
+            delay=delay,
+            at=at,
+            id=id,
+            ttl=ttl,
+            max_retries=max_retries,
+            priority=priority,
+            headers=headers,
         )
         return self._coalescer.run(topic, self._send(topic, message, confirm))
 
@@ -103,7 +124,7 @@ class Producer:
                 raise PartialSend(topic, report) from batch.broken
 
         for message in source:
-            if batch.add(message):
+            if batch.add(with_codec(message, self._codec)):
                 flush()
         flush()
         if source.error:

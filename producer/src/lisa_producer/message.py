@@ -1,11 +1,12 @@
 """Messages as callers write them, and the results of sending them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from lisa_common.bodies import Codec, coded
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.policy import MAX_PRIORITY, Policy
 from lisa_common.model.record import pack_content
@@ -31,6 +32,7 @@ __all__ = [
     "check_confirm",
     "check_message",
     "due_argument",
+    "with_codec",
 ]
 
 
@@ -64,7 +66,7 @@ def check_confirm(value: object) -> Confirm | None:
 class Message:
     """A message to send.
 
-    body         bytes, text, or any JSON value
+    body         bytes, text, or any JSON value; also a pydantic model, a dataclass, UUID, Decimal, datetime
     delay        seconds or timedelta from now, by the server's clock; excludes `at`
     at           an aware datetime; a past one is due now
     id           chosen by the caller: sent at most once while alive and in the topic's dedup window
@@ -124,6 +126,13 @@ def check_message(value: object) -> Message:
     if not isinstance(value, Message):
         raise InvalidInput("message", value, "a Message, as in Message(body=...)")
     return value
+
+
+def with_codec(message: Message, codec: Codec | None) -> Message:
+    """A message whose body its codec will encode; what is no message stays as it is."""
+    if codec is None or not isinstance(message, Message):
+        return message
+    return replace(message, body=coded(message.body, codec))
 
 
 def due_argument(delay: Duration | None, at: datetime | None) -> str:

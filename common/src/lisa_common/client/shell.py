@@ -29,6 +29,8 @@ class Shell(Generic[Server]):
     ) -> None:
         address = read_url(url, tls)
         kind = self._cluster_type if address.nodes else self._node_type
+        self.shown = address.shown
+        """The URL, without passwords."""
         self._is_closed = False
         self._server: Server = kind(address, name=name, timeout_s=timeout_s, max_connections=max_connections)
 

@@ -2,13 +2,18 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
+
+from typing_extensions import TypeVar
 
 from lisa_common.model.death import Death, read_deaths
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.record import Record
 
 __all__ = ["Delivery", "Entry", "delivery_of", "entry_of", "entry_place"]
+
+T_co = TypeVar("T_co", covariant=True, default=Any)
+"""The type of a decoded body."""
 
 
 class Entry(NamedTuple):
@@ -31,7 +36,7 @@ class Entry(NamedTuple):
         return int(self.entry.partition("-")[0])
 
 
-class Delivery(NamedTuple):
+class Delivery(NamedTuple, Generic[T_co]):
     """A message that is delivered to a consumer.
 
     No other consumer of the group gets it until it is acked, nacked or rejected, or its lease runs out.
@@ -54,7 +59,14 @@ class Delivery(NamedTuple):
     ttl_ms: int | None = None
     """For how long after its own due time, `entry.due_ms`, the message may be delivered; None for ever."""
     max_retries: int | None = None
-    """The message's own limit; None for the topic's."""
+    """The message's own, else the topic's: it is delivered at most once more. None if the delivery was not read."""
+    value: T_co = None  # type: ignore[assignment]
+    """The body as the type that the handler or the consumer asked for by `body`; None if they did not."""
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether a failure makes the message garbage. A worker that dies may still cause further deliveries."""
+        return self.max_retries is not None and self.attempt > self.max_retries
 
     @property
     def alone(self) -> bool:
@@ -87,14 +99,14 @@ class Delivery(NamedTuple):
         return self.body.decode()
 
 
-def delivery_of(keys: ShardKeys, group: str, entry: Entry, record: Record) -> Delivery:
-    """The delivery of an entry and its record."""
+def delivery_of(keys: ShardKeys, group: str, entry: Entry, record: Record, max_retries: int | None = None) -> Delivery:
+    """The delivery of an entry and its record; `max_retries` are those of the topic."""
     due_ms = entry.at_ms or record.due_ms
     return Delivery(
         *(keys.topic, group, entry.id or "", record.body, record.headers, entry.attempt, due_ms, record.sent_ms, entry),
         keys.shard,
         record.ttl_ms,
-        record.max_retries,
+        max_retries if record.max_retries is None else record.max_retries,
     )
 
 

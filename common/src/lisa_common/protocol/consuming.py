@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 MAX_ERROR_CHARACTERS = 2_000
-_REASON_NACK, _REASON_REJECTED = "nack", "rejected"
+_REASON_NACK, _REASON_REJECTED, _REASON_SNOOZED = "nack", "rejected", "snoozed"
 
 
 def join(keys: ShardKeys, group: str, *, most: int = 0) -> Call[bool]:
@@ -171,12 +171,21 @@ def ack(
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """A failed delivery. `delay_ms` None: the policy's backoff. Rejected: garbage at once."""
+    """A failed delivery. `delay_ms` None: the policy's backoff. Rejected: garbage at once.
+
+    Snoozed: no attempt is spent.
+    """
 
     entry: Entry
     error: str = ""
     delay_ms: int | None = None
     rejected: bool = False
+    snoozed: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Why, as it is stored with the failure."""
+        return _REASON_REJECTED if self.rejected else _REASON_SNOOZED if self.snoozed else _REASON_NACK
 
 
 class NackOutcome(StrEnum):
@@ -203,7 +212,7 @@ def nack(
             n.entry.attempt,
             n.entry.due_ms,
             "" if n.delay_ms is None else n.delay_ms,
-            _REASON_REJECTED if n.rejected else _REASON_NACK,
+            n.reason,
             n.error[:MAX_ERROR_CHARACTERS].encode("utf-8", "replace"),
         )
         for n in nacks

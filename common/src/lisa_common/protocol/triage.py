@@ -21,9 +21,18 @@ class Sorted:
 
 
 def sort_entries(
-    keys: ShardKeys, group: str, entries: Sequence[Entry], records: Sequence[bytes | None], now_ms: int
+    keys: ShardKeys,
+    group: str,
+    entries: Sequence[Entry],
+    records: Sequence[bytes | None],
+    now_ms: int,
+    *,
+    max_retries: int | None = None,
 ) -> Sorted:
-    """Sorts entries that a group read, by their records; `now_ms` is the server's time of the fetch."""
+    """Sorts entries that a group read, by their records; `now_ms` is the server's time of the fetch.
+
+    `max_retries` are those of the topic.
+    """
     result = Sorted()
     for entry, data in zip(entries, records, strict=True):
         if entry.id is None or data is None or entry.group not in (None, group):
@@ -40,5 +49,5 @@ def sort_entries(
         elif record is None or (record.expires_ms is not None and record.expires_ms <= now_ms):
             result.skip.append(entry)
         else:
-            result.deliveries.append(delivery_of(keys, group, entry, record))
+            result.deliveries.append(delivery_of(keys, group, entry, record, max_retries))
     return result

@@ -1,0 +1,94 @@
+"""Finds the topics that fit the patterns of a worker, while it works."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from lisa_common.client.async_connection import AsyncConnection, cancel_all
+from lisa_common.errors import LisaError
+from lisa_common.protocol.registry import read_registry
+from lisa_consumer.handler import Route
+from lisa_consumer.names import TopicPattern
+
+__all__ = ["Discovery", "PatternRoute"]
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_S = 2.0
+"""The pause between two looks at the registry."""
+
+
+class PatternRoute(NamedTuple):
+    """A route for each topic that fits."""
+
+    pattern: TopicPattern
+    route_of: Callable[[str], Route]
+
+
+class Discovery:
+    """Looks at the registry, and adds and removes routes by it. A topic keeps the first route that fits it."""
+
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        prefix: str,
+        patterns: Sequence[PatternRoute],
+        routes: Mapping[str, Route],
+        *,
+        add: Callable[[Sequence[Route]], Awaitable[None]],
+        remove: Callable[[str], None],
+    ) -> None:
+        self._connection = connection
+        self._prefix = prefix
+        self._patterns = patterns
+        self._routes = routes
+        self._add = add
+        self._remove = remove
+        self._found: set[str] = set()
+        self._is_reported = False
+
+    @asynccontextmanager
+    async def running(self, *, once: bool) -> AsyncIterator[None]:
+        """Looks, and then again and again until the block ends, unless `once`."""
+        if not self._patterns:
+            yield
+            return
+        await self._look()
+        task = None if once else asyncio.create_task(self._keep_looking())
+        try:
+            yield
+        finally:
+            if task:
+                await cancel_all(task)
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(_PAUSE_S)
+            await self._look()
+
+    async def _look(self) -> None:
+        """Looks once. An error is logged: the next look may succeed."""
+        try:
+            registered = await self._connection.run(read_registry(self._prefix))
+            new = [topic for topic in sorted(registered) if topic not in self._routes]
+            routes = [route for topic in new if (route := self._route_of(topic))]
+            if routes:
+                await self._add(routes)
+        except LisaError as error:
+            if not self._is_reported:
+                logger.warning("cannot look for topics, will retry: %s", error)
+            self._is_reported = True
+            return
+        self._is_reported = False
+        if routes:
+            self._found.update(route.topic for route in routes)
+            logger.info("found topics: %s", ", ".join(route.topic for route in routes))
+        for topic in self._found - registered.keys():
+            self._found.discard(topic)
+            self._remove(topic)
+            logger.info("topic %s was dropped", topic)
+
+    def _route_of(self, topic: str) -> Route | None:
+        return next((each.route_of(topic) for each in self._patterns if each.pattern.fits(topic)), None)

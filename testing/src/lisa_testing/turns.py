@@ -1,0 +1,40 @@
+"""A manager that works when it is told to: one turn does all that a manager would have done by now."""
+
+from lisa_common.client.connection import Connection
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol import managing
+from lisa_common.protocol.registry import read_registry
+
+__all__ = ["layouts", "turn"]
+
+_LIMIT = 1_000
+_SPENT_MS = 600_000
+
+
+def layouts(connection: Connection, prefix: str) -> list[Layout]:
+    """The shards and policies of all topics."""
+    topics = connection.run(read_registry(prefix))
+    return [Layout(prefix, name, topic.policy) for name, topic in topics.items()]
+
+
+def turn(connection: Connection, prefix: str) -> int:
+    """Reclaims, expires, promotes and trims what is due in every topic. Result: how many messages were promoted."""
+    promoted = 0
+    for layout in layouts(connection, prefix):
+        for keys in layout.served:
+            trimmed = connection.call(managing.trim(keys, spent_ms=_SPENT_MS))
+            for group in (name for name, pending in trimmed.pending.items() if pending):
+                cursor = "0-0"
+                while True:
+                    call = managing.reclaim(keys, group, layout.policy, cursor=cursor, limit=_LIMIT)
+                    cursor = connection.call(call).cursor
+                    if cursor == "0-0":
+                        break
+            while connection.call(managing.sweep(keys, layout.policy, limit=_LIMIT)).more:
+                pass
+            while True:
+                result = connection.call(managing.promote(keys, limit=_LIMIT))
+                promoted += result.count
+                if not result.more:
+                    break
+    return promoted
