@@ -8,7 +8,7 @@ RUN := $(UV) run --no-sync
 # Each process has a server of its own; tests/support/grouping.py says which tests stay in one process.
 PARALLEL := -n 2
 
-.PHONY: help demo demo-spark test test-fast test-long test-lowest test-topologies bench bench-spark chaos check format clean
+.PHONY: help demo demo-http demo-spark test test-fast test-long test-lowest test-topologies bench bench-spark chaos check format clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -19,6 +19,9 @@ demo: .venv/synced ## one day of real air traffic in 30 s; DEMO="--seconds 10" s
 
 demo-spark: .venv/synced ## the same day as a pipeline of Spark jobs, with a chart; needs Java 17
 	$(RUN) python -m demo.spark $(DEMO)
+
+demo-http: .venv/synced ## the same day by two HTTP gateways, with clients in Python, curl and Node; one gateway is killed
+	$(RUN) python -m demo.http $(DEMO)
 
 test: .venv/synced ## run the tests; PYTEST="-k ack" narrows it
 	$(RUN) pytest $(PARALLEL) $(PYTEST)
@@ -32,7 +35,7 @@ test-long: .venv/synced ## run those that take a minute each: whole pipelines, c
 test-lowest: .venv/synced ## the same with the lowest versions that our distributions allow
 	$(UV) venv --quiet --clear .venv-lowest
 	$(UV) pip install --quiet --python .venv-lowest --resolution lowest-direct --group test --group bench \
-		-e 'common[cli,embedded,metrics,otel]' -e 'producer[cli,spark]' -e 'consumer[cli]' -e manager
+		-e 'common[cli,embedded,metrics,otel]' -e 'producer[cli,spark]' -e 'consumer[cli]' -e manager -e 'gateway[push]'
 	PATH="$(CURDIR)/.venv-lowest/bin:$$PATH" pytest $(PARALLEL) $(PYTEST)
 
 test-topologies: .venv/synced ## fail-over, and the functional tests behind sentinels and on a Cluster; needs redis-server

@@ -23,7 +23,7 @@ from support.processes import Process
 from support.server import Server
 from support.waiting import wait_until
 
-__all__ = ["GROUP", "Bench", "Host", "ProcessEnded", "uninterrupted"]
+__all__ = ["GROUP", "Bench", "Host", "ProcessEnded", "program", "uninterrupted"]
 
 GROUP = "billing"
 _ROOT = Path(__file__).parents[1]
@@ -168,7 +168,7 @@ class Host:
 
     def manager(self) -> Process:
         """Starts a manager, and returns once it serves."""
-        return self.start([_program("lisa-manager"), "run"], says="manager serves")
+        return self.start([program("lisa-manager"), "run"], says="manager serves")
 
     def worker(self, topics: Sequence[str], *, handler: str = "record", concurrency: int | None = None) -> Process:
         """Starts a worker with one of the handlers of `benchmarks.programs.worker`, and returns once it reads."""
@@ -178,7 +178,7 @@ class Host:
             # Each topic needs at least one slot.
             "LISA_CONCURRENCY": str(concurrency or max(_CONCURRENCY, len(topics))),
         }
-        command = [_program("lisa-consumer"), "run", "benchmarks.programs.worker:worker"]
+        command = [program("lisa-consumer"), "run", "benchmarks.programs.worker:worker"]
         return self.start(command, says=" reads ", environment=environment)
 
     def echo(self, topic: str) -> Process:
@@ -284,5 +284,6 @@ def _server_binary() -> Path:
     return Path(shutil.which("redis-server") or get_binary_path())
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
+    """A program of the environment that runs this."""
     return str(Path(sys.executable).parent / name)

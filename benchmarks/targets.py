@@ -180,6 +180,11 @@ TARGETS = (
     Target("sweep: tombstones ended by one manager", ">=", 50_000, "1/s", _median("blocking: sweep: tombstones")),
     Target("growth to 5 million: schedule", ">=", 0.85, "x", _grown("send_many", "yardstick")),
     Target("growth to 5 million: lag p99", "<=", 1.5, "x", _grown("lag p99")),
+    Target(
+        "sendMsg over HTTP, over an empty route", ">=", 0.5, "x", _ratio("http: sendMsg", "http: empty Starlette route")
+    ),
+    Target("3,000 long polls: lag, p99", "<=", 20, "ms", _median("http: long polls: lag, p99")),
+    Target("3,000 long polls: memory each", "<=", 20, "KiB", _median("http: long polls: memory each")),
     Target("growth to 5 million: idle CPU", "<=", 1.25, "x", _grown("idle CPU of programs")),
     Target(
         "server's CPU for a message's life, over bare scripts",

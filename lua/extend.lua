@@ -8,16 +8,18 @@
 -- ARGV[4] lease_ms   number  length of the leases, 0 for the topic's visibility timeout
 -- ARGV[5] channel    text    where managers listen; empty where they need not be told
 -- ARGV[6] topic      text    the topic, for the message to them
--- ARGV[7...] entry per delivery
+-- ARGV[7] lent       flag    "1" marks them as lent to a client that is no consumer itself
+-- ARGV[8...] entry per delivery
 -- returns  per delivery 1, or 0 where the lease is lost
 --@include clock, lease
 local now = clock(now_ms)
 local time = string.format('%.0f', now)
 local replies = {}
-for i = 7, #ARGV do
+for i = 8, #ARGV do
   local pending = redis.call('XPENDING', ready, group, ARGV[i], ARGV[i], 1, consumer)[1]
   if pending then
     local _, state = read_mark(pending[4])
+    state = lent and LENT or state
     redis.call(
       'XCLAIM', ready, group, consumer, 0, ARGV[i], 'TIME', time, 'RETRYCOUNT', write_mark(lease_ms, state), 'JUSTID'
     )

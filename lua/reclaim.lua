@@ -41,7 +41,7 @@ local function delivery_of(entry, consumer, lease, state)
   return {
     entry = entry, id = fields['id'], attempt = attempt, due = due, reason = 'abandoned',
     begun = has_begun(group, entry, consumer, state, fields['alone']), at = whole_number(fields['at']) or due,
-    alone = fields['alone'] and state ~= BESIDE,
+    alone = fields['alone'] and state ~= BESIDE, lent = state == LENT, delay = state == LENT and 0 or nil,
     error = string.format('not acked within %s of %.0f ms', lease > 0 and 'its lease' or 'the visibility timeout',
       lease > 0 and lease or visibility),
   }

@@ -59,10 +59,10 @@ end
 -- another message killed. Only a message that ran alone is certainly the cause.
 local function attempts_left(delivery, most)
   local left = most - delivery.attempt
-  return delivery.reason == 'abandoned' and not delivery.alone and left + SPARE or left
+  return delivery.reason == 'abandoned' and not delivery.alone and not delivery.lent and left + SPARE or left
 end
 
--- delivery = { entry, id, attempt, due, reason, error, delay (ms, nil for backoff), final, alone }.
+-- delivery = { entry, id, attempt, due, reason, error, delay (ms, nil for backoff), final, alone, lent }.
 -- Returns 'retry' and its due time, 'garbage', 'dropped', or 'gone' where the group no longer owes the message.
 local function fail(policy, group, delivery, now)
   local id, record = delivery.id, record_of(group, delivery)
@@ -80,7 +80,7 @@ local function fail(policy, group, delivery, now)
   elseif limits.expires and limits.expires <= now then
     return expire(policy, group, id, failure, now)
   end
-  if delivery.reason == 'abandoned' and (delivery.attempt > most or is_second(group, delivery)) then
+  if delivery.reason == 'abandoned' and not delivery.lent and (delivery.attempt > most or is_second(group, delivery)) then
     failure.reason = 'isolated'
   end
   local due = now + (delivery.delay or backoff(policy, delivery.attempt))

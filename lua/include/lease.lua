@@ -1,6 +1,7 @@
 -- Reads and writes marks. A mark is the server's delivery counter of a pending entry: lease * 1000 + state.
 --   lease  a length of its own in ms, or 0 for the topic's visibility timeout
---   state  1: read; 2: begun; 3: begun beside others, though it should run alone; 4: begun, runs alone
+--   state  1: read; 2: begun; 3: begun beside others, though it should run alone; 4: begun, runs alone; 5: lent to a client
+--          of the consumer, as by the HTTP gateway: it cannot kill its neighbours, and is given up without a delay
 -- A plain consumer begins what it reads. A worker, whose name at the server ends in "~", marks what it begins. A mark
 -- on one entry also covers all earlier entries of that worker, except those that run alone: each of these has a mark of
 -- its own.
@@ -8,6 +9,7 @@
 --@include entry
 local BEGUN = 2
 local BESIDE = 3
+local LENT = 5
 
 -- The lease and the state of a mark.
 local function read_mark(count)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("common", "producer", "consumer", "manager")
+NAMES = ("common", "producer", "consumer", "manager", "gateway")
 SCRIPTS = {path.relative_to(ROOT / "lua").as_posix(): path.read_bytes() for path in ROOT.glob("lua/**/*.lua")}
 
 pytestmark = pytest.mark.slow

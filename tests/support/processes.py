@@ -93,9 +93,9 @@ class Process:
         """Its log so far."""
         return self._log.read_text("utf-8")
 
-    def wait_for(self, text: str) -> None:
+    def wait_for(self, text: str, within_s: float = 20) -> None:
         """Waits until its log has a text."""
-        wait_until(lambda: text in self.log or not self.runs, 20, what=f"{text!r} in {self._log.name}")
+        wait_until(lambda: text in self.log or not self.runs, within_s, what=f"{text!r} in {self._log.name}")
         assert text in self.log, self.log
 
     def kill(self) -> None:
@@ -119,6 +119,11 @@ class Process:
     def thaw(self) -> None:
         """Goes on after `freeze`."""
         self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def listens_at(self) -> str:
+        """The host and port on which a gateway says that it listens."""
+        return self.log.partition("gateway listens on ")[2].split()[0]
 
     @property
     def code(self) -> int | None:
@@ -149,10 +154,12 @@ class Programs:
             "LISA_TEST_TOPICS": " ".join(topics),
         }
 
-    def manager(self, *options: str, url: str | None = None, environment: Mapping[str, str] | None = None) -> Process:
+    def manager(
+        self, *options: str, url: str | None = None, within_s: float = 60, environment: Mapping[str, str] | None = None
+    ) -> Process:
         """Starts a manager, and returns once it serves."""
         started = self._start(["lisa-manager", "run", "--housekeeping-s", "0.1", *options], url, environment)
-        started.wait_for("manager serves")
+        started.wait_for("manager serves", within_s)
         return started
 
     def worker(
@@ -162,6 +169,12 @@ class Programs:
         self._environment["LISA_TEST_GROUP"] = group
         started = self._start(["lisa-consumer", "run", target, "--block-s", "0.2", *options], None, environment)
         started.wait_for(f"of group {group} reads")
+        return started
+
+    def gateway(self, *options: str, url: str | None = None) -> Process:
+        """Starts a gateway at a port of its own, and returns once it listens; see `Process.listens_at`."""
+        started = self._start(["lisa-gateway", "run", "--listen", "127.0.0.1:0", *options], url)
+        started.wait_for("gateway listens on ", 60)
         return started
 
     def kill(self) -> None:

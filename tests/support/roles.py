@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from lisa_common.client.connection import Connection
-from lisa_common.model.keys import TOPIC_KEYS, dropped_key, topics_key, wake_channel
+from lisa_common.model.keys import TOPIC_KEYS, dropped_key, idle_key, topics_key, wake_channel
 from lisa_common.protocol.call import Call, command
 from lisa_manager.admin.rights import RoleName, rules
 from support.server import Server
@@ -92,6 +92,7 @@ _NAMES = {
     "lisa-consumer": RoleName.CONSUMER,
     "lisa-manager": RoleName.MANAGER,
     "lisa-operator": RoleName.MANAGER,
+    "lisa-lender": RoleName.GATEWAY,
     **{str(role): role for role in RoleName},
 }
 _LINE = re.compile(r"\S+ \[\d+ (\S+)\] (.*)$", re.DOTALL)
@@ -100,9 +101,11 @@ _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 def key_name(prefix: str, key: str) -> str:
     """The name of a key, or of the channel, in `lisa_common.model.keys`, for any topic; empty for none of these."""
-    shared = {topics_key(prefix): "topics", dropped_key(prefix): "dropped", wake_channel(prefix): "wake"}
-    of_topic = re.fullmatch(rf"{prefix}:{{[^}}]+}}:(\w+)", key)
-    return of_topic[1] if of_topic and of_topic[1] in TOPIC_KEYS else shared.get(key, "")
+    shared = {topics_key(prefix): "topics", dropped_key(prefix): "dropped", idle_key(prefix): "idle"}
+    shared[wake_channel(prefix)] = "wake"
+    of_topic = re.fullmatch(rf"{prefix}:{{[^}}]+}}:(\w+)(:.*)?", key)
+    known = of_topic and of_topic[1] in (("loan", "note") if of_topic[2] else TOPIC_KEYS)
+    return of_topic[1] if of_topic and known else shared.get(key, "")
 
 
 @dataclass

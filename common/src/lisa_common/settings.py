@@ -11,11 +11,12 @@ programs share; each program has a table of its own:
 
 import os
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from lisa_common.errors import InvalidSettings
@@ -27,7 +28,7 @@ __all__ = ["MAX_CONNECTIONS", "MetricsAddress", "Settings"]
 MAX_CONNECTIONS = 64
 """Connections to each server, unless settings say otherwise."""
 
-_TABLES = ("producer", "consumer", "manager")
+_TABLES = ("producer", "consumer", "manager", "gateway", "push")
 
 
 def _check_address(value: str) -> str:
@@ -142,10 +143,12 @@ def _revealed(secret: SecretStr | None) -> str | None:
     return secret.get_secret_value() if secret else None
 
 
-def _line(problem: Any, known: Iterable[str]) -> str:
+def _line(problem: Any, known: Mapping[str, FieldInfo]) -> str:
     name = ".".join(str(part) for part in problem["loc"]) or "settings"
     if problem["type"] == "extra_forbidden":
         # The value of an unknown setting may be a secret.
         return f"setting must be one of {', '.join(known)}; got {name!r}"
-    value = "" if name in _SECRET else f"; got {problem['input']!r}"
+    whole = known.get(str(problem["loc"][0])) if problem["loc"] else None
+    is_secret = name in _SECRET or (whole is not None and not whole.repr)
+    value = "" if is_secret else f"; got {problem['input']!r}"
     return f"setting {name} must be {expected_by(problem)}{value}"

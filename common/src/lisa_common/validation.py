@@ -148,6 +148,8 @@ def expected_by(problem: Any) -> str:
     """What a value must be, from one of pydantic's errors about it: "at least 1", "a valid integer"."""
     if isinstance(cause := problem.get("ctx", {}).get("error"), InvalidInput):
         return cause.expected
+    if problem["type"] == "missing":
+        return "given"
     text = _PYDANTIC_FRAME.sub("", problem["msg"])
     return text.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
 

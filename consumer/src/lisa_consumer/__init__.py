@@ -14,8 +14,11 @@ from lisa_common.errors import (
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_consumer.async_client import AsyncConsumer
+from lisa_consumer.async_settler import AsyncSettler, Held
 from lisa_consumer.client import Consumer
 from lisa_consumer.handler import Reject, Retry
+from lisa_consumer.lender import AsyncLender
+from lisa_consumer.lending_core import Lent, Note
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.worker import Worker
 
@@ -23,13 +26,18 @@ __all__ = [
     "AccessDenied",
     "AckOutcome",
     "AsyncConsumer",
+    "AsyncLender",
+    "AsyncSettler",
     "Consumer",
     "ConsumerSettings",
     "Delivery",
+    "Held",
     "InvalidInput",
     "InvalidSettings",
+    "Lent",
     "LisaError",
     "NackOutcome",
+    "Note",
     "OutcomeUnknown",
     "Refused",
     "Reject",

@@ -43,13 +43,16 @@ class AsyncConsumer:
         return self._core.name
 
     async def read(
-        self, limit: int = 100, *, wait: Duration | None = None, visibility: Duration | None = None
+        self,
+        limit: int = 100,
+        *,
+        wait: Duration | None = None,
+        visibility: Duration | None = None,
+        topics: str | Sequence[str] | None = None,
     ) -> list[Delivery]:
         """Reads up to `limit` deliveries of each topic; see `Consumer.read`."""
-        block = self._settings.block_s
-        return await self._run(
-            self._core.read(self._topics, limit=limit, wait=wait, block=block, visibility=visibility)
-        )
+        names, block = topic_names(self._topics if topics is None else topics), self._settings.block_s
+        return await self._run(self._core.read(names, limit=limit, wait=wait, block=block, visibility=visibility))
 
     async def ack(self, *deliveries: Delivery) -> list[AckOutcome]:
         """Acks handled deliveries, in one batch. Result: one outcome for each; see `AckOutcome`."""

@@ -52,18 +52,23 @@ class Consumer:
         return self._core.name
 
     def read(
-        self, limit: int = 100, *, wait: Duration | None = None, visibility: Duration | None = None
+        self,
+        limit: int = 100,
+        *,
+        wait: Duration | None = None,
+        visibility: Duration | None = None,
+        topics: str | Sequence[str] | None = None,
     ) -> list[Delivery]:
         """Reads up to `limit` deliveries of each topic, from 1 to 1,000.
 
         Waits up to `wait` for the first delivery; without `wait`, returns at once. `visibility` sets the length of the
-        leases, in place of the topic's visibility timeout. Durations are seconds or timedeltas. Raises InvalidInput for
-        values out of range.
+        leases, in place of the topic's visibility timeout. `topics` names others than the consumer's own. Durations are
+        seconds or timedeltas. Raises InvalidInput for values out of range.
 
         Handle a delivery that is `alone` while nothing else runs: consumers died with it before.
         """
-        block = self._settings.block_s
-        return self._run(self._core.read(self._topics, limit=limit, wait=wait, block=block, visibility=visibility))
+        names, block = topic_names(self._topics if topics is None else topics), self._settings.block_s
+        return self._run(self._core.read(names, limit=limit, wait=wait, block=block, visibility=visibility))
 
     def ack(self, *deliveries: Delivery) -> list[AckOutcome]:
         """Acks handled deliveries, in one batch. Result: one outcome for each; see `AckOutcome`."""

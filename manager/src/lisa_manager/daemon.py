@@ -16,11 +16,14 @@ from lisa_common.logs import event
 from lisa_common.observing.health import Health
 from lisa_manager import metrics
 from lisa_manager.jobs.adopter import Adopter
+from lisa_manager.jobs.dead_letterer import DeadLetterer
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.drainer import Drainer
+from lisa_manager.jobs.idle_expirer import IdleExpirer
 from lisa_manager.jobs.loader import Loader
 from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.jobs.reclaimer import Reclaimer
+from lisa_manager.jobs.reporter import Reporter
 from lisa_manager.jobs.sweeper import Sweeper
 from lisa_manager.jobs.trimmer import Trimmer
 from lisa_manager.problem_log import ProblemLog
@@ -33,6 +36,7 @@ __all__ = ["Manager", "serve"]
 logger = logging.getLogger(__name__)
 
 _GAUGES_S = 60
+_REPORT_S = 1.0
 
 _TURNS = 1_000
 """Most parallel turns of a job. Each serves other nodes, as a turn skips nodes that an earlier turn still serves."""
@@ -97,11 +101,13 @@ class Manager:
         self._settings = settings
         self._connection = AsyncConnection.of(settings, name="lisa-manager")
         self._table = ShardTable(settings.prefix, fallback_s=settings.poll_s)
-        self._reclaimer = Reclaimer(self._connection, self._table, settings)
+        self._reporter = Reporter(self._connection, settings.prefix)
+        self._reclaimer = Reclaimer(self._connection, self._table, settings, self._reporter)
         self._trimmer = Trimmer(self._connection, self._table, settings)
-        self._sweeper = Sweeper(self._connection, self._table, settings)
+        self._sweeper = Sweeper(self._connection, self._table, settings, self._reporter)
+        self._dead_letterer = DeadLetterer(self._connection, self._table, settings)
         self._discoverer = Discoverer(self._connection, self._table)
-        self._promoter = Promoter(self._connection, self._table, settings)
+        self._promoter = Promoter(self._connection, self._table, settings, self._reporter)
         self._adopter = Adopter(
             self._connection,
             self._table,
@@ -110,6 +116,7 @@ class Manager:
             discover=self._discover,
         )
         self._drainer = Drainer(self._connection, self._discoverer)
+        self._idle_expirer = IdleExpirer(self._connection, self._discoverer, settings)
         self._loader = Loader(self._connection)
         self._problems = ProblemLog(logger)
         self._answered = False
@@ -182,9 +189,12 @@ class Manager:
             ("reclaim", housekeeping_s, 1, self._reclaimer.turn),
             ("trim", housekeeping_s, _TURNS, self._trimmer.turn),
             ("sweep", housekeeping_s, _TURNS, self._sweeper.turn),
+            ("dead-letter", housekeeping_s, _TURNS, self._dead_letterer.turn),
             ("discover", self._settings.discover_s, 1, self._discover),
             ("drain", self._settings.discover_s, 1, self._drainer.turn),
+            ("expire idle", housekeeping_s, 1, self._idle_expirer.turn),
             ("scripts", _SCRIPTS_S, 1, self._loader.turn),
+            ("report", _REPORT_S, 1, self._reporter.turn),
             ("gauges", _GAUGES_S, 1, self._gauges),
         ]
         for name, seconds, turns, turn in jobs:

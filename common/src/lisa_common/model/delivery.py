@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from lisa_common.model.death import Death, read_deaths
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.record import Record
 
@@ -50,13 +51,20 @@ class Delivery(NamedTuple):
     """The entry, which fences acks."""
     shard: str = ""
     """The shard of the topic; empty if the topic has one shard."""
+    ttl_ms: int | None = None
+    """For how long after its own due time, `entry.due_ms`, the message may be delivered; None for ever."""
     max_retries: int | None = None
-    """The message's own limit of retries; None: the topic's policy decides."""
+    """The message's own limit; None for the topic's."""
 
     @property
     def alone(self) -> bool:
         """Whether it should be handled alone, as it may have killed consumers before."""
         return self.entry.alone
+
+    @property
+    def deaths(self) -> tuple[Death, ...]:
+        """Of a dead letter: where, why and how often it has died, newest first."""
+        return read_deaths(self.headers)
 
     @property
     def place(self) -> tuple[str, str, str]:
@@ -84,7 +92,9 @@ def delivery_of(keys: ShardKeys, group: str, entry: Entry, record: Record) -> De
     due_ms = entry.at_ms or record.due_ms
     return Delivery(
         *(keys.topic, group, entry.id or "", record.body, record.headers, entry.attempt, due_ms, record.sent_ms, entry),
-        *(keys.shard, record.max_retries),
+        keys.shard,
+        record.ttl_ms,
+        record.max_retries,
     )
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "bytes_of",
     "copy_of",
     "dropped_key",
+    "idle_key",
     "split_copy",
     "text_of",
     "topics_key",
@@ -54,6 +55,11 @@ def topics_key(prefix: str) -> str:
 def dropped_key(prefix: str) -> str:
     """The hash of recently dropped topics: topic -> mark. Producers do not use it."""
     return f"{prefix}:dropped"
+
+
+def idle_key(prefix: str) -> str:
+    """The hash of unused topics that expire: topic -> since when, in ms. Only managers and operators use it."""
+    return f"{prefix}:idle"
 
 
 def wake_channel(prefix: str) -> str:
@@ -95,8 +101,16 @@ class ShardKeys:
         """The keys of several names."""
         return self._known_together.get(names) or self._known_together.setdefault(names, tuple(map(self.of, names)))
 
+    def loan(self, group: str, id: str) -> str:
+        """The key that says which delivery of a message is lent; it expires by itself."""
+        return f"{self.prefix}:{{{self.tag}}}:loan:{copy_of(group, id)}"
+
+    def note(self, id: str) -> str:
+        """The key of a gateway's note on a message that has ended; it expires by itself."""
+        return f"{self.prefix}:{{{self.tag}}}:note:{id}"
+
     def all(self) -> tuple[str, ...]:
-        """All keys that the shard may have."""
+        """All keys that the shard may have, except those that expire by themselves."""
         return tuple(self.of(name) for name in TOPIC_KEYS)
 
 

@@ -238,9 +238,13 @@ def extend(
     policy: Policy,
     *,
     lease_ms: int | None = None,
+    lent: bool = False,
     now_ms: Arg = "",
 ) -> Call[list[bool]]:
-    """Renews leases to `lease_ms` from now (None: the visibility timeout). Result: False for each lost lease."""
+    """Renews leases to `lease_ms` from now (None: the visibility timeout). Result: False for each lost lease.
+
+    `lent` marks the deliveries as lent; see `lisa_common.protocol.lending`.
+    """
     # Managers check four times within the visibility timeout; a shorter lease must wake them.
     is_short = lease_ms is not None and lease_ms < policy.visibility_ms
     return script(
@@ -254,6 +258,7 @@ def extend(
         lease_ms=lease_ms or 0,
         channel=wake_channel(keys.prefix) if is_short else "",
         topic=keys.tag,
+        lent=int(lent),
     )
 
 

@@ -194,10 +194,22 @@ def replay(keys: ShardKeys, copies: Sequence[str], *, now_ms: Arg = "") -> Call[
     return in_parts(call, len(copies), lambda done: replay(keys, copies[done:], now_ms=now_ms))
 
 
-def purge(keys: ShardKeys, copies: Sequence[str]) -> Call[int]:
-    """Deletes dead letters for good. Result: how many existed."""
-    call: Call[int] = script("purge", keys, [(bytes_of(copy),) for copy in copies], decode=number)
-    return in_parts(call, len(copies), lambda done: purge(keys, copies[done:]))
+def purge(
+    keys: ShardKeys, copies: Sequence[str], died_ms: Sequence[int] = (), *, window_ms: int = 0, now_ms: Arg = ""
+) -> Call[int]:
+    """Deletes dead letters for good. Result: how many existed.
+
+    `died_ms` holds when each died: one that has died again since, after a replay, is left. With `window_ms` the ids
+    that callers chose stay known for so long, as after an ack.
+    """
+    times: Sequence[Arg] = died_ms or [""] * len(copies)
+    letters = [(bytes_of(copy), at) for copy, at in zip(copies, times, strict=True)]
+    call: Call[int] = script("purge", keys, letters, decode=number, window=window_ms, now_ms=now_ms)
+
+    def rest(done: int) -> Call[int]:
+        return purge(keys, copies[done:], died_ms[done:], window_ms=window_ms, now_ms=now_ms)
+
+    return in_parts(call, len(copies), rest)
 
 
 def end_copies(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool = True) -> Call[tuple[int, int]]:

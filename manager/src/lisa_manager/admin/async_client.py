@@ -1,11 +1,13 @@
 """The asyncio client of operators."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.model.keys import wake_channel
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
@@ -15,12 +17,14 @@ from lisa_common.validation import Duration
 from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, status, topics, traffic
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.check import CheckReport
+from lisa_manager.admin.events import TopicEvents, read_events
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import MessagePage
 from lisa_manager.admin.queries import existing
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.status import TopicSizes, TopicStatus
 from lisa_manager.admin.topics import Dropped
+from lisa_manager.admin.trace import Hop, trace
 from lisa_manager.admin.traffic import TopicTraffic
 from lisa_manager.jobs import loader
 from lisa_manager.server_checks import Health, examine
@@ -55,6 +59,10 @@ class AsyncAdmin:
     async def find(self, topic: str, id: str) -> Found | None:
         """See `Admin.find`."""
         return await self._run(by_id.find(self._prefix, topic, id))
+
+    async def trace(self, topic: str, id: str) -> tuple[Hop, ...]:
+        """See `Admin.trace`."""
+        return await self._run(trace(self._prefix, topic, id))
 
     async def messages(
         self, topic: str, state: State, *, group: str | None = None, limit: int = 100, cursor: str | None = None
@@ -156,6 +164,16 @@ class AsyncAdmin:
     ) -> CheckReport:
         """See `Admin.check`."""
         return await self._run(check.check_topics(self._prefix, topic, mend=repair, on_progress=on_progress))
+
+    async def events(self) -> AsyncGenerator[dict[str, TopicEvents]]:
+        """What each manager did, by topic, as they publish it: about once a second, if anything happened.
+
+        Raises when the subscription breaks.
+        """
+        async with aclosing(self._connection.listen(wake_channel(self._prefix))) as messages:
+            async for message in messages:
+                if message is not None and (events := read_events(message)):
+                    yield events
 
     async def doctor(self) -> Health:
         """See `Admin.doctor`."""

@@ -24,6 +24,7 @@ from lisa_manager.admin.queries import existing
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.status import TopicSizes, TopicStatus
 from lisa_manager.admin.topics import Dropped
+from lisa_manager.admin.trace import Hop, trace
 from lisa_manager.admin.traffic import TopicTraffic
 from lisa_manager.server_checks import Health
 from lisa_manager.settings import ManagerSettings
@@ -75,6 +76,13 @@ class Admin:
         None where nothing is known, or not any more. Raises UnknownTopic.
         """
         return self._run(by_id.find(self._prefix, topic, id))
+
+    def trace(self, topic: str, id: str) -> tuple[Hop, ...]:
+        """The messages that the copies of a message have become in dead letter topics, hop by hop, as far as known.
+
+        Reads the ids of all messages of those topics. Raises UnknownTopic.
+        """
+        return self._run(trace(self._prefix, topic, id))
 
     def messages(
         self, topic: str, state: State, *, group: str | None = None, limit: int = 100, cursor: str | None = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lisa_common.errors import InvalidInput
-from lisa_common.model.keys import ABSENT, ShardKeys, dropped_key, topics_key, wake_channel
+from lisa_common.model.keys import ABSENT, ShardKeys, dropped_key, idle_key, topics_key, wake_channel
 from lisa_common.validation import check_name
 
 __all__ = ["ANY_TOPIC", "RoleName", "rules"]
@@ -25,6 +25,7 @@ class RoleName(StrEnum):
     CONSUMER = "consumer"
     MANAGER = "manager"
     READER = "reader"
+    GATEWAY = "gateway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class _Role:
     """Commands on all of those keys at once."""
     registry: str = ""
     dropped: str = ""
+    idle: str = ""
+    """Commands on the hash of unused topics."""
     channel: str = ""
     """Commands on the wake channel."""
     in_cluster: str = "asking cluster|slots"
@@ -89,18 +92,19 @@ _ROLES = {
         keyless=f"{_CONNECTED} {_SCRIPTING} script|exists info",
         in_cluster="asking cluster|info cluster|slots",
         channel="publish subscribe",
-        registry="evalsha hdel hget hgetall hset hsetnx",
+        registry="evalsha hdel hget hgetall hmget hset hsetnx",
         dropped="evalsha hdel hget hgetall hset",
+        idle="hdel hgetall hmget hset",
         on_all="evalsha exists type unlink",
         on={
             "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer xgroup|destroy xgroup|setid"
             " xinfo|consumers xinfo|groups xinfo|stream xlen xpending xrange xtrim",
-            "messages": "hdel hget hlen hscan hset hstrlen",
+            "messages": "hdel hexists hget hlen hscan hset hsetnx hstrlen",
             "expiring": "zadd zrange zrem zscan zscore",
             "finished": "zadd zcount zrange zrem zremrangebyrank zscan zscore",
             "owed": "hdel hexists hget hmget hscan hset",
-            "retry": "zadd zcard zrange zrem zremrangebyrank zscan zscore",
+            "retry": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
             "failures": "hdel hget hmget hscan hset",
             "garbage": "zadd zcard zcount zmscore zrange zrem zscan zscore",
             "closed": "exists set",
@@ -118,6 +122,30 @@ _ROLES = {
         },
     ),
 }
+
+
+def _union(*roles: _Role, on: Mapping[str, str]) -> _Role:
+    """A role that does the work of several, and more of its own."""
+    commands: dict[str, list[str]] = {}
+    for rights in (*(role.on for role in roles), on):
+        for names, verbs in rights.items():
+            for name in names.split():
+                commands.setdefault(name, []).extend(verbs.split())
+
+    def every(field: str) -> str:
+        return " ".join(dict.fromkeys(verb for role in roles for verb in getattr(role, field).split()))
+
+    return _Role(
+        on={name: " ".join(dict.fromkeys(verbs)) for name, verbs in commands.items()},
+        **{name: every(name) for name in ("keyless", "on_all", "registry", "dropped", "channel", "in_cluster")},
+    )
+
+
+# A gateway does for its clients what producers, consumers and operators do, and remembers what it lends to them.
+_ROLES[RoleName.GATEWAY] = _union(
+    *(_ROLES[role] for role in (RoleName.PRODUCER, RoleName.CONSUMER, RoleName.MANAGER)),
+    on={"loan:* note:*": "get set unlink"},
+)
 
 
 def rules(
@@ -144,11 +172,13 @@ def rules(
     rights = _ROLES[role]
     keyless = [command for command in rights.keyless.split() if command not in left_out]
     keyless += ["select"] * select + rights.in_cluster.split() * cluster
-    together = [*dict.fromkeys(name for names in rights.on for name in names.split()), *[ABSENT] * cluster]
+    names_of_keys = dict.fromkeys(name for names in rights.on for name in names.split())
+    # Scripts get no keys that are named for a message.
+    together = [*(name for name in names_of_keys if "*" not in name), *[ABSENT] * cluster]
     selectors = [
         _selector(rights.channel, [f"&{wake_channel(prefix)}"]),
         _selector(rights.registry, [f"~{topics_key(prefix)}"]),
-        _selector(rights.dropped, [f"~{dropped_key(prefix)}"]),
+        *(_selector(on, [f"~{key}"]) for on, key in _of_managers(rights, prefix)),
         _selector(rights.on_all, [f"~{topic.of(name)}" for topic in keys for name in together]),
         *(
             _selector(commands, [f"~{topic.of(name)}" for topic in keys for name in names.split()])
@@ -160,6 +190,10 @@ def rules(
         *(f"+{command}" for command in keyless),
         *filter(None, selectors),
     ]
+
+
+def _of_managers(rights: _Role, prefix: str) -> list[tuple[str, str]]:
+    return [(rights.dropped, dropped_key(prefix)), (rights.idle, idle_key(prefix))]
 
 
 def _places(topic: str) -> list[tuple[str, str]]:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from lisa_common.errors import LisaError
-from lisa_common.model.keys import ShardKeys
+from lisa_common.model.keys import ShardKeys, idle_key
 from lisa_common.model.scores import whole_ms
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin.backlog import Backlog, read_backlogs
@@ -75,24 +76,56 @@ class TopicStatus(TopicSizes):
     """How long the oldest undelivered message has been due, in ms; 0 where none is."""
     due_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
     """Waiting messages by `BUCKETS`, and beyond."""
+    retry_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
+    """Copies to be retried, likewise."""
+    dead_letter_topic: str | None = None
+    """Where its garbage is moved."""
+    dead_letter_delay_ms: int = 0
+    expire_idle_ms: int | None = None
+    """After how long without use it is dropped."""
+    unused_ms: int | None = None
+    """For how long it is unused, as managers know; None for a topic that does not expire, or was just used."""
 
 
 def read_status(prefix: str, topic: str | None = None) -> Flow[list[TopicStatus]]:
     """The status of one topic or of all, by name; raises UnknownTopic. A handful of round trips for 1,000 topics."""
-    return (yield from _read_topics(prefix, topic, _read_status))
+    layouts = yield from _layouts_of(prefix, topic)
+    statuses = yield from _read_topics(layouts, _read_status)
+    expiring = [layout.topic for layout in layouts if layout.policy.expire_idle_ms]
+    unused: dict[str, int | None] = (yield from _read_unused(prefix, expiring)) if expiring else {}
+    policies = [layout.policy for layout in layouts]
+    return [
+        replace(
+            status,
+            dead_letter_topic=policy.dead_letter_topic,
+            dead_letter_delay_ms=policy.dead_letter_delay_ms,
+            expire_idle_ms=policy.expire_idle_ms,
+            unused_ms=unused.get(status.topic),
+        )
+        for status, policy in zip(statuses, policies, strict=True)
+    ]
+
+
+def _read_unused(prefix: str, topics: Sequence[str]) -> Flow[dict[str, int | None]]:
+    since, now = yield [command("HMGET", idle_key(prefix), *topics), server_time()]
+    known = zip(topics, since, strict=True)
+    return {topic: max(0, now - int(value)) if value and value.isdigit() else None for topic, value in known}
 
 
 def read_sizes(prefix: str, topic: str | None = None) -> Flow[list[TopicSizes]]:
     """The sizes of one topic or of all, by name; raises UnknownTopic. Two round trips for 250 shards, as a rule."""
-    return (yield from _read_topics(prefix, topic, _read_sizes))
+    return (yield from _read_topics((yield from _layouts_of(prefix, topic)), _read_sizes))
 
 
 _S = TypeVar("_S", bound=TopicSizes)
 _Read = Callable[[Sequence[ShardKeys]], Flow[list[_S]]]
 
 
-def _read_topics(prefix: str, topic: str | None, read: _Read[_S]) -> Flow[list[_S]]:
-    layouts = (yield from list_layouts(prefix)) if topic is None else [(yield from existing(prefix, topic))]
+def _layouts_of(prefix: str, topic: str | None) -> Flow[list[Layout]]:
+    return (yield from list_layouts(prefix)) if topic is None else [(yield from existing(prefix, topic))]
+
+
+def _read_topics(layouts: Sequence[Layout], read: _Read[_S]) -> Flow[list[_S]]:
     by_topic: dict[str, list[_S]] = {layout.topic: [] for layout in layouts}
     for shards in chunks([keys for layout in layouts for keys in layout.served], _SHARDS_AT_ONCE):
         for sizes in (yield from read(shards)):
@@ -114,7 +147,8 @@ def _sum(shards: Sequence[_S]) -> _S:
     fields["damage"] = next((shard.damage for shard in shards if shard.damage), "")
     if statuses := [shard for shard in shards if isinstance(shard, TopicStatus)]:
         fields["late_ms"] = max(status.late_ms for status in statuses)
-        fields["due_in"] = tuple(map(sum, zip(*(status.due_in for status in statuses), strict=True)))
+        for name in ("due_in", "retry_in"):
+            fields[name] = tuple(map(sum, zip(*(getattr(status, name) for status in statuses), strict=True)))
     return replace(shards[0], **fields)
 
 
@@ -156,13 +190,18 @@ class _Reading:
             ),
         }
 
-    def due_fields(self, now_ms: int, waiting: int) -> dict[str, Any]:
+    def due_fields(self, now_ms: int, waiting: int, retry: int) -> dict[str, Any]:
         """The fields that `TopicStatus` adds."""
-        first_waiting, first_retry, *due_in = self.dues
+        first_waiting, first_retry, *counts = self.dues
+        due_in, retry_in = counts[: len(BUCKETS)], counts[len(BUCKETS) :]
         dues = [whole_ms(score) for _, score in (*first_waiting, *first_retry)]
         dues += [b.oldest.at_ms or b.oldest.due_ms for b in self.backlogs if b.oldest and b.oldest.id]
         late_ms = max(0, now_ms - min(dues, default=now_ms))
-        return {"late_ms": late_ms, "due_in": (*due_in, waiting - sum(due_in))}
+        return {
+            "late_ms": late_ms,
+            "due_in": (*due_in, waiting - sum(due_in)),
+            "retry_in": (*retry_in, retry - sum(retry_in)),
+        }
 
 
 def _read_sizes(shards: Sequence[ShardKeys]) -> Flow[list[TopicSizes]]:
@@ -175,7 +214,7 @@ def _read_status(shards: Sequence[ShardKeys]) -> Flow[list[TopicStatus]]:
     statuses = []
     for reading in (yield from _read(shards, lambda keys: _due_calls(keys, now), exact=True)):
         fields = reading.fields()
-        more = {} if "damage" in fields else reading.due_fields(now, fields["waiting"])
+        more = {} if "damage" in fields else reading.due_fields(now, fields["waiting"], fields["retry"])
         statuses.append(TopicStatus(**fields, **more))
     return statuses
 
@@ -208,10 +247,11 @@ def _size_calls(keys: ShardKeys) -> Iterator[Call[Any]]:
 def _due_calls(keys: ShardKeys, now_ms: int) -> Iterator[Call[Any]]:
     for name in ("waiting", "retry"):
         yield command("ZRANGE", keys.of(name), 0, 0, "WITHSCORES", decode=scored)
-    low: str = "-inf"
-    for _, limit in BUCKETS:
-        yield command("ZCOUNT", keys.of("waiting"), low, now_ms + limit)
-        low = f"({now_ms + limit}"
+    for name in ("waiting", "retry"):
+        low: str = "-inf"
+        for _, limit in BUCKETS:
+            yield command("ZCOUNT", keys.of(name), low, now_ms + limit)
+            low = f"({now_ms + limit}"
 
 
 def _backlogs(keys: ShardKeys, sizes: list[Any]) -> list[Backlog]:

@@ -18,7 +18,8 @@ __all__ = ["acl"]
 @admin_command
 def acl(
     role: Annotated[
-        RoleName | None, typer.Argument(metavar="ROLE", help="Only this role: producer, consumer, manager or reader.")
+        RoleName | None,
+        typer.Argument(metavar="ROLE", help="Only this role: producer, consumer, manager, reader or gateway."),
     ] = None,
     *,
     topic: Annotated[

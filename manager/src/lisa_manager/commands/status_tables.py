@@ -23,6 +23,7 @@ _GROUPS = (
     *(Column(name, number=True) for name in ("ready", "delivered", "consumers")),
 )
 _RATES = (Column("in/s", number=True), Column("out/s", number=True), Column("problem"))
+_ENDS = (*map(Column, ("topic", "dead letters to", "delay", "expires after", "unused for")),)
 
 _LATE_MS = 30_000
 """From here on a topic is late: a working manager and idle workers need less than a second."""
@@ -125,8 +126,15 @@ def listings(statuses: Sequence[TopicStatus], rates: Rates | None = None) -> lis
         for group in s.groups
     ]
     with_rates = (_COLUMNS, _GROUPS) if rates is None else ((*_COLUMNS, *_RATES), (*_GROUPS, _RATES[1]))
-    found = (Listing(with_rates[0], topics), Listing(_HISTOGRAM, waiting), Listing(with_rates[1], groups))
-    return [listing for listing in found if listing.rows]
+    ends = [_ends_row(s) for s in statuses if s.dead_letter_topic or s.expire_idle_ms]
+    tables = ((with_rates[0], topics), (_HISTOGRAM, waiting), (with_rates[1], groups), (_ENDS, ends))
+    return [Listing(columns, rows) for columns, rows in tables if rows]
+
+
+def _ends_row(status: TopicStatus) -> list[str]:
+    after = shown_duration(status.dead_letter_delay_ms) if status.dead_letter_topic else "-"
+    times = ("-" if t is None else shown_duration(t) for t in (status.expire_idle_ms, status.unused_ms))
+    return [status.topic, status.dead_letter_topic or "-", after, *times]
 
 
 def _of_topic(status: TopicStatus, rates: Rates | None) -> list[str]:

@@ -18,8 +18,10 @@ from lisa_common.model.scores import whole_ms
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.consuming import server_time
+from lisa_manager.admin.events import read_events
 from lisa_manager.jobs.adopter import UnknownShards
 from lisa_manager.jobs.batches import Batches
+from lisa_manager.jobs.reporter import Reporter
 from lisa_manager.metrics import METRICS, turn
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.settings import ManagerSettings
@@ -73,7 +75,14 @@ class _ServerClock:
 class Promoter:
     """Promotes in a task for each node. Wakes only hasten this; every shard is polled as well."""
 
-    def __init__(self, connection: AsyncConnection, table: ShardTable, settings: ManagerSettings) -> None:
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        table: ShardTable,
+        settings: ManagerSettings,
+        reporter: Reporter | None = None,
+    ) -> None:
+        self._reporter = reporter or Reporter(connection, table.prefix)
         self._connection = connection
         self._table = table
         self._settings = settings
@@ -213,7 +222,7 @@ class Promoter:
     async def _promote(self, shards: Shards) -> None:
         limit = self._settings.promote_batch
         results = await self._batches.call_each(
-            shards, lambda shard: managing.promote(shard.keys, limit=limit, with_dues=METRICS.on)
+            shards, lambda shard: managing.promote(shard.keys, limit=limit, with_dues=True)
         )
         now = self._table.clock()
         for shard, promoted in results:
@@ -221,6 +230,7 @@ class Promoter:
             self.promoted += promoted.count
             METRICS.count("lisa_promoted_total", by=promoted.count)
             METRICS.observe_since("lisa_promotion_lag_seconds", promoted.now_ms, promoted.dues_ms, shard.keys.topic)
+            self._reporter.note_promoted(shard.keys.topic, promoted.count, promoted.now_ms, promoted.dues_ms)
             self._was_busy = self._was_busy or (promoted.count > 0 and not promoted.more)
             next_due_ms = math.inf if promoted.next_due_ms is None else promoted.next_due_ms
             self._plan(shard, promoted.now_ms if promoted.more else next_due_ms, now)
@@ -262,6 +272,8 @@ class Promoter:
                 await asyncio.sleep(RECONNECT.compute(failures))
 
     def _hear(self, message: bytes) -> None:
+        if read_events(message) is not None:
+            return
         if lease := _LEASE.fullmatch(message):
             self._hear_of_lease(lease[1].decode("utf-8", "replace"), int(lease[2]))
             return
@@ -284,3 +296,6 @@ class Promoter:
     def _hear_of_lease(self, tag: str, ends_ms: int) -> None:
         if shard := self._table.shards.get(tag):
             self._table.expect_lease_end(tag, self._clock_of(shard).moment_of(ends_ms))
+        else:
+            # A new topic: its first messages were due at once, so that no send has named it.
+            self.unknown_shards.add(tag)

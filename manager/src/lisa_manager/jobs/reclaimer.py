@@ -10,6 +10,7 @@ from lisa_common.errors import OF_THE_SERVER
 from lisa_common.logs import event
 from lisa_common.protocol import managing
 from lisa_common.protocol.managing import Reclaimed
+from lisa_manager.jobs.reporter import Reporter
 from lisa_manager.metrics import METRICS
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.settings import ManagerSettings
@@ -34,7 +35,14 @@ _LOOKS = 4
 class Reclaimer:
     """Reclaims from the groups with pending deliveries, in bounded steps, without locks."""
 
-    def __init__(self, connection: AsyncConnection, table: ShardTable, settings: ManagerSettings) -> None:
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        table: ShardTable,
+        settings: ManagerSettings,
+        reporter: Reporter | None = None,
+    ) -> None:
+        self._reporter = reporter or Reporter(connection, table.prefix)
         self._connection = connection
         self._table = table
         self._settings = settings
@@ -102,6 +110,7 @@ class Reclaimer:
             self.reclaimed += step.count
             METRICS.count("lisa_reclaimed_total", by=step.count)
             METRICS.count("lisa_garbage_total", "abandoned", by=step.garbage)
+            self._reporter.note_ended(shard.keys.topic, timeouts=step.retry + step.garbage, ended=step.garbage)
             logger.info(
                 "reclaimed %d deliveries of group %s of %s: %d to retry, %d garbage, %d no longer wanted, %d unbegun",
                 *(step.count, group, shard.tag, step.retry, step.garbage, step.gone, step.released),

@@ -1,0 +1,131 @@
+"""The asyncio consumer that lends its deliveries."""
+
+import asyncio
+from typing import Any
+
+from lisa_common.client.async_connection import AsyncConnection, cancel_all
+from lisa_common.errors import LisaError, OutcomeUnknown
+from lisa_common.model.delivery import Delivery
+from lisa_common.protocol.consuming import AckOutcome, NackOutcome
+from lisa_common.validation import Duration, check_id, duration_ms
+from lisa_consumer.async_client import AsyncConsumer
+from lisa_consumer.lending_core import Ending, LendingCore, Lent, Note
+from lisa_consumer.names import topic_names
+from lisa_consumer.settings import ConsumerSettings
+
+__all__ = ["AsyncLender"]
+
+_MAX_ENDINGS = 500
+"""Most endings that share a call."""
+
+
+class AsyncLender(AsyncConsumer):
+    """Reads for clients that are no consumers themselves, such as those of a gateway.
+
+    Each read names its topics. It lends each delivery for a time of its own, and ends it by the topic and the id of its
+    message alone, whichever lender of the group has read it. Many tasks may use it at once. A delivery that is lent and
+    not ended in time is retried at once, without the topic's backoff, and spends an attempt; it is never run alone.
+    """
+
+    def __init__(
+        self, group: str, *, url: str | None = None, name: str | None = None, settings: ConsumerSettings | None = None
+    ) -> None:
+        self._settings = settings or ConsumerSettings.load(redis_url=url)
+        self._topics = ()  # each read names its own
+        self._core: LendingCore = LendingCore(self._settings.prefix, group, name)
+        self._connection = AsyncConnection.of(
+            self._settings, name="lisa-lender", url=url, blocking_s=self._settings.block_s
+        )
+        self._endings: list[tuple[Ending, asyncio.Future[Any]]] = []
+        self._ender: asyncio.Task[None] | None = None
+
+    @property
+    def group(self) -> str:
+        """The group that it reads for."""
+        return self._core.group
+
+    async def lend(self, *loans: tuple[Delivery, Duration]) -> list[bool]:
+        """Lends deliveries that were just read, each for its own time, in one round trip.
+
+        Result: False for each whose lease ran out before; another consumer may have it. Raises InvalidInput for a time
+        that is not from 1 ms to 10 years.
+        """
+        return await self._run(self._core.lend(loans))
+
+    async def recall(self, topic: str, id: str) -> Lent | None:
+        """What is lent by the id of a message; None for nothing. Raises InvalidInput."""
+        return await self._run(self._core.recall(topic, id))
+
+    async def ack_lent(self, topic: str, id: str, *, note: Note | None = None) -> AckOutcome | None:
+        """Acks what is lent by the id of a message; None if nothing is. Safe to repeat.
+
+        Calls of many tasks share round trips. `note` is kept for `AsyncLender.note`. Raises InvalidInput.
+        """
+        outcome: AckOutcome | None = await self._end(Ending(topic, check_id(id), note=note))
+        return outcome
+
+    async def nack_lent(
+        self, topic: str, id: str, *, delay: Duration | None = None, error: str = "", rejected: bool = False
+    ) -> NackOutcome | None:
+        """Nacks what is lent by the id of a message: see `nack`, and `reject` for `rejected`; None if nothing is."""
+        delay_ms = None if delay is None else duration_ms("delay", delay)
+        ending = Ending(topic, check_id(id), delay_ms, is_ack=False, rejected=rejected, error=error)
+        outcome: NackOutcome | None = await self._end(ending)
+        return outcome
+
+    async def keep_note(self, topic: str, id: str, note: bytes, keep: Duration) -> None:
+        """Keeps a note on a message for so long, beside its topic. Raises InvalidInput."""
+        await self._run(self._core.store_note(topic, id, note, keep))
+
+    async def note(self, topic: str, id: str) -> bytes | None:
+        """The note on a message; None for none."""
+        return await self._run(self._core.read_note(topic, id))
+
+    async def drop_note(self, topic: str, id: str) -> bool:
+        """Forgets the note on a message. Result: whether there was one."""
+        return await self._run(self._core.drop_note(topic, id))
+
+    async def server_time(self) -> int:
+        """The server's time in ms."""
+        return await self._run(self._core.server_time())
+
+    async def close(self) -> None:
+        """Closes the connections; see `AsyncConsumer.close`."""
+        if self._ender:
+            await cancel_all(self._ender)
+        await super().close()
+
+    async def _end(self, ending: Ending) -> Any:
+        topic_names(ending.topic)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._endings.append((ending, future))
+        if self._ender is None or self._ender.done():
+            self._ender = asyncio.create_task(self._end_all())
+        return await future
+
+    async def _end_all(self) -> None:
+        """Ends what is asked for, in batches: what comes during one goes into the next."""
+        while self._endings:
+            batch, self._endings = self._endings[:_MAX_ENDINGS], self._endings[_MAX_ENDINGS:]
+            try:
+                outcomes = await self._end_batch([ending for ending, _ in batch])
+            except LisaError as error:
+                outcomes = [error] * len(batch)
+            except BaseException:
+                for _, future in batch:
+                    future.cancel()
+                raise
+            for (_, future), outcome in zip(batch, outcomes, strict=True):
+                if future.done():
+                    continue
+                if isinstance(outcome, LisaError):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
+
+    async def _end_batch(self, endings: list[Ending]) -> list[Any]:
+        try:
+            return await self._run(self._core.end_each(endings))
+        except OutcomeUnknown:
+            # An ending is fenced by its entry: a second one changes nothing if the first arrived.
+            return await self._run(self._core.end_each(endings))

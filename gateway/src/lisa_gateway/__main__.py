@@ -1,0 +1,5 @@
+"""`python -m lisa_gateway` is `lisa-gateway`."""
+
+from lisa_gateway.cli import main
+
+main()

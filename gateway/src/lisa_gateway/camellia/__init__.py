@@ -1,0 +1,1 @@
+"""The interface of camellia-delay-queue, field for field."""

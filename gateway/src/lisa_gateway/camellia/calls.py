@@ -1,0 +1,258 @@
+"""The six calls on messages."""
+
+import asyncio
+import logging
+import time
+import uuid
+from contextlib import suppress
+from datetime import timedelta
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.model.delivery import Delivery
+from lisa_common.validation import MAX_DELAY_S, MAX_RETRIES
+from lisa_consumer import AckOutcome, NackOutcome, Note
+from lisa_gateway.camellia.answers import Code, Failed, answer
+from lisa_gateway.camellia.messages import (
+    END_STATES,
+    Known,
+    Message,
+    Status,
+    delivered,
+    ended_note,
+    from_note,
+    known_of,
+    lent_note,
+    message,
+)
+from lisa_gateway.camellia.monitor import Event, Monitor
+from lisa_gateway.camellia.parameters import Parameters
+from lisa_gateway.gateway import Gateway, GroupDesk
+from lisa_gateway.polls import MAX_BATCH, Poller
+from lisa_producer import CancelOutcome, State
+
+__all__ = ["MessageCalls"]
+
+logger = logging.getLogger(__name__)
+
+_MAX_MS = MAX_DELAY_S * 1000
+_HOLD_S = 1.0
+"""How long a poll that fails is held: clients ask again at once."""
+
+_TRIES = 5
+"""Tries to send an id whose message ends meanwhile."""
+
+
+class MessageCalls:
+    """sendMsg, pullMsg, longPollingMsg, ackMsg, deleteMsg and getMsg."""
+
+    def __init__(self, gateway: Gateway, monitor: Monitor) -> None:
+        self._gateway = gateway
+        self._settings = gateway.settings
+        self._monitor = monitor
+
+    async def send(self, parameters: Parameters, _: Request) -> Response:
+        """`sendMsg`: sends one message; of an id that is alive it answers the first message."""
+        topic = parameters.required_text("topic")
+        text = parameters.required_text("msg")
+        delay_ms = max(0, parameters.required_number("delayMillis"))
+        ttl_ms = min(parameters.positive("ttlMillis", round(self._settings.ttl_s * 1000)), _MAX_MS)
+        retries = parameters.number("maxRetry", -1, 32)
+        assert retries is not None  # noqa: S101 - it has a default
+        retries = self._settings.max_retries if retries < 0 else min(retries, MAX_RETRIES)
+        id = parameters.text("msgId") or uuid.uuid4().hex
+        if delay_ms > _MAX_MS:
+            raise Failed(Code.PARAM_WRONG, f"delayMillis must be at most {_MAX_MS}, ten years; got {delay_ms}")
+        await self._gateway.topics.declare(topic)
+        for _try in range(_TRIES):
+            result = await self._gateway.producer.send(
+                topic,
+                text.encode(),
+                delay=timedelta(milliseconds=delay_ms),
+                id=id,
+                ttl=timedelta(milliseconds=ttl_ms),
+                max_retries=retries,
+            )
+            if not result.duplicate:
+                due_ms = result.due_ms or 0
+                shown = message(
+                    topic,
+                    id,
+                    body=text.encode(),
+                    produced_ms=due_ms - delay_ms,
+                    due_ms=due_ms,
+                    ttl_ms=ttl_ms,
+                    max_retries=retries,
+                    retry=0,
+                    status=Status.WAITING if delay_ms else Status.READY,
+                )
+            else:
+                first = await self._first(topic, id)
+                if first is None:
+                    continue
+                shown = first
+            self._monitor.count(topic, Event.SEND)
+            return answer(delayMsg=shown)
+        raise Failed(Code.UNKNOWN, f"msgId {id!r} is taken by a message that is being ended; send it again")
+
+    async def _first(self, topic: str, id: str) -> Message | None:
+        """The message that has an id; None once the id is free again, for one that had ended."""
+        known = await self._known(topic, id)
+        if known is None:
+            return None
+        if known.state is State.CANCELLED:
+            # It keeps the id until a consumer meets its entry. If a client has it, that is now.
+            if await self._gateway.desk().lender.nack_lent(topic, id, rejected=True) is None:
+                raise Failed(
+                    Code.UNKNOWN, f"msgId {id!r} is taken by a deleted message until its turn comes; send it later"
+                )
+            return None
+        if known.status not in END_STATES or not self._settings.resend_ended:
+            return known.message
+        if known.state is State.GARBAGE:
+            await self._gateway.admin.purge(topic, [id])
+        elif known.state is State.FINISHED:
+            # The topic's policy says that an id stays known: it was not declared here.
+            self._monitor.swallowed += 1
+            return from_note(await self._gateway.desk().lender.note(topic, id)) or known.message
+        else:
+            # Expired, and not yet swept.
+            await self._gateway.producer.cancel(topic, id)
+        return None
+
+    async def pull(self, parameters: Parameters, _: Request) -> Response:
+        """`pullMsg`: what is ready now."""
+        topic, batch, lease_s, desk = self._read_pull(parameters)
+        deliveries = await desk.polls.pull(topic, batch, lease_s)
+        return await self._pulled(topic, deliveries)
+
+    async def long_poll(self, parameters: Parameters, request: Request) -> Response:
+        """`longPollingMsg`: what is ready, or becomes ready in time; empty at the timeout."""
+        topic, batch, lease_s, desk = self._read_pull(parameters)
+        wait_s = parameters.positive("longPollingTimeoutMillis", round(self._settings.poll_s * 1000)) / 1000
+        if desk.polls.count_of(topic) >= self._settings.max_polls:
+            return answer(msg=None, delayMsgList=[])
+        poller = Poller(topic, batch, lease_s)
+        began = time.monotonic()
+        watch = asyncio.create_task(_watch(request, poller))
+        try:
+            deliveries = await desk.polls.poll(poller, wait_s)
+            if watch.done() and deliveries:
+                await desk.polls.release(deliveries)
+                deliveries = []
+            return await self._pulled(topic, deliveries)
+        except LisaError:
+            await self._hold(watch, min(_HOLD_S, wait_s) - (time.monotonic() - began))
+            raise
+        finally:
+            watch.cancel()
+
+    async def _hold(self, watch: "asyncio.Task[None]", seconds: float) -> None:
+        """Waits, unless the client hangs up or the gateway stops."""
+        if seconds > 0:
+            stopping = asyncio.create_task(self._gateway.stopping.wait())
+            try:
+                await asyncio.wait((watch, stopping), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                stopping.cancel()
+
+    def _read_pull(self, parameters: Parameters) -> tuple[str, int, float, GroupDesk]:
+        topic = parameters.required_text("topic")
+        batch = min(parameters.positive("batch", 1, 32), MAX_BATCH)
+        lease_ms = parameters.positive("ackTimeoutMillis", round(self._settings.ack_timeout_s * 1000))
+        if lease_ms > _MAX_MS:
+            raise Failed(Code.PARAM_WRONG, f"ackTimeoutMillis must be at most {_MAX_MS}, ten years; got {lease_ms}")
+        return topic, batch, lease_ms / 1000, self._gateway.desk(parameters.text("group"))
+
+    async def _pulled(self, topic: str, deliveries: list[Delivery]) -> Response:
+        if not deliveries:
+            return answer(msg=None, delayMsgList=[])
+        policy = await self._gateway.topics.policy(topic)
+        now_ms = await self._now_ms()
+        self._monitor.count_pulled(topic, [now_ms - delivery.due_ms for delivery in deliveries])
+        return answer(msg=None, delayMsgList=[delivered(delivery, policy) for delivery in deliveries])
+
+    async def ack(self, parameters: Parameters, _: Request) -> Response:
+        """`ackMsg`: ends what the id's client has, or gives it back; of anything else only a count changes."""
+        topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
+        lender = self._gateway.desk(parameters.text("group")).lender
+        outcome: AckOutcome | NackOutcome | None
+        if parameters.flag("ack", default=True):
+            outcome = await lender.ack_lent(topic, id, note=await self._note(topic))
+        else:
+            delay_ms = parameters.number("delayMillis", 0 if self._settings.nack_at_once else None)
+            delay = None if delay_ms is None else timedelta(milliseconds=min(max(0, delay_ms), _MAX_MS))
+            outcome = await lender.nack_lent(topic, id, delay=delay, error="ack=false")
+        if outcome in (None, AckOutcome.STALE, NackOutcome.STALE):
+            self._monitor.stale += 1
+        self._monitor.count(topic, Event.ACK)
+        return answer()
+
+    async def _note(self, topic: str) -> Note | None:
+        if not self._settings.ended_s:
+            return None
+        policy = await self._gateway.topics.policy(topic)
+        return Note(lambda lent: lent_note(lent, policy), round(self._settings.ended_s * 1000))
+
+    async def delete(self, parameters: Parameters, _: Request) -> Response:
+        """`deleteMsg`: ends a live message; with `release` nothing of it remains to be seen."""
+        topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
+        release = parameters.flag("release", default=False)
+        lender = self._gateway.desk().lender
+        known = await self._known(topic, id)
+        if known is None or known.status in END_STATES:
+            if release:
+                await self._forget(topic, id, known)
+            raise Failed(Code.NOT_EXISTS, "there is no live message of this id")
+        if self._settings.ended_s and not release:
+            note = ended_note(known.message, Status.DELETED)
+            await lender.keep_note(topic, id, note, self._settings.ended_s)
+        outcome = await self._gateway.producer.cancel(topic, id)
+        if outcome is CancelOutcome.DELIVERED:
+            # The client that has it may still handle it; the id is free now.
+            await lender.nack_lent(topic, id, rejected=True)
+        if release or outcome not in (CancelOutcome.CANCELLED, CancelOutcome.DELIVERED):
+            await lender.drop_note(topic, id)
+        if outcome not in (CancelOutcome.CANCELLED, CancelOutcome.DELIVERED):
+            raise Failed(Code.NOT_EXISTS, f"the message has ended meanwhile: {outcome}")
+        self._monitor.count(topic, Event.DELETE)
+        return answer()
+
+    async def _forget(self, topic: str, id: str, known: Known | None) -> None:
+        """Removes what is kept of a message that has ended."""
+        with suppress(InvalidInput):
+            await self._gateway.desk().lender.drop_note(topic, id)
+        if known and known.state is State.GARBAGE:
+            await self._gateway.admin.purge(topic, [id])
+
+    async def get(self, parameters: Parameters, _: Request) -> Response:
+        """`getMsg`: a message as it stands now, also for a while after its end."""
+        topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
+        known = await self._known(topic, id)
+        shown = None if known is None else known.message
+        if known is None or known.state in (State.FINISHED, State.CANCELLED):
+            noted = from_note(await self._gateway.desk().lender.note(topic, id))
+            shown = noted or (None if known is None or known.state is State.CANCELLED else known.message)
+        if shown is None:
+            raise Failed(Code.NOT_EXISTS, "there is no message of this id, or no more")
+        self._monitor.count(topic, Event.GET)
+        return answer(delayMsg=shown)
+
+    async def _known(self, topic: str, id: str) -> Known | None:
+        found = await self._gateway.producer.find(topic, id)
+        if found is None:
+            return None
+        policy = await self._gateway.topics.policy(topic)
+        return known_of(topic, found, self._settings.group, policy, await self._now_ms())
+
+    async def _now_ms(self) -> int:
+        return await self._gateway.clock.now_ms(self._gateway.desk().lender)
+
+
+async def _watch(request: Request, poller: Poller) -> None:
+    """Ends a poll when its client hangs up."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    poller.leave()

@@ -1,0 +1,181 @@
+"""Messages as clients see them, and notes on those that have ended."""
+
+import base64
+import json
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from lisa_common.model.delivery import Delivery
+from lisa_common.model.policy import Policy
+from lisa_common.model.record import Record
+from lisa_consumer import Lent
+from lisa_producer import CopyState, Found, State
+
+__all__ = [
+    "END_STATES",
+    "Known",
+    "Message",
+    "Status",
+    "delivered",
+    "ended_note",
+    "from_note",
+    "known_of",
+    "lent_note",
+    "message",
+    "of_record",
+]
+
+NEVER_MS = 10 * 365 * 86_400_000
+"""Added to the due time of a message without a ttl: clients expect a number."""
+
+_EXPIRED = "expired"
+
+
+class Status(IntEnum):
+    """States, by camellia's numbers."""
+
+    WAITING = 1
+    READY = 2
+    DELIVERED = 3
+    CONSUMED = 4
+    EXPIRED = 5
+    GIVEN_UP = 6
+    DELETED = 7
+
+
+END_STATES = frozenset((Status.CONSUMED, Status.EXPIRED, Status.GIVEN_UP, Status.DELETED))
+
+Message = dict[str, Any]
+
+
+class Known(NamedTuple):
+    """What is known of a message that is stored: as clients see it, and the state by which to end it."""
+
+    message: Message
+    status: Status
+    state: State
+
+
+def message(
+    topic: str,
+    id: str,
+    *,
+    body: bytes | None,
+    produced_ms: int,
+    due_ms: int,
+    ttl_ms: int | None,
+    max_retries: int,
+    retry: int,
+    status: Status,
+) -> Message:
+    """A message with the nine fields of the interface; a body that is no UTF-8 as base64, and said so."""
+    fields: Message = {"topic": topic, "msgId": id}
+    if body is not None:
+        fields |= _text_of(body)
+    return fields | {
+        "produceTime": produced_ms,
+        "triggerTime": due_ms,
+        "expireTime": due_ms + (NEVER_MS if ttl_ms is None else ttl_ms),
+        "maxRetry": max_retries,
+        "retry": retry,
+        "status": int(status),
+    }
+
+
+def _text_of(body: bytes) -> Message:
+    try:
+        return {"msg": body.decode()}
+    except UnicodeDecodeError:
+        return {"msg": base64.b64encode(body).decode(), "msgEncoding": "base64"}
+
+
+def of_record(topic: str, id: str, record: Record | None, policy: Policy, *, retry: int, status: Status) -> Message:
+    """A message by its record; without one only what is known."""
+    if record is None:
+        return {"topic": topic, "msgId": id, "retry": retry, "status": int(status)}
+    return message(
+        topic,
+        id,
+        body=record.body,
+        produced_ms=record.sent_ms,
+        due_ms=record.due_ms,
+        ttl_ms=record.ttl_ms,
+        max_retries=policy.max_retries if record.max_retries is None else record.max_retries,
+        retry=retry,
+        status=status,
+    )
+
+
+def delivered(delivery: Delivery, policy: Policy) -> Message:
+    """A message that is pulled now."""
+    return message(
+        delivery.topic,
+        delivery.id,
+        body=delivery.body,
+        produced_ms=delivery.sent_ms,
+        due_ms=delivery.entry.due_ms,
+        ttl_ms=delivery.ttl_ms,
+        max_retries=policy.max_retries if delivery.max_retries is None else delivery.max_retries,
+        retry=delivery.attempt,
+        status=Status.DELIVERED,
+    )
+
+
+def known_of(topic: str, found: Found, group: str, policy: Policy, now_ms: int) -> Known | None:
+    """What clients see of a stored message, as its copy of their group stands; None if that copy has ended.
+
+    Expiry is judged now, whether or not it was met by a read.
+    """
+    copy = _copy_of(found, group)
+    if copy is None and found.copies:
+        return None
+    state = copy.state if copy else found.state
+    retry = copy.attempts if copy else 0
+    status = _status_of(found, copy, state, retry, now_ms)
+    shown = of_record(topic, found.id, found.record, policy, retry=retry, status=status)
+    if copy and copy.failure and state is State.GARBAGE:
+        shown |= {"reason": copy.failure.reason, "error": copy.failure.error}
+    return Known(shown, status, state)
+
+
+def _copy_of(found: Found, group: str) -> CopyState | None:
+    by_group = {copy.group: copy for copy in found.copies}
+    # What died, or became ready, before there was any group has a copy without one.
+    return by_group.get(group) or by_group.get("")
+
+
+def _status_of(found: Found, copy: CopyState | None, state: State, retry: int, now_ms: int) -> Status:
+    if state is State.GARBAGE:
+        expired_unread = copy and copy.failure and copy.failure.reason == _EXPIRED and not copy.attempts
+        return Status.EXPIRED if expired_unread else Status.GIVEN_UP
+    if state is State.DELIVERED:
+        return Status.DELIVERED
+    if state is State.FINISHED:
+        return Status.CONSUMED
+    if state is State.CANCELLED:
+        return Status.DELETED
+    expires_ms = found.record.expires_ms if found.record else None
+    if expires_ms is not None and expires_ms <= now_ms:
+        return Status.GIVEN_UP if retry else Status.EXPIRED
+    return Status.WAITING if state is State.WAITING else Status.READY
+
+
+def ended_note(shown: Message, status: Status) -> bytes:
+    """The note on a message that ends with this status."""
+    return json.dumps(shown | {"status": int(status)}, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def lent_note(lent: Lent, policy: Policy) -> bytes:
+    """The note on a message that is acked."""
+    delivery = lent.delivery
+    shown = of_record(delivery.topic, delivery.id, lent.record, policy, retry=delivery.attempt, status=Status.CONSUMED)
+    return ended_note(shown, Status.CONSUMED)
+
+
+def from_note(note: bytes | None) -> Message | None:
+    """A message by its note; None for none, or a damaged one."""
+    try:
+        shown = json.loads(note or b"null")
+    except ValueError:
+        return None
+    return shown if isinstance(shown, dict) else None

@@ -1,0 +1,109 @@
+"""What happened in windows of time, by topic: the data of `getMonitorData`."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from lisa_manager import TopicEvents
+
+__all__ = ["Event", "Gap", "Monitor", "Window"]
+
+
+class Event(StrEnum):
+    """What is counted, by its name in the interface."""
+
+    SEND = "sendMsg"
+    PULL = "pullMsg"
+    DELETE = "deleteMsg"
+    ACK = "ackMsg"
+    GET = "getMsg"
+    READY = "triggerMsgReady"
+    END_LIFE = "triggerMsgEndLife"
+    TIMEOUT = "triggerMsgTimeout"
+
+
+@dataclass(slots=True)
+class Gap:
+    """Times between when messages were due and when something happened to them, in ms."""
+
+    count: int = 0
+    total_ms: float = 0.0
+    max_ms: int = 0
+
+    def add(self, gaps_ms: Iterable[int]) -> None:
+        """Adds times."""
+        for gap_ms in gaps_ms:
+            self.count += 1
+            self.total_ms += abs(gap_ms)
+            self.max_ms = max(self.max_ms, abs(gap_ms))
+
+    def merge(self, count: int, total_ms: float, max_ms: int) -> None:
+        """Adds what another process has gathered."""
+        self.count += count
+        self.total_ms += total_ms
+        self.max_ms = max(self.max_ms, max_ms)
+
+    def fields(self, topic: str) -> dict[str, Any]:
+        """As the interface shows it; `avg` is a fraction, the others are whole."""
+        return {"topic": topic, "count": self.count, "avg": self.total_ms / max(1, self.count), "max": self.max_ms}
+
+
+@dataclass(slots=True)
+class Window:
+    """What happened in one window."""
+
+    events: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: dict.fromkeys(Event, 0)))
+    pulled: dict[str, Gap] = field(default_factory=lambda: defaultdict(Gap))
+    ready: dict[str, Gap] = field(default_factory=lambda: defaultdict(Gap))
+
+
+class Monitor:
+    """Counts in windows of `length_s` seconds; shows the last complete one."""
+
+    def __init__(self, length_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._length_s = length_s
+        self._clock = clock
+        self._ends = clock() + length_s
+        self._present = Window()
+        self._complete = Window()
+        self.stale = 0
+        """Acks since the start of what was not lent, or not any more."""
+        self.swallowed = 0
+        """Sends since the start that were not made, as the topic's policy keeps the id of an ended message known."""
+
+    def count(self, topic: str, event: Event, number: int = 1) -> None:
+        """Counts events of this moment."""
+        self._rotate()
+        self._present.events[topic][event] += number
+
+    def count_pulled(self, topic: str, gaps_ms: list[int]) -> None:
+        """Counts messages that were pulled so long after they were due."""
+        self.count(topic, Event.PULL, len(gaps_ms))
+        self._present.pulled[topic].add(gaps_ms)
+
+    def count_managers(self, events: Mapping[str, TopicEvents]) -> None:
+        """Counts what a manager did lately."""
+        for topic, of in events.items():
+            for event, number in ((Event.READY, of.ready), (Event.END_LIFE, of.ended), (Event.TIMEOUT, of.timeouts)):
+                if number:
+                    self.count(topic, event, number)
+            if of.ready:
+                self._present.ready[topic].merge(of.ready, of.late_ms, of.latest_ms)
+
+    def complete(self) -> Window:
+        """The last complete window; empty before the first one has ended."""
+        self._rotate()
+        return self._complete
+
+    def _rotate(self) -> None:
+        now = self._clock()
+        if now < self._ends:
+            return
+        # A window in which nobody looked and nothing happened is empty.
+        is_next = now < self._ends + self._length_s
+        self._complete = self._present if is_next else Window()
+        self._present = Window()
+        self._ends += self._length_s * (1 + (now - self._ends) // self._length_s)

@@ -1,0 +1,140 @@
+"""Parameters of a request: of the query, then of a form in the body."""
+
+import re
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from starlette.requests import Request
+
+from lisa_gateway.camellia.answers import Code, Failed, Misunderstood
+
+__all__ = ["MAX_FORM_BYTES", "Parameters", "read_parameters"]
+
+MAX_FORM_BYTES: Final = 4 * 1024 * 1024
+"""Largest form: a message of 1 MiB, of which every byte is percent-encoded, and its other parameters."""
+
+_MAX_DISCARDED = 4 * MAX_FORM_BYTES
+"""How much of a larger form is read, and forgotten, before it is refused."""
+
+_MAX_FIELDS = 64
+_NUMBER = re.compile(r"[+-]?[0-9]{1,40}")
+_BITS = {64: 2**63, 32: 2**31}
+_TRUE, _FALSE = {"true", "on", "yes", "1"}, {"false", "off", "no", "0"}
+_MAX_SHOWN = 40
+
+
+class Parameters:
+    """The parameters of one request, by name."""
+
+    def __init__(self, fields: dict[str, str]) -> None:
+        self._fields = fields
+
+    def has(self, name: str) -> bool:
+        """Whether a parameter is present, though perhaps empty."""
+        return name in self._fields
+
+    def required_text(self, name: str) -> str:
+        """A required text. Raises Misunderstood if it is missing, Failed if it is empty."""
+        text = self._fields.get(name)
+        if text is None:
+            raise Misunderstood(f"{name}: is required")
+        if not text:
+            raise Failed(Code.PARAM_WRONG, f"{name} must not be empty")
+        return text
+
+    def text(self, name: str) -> str:
+        """An optional text; empty by default."""
+        return self._fields.get(name, "")
+
+    def required_number(self, name: str, bits: int = 64) -> int:
+        """A required whole number. Raises Misunderstood."""
+        value = self.number(name, None, bits)
+        if value is None:
+            raise Misunderstood(f"{name}: is required")
+        return value
+
+    def number(self, name: str, default: int | None, bits: int = 64) -> int | None:
+        """A whole number of so many bits; the default if it is missing or empty. Raises Misunderstood."""
+        text = self._fields.get(name, "").strip()
+        if not text:
+            return default
+        if _NUMBER.fullmatch(text):
+            number = int(text)
+            if -_BITS[bits] <= number < _BITS[bits]:
+                return number
+        raise Misunderstood(f"{name}: must be a whole number of {bits} bits; got {_shown(text)}")
+
+    def positive(self, name: str, default: int, bits: int = 64) -> int:
+        """A whole number; the default also for 0 and less. Raises Misunderstood."""
+        number = self.number(name, None, bits)
+        return number if number is not None and number > 0 else default
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """A boolean; the default if it is missing or empty. Raises Misunderstood."""
+        text = self._fields.get(name, "").strip().lower()
+        if not text:
+            return default
+        if text in _TRUE | _FALSE:
+            return text in _TRUE
+        raise Misunderstood(f"{name}: must be true or false; got {_shown(text)}")
+
+
+async def read_parameters(request: Request) -> Parameters:
+    """The parameters of a request. Raises Misunderstood for what cannot be read; raises ClientDisconnect."""
+    fields: dict[str, str] = {}
+    _parse(request.scope["query_string"], fields)
+    if request.method == "POST" and _is_form(request):
+        _parse(await _read_body(request), fields)
+    return Parameters(fields)
+
+
+def _is_form(request: Request) -> bool:
+    kind, _, more = request.headers.get("content-type", "").partition(";")
+    if kind.strip().lower() != "application/x-www-form-urlencoded":
+        return False
+    charset = more.partition("charset=")[2].strip().strip('"').lower()
+    if charset not in {"", "utf-8", "utf8"}:
+        raise Misunderstood(f"Content-Type: charset must be utf-8; got {_shown(charset)}", 415)
+    return True
+
+
+async def _read_body(request: Request) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > _MAX_DISCARDED:
+            break
+        if size <= MAX_FORM_BYTES:
+            chunks.append(chunk)
+        else:
+            # Most clients read an answer only after they have sent all.
+            chunks.clear()
+    if size > MAX_FORM_BYTES:
+        raise Misunderstood(f"body: must be at most {MAX_FORM_BYTES} bytes", 413, {"Connection": "close"})
+    return b"".join(chunks)
+
+
+def _parse(encoded: bytes, fields: dict[str, str]) -> None:
+    """Adds the fields of a form; the first of a name counts."""
+    if not encoded:
+        return
+    parts = encoded.split(b"&", _MAX_FIELDS)
+    if len(parts) > _MAX_FIELDS:
+        raise Misunderstood(f"body: must have at most {_MAX_FIELDS} parameters")
+    for part in parts:
+        if part:
+            name, _, value = part.partition(b"=")
+            text = _decode("a name", name)
+            fields.setdefault(text, _decode(text, value))
+
+
+def _decode(name: str, encoded: bytes) -> str:
+    try:
+        return unquote_to_bytes(encoded.replace(b"+", b" ")).decode()
+    except UnicodeDecodeError:
+        raise Misunderstood(f"{name}: must be UTF-8, percent-encoded") from None
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…")

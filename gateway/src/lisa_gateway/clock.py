@@ -1,0 +1,30 @@
+"""The server's clock, as a gateway estimates it between its looks."""
+
+import time
+from collections import deque
+
+from lisa_consumer import AsyncLender
+
+__all__ = ["ServerClock"]
+
+_LOOK_S = 10.0
+_LOOKS = 6
+
+
+class ServerClock:
+    """Estimates the server's time by what it said lately. It may be slow by a round trip, and is never fast."""
+
+    def __init__(self) -> None:
+        self._offsets: deque[float] = deque(maxlen=_LOOKS)
+        self._ahead_ms = 0.0
+        self._looked = float("-inf")
+
+    async def now_ms(self, lender: AsyncLender) -> int:
+        """The server's time in ms. Asks the server at most every ten seconds. Raises LisaError."""
+        if time.monotonic() - self._looked > _LOOK_S:
+            told = await lender.server_time()
+            self._looked = time.monotonic()
+            # The answer was on its way for a while: the most advanced of the latest is the closest.
+            self._offsets.append(told - self._looked * 1000)
+            self._ahead_ms = max(self._offsets)
+        return int(time.monotonic() * 1000 + self._ahead_ms)

@@ -1,0 +1,110 @@
+"""What the requests of one process share: the clients of Redis, and those who poll."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+
+from lisa_common.backoff import RECONNECT
+from lisa_common.errors import LisaError
+from lisa_common.settings import Settings
+from lisa_consumer import AsyncLender, AsyncSettler, ConsumerSettings
+from lisa_gateway.clock import ServerClock
+from lisa_gateway.polls import Polls
+from lisa_gateway.settings import GatewaySettings
+from lisa_gateway.topics import KnownTopics
+from lisa_manager import AsyncAdmin, TopicEvents
+from lisa_producer import AsyncProducer, ProducerSettings
+
+__all__ = ["Gateway", "GroupDesk"]
+
+logger = logging.getLogger(__name__)
+
+_MAX_GROUPS = 1_000
+"""Groups that one process serves at once; each has connections of its own."""
+
+
+class GroupDesk:
+    """What serves the requests of one group: its lender, and those who poll."""
+
+    def __init__(self, group: str, settings: ConsumerSettings) -> None:
+        self.group = group
+        self.lender = AsyncLender(group, settings=settings)
+        self.polls = Polls(self.lender)
+
+
+class Gateway:
+    """The clients that all requests of a process share. It belongs to the event loop that first uses it.
+
+    `stopping` is set once no new work should begin: polls then end with an empty answer.
+    """
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self.settings = settings
+        shared = settings.model_dump(include=set(Settings.model_fields))
+        self.producer_settings = ProducerSettings(**shared, patience_s=settings.patience_s)
+        self.consumer_settings = ConsumerSettings(**shared, patience_s=settings.patience_s)
+        self.producer = AsyncProducer(settings=self.producer_settings)
+        self.admin = AsyncAdmin(settings=settings, patience_s=settings.patience_s)
+        self.settler = AsyncSettler(settings=self.consumer_settings)
+        self.topics = KnownTopics(self.admin, settings)
+        self.clock = ServerClock()
+        self.stopping = asyncio.Event()
+        self._desks: OrderedDict[str, GroupDesk] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._listener: asyncio.Task[None] | None = None
+
+    def listen(self, hear: Callable[[Mapping[str, TopicEvents]], None]) -> None:
+        """Hears of what managers do, from now until the gateway closes. Nothing else waits for it."""
+        if self._listener is None and not self.stopping.is_set():
+            self._listener = asyncio.create_task(self._listen(hear))
+
+    async def _listen(self, hear: Callable[[Mapping[str, TopicEvents]], None]) -> None:
+        failures = 0
+        while True:
+            try:
+                async for events in self.admin.events():
+                    failures = 0
+                    hear(events)
+            except LisaError as error:
+                failures += 1
+                log = logger.debug if failures > 1 else logger.warning
+                log("cannot hear of what managers do, will retry: %s", error)
+                await asyncio.sleep(RECONNECT.compute(failures))
+
+    def desk(self, group: str | None = None) -> GroupDesk:
+        """What serves a group; by default that of the settings. Raises InvalidInput for a name that is none."""
+        name = group or self.settings.group
+        if name in self._desks:
+            self._desks.move_to_end(name)
+            return self._desks[name]
+        desk = self._desks[name] = GroupDesk(name, self.consumer_settings)
+        self._close_idle()
+        return desk
+
+    def _close_idle(self) -> None:
+        """Closes the desk that was used least lately, and that nobody polls, once there are too many."""
+        if len(self._desks) <= _MAX_GROUPS:
+            return
+        idle = next((name for name, desk in self._desks.items() if not desk.polls.is_busy), None)
+        if idle is not None:
+            task = asyncio.create_task(self._desks.pop(idle).polls.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def begin_stop(self) -> None:
+        """Ends all polls with an empty answer."""
+        self.stopping.set()
+        for desk in self._desks.values():
+            desk.polls.stop()
+
+    async def close(self) -> None:
+        """Ends all polls, releases what is unsent, and closes the connections."""
+        self.begin_stop()
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+        await asyncio.gather(*(desk.polls.close() for desk in self._desks.values()), *self._closing)
+        await self.settler.close()
+        await self.producer.close()
+        await self.admin.close()

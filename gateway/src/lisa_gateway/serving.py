@@ -1,0 +1,125 @@
+"""Serves a gateway with uvicorn until a signal, then stops gracefully."""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from lisa_common.errors import InvalidSettings
+from lisa_gateway.address import ListenAddress, parse_listen
+from lisa_gateway.app import app
+from lisa_gateway.gateway import Gateway
+from lisa_gateway.limits import limited_protocol
+from lisa_gateway.settings import GatewaySettings
+
+__all__ = ["loop_factory", "serve"]
+
+KEEP_ALIVE_S = 75
+"""How long an idle connection is kept: clients of camellia keep theirs for 30 s."""
+
+logger = logging.getLogger(__name__)
+
+
+class _Server(uvicorn.Server):
+    """Tells the gateway when it stops, so that its polls end; uvicorn alone would wait for them."""
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway, address: str) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+        self._address = address
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals():
+            try:
+                yield
+            finally:
+                # uvicorn would raise them again after a graceful stop, which is a success.
+                self._captured_signals.clear()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        logger.info("gateway listens on %s", self._address)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        logger.info("stopping on %s", signal.Signals(sig).name)
+        super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._gateway.begin_stop()
+        await super().shutdown(sockets)
+
+
+class _Patient:
+    """Passes over clients that hang up while they are answered: uvloop raises then, where asyncio is silent."""
+
+    def __init__(self, application: ASGIApp) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._application(scope, receive, send)
+        except RuntimeError as error:
+            if "handler is closed" not in str(error):
+                raise
+            logger.debug("a client hung up: %s", error)
+
+
+def _bind(address: ListenAddress) -> socket.socket:
+    """A socket bound to the address. Raises InvalidSettings, as the address is a setting."""
+    try:
+        if address.path is not None:
+            bound = socket.socket(socket.AF_UNIX)
+            Path(address.path).unlink(missing_ok=True)
+            bound.bind(address.path)
+            return bound
+        family, *_, place = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(place)
+    except OSError as error:
+        raise InvalidSettings(f"setting listen must be an address that is free; got {address}: {error}") from None
+    return bound
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """Makes event loops: those of uvloop where it is installed."""
+    factory = uvicorn.Config("", log_config=None).get_loop_factory()
+    return factory or asyncio.new_event_loop
+
+
+async def serve(settings: GatewaySettings) -> None:
+    """Serves until SIGTERM or SIGINT. Raises LisaError if there is no Redis server: at the start that is a mistake."""
+    address = parse_listen(settings.listen)
+    if address.path is None:
+        settings.check_address(address.host)
+    application = app(settings)
+    gateway: Gateway = application.state.gateway
+    await gateway.admin.topics()
+    bound = _bind(address)
+    shown = str(address) if address.path is not None else str(ListenAddress(*bound.getsockname()[:2]))
+    # It logs its own start and stop, in its own words.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    config = uvicorn.Config(
+        _Patient(application),
+        http=limited_protocol(settings),
+        ws="none",
+        # Who calls is decided by the address that is really there.
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(settings.drain_s)),
+        lifespan="on",
+    )
+    await _Server(config, gateway, shown).serve([bound])

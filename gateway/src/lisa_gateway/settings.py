@@ -1,0 +1,79 @@
+"""Settings of a gateway."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field, SecretStr, field_validator
+
+from lisa_common.validation import MAX_RETRIES, check_name
+from lisa_gateway.access.settings import AccessSettings
+from lisa_gateway.address import parse_listen
+from lisa_gateway.limits.settings import LimitSettings
+
+__all__ = ["GatewaySettings"]
+
+_TEN_YEARS_S = 10 * 365 * 86_400
+
+
+class GatewaySettings(AccessSettings, LimitSettings):
+    """Settings of a gateway, and those of all programs."""
+
+    table: ClassVar[str] = "gateway"
+
+    listen: Annotated[
+        str, Field(description="address to serve: host:port, [v6]:port, port 0 for any, or unix:/path")
+    ] = "127.0.0.1:8080"
+    group: Annotated[str, Field(description="the consumer group of requests that name none")] = "http"
+    ttl_s: Annotated[
+        float, Field(gt=0, le=_TEN_YEARS_S, description="time to live of messages that name none, in seconds")
+    ] = 3_600.0
+    max_retries: Annotated[
+        int, Field(ge=0, le=MAX_RETRIES, description="retries of messages that name no number of them")
+    ] = 10
+    ack_timeout_s: Annotated[
+        float,
+        Field(ge=0.001, le=_TEN_YEARS_S, description="lease on what is pulled, if the pull names none, in seconds"),
+    ] = 30.0
+    poll_s: Annotated[
+        float, Field(ge=0.001, le=3_600, description="how long a poll waits that names no time, in seconds")
+    ] = 10.0
+    max_polls: Annotated[
+        int, Field(ge=1, le=1_000_000, description="most polls that wait for one topic; one more is answered at once")
+    ] = 100_000
+    ended_s: Annotated[
+        float,
+        Field(ge=0, le=86_400, description="how long a message that was acked or deleted here can be seen, in seconds"),
+    ] = 300.0
+    resend_ended: Annotated[
+        bool,
+        Field(description="send an id anew once its message has ended, instead of taking it for a duplicate"),
+    ] = True
+    nack_at_once: Annotated[
+        bool, Field(description="deliver again at once after ack=false, instead of after the topic's backoff")
+    ] = True
+    monitor_s: Annotated[
+        float, Field(ge=1, le=3_600, description="length of the windows of getMonitorData, in seconds")
+    ] = 60.0
+    receipt_key: Annotated[
+        SecretStr,
+        Field(
+            description="secret of all gateways of a prefix; without it a consumer could forge receipts of its topics"
+        ),
+    ] = SecretStr("")
+    drain_s: Annotated[
+        float, Field(ge=0, le=3_600, description="how long requests may take after SIGTERM, in seconds")
+    ] = 30.0
+    patience_s: Annotated[
+        float,
+        Field(ge=0, le=60, description="how long a request retries while the server is away, in seconds"),
+    ] = 1.0
+
+    @field_validator("group")
+    @classmethod
+    def _group_is_a_name(cls, value: str) -> str:
+        return check_name("group", value)
+
+    @field_validator("listen")
+    @classmethod
+    def _listen_is_an_address(cls, value: str) -> str:
+        parse_listen(value)
+        return value

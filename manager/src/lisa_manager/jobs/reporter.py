@@ -1,0 +1,46 @@
+"""The reporter: publishes what the other jobs did, for gateways, which count it in windows."""
+
+from collections.abc import Sequence
+
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.model.keys import wake_channel
+from lisa_common.protocol.call import command
+from lisa_manager.admin.events import TopicEvents, write_events
+
+__all__ = ["Reporter"]
+
+_MAX_TOPICS = 10_000
+
+
+class Reporter:
+    """Gathers what happened to each topic until its next turn. What one turn cannot publish is lost."""
+
+    def __init__(self, connection: AsyncConnection, prefix: str) -> None:
+        self._connection = connection
+        self._prefix = prefix
+        self._events: dict[str, TopicEvents] = {}
+
+    def note_promoted(self, topic: str, count: int, now_ms: int, dues_ms: Sequence[int]) -> None:
+        """Notes messages that became ready now, and when they were due."""
+        if count and (of := self._of(topic)):
+            of.ready += count
+            late_ms = [max(0, now_ms - due_ms) for due_ms in dues_ms]
+            of.late_ms += sum(late_ms)
+            of.latest_ms = max(of.latest_ms, *late_ms, 0)
+
+    def note_ended(self, topic: str, *, timeouts: int = 0, ended: int = 0) -> None:
+        """Notes deliveries whose leases had ended, and messages that will not be delivered again."""
+        if (timeouts or ended) and (of := self._of(topic)):
+            of.timeouts += timeouts
+            of.ended += ended
+
+    def _of(self, topic: str) -> TopicEvents | None:
+        if topic not in self._events and len(self._events) >= _MAX_TOPICS:
+            return None
+        return self._events.setdefault(topic, TopicEvents())
+
+    async def turn(self) -> None:
+        """Publishes what was gathered, if anything was."""
+        events, self._events = self._events, {}
+        if events:
+            await self._connection.call(command("PUBLISH", wake_channel(self._prefix), write_events(events)))

@@ -1,0 +1,208 @@
+"""The calls of the interface on messages, as its documents describe them."""
+
+import re
+import time
+
+import pytest
+
+from lisa_consumer import AsyncConsumer, ConsumerSettings
+from lisa_manager import AsyncAdmin
+from lisa_producer import AsyncProducer
+from support.waiting import wait_until
+from support.wire import Wire
+
+from .conftest import Stage
+
+FIELDS = ["topic", "msgId", "msg", "produceTime", "triggerTime", "expireTime", "maxRetry", "retry", "status"]
+
+
+def _pull(wire: Wire, topic: str, **more: object) -> list[dict[str, object]]:
+    reply = wire.post("longPollingMsg", topic=topic, longPollingTimeoutMillis=5000, **more)
+    assert reply.code == 200
+    return list(reply.messages)
+
+
+def _status(wire: Wire, topic: str, id: str) -> int:
+    return int(wire.post("getMsg", topic=topic, msgId=id).message["status"])
+
+
+def test_send_answers_the_message(wire: Wire, topic: str) -> None:
+    """Nine fields, in order; the id is 32 hex digits; times are in ms and fit each other."""
+    reply = wire.post("sendMsg", topic=topic, msg="abc é", delayMillis=10000, ttlMillis=20000, maxRetry=3)
+    assert (reply.status, reply.kind, list(reply.content)) == (200, "application/json", ["code", "msg", "delayMsg"])
+    assert reply.content["msg"] == "success"
+    message = reply.message
+    assert list(message) == FIELDS
+    assert re.fullmatch("[0-9a-f]{32}", message["msgId"])
+    assert message["msg"] == "abc é"
+    assert abs(message["produceTime"] - time.time() * 1000) < 5000
+    assert message["triggerTime"] - message["produceTime"] == 10000
+    assert message["expireTime"] - message["triggerTime"] == 20000
+    assert (message["maxRetry"], message["retry"], message["status"]) == (3, 0, 1)
+
+
+def test_defaults(wire: Wire, topic: str) -> None:
+    """An hour to live, ten retries, an id of the server's; empty numbers and an empty id count as absent."""
+    reply = wire.post("sendMsg", topic=topic, msg="x", delayMillis=-5, ttlMillis="", maxRetry=-1, msgId="")
+    message = reply.message
+    assert message["triggerTime"] == message["produceTime"]
+    assert message["expireTime"] - message["triggerTime"] == 3_600_000
+    assert (message["maxRetry"], len(message["msgId"])) == (10, 32)
+
+
+def test_pull_ack_and_what_get_says(wire: Wire, other: Wire, topic: str) -> None:
+    """A message by its states: waiting, delivered, consumed; acked at another gateway than it was pulled from."""
+    id = wire.post("sendMsg", topic=topic, msg="abc", delayMillis=300).message["msgId"]
+    assert _status(wire, topic, id) == 1
+    assert wire.post("pullMsg", topic=topic).content == {"code": 200, "delayMsgList": []}
+    [message] = _pull(wire, topic)
+    assert list(message) == FIELDS
+    assert (message["msgId"], message["retry"], message["status"]) == (id, 1, 3)
+    assert _status(other, topic, id) == 3
+    assert other.post("ackMsg", topic=topic, msgId=id, ack="true").content == {"code": 200, "msg": "success"}
+    shown = wire.post("getMsg", topic=topic, msgId=id).message
+    assert shown == message | {"status": 4}
+    assert wire.post("ackMsg", topic=topic, msgId=id).content == {"code": 200, "msg": "success"}
+    assert wire.post("deleteMsg", topic=topic, msgId=id).code == 404
+
+
+def test_ack_without_its_parameter(wire: Wire, topic: str) -> None:
+    """The documents leave `ack` out: it means true."""
+    wire.post("sendMsg", topic=topic, msg="abc", delayMillis=0, msgId="a")
+    assert _pull(wire, topic)
+    assert wire.post("ackMsg", topic=topic, msgId="a").code == 200
+    assert _status(wire, topic, "a") == 4
+
+
+def test_ack_false_delivers_again_at_once(wire: Wire, other: Wire, topic: str) -> None:
+    """The next delivery follows at once, and counts; after the last retry the message is given up."""
+    wire.post("sendMsg", topic=topic, msg="abc", delayMillis=0, msgId="a", maxRetry=1)
+    assert _pull(wire, topic)[0]["retry"] == 1
+    began = time.monotonic()
+    other.post("ackMsg", topic=topic, msgId="a", ack="false")
+    assert _pull(wire, topic)[0]["retry"] == 2
+    assert time.monotonic() - began < 1
+    wire.post("ackMsg", topic=topic, msgId="a", ack="0")
+    shown = wire.post("getMsg", topic=topic, msgId="a").message
+    assert (shown["status"], shown["retry"], shown["reason"]) == (6, 2, "nack")
+
+
+def test_ack_timeout(wire: Wire, topic: str) -> None:
+    """Without an ack the message comes again after the ack timeout, not before, until its retries are spent."""
+    wire.post("sendMsg", topic=topic, msg="abc", delayMillis=0, msgId="a", maxRetry=1)
+    assert _pull(wire, topic, ackTimeoutMillis=700)[0]["retry"] == 1
+    began = time.monotonic()
+    assert _pull(wire, topic, ackTimeoutMillis=300)[0]["retry"] == 2
+    assert 0.6 < time.monotonic() - began < 2
+    wait_until(lambda: _status(wire, topic, "a") == 6, 5, what="the message to be given up")
+    assert wire.post("pullMsg", topic=topic).messages == []
+
+
+def test_no_retries_is_one_delivery(wire: Wire, topic: str) -> None:
+    """MaxRetry 0 is allowed: one delivery, then status 6, also when its ack never comes."""
+    wire.post("sendMsg", topic=topic, msg="abc", delayMillis=0, msgId="a", maxRetry=0)
+    assert _pull(wire, topic, ackTimeoutMillis=200)
+    wait_until(lambda: _status(wire, topic, "a") == 6, 5, what="the message to be given up")
+
+
+async def test_lease_is_the_pulls_own(wire: Wire, topic: str, admin: AsyncAdmin) -> None:
+    """A lease longer than the topic's visibility timeout holds."""
+    wire.post("sendMsg", topic=topic, msg="abc", delayMillis=0, msgId="a")
+    await admin.set_policy(topic, visibility_ms=200)
+    assert _pull(wire, topic, ackTimeoutMillis=60_000)
+    assert wire.post("longPollingMsg", topic=topic, longPollingTimeoutMillis=1200).messages == []
+    assert _status(wire, topic, "a") == 3
+
+
+def test_ttl_counts_from_the_due_time(wire: Wire, topic: str) -> None:
+    """A ttl shorter than the delay does not end a message before it is due; unread, it ends as 5."""
+    sent = wire.post("sendMsg", topic=topic, msg="abc", delayMillis=900, ttlMillis=400, msgId="a").message
+    [message] = _pull(wire, topic)
+    assert time.time() * 1000 >= message["triggerTime"] == sent["triggerTime"]
+    wire.post("sendMsg", topic=topic, msg="abc", delayMillis=10, ttlMillis=200, msgId="b")
+    wait_until(lambda: _status(wire, topic, "b") == 5, 5, what="the message to expire")
+    assert wire.post("pullMsg", topic=topic).messages == []
+    assert wire.post("sendMsg", topic=topic, msg="again", delayMillis=0, msgId="b").message["msg"] == "again"
+
+
+def test_burst_by_batches(wire: Wire, other: Wire, topic: str) -> None:
+    """Twenty messages by batches of five: all once, then none."""
+    ids = {wire.post("sendMsg", topic=topic, msg=f"{n}", delayMillis=0).message["msgId"] for n in range(20)}
+    batches = [w.post("pullMsg", topic=topic, batch=5).messages for w in (wire, other, wire, other, wire)]
+    assert [len(batch) for batch in batches] == [5, 5, 5, 5, 0]
+    assert {message["msgId"] for batch in batches for message in batch} == ids
+
+
+def test_first_send_of_an_id_stands(wire: Wire, other: Wire, topic: str) -> None:
+    """A second send of a live id answers the first message as it stands."""
+    first = wire.post("sendMsg", topic=topic, msg="first", delayMillis=5000, msgId="a").message
+    assert other.post("sendMsg", topic=topic, msg="second", delayMillis=0, msgId="a").message == first
+
+
+@pytest.mark.parametrize("end", ["ack", "delete", "delete delivered", "give up"])
+def test_ended_id_is_sent_anew(wire: Wire, topic: str, end: str) -> None:
+    """Once its message has ended, an id may be used again."""
+    wire.post("sendMsg", topic=topic, msg="first", delayMillis=0, msgId="a", maxRetry=0)
+    if end != "delete":
+        assert _pull(wire, topic)
+    if end == "ack":
+        wire.post("ackMsg", topic=topic, msgId="a")
+    elif end == "give up":
+        wire.post("ackMsg", topic=topic, msgId="a", ack="off")
+    else:
+        assert wire.post("deleteMsg", topic=topic, msgId="a").content == {"code": 200, "msg": "success"}
+    expected = {"ack": 4, "give up": 6}.get(end, 7)
+    assert _status(wire, topic, "a") == expected
+    again = wire.post("sendMsg", topic=topic, msg="second", delayMillis=0, msgId="a")
+    assert (again.code, again.message["msg"], again.message["retry"]) == (200, "second", 0)
+    [message] = _pull(wire, topic)
+    assert (message["msg"], message["retry"]) == ("second", 1)
+
+
+def test_delete_and_release(wire: Wire, topic: str) -> None:
+    """A deleted message is not delivered, and can be seen unless it was released; a second delete finds none."""
+    for id in ("a", "b"):
+        wire.post("sendMsg", topic=topic, msg="abc", delayMillis=400, msgId=id)
+    assert wire.post("deleteMsg", topic=topic, msgId="a").code == 200
+    assert wire.post("deleteMsg", topic=topic, msgId="b", release="TRUE").code == 200
+    shown = wire.post("getMsg", topic=topic, msgId="a").message
+    assert (shown["status"], shown["msg"]) == (7, "abc")
+    assert wire.post("getMsg", topic=topic, msgId="b").code == 404
+    assert wire.post("deleteMsg", topic=topic, msgId="a").code == 404
+    assert wire.post("deleteMsg", topic=topic, msgId="a", release="true").code == 404
+    assert wire.post("getMsg", topic=topic, msgId="a").code == 404
+    assert wire.post("longPollingMsg", topic=topic, longPollingTimeoutMillis=1000).messages == []
+
+
+def test_unknown_message(wire: Wire, topic: str) -> None:
+    """What there is not: 404 for get and delete, success for an ack, nothing for a pull."""
+    assert wire.post("getMsg", topic=topic, msgId="none").code == 404
+    assert wire.post("deleteMsg", topic=topic, msgId="none").code == 404
+    assert wire.post("ackMsg", topic=topic, msgId="none", ack="true").code == 200
+    assert wire.post("pullMsg", topic=topic).content == {"code": 200, "delayMsgList": []}
+
+
+async def test_beside_python(wire: Wire, topic: str, producer: AsyncProducer, stage: Stage) -> None:
+    """What Python sends is pulled here, any bytes included; what is sent here is read by Python."""
+    await producer.send(topic, b"\xff\x00", id="raw")
+    await producer.send(topic, {"n": 1}, id="json", max_retries=2, ttl=7)
+    messages = {}
+    while len(messages) < 2:
+        messages |= {message["msgId"]: message for message in _pull(wire, topic, batch=2)}
+    assert (messages["raw"]["msg"], messages["raw"]["msgEncoding"]) == ("/wA=", "base64")
+    assert (messages["json"]["msg"], messages["json"]["maxRetry"]) == ('{"n":1}', 2)
+    assert messages["json"]["expireTime"] - messages["json"]["triggerTime"] == 7000
+    wire.post("sendMsg", topic=topic, msg="hello", delayMillis=0, msgId="c")
+    settings = ConsumerSettings(redis_url=stage.url, prefix=stage.prefix)
+    async with AsyncConsumer(topic, "http", settings=settings) as consumer:
+        [delivery] = await consumer.read(wait=5)
+        assert (delivery.id, delivery.text()) == ("c", "hello")
+        assert _status(wire, topic, "c") == 3
+        await consumer.ack(delivery)
+    # Only the dedup window of the topic knows it, which Python has declared.
+    assert wire.post("getMsg", topic=topic, msgId="c").message == {
+        "topic": topic,
+        "msgId": "c",
+        "retry": 0,
+        "status": 4,
+    }

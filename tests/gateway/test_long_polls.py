@@ -1,0 +1,172 @@
+"""Long polls: who is served, when, and what hanging up, failures and a stop do to them."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from support import Server
+from support.processes import Programs
+from support.waiting import wait_until_async
+from support.wire import AsyncWire, Reply, Wire
+
+from .conftest import Stage
+
+
+async def _poll(client: AsyncWire, topic: str, timeout_ms: int = 8000, **more: object) -> tuple[Reply, float]:
+    """Polls; the reply, and when it came by the clock of the machine, in ms."""
+    reply = await client.post("longPollingMsg", topic=topic, longPollingTimeoutMillis=timeout_ms, **more)
+    return reply, time.time() * 1000
+
+
+@pytest.fixture
+async def clients(stage: Stage) -> AsyncIterator[list[AsyncWire]]:
+    """Forty clients, twenty of each gateway."""
+    opened = [AsyncWire(wire.address) for wire in (stage.first, stage.second) for _ in range(20)]
+    yield opened
+    for client in opened:
+        await client.hang_up()
+
+
+async def test_each_message_goes_to_one_poller(clients: list[AsyncWire], wire: Wire, topic: str) -> None:
+    """Forty polls by two gateways: each message is delivered once, never before its time, soon after it."""
+    polls = [asyncio.create_task(_poll(client, topic)) for client in clients]
+    await asyncio.sleep(0.3)
+    sent = await asyncio.to_thread(
+        lambda: {
+            (message := wire.post("sendMsg", topic=topic, msg=f"{n}", delayMillis=700 + 20 * n).message)[
+                "msgId"
+            ]: message
+            for n in range(40)
+        }
+    )
+    delivered: Counter[str] = Counter()
+    for reply, at in await asyncio.gather(*polls):
+        [message] = reply.messages
+        delivered[message["msgId"]] += 1
+        assert at >= message["triggerTime"]
+    assert delivered == Counter(sent.keys())
+
+
+async def test_first_come_first_served(clients: list[AsyncWire], wire: Wire, topic: str) -> None:
+    """Pollers of a gateway are served in the order of their coming."""
+    first, second = clients[0], clients[1]
+    polls = []
+    for client in (first, second):
+        polls.append(asyncio.create_task(_poll(client, topic, batch=5)))
+        await asyncio.sleep(0.3)
+    await asyncio.to_thread(wire.post, "sendMsg", topic=topic, msg="a", delayMillis=0)
+    reply, _ = await polls[0]
+    assert [message["msg"] for message in reply.messages] == ["a"]
+    await asyncio.to_thread(wire.post, "sendMsg", topic=topic, msg="b", delayMillis=0)
+    reply, _ = await polls[1]
+    assert [message["msg"] for message in reply.messages] == ["b"]
+
+
+async def test_timeout_is_an_empty_list(clients: list[AsyncWire], topic: str) -> None:
+    """At its timeout, and not before, a poll is answered with code 200 and nothing."""
+    began = time.monotonic()
+    reply, _ = await _poll(clients[0], topic, 1500)
+    assert (reply.status, reply.content) == (200, {"code": 200, "delayMsgList": []})
+    assert 1.5 <= time.monotonic() - began < 2.5
+
+
+async def test_batch_is_filled(clients: list[AsyncWire], wire: Wire, topic: str) -> None:
+    """One who asks for many gets what is there, though another poll asks for one."""
+    other = asyncio.create_task(_poll(clients[1], f"{topic}-other", 4000))
+    poll = asyncio.create_task(_poll(clients[0], topic, batch=100))
+    await asyncio.sleep(0.3)
+    ids = {f"m{n}" for n in range(30)}
+    for id in ids:
+        await asyncio.to_thread(wire.post, "sendMsg", topic=topic, msg="x", delayMillis=1500, msgId=id)
+    received: set[str] = set()
+    while received != ids:
+        reply, _ = await poll
+        received |= {message["msgId"] for message in reply.messages}
+        poll = asyncio.create_task(_poll(clients[0], topic, batch=100))
+    poll.cancel()
+    assert (await other)[0].messages == []
+
+
+async def test_hanging_up_costs_nothing(clients: list[AsyncWire], wire: Wire, topic: str) -> None:
+    """Messages for pollers that hung up go to others at once, as first deliveries."""
+    for client in clients[:30]:
+        await client.begin("longPollingMsg", topic=topic, longPollingTimeoutMillis=8000, batch=3)
+    await asyncio.sleep(0.3)
+    for client in clients[:30]:
+        await client.hang_up()
+    ids = {f"m{n}" for n in range(10)}
+    for id in ids:
+        await asyncio.to_thread(wire.post, "sendMsg", topic=topic, msg="x", delayMillis=0, msgId=id, maxRetry=0)
+    received: dict[str, int] = {}
+    while received.keys() != ids:
+        for message in (await _poll(clients[39], topic, 3000, batch=10))[0].messages:
+            received[message["msgId"]] = message["retry"]
+    assert set(received.values()) == {1}
+
+
+async def test_new_topics_wake_the_read(clients: list[AsyncWire], wire: Wire, topic: str) -> None:
+    """Polls of new topics are served at once, whatever else is polled."""
+    idle = [asyncio.create_task(_poll(client, f"{topic}-{n}", 6000)) for n, client in enumerate(clients[:15])]
+    await asyncio.sleep(0.2)
+    for n in range(5):
+        poll = asyncio.create_task(_poll(clients[15], f"{topic}-new-{n}", 5000))
+        await asyncio.sleep(0.15)
+        await asyncio.to_thread(wire.post, "sendMsg", topic=f"{topic}-new-{n}", msg="x", delayMillis=0)
+        sent = time.time() * 1000
+        reply, at = await poll
+        assert len(reply.messages) == 1
+        assert at - sent < 900
+    for poll in idle:
+        poll.cancel()
+
+
+async def test_stop_ends_polls(stage: Stage, topic: str) -> None:
+    """SIGTERM: polls end with an empty answer, the process with 0; a message that comes then is for others."""
+    gateway = stage.programs.gateway()
+    client = AsyncWire(gateway.listens_at)
+    poll = asyncio.create_task(_poll(client, topic, 30000))
+    await asyncio.sleep(0.5)
+    began = time.monotonic()
+    code = await asyncio.to_thread(gateway.stop)
+    reply, _ = await poll
+    await client.hang_up()
+    assert (code, reply.content) == (0, {"code": 200, "delayMsgList": []})
+    assert time.monotonic() - began < 8
+
+
+async def test_redis_away(own_server: Callable[..., Server], tmp_path: Path) -> None:
+    """Without Redis polls fail after about a second, sends and acks too; afterwards all goes on by itself."""
+    server = own_server(appendonly="yes")
+    programs = Programs(server.url, "away", tmp_path)
+    try:
+        programs.manager()
+        address = programs.gateway().listens_at
+        wire, poller = AsyncWire(address), AsyncWire(address)
+        assert (await wire.post("sendMsg", topic="a", msg="x", delayMillis=0)).code == 200
+        poll = asyncio.create_task(_poll(poller, "b", 20000))
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(server.kill)
+        reply, _ = await poll
+        assert (reply.status, reply.code) == (200, 500)
+        for _ in range(3):
+            began = time.monotonic()
+            reply, _ = await _poll(wire, "b", 20000)
+            assert reply.code == 500
+            assert 0.9 < time.monotonic() - began < 5
+        assert (await wire.post("sendMsg", topic="a", msg="x", delayMillis=0)).code == 500
+        await asyncio.to_thread(server.start)
+
+        async def is_back() -> bool:
+            return (await wire.post("sendMsg", topic="b", msg="x", delayMillis=0)).code == 200
+
+        await wait_until_async(is_back)
+        reply, _ = await _poll(wire, "b", 10000)
+        assert len(reply.messages) == 1
+        await wire.hang_up()
+        await poller.hang_up()
+    finally:
+        programs.close()
