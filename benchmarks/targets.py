@@ -11,6 +11,7 @@ from benchmarks.workloads.nodes import SHARDS
 __all__ = ["TARGETS", "Target", "Verdict", "judge"]
 
 _LEAST, *_, _MOST = LEVELS
+_PLAIN_DRAIN, _PLAIN_SEND = "observing: drain, without", "observing: send, without"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +206,19 @@ TARGETS = (
         1.15,
         "x",
         _ratio("nodes: Cluster, 3 nodes: commands", f"nodes: one server, {SHARDS} shards: commands"),
+    ),
+    Target("drain, with metrics over without", "<=", 1.03, "x", _ratio("observing: drain, metrics", _PLAIN_DRAIN)),
+    Target(
+        "drain, with metrics that are off",
+        "<=",
+        0.01,
+        "x",
+        _ratio("observing: drain, hooks that are off", _PLAIN_DRAIN),
+    ),
+    Target("drain, with traces of 1 % over without", "<=", 1.1, "x", _ratio("observing: drain, traces", _PLAIN_DRAIN)),
+    Target("send_many, with metrics over without", "<=", 1.03, "x", _ratio("observing: send, metrics", _PLAIN_SEND)),
+    Target(
+        "send_many, with traces of 1 % over without", "<=", 1.1, "x", _ratio("observing: send, traces", _PLAIN_SEND)
     ),
     Target(
         "two workers over one, handler waits 1 ms",

@@ -1,4 +1,5 @@
--- Drops all keys of a shard, if it holds no messages or if `force` is set.
+-- Drops all keys of a shard, if it holds no messages or if `force` is set. With `last`, only if nothing has become ready
+-- since the caller looked.
 --
 -- KEYS[1] messages   hash    message id -> record
 -- KEYS[2] waiting    zset    message id -> due ms
@@ -11,7 +12,18 @@
 -- KEYS[9] garbage    zset    copy -> died at, ms
 -- KEYS[10] closed    string  exists if new messages go to other shards
 -- ARGV[1] force      flag    "1" to drop messages, too
+-- ARGV[2] last       text    the last entry that the stream ever had, "0-0" for none; empty for any
 -- returns  { 1 if it was dropped, number of messages that it held }
+local function last_entry()
+  local info = redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'STREAM', ready) or {}
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then
+      return info[i + 1]
+    end
+  end
+  return '0-0'
+end
+
 local count = redis.pcall('HLEN', messages)
 if type(count) == 'table' then
   -- The key is no hash. Only `force` removes other types.
@@ -20,7 +32,7 @@ if type(count) == 'table' then
   end
   count = 0
 end
-if count > 0 and not force then
+if count > 0 and not force or last ~= '' and last_entry() ~= last then
   return { 0, count }
 end
 redis.call('UNLINK', unpack(KEYS))

@@ -1,4 +1,5 @@
--- Deletes dead letters for good. An id that no group has acked may be sent again at once.
+-- Deletes dead letters for good, where they died at the given time: one may have been replayed and died again. An id
+-- that no group has acked may be sent again at once, or after a window where the dead letter is in another topic now.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record
@@ -7,10 +8,24 @@
 -- KEYS[5] finished   zset    message id -> forget at, ms
 -- KEYS[6] failures   hash    copy -> failure
 -- KEYS[7] garbage    zset    copy -> died at, ms
--- ARGV[1...] copy per dead letter
+-- ARGV[1] now_ms     text    ms, empty for the server's clock
+-- ARGV[2] window     number  how long the ids stay known, in ms; 0 for not at all
+-- ARGV[3...] copy, died_ms per dead letter; died_ms is empty for any time
 -- returns  { number of dead letters done, from the first on, number that were there }
---@include dead, groups
-local done, purged = end_dead({ unpack(ARGV, 1) }, list_groups(), function(copy)
-  return redis.call('ZREM', garbage, copy) == 1
-end)
+--@include clock, dead, groups
+local copies, died_at = {}, {}
+for i = 3, #ARGV, 2 do
+  copies[#copies + 1] = ARGV[i]
+  died_at[ARGV[i]] = tonumber(ARGV[i + 1])
+end
+
+-- Other programs may write any score.
+local function has_died_at(copy, ms)
+  local score = redis.call('ZSCORE', garbage, copy)
+  return score and math.ceil(math.max(-2 ^ 53, math.min(2 ^ 53, tonumber(score)))) == ms
+end
+
+local done, purged = end_dead(copies, list_groups(), function(copy)
+  return (not died_at[copy] or has_died_at(copy, died_at[copy])) and redis.call('ZREM', garbage, copy) == 1
+end, window > 0 and clock(now_ms) + window or nil)
 return { done, purged }

@@ -100,7 +100,11 @@ local function forget_finished()
   return count
 end
 
+-- Garbage that goes to a dead letter topic is not aged out: managers move it, and apply the limits to what must stay.
 local function age_out_garbage()
+  if policy.dead_letter_topic then
+    return 0
+  end
   local old = redis.call('ZCOUNT', garbage, '-inf', now - policy.garbage_retention_ms)
   local excess = redis.call('ZCARD', garbage) - policy.garbage_max_messages
   local count = math.min(limit, math.max(old, excess))
@@ -119,6 +123,6 @@ end
 local expired, forgotten, aged_out = expire_due(), forget_finished(), age_out_garbage()
 local next_at = math.min(
   earliest(expiring) or math.huge, earliest(finished) or math.huge,
-  (earliest(garbage) or math.huge) + policy.garbage_retention_ms
+  not policy.dead_letter_topic and (earliest(garbage) or math.huge) + policy.garbage_retention_ms or math.huge
 )
 return { expired, forgotten, aged_out, is_full and 1 or 0, next_at < math.huge and math.max(0, next_at - now) or -1 }

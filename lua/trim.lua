@@ -1,15 +1,17 @@
 -- Removes entries that every group has acked from the stream, and no others. Then removes consumers that have been idle
--- for long and have nothing pending. A call bounds its work; the caller repeats it while there is more.
+-- for long and have nothing pending; workers, which show every few seconds that they are alive, much sooner. A call bounds its work; the caller repeats it while there is more.
 --
 -- KEYS[1] ready      stream
 -- ARGV[1] spent_ms   number  remove consumers that are idle for longer
+-- ARGV[2] silent_ms  number  remove workers that are idle for longer
 -- returns  { entries removed, consumers removed, entries left, flat { group, deliveries pending }, 1 if there is more }
---@include clock, entry, groups
+--@include clock, entry, groups, lease
 local function remove_spent(group)
   local count = 0
   for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', ready, group)) do
     local consumer = fields_of(info)
-    if consumer['pending'] == 0 and consumer['idle'] > spent_ms then
+    local most = marks_beginnings(consumer['name']) and silent_ms or spent_ms
+    if consumer['pending'] == 0 and consumer['idle'] > most then
       redis.call('XGROUP', 'DELCONSUMER', ready, group, consumer['name'])
       count = count + 1
     end

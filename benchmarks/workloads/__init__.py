@@ -13,6 +13,7 @@ from benchmarks.workloads import (
     idle,
     lag,
     nodes,
+    observing,
     peers,
     roundtrip,
     scaling,
@@ -36,5 +37,6 @@ WORKLOADS: dict[str, Callable[[Bench], None]] = {
     "growth": growth.growth,
     "http": http.http,
     "lag": lag.lag,
+    "observing": observing.observing,
     "peers": peers.peers,
 }

@@ -2,10 +2,11 @@
 -- Needs the keys: messages, owed, expiring, finished, failures.
 --@include budget, failure, forget
 
--- Ends as many copies as the budget allows. `remove` takes a copy out of garbage, and returns whether it was there.
+-- Ends as many copies as the budget allows. `remove` takes a copy out of garbage, and returns whether it was there. With
+-- `until_ms`, their ids stay known at least until then.
 -- `groups` are the existing groups. A cancel would have found their copies, so records are read only for copies of
 -- other groups. Returns how many copies were handled, and how many were there.
-local function end_dead(copies, groups, remove)
+local function end_dead(copies, groups, remove, until_ms)
   local COMMANDS = 6
   local exists, ids_of, done, removed = {}, {}, 0, 0
   for _, group in ipairs(groups) do
@@ -28,7 +29,7 @@ local function end_dead(copies, groups, remove)
     end
   end
   for group, ids in pairs(ids_of) do
-    end_copies(group, ids)
+    end_copies(group, ids, until_ms)
   end
   return done, removed
 end

@@ -60,12 +60,12 @@ class RecordingCore(Core):
             told.extend(outcomes)
             return outcomes
 
-    def nack_each(self, nacks: Sequence[tuple[Delivery, Nack]]) -> Flow[list[NackOutcome]]:
+    def nack_each(self, nacks: Sequence[tuple[Delivery, Nack]]) -> Flow[list[tuple[NackOutcome, int | None]]]:
         """Nacks, and notes it."""
         with self._settling("nack", [delivery for delivery, _ in nacks]) as told:
-            outcomes = yield from super().nack_each(nacks)
-            told.extend(outcomes)
-            return outcomes
+            results = yield from super().nack_each(nacks)
+            told.extend(outcome for outcome, _ in results)
+            return results
 
     def release(self, deliveries: Sequence[Delivery]) -> Flow[int]:
         """Releases, and notes it: the reply has a number, but not which."""

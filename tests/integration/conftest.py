@@ -12,10 +12,12 @@ from lisa_common.client.connection import Connection
 from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_consumer import AsyncConsumer, Consumer, ConsumerSettings
+from lisa_manager import AsyncAdmin, ManagerSettings
 from lisa_producer import AsyncProducer, Producer, ProducerSettings
 from support.commands import Commands
 from support.housekeeping import Housekeeper
 from support.queue import Queue
+from support.site import Site
 from support.twins import InThread
 
 
@@ -112,3 +114,31 @@ def orders(redis_url: str, prefix: str, client: redis.Redis, declare: Callable[.
     now_ms = int(seconds) * 1000 + int(microseconds) // 1000
     with Connection(redis_url, name="test") as connection:
         yield Queue(connection, ShardKeys(prefix, "orders"), now_ms=now_ms)
+
+
+@pytest.fixture
+async def admin(redis_url: str, prefix: str) -> AsyncIterator[AsyncAdmin]:
+    """An operator."""
+    async with AsyncAdmin(settings=ManagerSettings(redis_url=redis_url, prefix=prefix)) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def reading(redis_url: str, prefix: str) -> AsyncIterator[Callable[..., AsyncConsumer]]:
+    """Makes consumers: `reading("orders")`."""
+    opened: list[AsyncConsumer] = []
+
+    def make(*topics: str, group: str = "g") -> AsyncConsumer:
+        settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+        opened.append(AsyncConsumer(topics, group, settings=settings))
+        return opened[-1]
+
+    yield make
+    for consumer in opened:
+        await consumer.close()
+
+
+@pytest.fixture
+def site(redis_url: str, prefix: str, client: redis.Redis, admin: AsyncAdmin) -> Site:
+    """The server of the run."""
+    return Site(redis_url, prefix, client, admin)

@@ -11,7 +11,7 @@ from support.documents import run_page
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/how-to.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to.md", "docs/observability.md"])
 def test_examples_run_as_printed(
     page: str, own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

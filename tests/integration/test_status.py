@@ -1,11 +1,20 @@
 """`lisa-manager status`: sizes from the structures, exact."""
 
 from collections.abc import Callable
+from datetime import timedelta
+from json import loads
 from typing import Any
 
 import pytest
 import redis
+from rich.console import Console
 
+from lisa_common.model.keys import ShardKeys
+from lisa_common.protocol.call import command
+from lisa_manager import Admin, GroupStatus, ManagerSettings, TopicStatus
+from lisa_manager.commands.watch import Reader, Reading, render
+from lisa_producer import Producer, ProducerSettings
+from support import Server
 from support.commands import Commands
 from support.queue import Queue
 
@@ -142,16 +151,115 @@ def test_nothing_is_no_error(commands: Commands) -> None:
 def test_watch_shows_it_again_until_interrupted(
     orders: Queue, commands: Commands, monkeypatch: pytest.MonkeyPatch, *, json: bool
 ) -> None:
-    """Ctrl-C ends it, and is told by the exit code."""
+    """Ctrl-C ends it, with its exit code; from the second time on there are rates."""
+    orders.join("billing")
     pauses = iter([None, KeyboardInterrupt])
 
     def pause(seconds: float) -> None:
         assert seconds == 2.5
-        orders.send(f"m{seconds}-{pauses}", due="+1000")
+        for number in range(3):
+            orders.send(f"m{number}")
+        orders.ack(*orders.read("billing", limit=1))
         if interrupt := next(pauses):
             raise interrupt
 
-    monkeypatch.setattr("lisa_manager.commands.status.time.sleep", pause)
+    monkeypatch.setattr("lisa_manager.commands.watch.time.sleep", pause)
     ran = commands.manager("status", "--watch", "2.5", *(["--json"] if json else []))
     assert ran.code == 130
-    assert len([line for line in ran.out.splitlines() if "orders" in line and (json or "s" in line)]) >= 2
+    if json:
+        first, second = map(loads, ran.out.splitlines())
+        assert (first[0]["in_per_s"], first[0]["out_per_s"]) == (None, None)
+        assert second[0]["in_per_s"] > 0
+        assert second[0]["out_per_s"] is None, "the group has read nothing before"
+        assert second[0]["at"] > first[0]["at"]
+    else:
+        shown = [row for row in ran.rows if row[:1] == ["orders"] and "0ms" not in row]
+        clocks = [row for row in ran.rows if len(row) == 2 and row[1].endswith("Z")]
+        assert len(clocks) == 2, ran.out
+        assert shown[0][-2:] == ["-", "-"]
+
+
+def test_watch_says_since_when_the_server_is_silent(own_server: Callable[..., Server], prefix: str) -> None:
+    """The screen goes on: its clock, what was known last, and what is wrong; then all is well again."""
+    server = own_server()
+    settings = ManagerSettings(redis_url=server.url, prefix=prefix, timeout_s=1)
+    with Producer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer:
+        producer.send("orders", b"", delay=60)
+    with Admin(settings=settings) as admin:
+        reader = Reader(admin, None)
+        assert "waiting for the server's first answer" in _screen(reader)
+        reader.read()
+        since = f"{reader.silent_since:%H:%M:%S}Z"
+        assert "no answer" not in _screen(reader)
+        server.kill()
+        reader.read()
+        shown = _screen(reader, later_s=75)
+        assert f"no answer from the server since {since} (1m 15s)" in shown
+        assert f"as of {since}:" in shown
+        assert "orders" in shown
+        server.start()
+        reader.read()
+        assert "no answer" not in _screen(reader)
+
+
+def test_watch_without_a_terminal_names_a_silent_server(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    """On stderr, and what it prints is as before once the server is back."""
+    monkeypatch.setattr("lisa_manager.commands.watch.time.sleep", _interrupt)
+    ran = Commands("redis://127.0.0.1:1", prefix).manager("status", "--watch", "1")
+    assert (ran.code, ran.out) == (130, "")
+    assert "no answer from the server since" in ran.err
+    assert commands.manager("status", "nope", "--watch", "1").code == 2, "an unknown topic stays unknown"
+
+
+def _interrupt(_: float) -> None:
+    raise KeyboardInterrupt
+
+
+def _screen(reader: Reader, *, height: int = 24, width: int = 100, later_s: float = 0.0) -> str:
+    console = Console(width=width, height=height, force_terminal=False)
+    now = reader.silent_since + timedelta(seconds=later_s)
+    with console.capture() as capture:
+        console.print(render(reader, now, 2.0, width=width, height=height))
+    return capture.get()
+
+
+@pytest.mark.parametrize("height", [8, 12, 20, 24, 50, 200])
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_watch_fits_the_screen(redis_url: str, prefix: str, height: int, width: int) -> None:
+    """However many topics there are, and however long their names: what is left out is counted."""
+    statuses = [
+        TopicStatus(topic=f"topic-{number:03}" + "x" * 100, waiting=1, groups=(GroupStatus("billing", 0, 0, 1),))
+        for number in range(102)
+    ]
+    with Admin(settings=ManagerSettings(redis_url=redis_url, prefix=prefix)) as admin:
+        reader = Reader(admin, None)
+        reader.reading = Reading(reader.silent_since, 0.0, statuses, [])
+        lines = _screen(reader, height=height, width=width).splitlines()
+    assert len(lines) < height
+    assert max(map(len, lines)) <= width
+    rows = [line for line in lines if line.strip().startswith("top") and not line.startswith(" topic ")]
+    left_out = [int(line.split()[1]) for line in lines if line.startswith("and ")]
+    tables = 1 if height < 14 else 2 if height < 20 else 3
+    assert len(rows) + sum(left_out) == 102 * tables
+    assert len(left_out) == tables
+    assert width < 80 or any(" 1 " in row for row in rows)
+
+
+def test_unhealthy_topics_come_first(orders: Queue, commands: Commands, declare: Callable[..., Any]) -> None:
+    """What cannot be read, what is late, what nobody reads, what has garbage; then the others by name."""
+    declare("a-well")
+    declare("z-garbage")
+    declare("z-damaged")
+    orders.now_ms -= HOUR
+    orders.send("late", due="+1000")
+    garbage = Queue(orders.connection, ShardKeys(orders.keys.prefix, "z-garbage"))
+    garbage.join("g")
+    garbage.send("m")
+    garbage.nack(*garbage.read("g"), rejected=True)
+    orders.connection.call(command("SET", ShardKeys(orders.keys.prefix, "z-damaged").of("waiting"), "x"))
+    rows = commands.manager("status").rows
+    assert [row[0] for row in rows[1:5]] == ["z-damaged", "orders", "z-garbage", "a-well"]
+    names = [topic["topic"] for topic in commands.manager("status", "--json").document]
+    assert names == ["a-well", "orders", "z-damaged", "z-garbage"]

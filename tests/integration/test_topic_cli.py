@@ -40,6 +40,8 @@ def test_every_field_can_be_set(commands: Commands) -> None:
         *("--visibility", "1m", "--max-retries", "0", "--backoff", "fixed", "--backoff-base", "250ms"),
         *("--backoff-cap", "1h30m", "--backoff-jitter", "0.5", "--ttl", "2h", "--on-expire", "drop"),
         *("--dedup-window", "0", "--garbage-retention", "30d", "--garbage-max-messages", "7"),
+        *("--dead-letter-topic", "dead", "--dead-letter-delay", "5s"),
+        *("--expire-idle", "30m", "--expire-idle-mode", "always"),
         *("--max-body-bytes", "10", "--priority", "9", "--shards", "2", "--max-groups", "5"),
     ]
     fields = sorted(Policy.model_fields.keys() - {"former", "drained"})

@@ -311,3 +311,31 @@ async def test_a_worker_may_start_before_its_server(own_server: OwnServer, prefi
         async with AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer:
             await producer.send("orders", b"x")
         await wait_until_async(lambda: begun)
+
+
+def _consumers(client: redis.Redis, prefix: str) -> list[str]:
+    ready = ShardKeys(prefix, "orders").of("ready")
+    groups = client.xinfo_groups(ready) if client.exists(ready) else []
+    return [info["name"].decode() for group in groups for info in client.xinfo_consumers(ready, group["name"])]
+
+
+async def test_the_consumers_of_a_group_are_the_live_ones(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker is one before its first message, stays one while it has nothing to do, and is none when it has ended."""
+    monkeypatch.setattr("lisa_consumer.presence._BEAT_S", 0.05)
+    # Where reads do not, as those of Redis 7.0.
+    worker = new_worker(redis_url, prefix, block_s=30)
+    _hang(worker)
+    ready = ShardKeys(prefix, "orders").of("ready")
+    async with working(worker):
+        await wait_until_async(lambda: _consumers(client, prefix) == [f"{worker.name}~"])
+        await idle_async(0.5)
+        [info] = client.xinfo_consumers(ready, "billing")
+        assert info["idle"] < 400
+        # It may be removed all the same, when it was frozen.
+        client.xgroup_delconsumer(ready, "billing", info["name"])
+        await wait_until_async(lambda: _consumers(client, prefix) == [f"{worker.name}~"])
+        worker.stop()
+        await sender.send("orders", b"ends the last read")
+    assert _consumers(client, prefix) == []

@@ -9,7 +9,7 @@ from support.queue import Queue
 
 def drop(queue: Queue, *, force: bool) -> list[int]:
     """Drops the topic. Result: whether it was, and the messages it held."""
-    done: list[int] = queue.connection.call(script("drop", queue.keys, force=int(force)))
+    done: list[int] = queue.connection.call(script("drop", queue.keys, force=int(force), last=""))
     return done
 
 
@@ -41,3 +41,17 @@ def test_an_empty_topic_needs_no_force(queue: Queue, client: redis.Redis, prefix
     queue.ack(*queue.read("g"))
     assert drop(queue, force=False) == [1, 0]
     assert keys_left(client, prefix) == []
+
+
+def test_what_came_since_a_look_keeps_a_topic(queue: Queue) -> None:
+    """Even if it is acked by now, and with force."""
+    queue.join("g")
+    last = max(queue.contents().stream, default="0-0")
+    queue.send("a")
+    queue.ack(*queue.read("g"))
+    before = queue.contents()
+    for force in (0, 1):
+        assert queue.connection.call(script("drop", queue.keys, force=force, last=last))[0] == 0
+    assert queue.contents() == before
+    now = max(before.stream)
+    assert queue.connection.call(script("drop", queue.keys, force=0, last=now)) == [1, 0]

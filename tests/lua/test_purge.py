@@ -2,6 +2,7 @@
 
 import pytest
 
+from lisa_common.protocol import managing
 from support.queue import EPOCH_MS, Queue, outgoing
 
 DAY = 86_400_000
@@ -73,3 +74,34 @@ def test_thousand_at_once(queue: Queue) -> None:
     queue.nack(*queue.read("g"), rejected=True)
     assert queue.purge(*(f"g/{n}" for n in range(1_000))) == 1_000
     assert queue.contents().left == []
+
+
+def _purge_moved(queue: Queue, copy: str, died_ms: int, window_ms: int = 1_000) -> int:
+    call = managing.purge(queue.keys, [copy], [died_ms], window_ms=window_ms, now_ms=queue.now_ms)
+    purged: int = queue.connection.call(call)
+    return purged
+
+
+@pytest.mark.parametrize("id", ["a", "made~"])
+def test_a_moved_letter_stays_known_for_a_window(queue: Queue, id: str) -> None:
+    """As after an ack; an id that Lisa made needs none."""
+    queue.join("g")
+    queue.send(id)
+    queue.nack(*queue.read("g"), rejected=True)
+    assert _purge_moved(queue, f"g/{id}", queue.now_ms) == 1
+    assert queue.contents().finished == ({} if id.endswith("~") else {id: queue.now_ms + 1_000})
+    assert bool(queue.send(id)) is id.endswith("~")
+
+
+def test_one_that_died_again_is_left(queue: Queue) -> None:
+    """Only the death that the caller knows is purged."""
+    queue.join("g")
+    queue.send("a")
+    queue.nack(*queue.read("g"), rejected=True)
+    queue.advance(1)
+    queue.replay("g/a")
+    queue.nack(*queue.read("g"), rejected=True)
+    before = queue.contents()
+    assert _purge_moved(queue, "g/a", queue.now_ms - 1) == 0
+    assert queue.contents() == before
+    assert _purge_moved(queue, "g/a", queue.now_ms) == 1

@@ -248,3 +248,16 @@ def test_thousand_at_once(queue: Queue) -> None:
     contents = queue.contents()
     assert len(contents.garbage) == 2_000
     assert contents.owed.keys() == contents.records.keys()
+
+
+def test_garbage_for_a_dead_letter_topic_is_left(queue: Queue) -> None:
+    """Managers move it, however old and however much it is."""
+    queue.policy = Policy(garbage_max_messages=0, garbage_retention_ms=1, dead_letter_topic="dead")
+    queue.join("g")
+    queue.send("a", ttl_ms=5)
+    queue.send("b")
+    queue.nack(*queue.read("g", limit=2), rejected=True)
+    queue.advance(86_400_000)
+    swept = queue.sweep()
+    assert (swept.aged_out, swept.next_in_ms) == (0, None)
+    assert queue.contents().garbage.keys() == {"g/a", "g/b"}

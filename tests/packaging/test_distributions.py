@@ -29,6 +29,15 @@ def test_wheel_of_common_holds_the_scripts(dist: Path) -> None:
     assert _in_wheel(wheel, "lisa_common/lua/") == SCRIPTS
 
 
+def test_wheel_of_the_manager_holds_the_board_and_the_alerts(dist: Path) -> None:
+    """What `lisa-manager grafana` and `alerts` print."""
+    (wheel,) = dist.glob("lisa_manager-*.whl")
+    directory = ROOT / "manager/src/lisa_manager/monitoring"
+    files = {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+    assert {"alerts.yml", "dashboard.json"} <= files.keys()
+    assert _in_wheel(wheel, "lisa_manager/monitoring/") == files
+
+
 def test_wheel_without_an_sdist_is_the_same(uv: Callable[..., None], tmp_path: Path) -> None:
     """Built from the source tree, as `pip install git+…#subdirectory=common` does, the wheel has the scripts too."""
     uv("build", "--wheel", "--package", "lisa-common", "--out-dir", tmp_path)

@@ -21,11 +21,15 @@ from hypothesis.stateful import (
 )
 
 from lisa_common.client.connection import Connection
+from lisa_common.model.death import dead_letter_id
 from lisa_common.model.delivery import Delivery
-from lisa_common.model.keys import ShardKeys, copy_of, split_copy
+from lisa_common.model.keys import ShardKeys, copy_of, split_copy, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import is_cancelled, unpack_record
 from lisa_common.protocol.call import command
+from lisa_common.protocol.paging import START
+from lisa_common.protocol.registry import Topics
+from lisa_manager.dead_lettering import move_page
 from lisa_manager.shard_groups import drop_in_shard
 from property.model import Copy, Entry, Message, Model
 from property.places import facts, places, shown
@@ -80,6 +84,8 @@ class Machine(RuleBasedStateMachine):
         self.ended: set[str] = set()
         self.windows: dict[str, int] = {}
         """When the dedup windows close that acks have opened, by id."""
+        self.moved: dict[str, bytes] = {}
+        """The bodies of dead letters in their new topic, by id."""
 
     @initialize(
         on_expire=st.sampled_from(("garbage", "drop")),
@@ -383,6 +389,28 @@ class Machine(RuleBasedStateMachine):
         self.ended.add(message.id)
         assert self.queue.purge(copy_of(group, message.id)) == self.model.purge(message.id, group)
 
+    @precondition(lambda self: any(self.model.copies("garbage")))
+    @rule(steps=st.integers(0, 5))
+    def move_dead_letters(self, steps: int) -> None:
+        """A manager dies after some steps of a move to a dead letter topic; another one moves all."""
+        keys, target = self.queue.keys, f"{self.queue.keys.topic}.dead"
+        policy = Policy(dead_letter_topic=target, dedup_window_ms=self.model.policy.dedup_window_ms)
+        moves = [move_page(keys, policy, Topics(keys.prefix), START, now_ms=self.model.now_ms) for _ in range(2)]
+        broken, whole = (Stepped(self.queue.connection, move) for move in moves)
+        for _ in range(steps):
+            broken.step()
+        whole.finish()
+        for message, group, copy in self.model.copies("garbage"):
+            self.moved[dead_letter_id(keys.topic, group, message.id, copy.at_ms, message.id)] = message.body
+            self.ended.add(message.id)
+            self.model.purge(message.id, group)
+            if not message.id.endswith("~"):
+                self.model.finished[message.id] = self.model.now_ms + policy.dedup_window_ms
+        self.advance(10)
+        found = self.queue.connection.call(command("HGETALL", ShardKeys(keys.prefix, target).of("messages")))
+        records = {id.decode(): unpack_record(data).body for id, data in zip(found[::2], found[1::2], strict=True)}
+        assert records == self.moved, "a dead letter is moved once, and whole"
+
     @rule()
     def sweep(self) -> None:
         """A manager sweeps."""
@@ -504,6 +532,9 @@ class Machine(RuleBasedStateMachine):
         assert keys == [of("ready").encode()], "promise 11: after a drain only the stream is left"
         assert call(command("XLEN", of("ready"))) == 0, "promise 11: and it is empty"
         call(command("DEL", of("ready")))
+        prefix, topic = self.queue.keys.prefix, self.queue.keys.topic
+        call(command("DEL", *ShardKeys(prefix, f"{topic}.dead").all()))
+        call(command("HDEL", topics_key(prefix), f"{topic}.dead"))
 
     # Choosing
 

@@ -10,7 +10,7 @@ import redis
 
 from lisa_common.client.connection import Connection
 from lisa_common.errors import AccessDenied, LisaError
-from lisa_common.model.keys import ShardKeys, dropped_key
+from lisa_common.model.keys import ShardKeys, dropped_key, idle_key, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.protocol import consuming, managing, paging
 from lisa_common.protocol.call import Flow, command
@@ -19,6 +19,7 @@ from lisa_common.protocol.producing import State
 from lisa_common.protocol.registry import Topics
 from lisa_consumer import AsyncLender, Consumer, ConsumerSettings, Note
 from lisa_manager.admin.rights import RoleName, rules
+from lisa_manager.dead_lettering import move_page
 from lisa_producer import AsyncProducer, Confirm, Message, NotConfirmed, Producer, ProducerSettings
 from support import Server, wait_until_async
 from support.commands import Commands
@@ -26,6 +27,7 @@ from support.engines import own_binary
 from support.queue import Queue
 from support.roles import OURS, PASSWORD, Deed, Rights, Roles, is_old, key_name, make_users, user_url, watched
 from support.running import managed
+from support.stepping import Stepped
 
 DAY = 86_400_000
 
@@ -100,6 +102,8 @@ def _deliver(queue: Queue, groups: list[str]) -> None:
     for group in groups:
         taken = queue.read(group)
         queue.extend("c", *taken)
+        queue.connection.call(consuming.attend(queue.keys, group, "worker~"))
+        queue.connection.call(consuming.deregister(queue.keys, group, "worker~"))
         queue.connection.call(consuming.list_pending(queue.keys, group, "c", limit=1))
         queue.connection.call(command("XREVRANGE", queue.keys.of("ready"), "+", "-", "COUNT", 1))  # as Spark's reader
         queue.release(taken[0])
@@ -188,6 +192,25 @@ def _pass_a_mark_on(queue: Queue, group: str) -> None:
     queue.reclaim(group)
 
 
+def _move_dead_letters(server: Server, queue: Queue, commands: Commands, admin: Connection) -> None:
+    """To the same topic, which is ours; operators follow them."""
+    words = ("--dead-letter-topic", OURS, "--expire-idle", "1h")
+    assert commands.manager("topic", "set", OURS, *words).code == 0
+    queue.send("moved")
+    queue.nack(*queue.read("billing"), rejected=True)
+    policy = Policy(dead_letter_topic=OURS)
+    with Connection(user_url(server, RoleName.MANAGER, PREFIX), name="manager") as connection:
+        crashed = Stepped(connection, move_page(queue.keys, policy, Topics(PREFIX), paging.START))
+        while not (letters := queue.read("billing")):
+            crashed.step()
+        queue.ack(*letters)
+        # By the server's clock, too, so that the repeated send meets a known id.
+        admin.call(command("ZADD", queue.keys.of("finished"), 10**14, letters[0].id))
+        assert connection.run(move_page(queue.keys, policy, Topics(PREFIX), paging.START)).moved
+    for line in (["show", OURS, "moved"], ["status"], ["topic", "set", OURS, "--dead-letter-topic", "none"]):
+        assert commands.manager(*line).code == 0, line
+
+
 def _reshard(server: Server, commands: Commands, admin: Connection) -> None:
     """To shards of which each role must learn."""
     assert commands.manager("topic", "reshard", OURS, "--shards", "2").code == 0
@@ -219,6 +242,7 @@ def _operate(server: Server, queue: Queue, commands: Commands, admin: Connection
         *(["garbage", "replay", OURS, "--all"], ["garbage", "purge", OURS, "--all", "--yes"], ["cancel", OURS, "w"]),
     ):
         assert commands.manager(*words).code in (0, 1), words
+    _move_dead_letters(server, queue, commands, admin)
     # Damage of each kind that is mended.
     for id in ("x", "y", "z"):
         queue.send(id, due="+1000", ttl_ms=DAY)
@@ -249,6 +273,9 @@ async def _manage(server: Server, admin: Connection) -> None:
     async with managed(user_url(server, RoleName.MANAGER, PREFIX), PREFIX):
         await wait_until_async(lambda: not admin.call(command("EXISTS", dropped_key(PREFIX))))
         await wait_until_async(lambda: not admin.call(command("EXISTS", keys.of("waiting"))))
+        admin.call(command("HSET", idle_key(PREFIX), "gone", 1))
+        admin.call(command("HSET", topics_key(PREFIX), OURS, '{"expire_idle_ms":1}'))
+        await wait_until_async(lambda: not admin.call(command("HEXISTS", topics_key(PREFIX), OURS)))
 
 
 async def _lend(server: Server) -> None:
@@ -299,7 +326,7 @@ def rights(guarded: Server) -> Iterator[Rights]:
     """Asks for the rights of users on every key of ours, and on some of others."""
     ours = [*ShardKeys(PREFIX, OURS).all(), *ShardKeys(PREFIX, OURS, "1.2").all()]
     ours += _lent_keys(PREFIX)
-    ours += [*(f"{PREFIX}:{name}" for name in ("topics", "dropped", "wake"))]
+    ours += [*(f"{PREFIX}:{name}" for name in ("topics", "dropped", "idle", "wake"))]
     with Connection(guarded.url) as admin:
         yield Rights(admin, [*ours, *THEIRS, *FOREIGN])
 
@@ -315,6 +342,7 @@ FOREIGN = [
     *_lent_keys("other"),
     "other:topics",
     "other:dropped",
+    "other:idle",
     "other:wake",
 ]
 

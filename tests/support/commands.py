@@ -47,6 +47,13 @@ class Commands:
         """Runs `lisa-producer`."""
         return self._run(producer, words, stdin, env)
 
+    def gateway(self, *words: object, stdin: str | None = None, **env: str) -> Ran:
+        """Runs `lisa-gateway`."""
+        # Imported here, as few tests need it, and it brings a server of HTTP.
+        from lisa_gateway.commands import program as gateway  # noqa: PLC0415
+
+        return self._run(gateway, words, stdin, env)
+
     def _run(self, program: typer.Typer, words: tuple[object, ...], stdin: str | None, env: dict[str, str]) -> Ran:
         environment = {"LISA_REDIS_URL": self.url, "LISA_PREFIX": self.prefix, **env}
         done = CliRunner().invoke(program, [str(word) for word in words], input=stdin, env=environment)

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +79,11 @@ class Process:
         return self._process.pid
 
     @property
+    def children(self) -> list[int]:
+        """The ids of the processes that it has started, by /proc."""
+        return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text("utf-8").split()]
+
+    @property
     def runs(self) -> bool:
         """Whether it has not ended."""
         return self._process.poll() is None
@@ -88,9 +93,9 @@ class Process:
         """Its log so far."""
         return self._log.read_text("utf-8")
 
-    def wait_for(self, text: str, timeout: float = 20) -> None:
+    def wait_for(self, text: str, within_s: float = 20) -> None:
         """Waits until its log has a text."""
-        wait_until(lambda: text in self.log or not self.runs, timeout, what=f"{text!r} in {self._log.name}")
+        wait_until(lambda: text in self.log or not self.runs, within_s, what=f"{text!r} in {self._log.name}")
         assert text in self.log, self.log
 
     def kill(self) -> None:
@@ -149,16 +154,20 @@ class Programs:
             "LISA_TEST_TOPICS": " ".join(topics),
         }
 
-    def manager(self, *options: str, url: str | None = None) -> Process:
+    def manager(
+        self, *options: str, url: str | None = None, within_s: float = 60, environment: Mapping[str, str] | None = None
+    ) -> Process:
         """Starts a manager, and returns once it serves."""
-        started = self._start(["lisa-manager", "run", "--housekeeping-s", "0.1", *options], url)
-        started.wait_for("manager serves", 60)
+        started = self._start(["lisa-manager", "run", "--housekeeping-s", "0.1", *options], url, environment)
+        started.wait_for("manager serves", within_s)
         return started
 
-    def worker(self, *options: str, group: str = "billing", target: str = _WORKER) -> Process:
+    def worker(
+        self, *options: str, group: str = "billing", target: str = _WORKER, environment: Mapping[str, str] | None = None
+    ) -> Process:
         """Starts a worker, by default the one which keeps the journal, and returns once it reads."""
         self._environment["LISA_TEST_GROUP"] = group
-        started = self._start(["lisa-consumer", "run", target, "--block-s", "0.2", *options], None)
+        started = self._start(["lisa-consumer", "run", target, "--block-s", "0.2", *options], None, environment)
         started.wait_for(f"of group {group} reads")
         return started
 
@@ -168,17 +177,21 @@ class Programs:
         started.wait_for("gateway listens on ", 60)
         return started
 
-    def close(self) -> None:
-        """Ends all programs, and makes sure that none has logged a traceback."""
+    def kill(self) -> None:
+        """Ends all programs."""
         for process in self._started:
             if process.runs:
                 process.kill()
+
+    def close(self) -> None:
+        """Ends all programs, and makes sure that none has logged a traceback."""
+        self.kill()
         for process in self._started:
             assert "Traceback" not in process.log, process.log
 
-    def _start(self, command: list[str], url: str | None) -> Process:
+    def _start(self, command: list[str], url: str | None, more: Mapping[str, str] | None = None) -> Process:
         program = Path(sys.executable).parent / command[0]
-        environment = self._environment | ({"LISA_REDIS_URL": url} if url else {})
+        environment = self._environment | ({"LISA_REDIS_URL": url} if url else {}) | dict(more or {})
         log = self._directory / f"{len(self._started)}-{command[0]}.log"
         self._started.append(Process([str(program), *command[1:]], environment, log))
         return self._started[-1]

@@ -249,9 +249,9 @@ class Queue:
         swept: Swept = self._do(managing.sweep(self.keys, self.policy, limit=limit, now_ms=self.now_ms))
         return swept
 
-    def trim(self, *, spent_ms: int = 3_600_000) -> Trimmed:
+    def trim(self, *, spent_ms: int = 3_600_000, silent_ms: int | None = None) -> Trimmed:
         """Trims the stream."""
-        trimmed: Trimmed = self._do(managing.trim(self.keys, spent_ms=spent_ms))
+        trimmed: Trimmed = self._do(managing.trim(self.keys, spent_ms=spent_ms, silent_ms=silent_ms))
         return trimmed
 
     def replay(self, *copies: str) -> list[str]:

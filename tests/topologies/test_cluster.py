@@ -19,11 +19,13 @@ from lisa_common.protocol import consuming, producing
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.producing import Outgoing
 from lisa_common.tls import NO_TLS
+from lisa_manager import AsyncAdmin, ManagerSettings
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import Server, wait_until_async
 from support.cluster import Cluster, spread
 from support.commands import Commands
 from support.processes import Programs
+from support.running import managed
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -354,3 +356,35 @@ def test_all_that_a_url_may_say() -> None:
     assert (node.scheme, node.shown, node.nodes) == ("redis", "redis://[::1]:5", ())
     assert node.options == {"username": "jo@", "password": "p/", "socket_timeout": 3.0, "host": "::1", "port": 5}
     assert address.shown == "redis+cluster://jo%40:***@[::1]:5,host/0?socket_timeout=3"
+
+
+async def test_dead_letters_go_to_topics_on_other_nodes(shared_cluster: Cluster) -> None:
+    """From each node to each other one, and to a topic of shards on all of them."""
+    sources = [keys.topic for keys in spread(shared_cluster, "letters", of_each=2)]
+    targets = [*sources[1:], "sharded"]
+    async with (
+        AsyncAdmin(settings=ManagerSettings(redis_url=shared_cluster.url, prefix="letters")) as admin,
+        AsyncProducer(settings=ProducerSettings(redis_url=shared_cluster.url, prefix="letters")) as producer,
+        managed(shared_cluster.url, "letters"),
+    ):
+        await admin.create_topic("sharded", shards=6)
+        for source, target in zip(sources, targets, strict=True):
+            await admin.set_policy(source, ttl_ms=1, dead_letter_topic=target, expire_idle_ms=3_600_000)
+        for number in range(20):
+            await producer.send(sources[0], "x", id=f"m{number}")
+
+        async def arrived() -> bool:
+            [sizes] = await admin.sizes("sharded")
+            return sizes.stored == 20
+
+        await wait_until_async(arrived, 60)
+        hops = await admin.trace(sources[0], "m7")
+        assert [hop.topic for hop in hops if hop.found.record] == ["sharded"]
+        [found] = [hop.found for hop in hops if hop.found.record]
+        assert [death.queue for death in reversed(found.deaths)] == sources
+        await wait_until_async(lambda: _all_unused(admin, sources), 60)
+        assert (await admin.check()).is_clean
+
+
+async def _all_unused(admin: AsyncAdmin, topics: list[str]) -> bool:
+    return all(status.unused_ms is not None for status in await admin.status() if status.topic in topics)

@@ -15,6 +15,7 @@ from lisa_manager import (
     MessagePage,
     TopicSizes,
     TopicStatus,
+    TopicTraffic,
 )
 from lisa_producer import (
     AsyncProducer,
@@ -113,6 +114,7 @@ def operate(admin: Admin) -> None:
         assert_type(entered, Admin)
     assert_type(admin.sizes(), list[TopicSizes])
     assert_type(admin.status("orders"), list[TopicStatus])
+    assert_type(admin.traffic("orders"), list[TopicTraffic])
     assert_type(admin.messages("orders", State.READY, group="billing", cursor=None), MessagePage)
     assert_type(admin.find("orders", "order-7"), Found | None)
     assert_type(admin.cancel("orders", ["order-7"]), dict[str, CancelOutcome])

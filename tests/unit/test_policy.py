@@ -22,6 +22,10 @@ def test_defaults() -> None:
         "dedup_window_ms": 300_000,
         "garbage_retention_ms": 604_800_000,
         "garbage_max_messages": 100_000,
+        "dead_letter_topic": None,
+        "dead_letter_delay_ms": 0,
+        "expire_idle_ms": None,
+        "expire_idle": "drained",
         "max_groups": 100,
         "max_body_bytes": 1_048_576,
         "priority": 0,
@@ -45,8 +49,13 @@ def test_scripts_get_every_field() -> None:
     assert json.loads(DEFAULT_POLICY.as_json).keys() == Policy.model_fields.keys() - {
         "ttl_ms",
         "max_groups",
+        "dead_letter_topic",
+        "dead_letter_delay_ms",
+        "expire_idle_ms",
+        "expire_idle",
         *LAYOUT_FIELDS,
     }
+    assert json.loads(Policy(dead_letter_topic="dead").as_json)["dead_letter_topic"] == "dead"
 
 
 @pytest.mark.parametrize(
@@ -68,6 +77,10 @@ def test_scripts_get_every_field() -> None:
         ("on_expire", "keep"),
         ("dedup_window_ms", -1),
         ("garbage_max_messages", -1),
+        ("dead_letter_topic", 7),
+        ("dead_letter_delay_ms", -1),
+        ("expire_idle_ms", 0),
+        ("expire_idle", "never"),
         ("max_groups", 0),
         ("max_body_bytes", 0),
         ("priority", 256),

@@ -236,4 +236,4 @@ def test_bind_goes_by_the_header() -> None:
     with pytest.raises(TypeError, match="join takes"):
         load("join").bind(keys, group="g", most=0, more=1)
     with pytest.raises(TypeError, match="takes no rows"):
-        load("trim").bind(keys, [("x",)], spent_ms=1)
+        load("trim").bind(keys, [("x",)], spent_ms=1, silent_ms=1)

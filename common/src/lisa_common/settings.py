@@ -11,23 +11,32 @@ programs share; each program has a table of its own:
 
 import os
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from lisa_common.errors import InvalidSettings
 from lisa_common.tls import Tls
-from lisa_common.validation import check_name, expected_by
+from lisa_common.validation import check_name, expected_by, read_address
 
-__all__ = ["MAX_CONNECTIONS", "Settings"]
+__all__ = ["MAX_CONNECTIONS", "MetricsAddress", "Settings"]
 
 MAX_CONNECTIONS = 64
 """Connections to each server, unless settings say otherwise."""
 
-_TABLES = ("producer", "consumer", "manager", "gateway")
+_TABLES = ("producer", "consumer", "manager", "gateway", "push")
+
+
+def _check_address(value: str) -> str:
+    read_address("metrics", value)
+    return value
+
+
+MetricsAddress = Annotated[str, AfterValidator(_check_address)] | None
 
 
 class Settings(BaseSettings):
@@ -55,6 +64,9 @@ class Settings(BaseSettings):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Field(description="lowest level that programs log")
     ] = "info"
+    log_format: Annotated[
+        Literal["text", "json"], Field(description="log lines of text, or JSON objects, one a line")
+    ] = "text"
     timeout_s: Annotated[
         float,
         Field(ge=0.1, le=600, description="longest wait for a silent server, in seconds"),
@@ -131,10 +143,12 @@ def _revealed(secret: SecretStr | None) -> str | None:
     return secret.get_secret_value() if secret else None
 
 
-def _line(problem: Any, known: Iterable[str]) -> str:
+def _line(problem: Any, known: Mapping[str, FieldInfo]) -> str:
     name = ".".join(str(part) for part in problem["loc"]) or "settings"
     if problem["type"] == "extra_forbidden":
         # The value of an unknown setting may be a secret.
         return f"setting must be one of {', '.join(known)}; got {name!r}"
-    value = "" if name in _SECRET else f"; got {problem['input']!r}"
+    whole = known.get(str(problem["loc"][0])) if problem["loc"] else None
+    is_secret = name in _SECRET or (whole is not None and not whole.repr)
+    value = "" if is_secret else f"; got {problem['input']!r}"
     return f"setting {name} must be {expected_by(problem)}{value}"

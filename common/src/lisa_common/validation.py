@@ -27,6 +27,7 @@ __all__ = [
     "expected_by",
     "headers_json",
     "moment_ms",
+    "read_address",
 ]
 
 Duration = float | timedelta
@@ -36,6 +37,7 @@ MAX_ID_BYTES = 200
 MAX_DELAY_S = 10 * 366 * 86_400
 MAX_RETRIES = 1_000
 MAX_HEADERS_BYTES = 16_384
+_MAX_PORT = 65_535
 GENERATED_SUFFIX = "~"
 """Ends generated ids, and only those: they are forgotten at ack, as nobody can send them again."""
 
@@ -133,10 +135,21 @@ def headers_json(headers: object) -> bytes:
     return data
 
 
+def read_address(field: str, value: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`. An IPv6 address is in brackets; an empty host stands for every address."""
+    host, colon, port = value.rpartition(":")
+    is_bare_v6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
+    if not colon or not port.isascii() or not port.isdecimal() or int(port) > _MAX_PORT or is_bare_v6:
+        raise InvalidInput(field, value, f"HOST:PORT, with a port from 0 to {_MAX_PORT}")
+    return host.strip("[]"), int(port)
+
+
 def expected_by(problem: Any) -> str:
     """What a value must be, from one of pydantic's errors about it: "at least 1", "a valid integer"."""
     if isinstance(cause := problem.get("ctx", {}).get("error"), InvalidInput):
         return cause.expected
+    if problem["type"] == "missing":
+        return "given"
     text = _PYDANTIC_FRAME.sub("", problem["msg"])
     return text.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
 

@@ -14,6 +14,7 @@ from lisa_common.errors import (
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_consumer.async_client import AsyncConsumer
+from lisa_consumer.async_settler import AsyncSettler, Held
 from lisa_consumer.client import Consumer
 from lisa_consumer.handler import Reject, Retry
 from lisa_consumer.lender import AsyncLender
@@ -26,9 +27,11 @@ __all__ = [
     "AckOutcome",
     "AsyncConsumer",
     "AsyncLender",
+    "AsyncSettler",
     "Consumer",
     "ConsumerSettings",
     "Delivery",
+    "Held",
     "InvalidInput",
     "InvalidSettings",
     "Lent",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
+from lisa_common.logs import event
 from lisa_common.model.delivery import Delivery, entry_place
 from lisa_common.protocol.marking import Begun
 from lisa_consumer.core import Core
@@ -146,4 +147,4 @@ class BegunMarker:
             async with asyncio.timeout(_REPLY_S):
                 await self._connection.run(self._core.mark(marks))
         except (LisaError, TimeoutError) as error:
-            logger.debug("cannot mark deliveries as begun: %s", error)
+            logger.debug("cannot mark deliveries as begun: %s", error, extra=event("mark_failed", error=str(error)))

@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from lisa_common.errors import InvalidInput, NoGroup
@@ -11,13 +12,14 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, groups
-from lisa_common.protocol.call import Call, Flow
+from lisa_common.protocol.call import Call, Each, Flow
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.marking import MARKING, Begun, mark
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.triage import sort_entries
 from lisa_common.validation import Duration, check_int, check_name, duration_ms
 from lisa_consumer.mark_hooks import MarkHooks, check_mark
+from lisa_consumer.metrics import METRICS, count_acks, count_deliveries, count_expired, count_nacks
 from lisa_consumer.names import consumer_name
 from lisa_consumer.record_fetcher import RecordFetcher
 
@@ -64,13 +66,15 @@ class Core:
     ) -> None:
         self.group = check_name("group", group)
         self.name = consumer_name() if name is None else check_name("consumer", name)
-        self._topics = Topics(prefix)
-        self._joined: set[ShardKeys] = set()
+        self.topics = Topics(prefix)
+        self.joined: set[ShardKeys] = set()
+        """The shards in which this consumer has joined its group."""
         self._plan: ReadPlan | None = None
         self._keys = _Keys(prefix)
         self._clock = clock
         self._records = RecordFetcher(self.group, self.name, clock)
         self._hooks: MarkHooks | None = None
+        self.ahead_ms = 0.0  # how far the server's clock is ahead of this machine's, by the latest read
 
     def read(
         self,
@@ -117,7 +121,7 @@ class Core:
             try:
                 batches = yield consuming.read(plan.shards, self.group, self.name, limit=each, block_ms=wait_ms)
             except NoGroup:
-                self._joined.clear()
+                self.joined.clear()
                 self._plan = None
                 continue
             result, skipped = yield from self._fetch(plan.layouts, batches, leased_at, lease_ms)
@@ -134,14 +138,16 @@ class Core:
         return self._records.max_per_request(topic) is not None
 
     def _resolve(self, topics: Sequence[str]) -> Flow[ReadPlan]:
-        layouts = yield from self._topics.resolve_each(topics)
+        layouts = yield from self.topics.resolve_each(topics)
         if self._plan and layouts == self._plan.layouts:
             return self._plan
         shards = [keys for layout in layouts.values() for keys in layout.served]
-        joining = [layout for layout in layouts.values() if not self._joined.issuperset(layout.served)]
+        joining = [layout for layout in layouts.values() if not self.joined.issuperset(layout.served)]
         if joining:
             yield from groups.join(joining, self.group)
-            self._joined.update(keys for layout in joining for keys in layout.served)
+            self.joined.update(keys for layout in joining for keys in layout.served)
+            if self.name.endswith(MARKING):
+                yield Each(consuming.attend(keys, self.group, self.name) for keys in self.joined)
         self._plan = ReadPlan(layouts, shards, max(len(layout.served) for layout in layouts.values()))
         return self._plan
 
@@ -162,27 +168,30 @@ class Core:
         marks = [self._mark_entry(keys, entry) for keys, entry in marked.items()]
         fetched, leased_at = yield from self._records.fetch(layouts, batches, leased_at, marks)
         of_shards: dict[ShardKeys, list[Delivery]] = {}
-        calls: list[Call[Any]] = []
+        calls: list[tuple[Call[Any], Callable[[Any], None]]] = []
         skipped = False
         for keys, entries, records, now_ms in fetched:
             policy = layouts[keys.topic].policy
+            self.ahead_ms = now_ms - time.time() * 1000
             triage = sort_entries(keys, self.group, entries, records, now_ms)
+            count_deliveries(triage.deliveries, now_ms)
             of_shards.setdefault(keys, []).extend(triage.deliveries)
             skipped |= bool(triage.skip or triage.unreadable)
             if triage.skip:
-                calls.append(consuming.skip(keys, self.group, triage.skip, policy))
+                calls.append((consuming.skip(keys, self.group, triage.skip, policy), partial(count_expired, policy)))
             if triage.unreadable:
-                calls.append(consuming.nack(keys, self.group, triage.unreadable, policy))
+                calls.append((consuming.nack(keys, self.group, triage.unreadable, policy), count_nacks))
             if lease_ms is not None and triage.deliveries:
                 held = [delivery.entry for delivery in triage.deliveries]
-                calls.append(consuming.extend(keys, self.group, self.name, held, policy, lease_ms=lease_ms))
+                renewal = consuming.extend(keys, self.group, self.name, held, policy, lease_ms=lease_ms)
+                calls.append((renewal, lambda _: None))
         if calls:
             yield from self._records.finish(fetched, calls)
         deliveries = [delivery for keys, batch in of_shards.items() for delivery in check_mark(batch, marked.get(keys))]
         return ReadResult(deliveries, leased_at), skipped
 
     def enable_marks(self, hooks: MarkHooks | None = None) -> None:
-        """Marks at the server what begins, from now on."""
+        """Makes this consumer a worker's: it marks at the server what begins, and registers as it joins groups."""
         self.name = self._records.consumer = self.name.removesuffix(MARKING) + MARKING
         self._hooks = hooks
 
@@ -202,7 +211,9 @@ class Core:
         def calls(keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[AckOutcome]]:
             return consuming.ack(keys, self.group, [delivery.entry for delivery in batch], policy)
 
-        return (yield from self._settle(deliveries, calls))
+        outcomes = yield from self._settle(deliveries, calls)
+        count_acks(outcomes)
+        return outcomes
 
     def nack(
         self, deliveries: Sequence[Delivery], *, delay: Duration | None, error: str, rejected: bool = False
@@ -210,26 +221,27 @@ class Core:
         """Nacks deliveries. Result: one outcome for each."""
         delay_ms = None if delay is None else duration_ms("delay", delay)
         nacks = [(delivery, Nack(delivery.entry, error, delay_ms, rejected)) for delivery in deliveries]
-        return (yield from self.nack_each(nacks))
+        return [outcome for outcome, _ in (yield from self.nack_each(nacks))]
 
-    def nack_each(self, nacks: Sequence[tuple[Delivery, Nack]]) -> Flow[list[NackOutcome]]:
-        """Nacks deliveries, each with a nack of its own. Result: one outcome for each."""
+    def nack_each(self, nacks: Sequence[tuple[Delivery, Nack]]) -> Flow[list[tuple[NackOutcome, int | None]]]:
+        """Nacks deliveries, each with a nack of its own. Result: for each the outcome, and a retry's due time in ms."""
         by_place = {delivery.place: nack for delivery, nack in nacks}
 
-        def calls(
-            keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]
-        ) -> Call[list[tuple[NackOutcome, int | None]]]:
+        def calls(keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[Any]:
             chosen = [by_place[delivery.place] for delivery in batch]
             return consuming.nack(keys, self.group, chosen, policy)
 
-        outcomes = yield from self._settle([delivery for delivery, _ in nacks], calls)
-        return [outcome for outcome, _ in outcomes]
+        results = yield from self._settle([delivery for delivery, _ in nacks], calls)
+        count_nacks(results)
+        return results
 
     def release(self, deliveries: Sequence[Delivery]) -> Flow[int]:
         """Releases deliveries that have not begun, without spending an attempt. Result: how many."""
         batches = self._by_shard(deliveries)
         calls = [consuming.release(keys, self.group, [d.entry for _, d in batch]) for keys, batch in batches]
-        return sum((yield from self._end(deliveries, calls)))
+        released: int = sum((yield from self._end(deliveries, calls)))
+        METRICS.count("lisa_settled_total", "released", by=released)
+        return released
 
     def extend(self, deliveries: Sequence[Delivery], lease: Duration | None = None) -> Flow[list[bool]]:
         """Renews leases. Result: for each, whether this consumer still has it."""
@@ -243,7 +255,7 @@ class Core:
 
     def visibilities_s(self, topics: Collection[str]) -> Flow[dict[str, float]]:
         """The visibility timeouts of topics, in seconds."""
-        layouts = yield from self._topics.resolve_each(topics)
+        layouts = yield from self.topics.resolve_each(topics)
         return {topic: layout.policy.visibility_ms / 1000 for topic, layout in layouts.items()}
 
     def _settle(
@@ -256,7 +268,7 @@ class Core:
         """Makes one call for each shard, all in one round trip. Result: in the order of the deliveries."""
         batches = list(self._by_shard(deliveries))
         # Held deliveries do not wait for the registry: another server may hold it, and that one may be away.
-        layouts = yield from self._topics.recall_each({keys.topic for keys, _ in batches})
+        layouts = yield from self.topics.recall_each({keys.topic for keys, _ in batches})
         calls = [call(keys, layouts[keys.topic].policy, [delivery for _, delivery in batch]) for keys, batch in batches]
         replies: list[list[T]] = (yield from self._end(deliveries, calls)) if ends else (yield calls) if calls else []
         placed: dict[int, T] = {}

@@ -9,6 +9,7 @@ from contextlib import suppress
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.logs import event
 from lisa_consumer.core import Core, ReadResult
 from lisa_consumer.handler import Route
 from lisa_consumer.leases import Leases
@@ -27,6 +28,9 @@ _NARROW_RATIO = 4
 
 _FIRST_LIMIT = 8
 """Limit of a read while no message size is known: the first message must not wait for many large ones."""
+
+_SLOW_S = 5.0
+"""A read that is under way for longer than it may wait, and this, makes the worker not ready."""
 
 _BUSY_POLL_S = 0.05
 """How long to wait for topics that were full, beside a longer read of the others, and for those set aside."""
@@ -59,6 +63,17 @@ class Fetcher:
         """Set when there may be more capacity, and when the worker stops."""
         self._aside: dict[str, float] = {}
         """Topics that cannot be read, and until when they are set aside."""
+        self._failure = "it has not read yet"
+        """Why the latest read failed; "" if it did not."""
+        self._asked: set[float] = set()
+        """When the reads that are under way were sent to the server."""
+
+    def find_problem(self) -> str:
+        """What keeps this from reading; "" if nothing does, or all topics are full."""
+        now = time.monotonic()
+        if (age_s := now - min(set(self._asked), default=now)) > self._settings.block_s + _SLOW_S:
+            return f"a read has been under way for {age_s:.0f} s"
+        return self._failure
 
     def wake(self) -> None:
         """Makes the fetcher look at capacities again, and whether to stop."""
@@ -80,14 +95,15 @@ class Fetcher:
                 while not self._stopping.is_set():
                     began = time.monotonic()
                     all_answer = await self._read_once()
-                    failures = 0
+                    failures, self._failure = 0, ""
                     if reported and all_answer:
-                        logger.info("the server is back")
+                        logger.info("the server is back", extra=event("reads_recovered", group=self._core.group))
                         reported = False
             except LisaError as error:
-                failures += 1
+                failures, self._failure = failures + 1, str(error)
                 log = logger.debug if reported else logger.warning
-                log("cannot read, will retry: %s", error)
+                fields = event("read_failed", group=self._core.group, error=str(error), failures=failures)
+                log("cannot read, will retry: %s", error, extra=fields)
                 reported = True
                 # After a full wait, the servers that answer may have new messages at any moment: read at once.
                 has_waited = time.monotonic() - began >= self._settings.block_s
@@ -169,6 +185,8 @@ class Fetcher:
         if not any(map(self._core.knows_size, topics)):
             limit = min(limit, _FIRST_LIMIT)
         flow = self._core.read_leased(topics, limit=limit, wait=wait, block=self._settings.block_s)
+        asked = time.monotonic()
+        self._asked.add(asked)
         try:
             result = await self._connection.run(flow)
         except OF_THE_SERVER:
@@ -176,9 +194,13 @@ class Fetcher:
         except LisaError as error:
             if len(topics) > 1:
                 return sum([await self._read_topics([topic], limit, wait=None) for topic in topics])
-            logger.error("topic %s cannot be read, will retry in %g s: %s", topics[0], _ASIDE_S, error)
+            place = {"topic": topics[0], "group": self._core.group}
+            fields = event("topic_unreadable", **place, error=str(error), retry_in_s=_ASIDE_S)
+            logger.error("topic %s cannot be read, will retry in %g s: %s", topics[0], _ASIDE_S, error, extra=fields)
             self._aside[topics[0]] = time.monotonic() + _ASIDE_S
             return 0
+        finally:
+            self._asked.discard(asked)
         for delivery in result.deliveries:
             self.windows[delivery.topic].held += 1
         self._on_fetched(result)

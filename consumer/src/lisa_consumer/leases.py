@@ -9,8 +9,11 @@ from dataclasses import dataclass
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError, OutcomeUnknown
+from lisa_common.logs import event
 from lisa_common.model.delivery import Delivery
 from lisa_consumer.core import MAX_BATCH, Core
+from lisa_consumer.events import delivery_event
+from lisa_consumer.metrics import METRICS
 
 __all__ = ["Leases"]
 
@@ -65,7 +68,10 @@ class Leases:
         The lease is no longer renewed once the handler has run for longer than `timeout_s`.
         """
         lease = self._leases.get(delivery.place)
-        if lease is None or time.monotonic() - lease.renewed > self._visibility.get(delivery.topic, 0):
+        if lease is None:
+            return False
+        if time.monotonic() - lease.renewed > self._visibility.get(delivery.topic, 0):
+            METRICS.count("lisa_leases_lost_total")
             return False
         if timeout_s is not None:
             lease.give_up = time.monotonic() + timeout_s
@@ -89,7 +95,7 @@ class Leases:
     async def _warn_of(self, asking: Awaitable[LisaError | None]) -> None:
         if (error := await asking) and str(error) not in self._reported:
             self._reported.add(str(error))
-            logger.warning("cannot renew leases: %s", error)
+            logger.warning("cannot renew leases: %s", error, extra=event("renewal_failed", error=str(error)))
 
     def _pause_s(self) -> float:
         """The pause between two rounds: half the age at which a lease is renewed."""
@@ -141,4 +147,6 @@ class Leases:
                 if is_kept:
                     lease.renewed = now
                 elif self._leases.pop(lease.delivery.place, None) and not lease.ending:
-                    logger.warning("lost the lease of %s: another consumer may have it", lease.delivery)
+                    text = "lost the lease of %s: another consumer may have it"
+                    logger.warning(text, lease.delivery, extra=delivery_event("lease_lost", lease.delivery))
+                    METRICS.count("lisa_leases_lost_total")

@@ -66,7 +66,7 @@ class LendingCore(Core):
 
         All in one round trip. Raises InvalidInput for a lease that is no duration.
         """
-        layouts = yield from self._topics.recall_each({delivery.topic for delivery, _ in loans})
+        layouts = yield from self.topics.recall_each({delivery.topic for delivery, _ in loans})
         by_lease: dict[tuple[ShardKeys, int], list[int]] = {}
         for position, (delivery, lease) in enumerate(loans):
             keys = self._keys[delivery.topic, delivery.shard]
@@ -102,7 +102,7 @@ class LendingCore(Core):
                 outcomes[at] = lent
             elif lent:
                 found.append((at, *lent))
-        layouts = yield from self._topics.recall_each({keys.topic for _, keys, _ in found})
+        layouts = yield from self.topics.recall_each({keys.topic for _, keys, _ in found})
         by_kind: dict[tuple[ShardKeys, bool], list[_Found]] = {}
         for item in found:
             by_kind.setdefault((item[1], endings[item[0]].is_ack), []).append(item)
@@ -141,7 +141,7 @@ class LendingCore(Core):
         return lending.store_note(keys, ending.id, note.make(lent), note.keep_ms)
 
     def _recall_each(self, places: Sequence[tuple[str, str]]) -> Flow[list[tuple[ShardKeys, Lent] | LisaError | None]]:
-        layouts = yield from self._topics.resolve_each({topic for topic, _ in places})
+        layouts = yield from self.topics.resolve_each({topic for topic, _ in places})
         homes = [layouts[topic].homes(id) for topic, id in places]
         calls = [
             call
@@ -172,18 +172,18 @@ class LendingCore(Core):
     def store_note(self, topic: str, id: str, note: bytes, keep: Duration) -> Flow[None]:
         """Keeps a note on a message for so long."""
         keep_ms = duration_ms("keep", keep, low_ms=1)
-        layouts = yield from self._topics.resolve_each([topic])
+        layouts = yield from self.topics.resolve_each([topic])
         yield lending.store_note(layouts[topic].home(check_id(id)), id, note, keep_ms)
 
     def read_note(self, topic: str, id: str) -> Flow[bytes | None]:
         """The note on a message; None for none."""
-        layouts = yield from self._topics.resolve_each([topic])
+        layouts = yield from self.topics.resolve_each([topic])
         notes: list[bytes | None] = yield [lending.read_note(keys, id) for keys in layouts[topic].homes(check_id(id))]
         return next((note for note in notes if note is not None), None)
 
     def drop_note(self, topic: str, id: str) -> Flow[bool]:
         """Forgets the note on a message. Result: whether there was one."""
-        layouts = yield from self._topics.resolve_each([topic])
+        layouts = yield from self.topics.resolve_each([topic])
         counts: list[int] = yield [lending.drop_note(keys, id) for keys in layouts[topic].homes(check_id(id))]
         return any(counts)
 

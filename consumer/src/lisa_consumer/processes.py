@@ -12,6 +12,10 @@ from contextlib import suppress
 from threading import Thread
 
 from lisa_common.backoff import RECONNECT
+from lisa_common.client.async_connection import cancel_all
+from lisa_common.logs import event
+from lisa_common.observing.health import Health
+from lisa_common.observing.siblings import SharedDirectory
 
 __all__ = ["drain_with_supervisor", "supervise", "worker_command"]
 
@@ -42,8 +46,8 @@ def drain_with_supervisor() -> None:
     Thread(target=watch, name="lisa-supervisor-watch", daemon=True).start()
 
 
-def supervise(command: Sequence[str], count: int, *, drain_s: float) -> int:
-    """Runs `count` processes of a command until SIGTERM or SIGINT, then drains them. Returns the exit code.
+def supervise(command: Sequence[str], siblings: SharedDirectory, health: Health, *, drain_s: float) -> int:
+    """Runs a process of a command for each sibling until SIGTERM or SIGINT, then drains them. Returns the exit code.
 
     A process that dies is replaced. If the supervisor dies, all processes drain. If a process exits with 2, it had bad
     input, and so would its replacement: all end, with exit code 2. The code is 1 if a process did not drain cleanly.
@@ -54,31 +58,44 @@ def supervise(command: Sequence[str], count: int, *, drain_s: float) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
-        codes = await asyncio.gather(*(_keep_running(command, stopping, drain_s) for _ in range(count)))
+        health.notifies = True
+        health.check("processes", siblings.find_problem)
+        pulse = asyncio.create_task(health.run())
+        running = (_keep_running(command, siblings, number, stopping, drain_s) for number in range(siblings.count))
+        codes = await asyncio.gather(*running)
+        await cancel_all(pulse)
         return max(codes)
 
     return asyncio.run(main())
 
 
-async def _keep_running(command: Sequence[str], stopping: asyncio.Event, drain_s: float) -> int:
+async def _keep_running(
+    command: Sequence[str], siblings: SharedDirectory, number: int, stopping: asyncio.Event, drain_s: float
+) -> int:
     stop = asyncio.create_task(stopping.wait())
     failures = 0
     while not stopping.is_set():
         started = time.monotonic()
         # In a session of its own, so that Ctrl-C reaches only the supervisor, which sends SIGTERM.
-        process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, start_new_session=True)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=PIPE, start_new_session=True, env=siblings.environment(number)
+        )
         ended = asyncio.create_task(process.wait())
         await asyncio.wait((ended, stop), return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
             await _drain(process, drain_s)
             # SIGTERM itself ends a process that has just been started.
             return int(process.returncode not in {0, -signal.SIGTERM})
+        siblings.forget(number)
         if ended.result() == _BAD_INPUT:
             stopping.set()
             return _BAD_INPUT
         failures = 1 if time.monotonic() - started > _STEADY_S else failures + 1
         delay = RECONNECT.compute(failures)
-        logger.warning("worker process %d exited with %d, another starts in %.1f s", process.pid, ended.result(), delay)
+        code = ended.result()
+        fields = event("process_exited", child=process.pid, code=code, restart_in_s=round(delay, 3))
+        text = "worker process %d exited with %d, another starts in %.1f s"
+        logger.warning(text, process.pid, code, delay, extra=fields)
         with suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await stopping.wait()
@@ -92,6 +109,7 @@ async def _drain(process: Process, drain_s: float) -> None:
         async with asyncio.timeout(drain_s + _KILL_AFTER_S):
             await process.wait()
     except TimeoutError:
-        logger.warning("killing worker process %d, which did not end", process.pid)
+        fields = event("process_killed", child=process.pid)
+        logger.warning("killing worker process %d, which did not end", process.pid, extra=fields)
         process.kill()
         await process.wait()

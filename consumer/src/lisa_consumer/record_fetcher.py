@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lisa_common.errors import LisaError
+from lisa_common.logs import event
 from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming
 from lisa_common.protocol.call import Call, Flow
 from lisa_common.protocol.fetching import fetch, fetch_within
+from lisa_consumer.metrics import METRICS
 
 __all__ = ["Fetched", "RecordFetcher"]
 
@@ -103,19 +105,30 @@ class RecordFetcher:
             yield from self.release()
             if not fetched:
                 raise
-            logger.warning("cannot fetch %d messages: %s", sum(len(entries) for _, entries in pending), error)
+            self._log_unfetched(pending, error)
         return fetched, leased_at
 
-    def finish(self, fetched: Sequence[Fetched], calls: Sequence[Call[Any]]) -> Flow[None]:
-        """Makes the calls that follow from fetched entries. Their errors are only logged."""
+    def _log_unfetched(self, batches: Sequence[Batch], error: LisaError) -> None:
+        count = sum(len(entries) for _, entries in batches)
+        fields = event("fetch_failed", group=self._group, count=count, error=str(error))
+        logger.warning("cannot fetch %d messages: %s", count, error, extra=fields)
+
+    def finish(
+        self, fetched: Sequence[Fetched], calls: Sequence[tuple[Call[Any], Callable[[Any], None]]]
+    ) -> Flow[None]:
+        """Makes the calls that follow from fetched entries, and passes each result on. Their errors are only logged."""
         try:
-            yield calls
+            results = yield [call for call, _ in calls]
         except GeneratorExit:
             # As in `fetch`.
             self._note_unfetched(_batches(fetched))
             raise
         except LisaError as error:
-            logger.warning("cannot skip entries, which come again: %s", error)
+            fields = event("skip_failed", group=self._group, error=str(error))
+            logger.warning("cannot skip entries, which come again: %s", error, extra=fields)
+            return
+        for (_, count), result in zip(calls, results, strict=True):
+            count(result)
 
     def _note_unfetched(self, batches: Sequence[Batch]) -> None:
         until = self._clock() + _UNFETCHED_S
@@ -133,7 +146,8 @@ class RecordFetcher:
             yield [consuming.release(keys, self._group, self._ours(entries)) for _, (keys, entries) in unfetched]
             unfetched = []
         except LisaError as error:
-            logger.debug("cannot release unfetched entries, will retry: %s", error)
+            fields = event("release_failed", group=self._group, error=str(error))
+            logger.debug("cannot release unfetched entries, will retry: %s", error, extra=fields)
         finally:
             self._unfetched += [each for each in unfetched if each.until > self._clock()]
 
@@ -161,7 +175,9 @@ class RecordFetcher:
         left: list[Batch] = []
         for (keys, entries), records, now_ms in zip(batches, replies[::2], replies[1::2], strict=True):
             if isinstance(records, str):
-                logger.error("cannot fetch %d messages of %s: %s", len(entries), keys.tag, records)
+                place = {"topic": keys.topic, "shard": keys.shard, "group": self._group}
+                fields = event("fetch_failed", **place, count=len(entries), error=records)
+                logger.error("cannot fetch %d messages of %s: %s", len(entries), keys.tag, records, extra=fields)
                 continue
             count = len(records)
             if count:
@@ -208,12 +224,15 @@ class RecordFetcher:
         try:
             replies = (yield calls) if calls else []
         except LisaError as error:
-            logger.warning("cannot renew leases while messages are fetched: %s", error)
+            fields = event("renewal_failed", group=self._group, error=str(error))
+            logger.warning("cannot renew leases while messages are fetched: %s", error, extra=fields)
             return list(fetched), list(pending), leased_at
         lost = sum(kept.count(False) for kept in replies)
         if not lost:
             return list(fetched), list(pending), asked_at
-        logger.warning("lost the leases of %d messages, which ran out before they were fetched", lost)
+        fields = event("leases_lost", group=self._group, count=lost)
+        logger.warning("lost the leases of %d messages, which ran out before they were fetched", lost, extra=fields)
+        METRICS.count("lisa_leases_lost_total", by=lost)
         kept_fetched = [_keep(batch, kept) for batch, kept in zip(fetched, replies[: len(fetched)], strict=True)]
         kept_pending = [
             (keys, [entry for entry, is_kept in zip(entries, kept, strict=True) if is_kept])

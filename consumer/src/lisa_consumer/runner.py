@@ -9,16 +9,21 @@ from contextlib import suppress
 
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import LisaError
+from lisa_common.logs import event
 from lisa_common.model.delivery import Delivery
+from lisa_common.observing.health import Health
 from lisa_common.protocol.consuming import Nack
 from lisa_consumer.concurrency import ConcurrencyLimit
 from lisa_consumer.core import Core, ReadResult
+from lisa_consumer.events import delivery_event
 from lisa_consumer.fetcher import Fetcher
 from lisa_consumer.handler import Route, nack_of
 from lisa_consumer.leases import Leases
+from lisa_consumer.metrics import METRICS, HandlerTimes
 from lisa_consumer.queues import Queues
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.settler import Settler
+from lisa_consumer.tracing import HandlerSpans
 
 __all__ = ["HANDLER", "Runner"]
 
@@ -49,6 +54,7 @@ class Runner:
         settings: ConsumerSettings,
         stopping: asyncio.Event,
         renewing: AsyncConnection,
+        health: Health,
     ) -> None:
         self._connection = connection
         self._core = core
@@ -70,6 +76,9 @@ class Runner:
         self._running: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         """Set when a handler begins or ends."""
+        self._times = HandlerTimes(core.group)
+        self._spans = HandlerSpans(core, settings.spans_per_s)
+        self._health = health
         self._drain_until = self._begin_until = 0.0
 
     async def run(self) -> None:
@@ -82,6 +91,9 @@ class Runner:
         marker = asyncio.create_task(self._queues.run())
         reader = asyncio.create_task(self._fetcher.run(self._add))
         waiter = asyncio.create_task(self._stopping.wait())
+        self._health.check("reader", self._fetcher.find_problem)
+        self._health.check("settler", self._settler.find_problem)
+        pulse = asyncio.create_task(self._health.run(lambda: self._times.flush(len(self._running))))
         try:
             done, _ = await asyncio.wait((keeper, settler, marker, reader, waiter), return_when=asyncio.FIRST_COMPLETED)
             self._stop()
@@ -98,7 +110,8 @@ class Runner:
             self._settler.close()
             # Without a server nothing can be settled: handled messages come again when their leases have run out.
             await asyncio.wait((settler,), timeout=self._drain_s + 1)
-            await cancel_all(settler, keeper)
+            await cancel_all(settler, keeper, pulse)
+            self._times.flush(len(self._running))
 
     # Handling
 
@@ -114,32 +127,45 @@ class Runner:
     async def _handle(self, route: Route, delivery: Delivery) -> None:
         try:
             if not self._leases.begin(delivery, route.timeout_s):
-                logger.warning("skipped %s: its lease ran out before its handler could begin", delivery)
+                text = "skipped %s: its lease ran out before its handler could begin"
+                logger.warning(text, delivery, extra=delivery_event("delivery_skipped", delivery))
                 self._queues.drop(delivery)
                 self._drop(delivery)
                 return
-            began = time.monotonic()
-            nack = await self._call(route, delivery)
-            self._windows[delivery.topic].observe(time.monotonic() - began)
+            nack, error = await self._call(route, delivery)
             self._leases.end(delivery)
-            self._settler.settle(delivery, nack)
+            self._settler.settle(delivery, nack, error)
         finally:
             if task := asyncio.current_task():
                 self._running.discard(task)
             self._queues.end(delivery)
             self._changed.set()
 
-    async def _call(self, route: Route, delivery: Delivery) -> Nack | None:
+    async def _call(self, route: Route, delivery: Delivery) -> tuple[Nack | None, BaseException | None]:
+        span = self._spans.start(delivery) if self._spans.on else None
+        began = time.monotonic()
+        failure: BaseException | None = None
+        nack, outcome = None, "ok"
         try:
             await route.call(delivery, self._threads)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             # The drain cancelled the handler, or the handler itself did: either way it did not finish.
-            return Nack(delivery.entry, "the handler was cancelled before it ended")
-        except BaseException as error:
-            if not isinstance(error, LisaError):
-                logger.warning("the handler of %s failed", delivery, exc_info=error)
-            return nack_of(delivery, error)
-        return None
+            nack, outcome, failure = (
+                Nack(delivery.entry, "the handler was cancelled before it ended"),
+                "cancelled",
+                error,
+            )
+        except BaseException as error:  # noqa: BLE001 - whatever it raised, its message is nacked and the error logged
+            nack, failure = nack_of(delivery, error), error
+            outcome = "rejected" if nack.rejected else "failed"
+        took_s = time.monotonic() - began
+        self._windows[delivery.topic].observe(took_s)
+        if METRICS.on:
+            self._times.add(delivery.topic, outcome, took_s)
+        if span is not None:
+            self._spans.end(span, delivery, outcome, took_s, failure)
+        # That it was cancelled says all; a traceback would only show where.
+        return nack, None if outcome == "cancelled" else failure
 
     def _drop(self, delivery: Delivery) -> None:
         self._leases.drop(delivery)
@@ -172,7 +198,8 @@ class Runner:
         await self._release(None)
         if self._running:
             left_s = max(0.0, self._drain_until - time.monotonic())
-            logger.info("waiting for handlers: %d, up to %g s", len(self._running), left_s)
+            fields = event("drain_waiting", count=len(self._running), seconds=round(left_s, 3))
+            logger.info("waiting for handlers: %d, up to %g s", len(self._running), left_s, extra=fields)
             await asyncio.wait(self._running, timeout=left_s)
 
     async def _cancel_handlers(self) -> None:
@@ -190,8 +217,11 @@ class Runner:
             return
         try:
             released = await self._connection.run(self._core.release(deliveries), patience_s=1)
-            logger.info("released %d deliveries that had not begun", released)
+            fields = event("deliveries_released", group=self._core.group, count=released)
+            logger.info("released %d deliveries that had not begun", released, extra=fields)
         except LisaError as error:
-            logger.warning("cannot release %d deliveries; their leases will run out: %s", len(deliveries), error)
+            count = len(deliveries)
+            fields = event("release_failed", group=self._core.group, count=count, error=str(error))
+            logger.warning("cannot release %d deliveries; their leases will run out: %s", count, error, extra=fields)
         for delivery in deliveries:
             self._drop(delivery)

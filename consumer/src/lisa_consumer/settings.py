@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from lisa_common.settings import Settings
+from lisa_common.settings import MetricsAddress, Settings
 
 __all__ = ["ConsumerSettings"]
 
@@ -30,6 +30,18 @@ class ConsumerSettings(Settings):
     drain_s: Annotated[
         float, Field(ge=0, le=3_600, description="how long running handlers may take after SIGTERM, in seconds")
     ] = 30.0
+    metrics: Annotated[
+        MetricsAddress,
+        Field(description="serve /metrics, /livez and /readyz at this HOST:PORT, with lisa-consumer run"),
+    ] = None
+    spans_per_s: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1_000_000,
+            description="most OpenTelemetry spans a second, in each process, of messages whose send has none",
+        ),
+    ] = 200
     patience_s: Annotated[
         float,
         Field(ge=0, le=3_600, description="how long a plain consumer retries while the server is away, in seconds"),

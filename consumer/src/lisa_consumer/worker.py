@@ -10,14 +10,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn, TypeVar
 
-from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import InvalidInput
+from lisa_common.logs import event
+from lisa_common.observing.health import Health
 from lisa_common.protocol.marking import MARKING
 from lisa_common.validation import Duration, check_int, check_name, duration_ms
 from lisa_consumer.core import Core
 from lisa_consumer.fetcher import Fetcher
 from lisa_consumer.handler import Handler, Route
 from lisa_consumer.leases import Leases
+from lisa_consumer.presence import Presence
 from lisa_consumer.runner import HANDLER, Runner
 from lisa_consumer.settings import ConsumerSettings
 
@@ -42,7 +45,8 @@ def _threads_left(until: float) -> bool:
 
 def _abandon_handlers() -> NoReturn:
     """Ends the process: nothing else stops a thread, or a coroutine that ignores its cancellation."""
-    logger.error("abandoned handlers that still ran after the drain; their messages will be reclaimed")
+    text = "abandoned handlers that still ran after the drain; their messages will be reclaimed"
+    logger.error(text, extra=event("handlers_abandoned"))
     logging.shutdown()
     os._exit(1)
 
@@ -84,6 +88,8 @@ class Worker:
         self._routes: dict[str, Route] = {}
         self._stopping = asyncio.Event()
         self._drain_until = 0.0
+        self.health = Health()
+        """Whether this worker comes round, and reads and settles; `lisa-consumer run --metrics` serves it."""
 
     @property
     def name(self) -> str:
@@ -124,6 +130,7 @@ class Worker:
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.stop)
+            self.health.notifies = True
             await self.serve()
             if _tasks_left():
                 _abandon_handlers()
@@ -158,8 +165,20 @@ class Worker:
                 settings=self.settings,
                 stopping=self._stopping,
                 renewing=renewing,
+                health=self.health,
             )
-            logger.info("worker %s of group %s reads %s", self.name, self._core.group, ", ".join(self._routes))
-            await runner.run()
+            logger.info(
+                "worker %s of group %s reads %s",
+                *(self.name, self._core.group, ", ".join(self._routes)),
+                extra=event("worker_started", consumer=self.name, group=self._core.group, topics=list(self._routes)),
+            )
+            presence = Presence(renewing, self._core)
+            showing = asyncio.create_task(presence.run())
+            try:
+                await runner.run()
+            finally:
+                await cancel_all(showing)
+            await presence.end()
         threads.shutdown(wait=False, cancel_futures=True)
-        logger.info("worker %s has ended", self.name)
+        ended = event("worker_ended", consumer=self.name, group=self._core.group)
+        logger.info("worker %s has ended", self.name, extra=ended)

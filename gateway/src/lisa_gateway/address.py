@@ -19,11 +19,6 @@ class ListenAddress:
     port: int = 0
     path: str | None = None
 
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
-        return self.path is not None or self.host in ("localhost", "::1") or self.host.startswith("127.")
-
     def __str__(self) -> str:
         if self.path is not None:
             return f"unix:{self.path}"

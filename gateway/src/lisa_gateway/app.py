@@ -4,13 +4,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 
-from lisa_gateway import health
+from lisa_gateway import health, v1
+from lisa_gateway.access import Access, AccessMiddleware
 from lisa_gateway.camellia import interface
 from lisa_gateway.gateway import Gateway
+from lisa_gateway.limits import BodyLimits
+from lisa_gateway.problems import refuse
 from lisa_gateway.settings import GatewaySettings
 
 __all__ = ["app", "lifespan"]
+
+_PUBLIC = ("/health/live", "/health/ready", "/camellia/health/status", "/camellia/health/check")
+"""Paths for balancers and supervisors, which have no token."""
 
 
 def app(settings: GatewaySettings | None = None) -> Starlette:
@@ -20,7 +28,16 @@ def app(settings: GatewaySettings | None = None) -> Starlette:
     `lifespan(application)` in that of the outer application; then polls end and connections close with it.
     """
     gateway = Gateway(settings or GatewaySettings.load())
-    application = Starlette(routes=[*health.routes(gateway), *interface.routes(gateway)], lifespan=lifespan)
+    middleware = [
+        Middleware(AccessMiddleware, Access(gateway.settings), public=_PUBLIC),
+        Middleware(BodyLimits, gateway.settings),
+    ]
+    application = Starlette(
+        routes=[*health.routes(gateway), *interface.routes(gateway), v1.mount(gateway)],
+        middleware=middleware,
+        exception_handlers={HTTPException: refuse},
+        lifespan=lifespan,
+    )
     application.state.gateway = gateway
     return application
 

@@ -1,9 +1,19 @@
 """The commands of `lisa-gateway`."""
 
 import asyncio
+from json import dumps
+from typing import Annotated
 
-from lisa_common.cli import new_program, with_settings
+import typer
+from pydantic import ValidationError
+
+from lisa_common.cli import JsonFlag, new_program, print_json, say, with_settings
+from lisa_common.errors import InvalidInput, InvalidSettings
 from lisa_common.logs import configure_logging
+from lisa_common.validation import check_name, expected_by
+from lisa_gateway.access import Grant, Role, hash_of, new_token
+from lisa_gateway.push import PushSettings, Target
+from lisa_gateway.push.settings import check_url
 from lisa_gateway.settings import GatewaySettings
 
 __all__ = ["program"]
@@ -21,3 +31,71 @@ def run(*, settings: GatewaySettings) -> None:
     configure_logging(settings.log_level)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve(settings))
+
+
+@program.command()
+def openapi() -> None:
+    """Prints the OpenAPI 3.1 document of /v1, which a gateway serves at /v1/openapi.json."""
+    from lisa_gateway.v1 import openapi as describe  # noqa: PLC0415
+
+    print_json(describe())
+
+
+@program.command()
+def token(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose token it is.")],
+    *,
+    role: Annotated[list[Role], typer.Option(help="What it allows; repeat the option for more.", show_default=False)],
+    topic: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="For which topics, as in 'orders*'; by default all.")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Makes a bearer token. It is shown once: settings hold only its hash."""
+    text = new_token()
+    grant = {"name": name, "tokens": [hash_of(text)], "roles": [str(each) for each in role], "topics": topic or ["*"]}
+    try:
+        Grant(**grant)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InvalidInput(str(first["loc"][0]), first["input"], expected_by(first)) from None
+    if json:
+        print_json({"token": text, "grant": grant})
+        return
+    say(f"token: {text}\n\nin lisa.toml of each gateway:\n\n[[gateway.grants]]")
+    for field, value in grant.items():
+        say(f"{field} = {dumps(value)}")
+
+
+@program.command()
+@with_settings(PushSettings)
+def push(
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC", help="Whose messages to push.")] = None,
+    url: Annotated[str | None, typer.Argument(metavar="URL]", help="Where to post them.")] = None,
+    *,
+    reject_4xx: Annotated[
+        bool, typer.Option("--reject-4xx", help="Make a message garbage at an answer of 4xx but 408, 425 and 429.")
+    ] = False,
+    settings: PushSettings,
+) -> None:
+    """Posts each message to a URL when it is due: that of the command line, or those of [[push.targets]].
+
+    An answer of 2xx acks a message, any other is a failed attempt; 429 and 503 may say when the next is welcome, by
+    Retry-After. Runs until SIGTERM or SIGINT. Any number may run at once.
+    """
+    configure_logging(settings.log_level)
+    if (topic is None) != (url is None):
+        raise InvalidInput("url", url, "given with a topic")
+    if topic is not None and url is not None:
+        check_name("topic", topic)
+        target = Target(topic=topic, url=check_url(url), concurrency=settings.concurrency, reject_4xx=reject_4xx)
+        settings = settings.pushing(target)
+    elif reject_4xx:
+        raise InvalidInput("--reject-4xx", "set", "given with a topic; targets have a setting for it")
+    try:
+        from lisa_gateway.push.pusher import run as push_until_stopped  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name != "httpx":
+            raise
+        raise InvalidSettings("pushing needs more packages: pip install 'lisa-gateway[push]'") from None
+    push_until_stopped(settings)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from lisa_common.backoff import RECONNECT
 from lisa_common.errors import LisaError
 from lisa_common.settings import Settings
-from lisa_consumer import AsyncLender, ConsumerSettings
+from lisa_consumer import AsyncLender, AsyncSettler, ConsumerSettings
 from lisa_gateway.clock import ServerClock
 from lisa_gateway.polls import Polls
 from lisa_gateway.settings import GatewaySettings
@@ -46,6 +46,7 @@ class Gateway:
         self.consumer_settings = ConsumerSettings(**shared, patience_s=settings.patience_s)
         self.producer = AsyncProducer(settings=self.producer_settings)
         self.admin = AsyncAdmin(settings=settings, patience_s=settings.patience_s)
+        self.settler = AsyncSettler(settings=self.consumer_settings)
         self.topics = KnownTopics(self.admin, settings)
         self.clock = ServerClock()
         self.stopping = asyncio.Event()
@@ -108,5 +109,6 @@ class Gateway:
             self._listener.cancel()
             await asyncio.gather(self._listener, return_exceptions=True)
         await asyncio.gather(*(desk.polls.close() for desk in self._desks.values()), *self._closing)
+        await self.settler.close()
         await self.producer.close()
         await self.admin.close()

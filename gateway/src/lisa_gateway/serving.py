@@ -16,9 +16,13 @@ from lisa_common.errors import InvalidSettings
 from lisa_gateway.address import ListenAddress, parse_listen
 from lisa_gateway.app import app
 from lisa_gateway.gateway import Gateway
+from lisa_gateway.limits import limited_protocol
 from lisa_gateway.settings import GatewaySettings
 
 __all__ = ["loop_factory", "serve"]
+
+KEEP_ALIVE_S = 75
+"""How long an idle connection is kept: clients of camellia keep theirs for 30 s."""
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +100,8 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 async def serve(settings: GatewaySettings) -> None:
     """Serves until SIGTERM or SIGINT. Raises LisaError if there is no Redis server: at the start that is a mistake."""
     address = parse_listen(settings.listen)
+    if address.path is None:
+        settings.check_address(address.host)
     application = app(settings)
     gateway: Gateway = application.state.gateway
     await gateway.admin.topics()
@@ -105,9 +111,13 @@ async def serve(settings: GatewaySettings) -> None:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     config = uvicorn.Config(
         _Patient(application),
+        http=limited_protocol(settings),
+        ws="none",
+        # Who calls is decided by the address that is really there.
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # who may say whose request it is must be asked for
         server_header=False,
         timeout_graceful_shutdown=max(1, round(settings.drain_s)),
         lifespan="on",

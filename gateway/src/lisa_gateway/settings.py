@@ -2,18 +2,19 @@
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 
-from lisa_common.settings import Settings
 from lisa_common.validation import MAX_RETRIES, check_name
+from lisa_gateway.access.settings import AccessSettings
 from lisa_gateway.address import parse_listen
+from lisa_gateway.limits.settings import LimitSettings
 
 __all__ = ["GatewaySettings"]
 
 _TEN_YEARS_S = 10 * 365 * 86_400
 
 
-class GatewaySettings(Settings):
+class GatewaySettings(AccessSettings, LimitSettings):
     """Settings of a gateway, and those of all programs."""
 
     table: ClassVar[str] = "gateway"
@@ -52,6 +53,12 @@ class GatewaySettings(Settings):
     monitor_s: Annotated[
         float, Field(ge=1, le=3_600, description="length of the windows of getMonitorData, in seconds")
     ] = 60.0
+    receipt_key: Annotated[
+        SecretStr,
+        Field(
+            description="secret of all gateways of a prefix; without it a consumer could forge receipts of its topics"
+        ),
+    ] = SecretStr("")
     drain_s: Annotated[
         float, Field(ge=0, le=3_600, description="how long requests may take after SIGTERM, in seconds")
     ] = 30.0

@@ -1,5 +1,6 @@
 """The daemon that promotes, reclaims and trims; the operator's commands; and the operator's Python API."""
 
+from lisa_common.model.death import Death
 from lisa_common.model.failure import Failure
 from lisa_common.model.record import Record
 from lisa_common.protocol.producing import CancelOutcome, CopyState, Found, RescheduleOutcome, State
@@ -16,6 +17,8 @@ from lisa_manager.admin.problem import Kind, Problem
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.status import BUCKETS, GroupStatus, TopicSizes, TopicStatus
 from lisa_manager.admin.topics import DEFAULT, Dropped
+from lisa_manager.admin.trace import Hop
+from lisa_manager.admin.traffic import TopicTraffic
 from lisa_manager.server_checks import Health
 from lisa_manager.settings import ManagerSettings
 
@@ -30,6 +33,7 @@ __all__ = [
     "CheckReport",
     "CopyState",
     "DeadLetter",
+    "Death",
     "Dropped",
     "DroppedGroup",
     "Failure",
@@ -40,6 +44,7 @@ __all__ = [
     "GroupDebt",
     "GroupStatus",
     "Health",
+    "Hop",
     "Kind",
     "ListedMessage",
     "ManagerSettings",
@@ -54,4 +59,5 @@ __all__ = [
     "TopicEvents",
     "TopicSizes",
     "TopicStatus",
+    "TopicTraffic",
 ]

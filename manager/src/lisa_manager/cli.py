@@ -4,6 +4,7 @@ from lisa_common.cli import new_program, sub_commands
 from lisa_manager.commands import garbage, groups, messages, topics
 from lisa_manager.commands.check import check_
 from lisa_manager.commands.daemon import doctor, load_scripts, run
+from lisa_manager.commands.monitoring import alerts, grafana
 from lisa_manager.commands.rights import acl
 from lisa_manager.commands.status import status
 
@@ -34,6 +35,8 @@ program.command("check")(check_)
 program.command()(doctor)
 program.command()(load_scripts)
 program.command()(acl)
+program.command()(grafana)
+program.command()(alerts)
 
 
 def main() -> None:

@@ -4,16 +4,22 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import LisaError
+from lisa_common.logs import event
+from lisa_common.observing.health import Health
+from lisa_manager import metrics
 from lisa_manager.jobs.adopter import Adopter
+from lisa_manager.jobs.dead_letterer import DeadLetterer
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.drainer import Drainer
+from lisa_manager.jobs.idle_expirer import IdleExpirer
 from lisa_manager.jobs.loader import Loader
 from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.jobs.reclaimer import Reclaimer
@@ -38,21 +44,54 @@ _TURNS = 1_000
 _SCRIPTS_S = 1.0
 """Users who may not load scripts wait up to this long after a flush. A check costs the server a few microseconds."""
 
+_ASKING = "scripts"
+"""The job that asks the server something at each turn, most often of all."""
+
+_SILENT_S = 5 * _SCRIPTS_S
+"""After this long without an answer to that job, the manager is not ready."""
+
 _STABLE_S = 10.0
 """A loop that has run for this long restarts with the shortest backoff again."""
 
 
 def serve(settings: ManagerSettings) -> None:
-    """Runs a manager until SIGTERM or SIGINT. Any number may run in parallel; killing any of them loses nothing."""
+    """Runs a manager until SIGTERM or SIGINT. Any number may run in parallel; killing any of them loses nothing.
+
+    Serves its metrics and health if the settings say where. Raises MissingExtra if that needs more packages.
+    """
 
     async def main() -> None:
         manager = Manager(settings)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, manager.stop)
-        await manager.run()
+        manager.health.notifies = True
+        with _observed(settings, manager.health):
+            await manager.run()
 
     asyncio.run(main())
+
+
+@contextmanager
+def _observed(settings: ManagerSettings, health: Health) -> Iterator[None]:
+    """Serves metrics and health, and samples the keys, where the settings say so."""
+    if settings.metrics is None:
+        yield
+        return
+    metrics.register()
+    # Imported here, as only this needs the extra.
+    from lisa_common.observing import prometheus  # noqa: PLC0415
+    from lisa_common.observing.server import serving  # noqa: PLC0415
+    from lisa_manager.sampler import Sampler  # noqa: PLC0415
+
+    registry = prometheus.default()
+    with Sampler(settings).running() as sampler:
+        registry.register(sampler)
+        try:
+            with serving(settings.metrics, registry, health):
+                yield
+        finally:
+            registry.unregister(sampler)
 
 
 class Manager:
@@ -66,6 +105,7 @@ class Manager:
         self._reclaimer = Reclaimer(self._connection, self._table, settings, self._reporter)
         self._trimmer = Trimmer(self._connection, self._table, settings)
         self._sweeper = Sweeper(self._connection, self._table, settings, self._reporter)
+        self._dead_letterer = DeadLetterer(self._connection, self._table, settings)
         self._discoverer = Discoverer(self._connection, self._table)
         self._promoter = Promoter(self._connection, self._table, settings, self._reporter)
         self._adopter = Adopter(
@@ -76,8 +116,13 @@ class Manager:
             discover=self._discover,
         )
         self._drainer = Drainer(self._connection, self._discoverer)
+        self._idle_expirer = IdleExpirer(self._connection, self._discoverer, settings)
         self._loader = Loader(self._connection)
         self._problems = ProblemLog(logger)
+        self._answered = False
+        self._answered_at = time.monotonic()
+        self.health = Health()
+        """Whether this manager comes round, its promoter looks, and its server answers."""
         self._stopping = asyncio.Event()
         self._turns: set[asyncio.Task[None]] = set()
         """Running turns of jobs."""
@@ -91,12 +136,15 @@ class Manager:
         async with self._connection:
             await self._check_server()
             scheduler = self._schedule()
+            self.health.check("promoter", self._promoter.find_problem)
+            self.health.check("server", self._find_server_problem)
             loops = [
                 asyncio.create_task(self._keep_running(name, loop), name=name)
                 for name, loop in {
                     "promote": self._promoter.run,
                     "listen": self._promoter.listen,
                     "adopt": self._adopter.run,
+                    "health": self._keep_beating,
                 }.items()
             ]
             try:
@@ -108,7 +156,7 @@ class Manager:
                 scheduler.shutdown(wait=False)
                 # The scheduler cancels turns without waiting for them, and they may still use the connection.
                 await cancel_all(*loops, *self._turns)
-        logger.info("manager stopped")
+        logger.info("manager stopped", extra=event("manager_stopped"))
 
     async def _keep_running(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
         """Runs a loop, and restarts it after an error, so that no error of one loop ends the others."""
@@ -119,18 +167,20 @@ class Manager:
                 await loop()
             except Exception as error:  # noqa: BLE001 - no error may stop the other jobs
                 failures = 1 if time.monotonic() - started > _STABLE_S else failures + 1
-                self._problems.report(name, error)
+                self._problems.report(name, error, job=name)
                 await asyncio.sleep(RECONNECT.compute(failures))
 
     async def _check_server(self) -> None:
         for finding in (await examine(self._connection)).findings:
-            logger.warning("%s", finding)
+            logger.warning("%s", finding, extra=event("server_unfit"))
         try:
             await self._loader.turn()
         except LisaError as error:
-            self._problems.report("scripts", error)
+            self._problems.report("scripts", error, job="scripts")
         await self._discover()
-        logger.info("manager serves %d shards", len(self._table.shards))
+        self._answered, self._answered_at = True, time.monotonic()
+        count = len(self._table.shards)
+        logger.info("manager serves %d shards", count, extra=event("manager_started", shards=count))
 
     def _schedule(self) -> AsyncIOScheduler:
         scheduler = AsyncIOScheduler(job_defaults={"coalesce": True, "misfire_grace_time": None})
@@ -139,8 +189,10 @@ class Manager:
             ("reclaim", housekeeping_s, 1, self._reclaimer.turn),
             ("trim", housekeeping_s, _TURNS, self._trimmer.turn),
             ("sweep", housekeeping_s, _TURNS, self._sweeper.turn),
+            ("dead-letter", housekeeping_s, _TURNS, self._dead_letterer.turn),
             ("discover", self._settings.discover_s, 1, self._discover),
             ("drain", self._settings.discover_s, 1, self._drainer.turn),
+            ("expire idle", housekeeping_s, 1, self._idle_expirer.turn),
             ("scripts", _SCRIPTS_S, 1, self._loader.turn),
             ("report", _REPORT_S, 1, self._reporter.turn),
             ("gauges", _GAUGES_S, 1, self._gauges),
@@ -155,24 +207,48 @@ class Manager:
             self._turns.add(task)
             task.add_done_callback(self._turns.discard)
         try:
-            await turn()
+            with metrics.turn(name):
+                await turn()
         except asyncio.CancelledError:
             # The scheduler cancels running turns when it shuts down, and would log this as an error.
             if not self._stopping.is_set():
                 raise
         except Exception as error:  # noqa: BLE001 - no error may stop the other jobs or the next turn
-            self._problems.report(name, error)
+            self._problems.report(name, error, job=name)
+            if name == _ASKING:
+                self._answered = False
         else:
             self._problems.resolve(name)
+            if name == _ASKING:
+                self._answered, self._answered_at = True, time.monotonic()
+
+    def _find_server_problem(self) -> str:
+        silent_s = time.monotonic() - self._answered_at
+        return "" if self._answered and silent_s < _SILENT_S else f"no answer for {silent_s:.0f} s"
+
+    async def _keep_beating(self) -> None:
+        await self.health.run(self._beat)
+
+    def _beat(self) -> None:
+        if not self._table.shards:
+            # There is nothing to promote, and the promoter sleeps until there is.
+            metrics.note_turn("promote")
 
     async def _discover(self) -> None:
         await self._discoverer.turn()
         self._promoter.wake()
 
     async def _gauges(self) -> None:
-        pending = sum(sum(shard.pending.values()) for shard in self._table.shards.values())
+        gauges = {
+            "shards": len(self._table.shards),
+            "pending": sum(sum(shard.pending.values()) for shard in self._table.shards.values()),
+            "promoted": self._promoter.promoted,
+            "reclaimed": self._reclaimer.reclaimed,
+            "expired": self._sweeper.expired,
+            "trimmed": self._trimmer.trimmed,
+        }
         logger.info(
             "serving %d shards, %d deliveries pending; since start: %d promoted, %d reclaimed, %d expired, %d trimmed",
-            *(len(self._table.shards), pending, self._promoter.promoted),
-            *(self._reclaimer.reclaimed, self._sweeper.expired, self._trimmer.trimmed),
+            *gauges.values(),
+            extra=event("manager_gauges", **gauges),
         )

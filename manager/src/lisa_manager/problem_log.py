@@ -1,8 +1,10 @@
 """Logs each problem once when it begins, and once when it ends."""
 
 import logging
+from typing import Any
 
 from lisa_common.errors import LisaError
+from lisa_common.logs import event
 
 __all__ = ["ProblemLog"]
 
@@ -17,14 +19,19 @@ class ProblemLog:
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    def report(self, subject: str, error: Exception) -> None:
-        """Logs a problem unless the same one is open. An error that is no LisaError is logged with its traceback."""
+    def report(self, subject: str, error: Exception, **fields: Any) -> None:
+        """Logs a problem unless the same one is open. An error that is no LisaError is logged with its traceback.
+
+        `fields` name what it concerns, such as its topic.
+        """
         text = str(error) if isinstance(error, LisaError) else f"{type(error).__name__}: {error}"
         if self._open.get(subject) != text:
             self._open[subject] = text
-            self._logger.error("%s failed: %s", subject, text, exc_info=None if isinstance(error, LisaError) else error)
+            trace = None if isinstance(error, LisaError) else error
+            extra = event("job_failed", subject=subject, error=text, **fields)
+            self._logger.error("%s failed: %s", subject, text, exc_info=trace, extra=extra)
 
     def resolve(self, subject: str) -> None:
         """Logs that a subject recovered, if it has an open problem."""
         if self._open.pop(subject, None) is not None:
-            self._logger.info("%s recovered", subject)
+            self._logger.info("%s recovered", subject, extra=event("job_recovered", subject=subject))

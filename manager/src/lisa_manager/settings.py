@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from lisa_common.settings import Settings
+from lisa_common.settings import MetricsAddress, Settings
 
 __all__ = ["ManagerSettings"]
 
@@ -37,8 +37,20 @@ class ManagerSettings(Settings):
     housekeeping_batch: Annotated[
         int, Field(ge=1, le=1_000, description="most messages of a topic in one step of reclaim or sweep")
     ] = 200
+    metrics: Annotated[
+        MetricsAddress, Field(description="serve /metrics, /livez and /readyz at this HOST:PORT, with lisa-manager run")
+    ] = None
+    sample_s: Annotated[
+        float,
+        Field(
+            ge=1,
+            le=3_600,
+            description="how often the keys are sampled for metrics, in seconds; less often where that takes long",
+        ),
+    ] = 15.0
     spent_consumer_s: Annotated[
-        float, Field(ge=10, le=604_800, description="idle time after which a consumer with nothing pending is removed")
+        float,
+        Field(ge=10, le=604_800, description="idle time after which a consumer with nothing pending is removed"),
     ] = 600.0
 
     @property

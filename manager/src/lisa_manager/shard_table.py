@@ -37,6 +37,11 @@ class WatchedShard:
         self.tag = self.keys.tag
 
     @property
+    def place(self) -> dict[str, str]:
+        """The fields that name the shard in log records."""
+        return {"topic": self.keys.topic, "shard": self.keys.shard}
+
+    @property
     def has_pending(self) -> bool:
         """Whether any group had unsettled deliveries at the last trim."""
         return any(self.pending.values())
@@ -71,11 +76,13 @@ class ShardTable:
         """Holds only shards with known pending deliveries."""
         self.trims = DueQueue()
         self.sweeps = DueQueue()
+        self.dead_letters = DueQueue()
+        """Holds only shards whose policy names a dead letter topic, once they were looked at."""
 
     @property
     def queues(self) -> tuple[DueQueue, ...]:
         """One queue for each kind of work."""
-        return self.promotions, self.reclaims, self.trims, self.sweeps
+        return self.promotions, self.reclaims, self.trims, self.sweeps, self.dead_letters
 
     def update(self, layouts: Iterable[Layout]) -> tuple[set[str], set[str]]:
         """Applies what the registry now holds. Returns the tags of new shards, and of removed ones."""
@@ -91,6 +98,9 @@ class ShardTable:
             self.shards[tag] = WatchedShard(*registered[tag])
         for tag, (_, policy) in registered.items():
             self.shards[tag].set_policy(policy, self.clock())
+            if policy.dead_letter_topic is not None:
+                self.dead_letters.add(tag, self.clock())
+                self.sweeps.hasten(tag, self.clock())
         self.make_due(new)
         return new, set(removed)
 

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.observing import tracing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
 from lisa_common.protocol.registry import Topics
@@ -15,6 +16,7 @@ from lisa_producer.async_coalescing import AsyncCoalescer
 from lisa_producer.batch import open_batch
 from lisa_producer.message import Confirm, Message, PartialSend, SendReport, SendResult, due_argument
 from lisa_producer.settings import ProducerSettings
+from lisa_producer.shared_flow import SharedFlow
 
 __all__ = ["AsyncProducer"]
 
@@ -33,6 +35,7 @@ class AsyncProducer:
     ) -> None:
         self._settings = settings or ProducerSettings.load(redis_url=url)
         self._confirm = confirm
+        self._tracing = tracing.ask()
         self._topics = Topics(self._settings.prefix)
         self._connection = AsyncConnection.of(self._settings, name="lisa-producer", url=url)
         self._coalescer = AsyncCoalescer(self._connection, self._settings)
@@ -55,9 +58,7 @@ class AsyncProducer:
         message = Message(
             body=body, delay=delay, at=at, id=id, ttl=ttl, max_retries=max_retries, priority=priority, headers=headers
         )
-        return await self._coalescer.run(
-            topic, single_send.send(self._topics, topic, message, self._settings, confirm or self._confirm)
-        )
+        return await self._coalescer.run(topic, self._send(topic, message, confirm))
 
     async def send_many(
         self,
@@ -70,7 +71,9 @@ class AsyncProducer:
         """Sends messages in batches; see `Producer.send_many`. Takes asynchronous iterables, too."""
         report = SendReport()
         take_result = on_result or report.results.append
-        batch = await self._run(open_batch(self._topics, topic, self._settings, confirm or self._confirm))
+        batch = await self._run(
+            open_batch(self._topics, topic, self._settings, confirm or self._confirm, self._tracing)
+        )
 
         async def flush() -> None:
             for result in await self._run(batch.flush()):
@@ -111,6 +114,10 @@ class AsyncProducer:
         """Closes the connections. Queued calls end with Unreachable."""
         self._coalescer.close()
         await self._connection.close()
+
+    def _send(self, topic: str, message: Message, confirm: Confirm | None) -> SharedFlow[SendResult]:
+        confirm = confirm or self._confirm
+        return single_send.send(self._topics, topic, message, self._settings, confirm=confirm, tracing=self._tracing)
 
     async def _run(self, flow: Flow[T]) -> T:
         return await self._connection.run(flow, patience_s=self._settings.patience_s)

@@ -1,5 +1,6 @@
 """Sending many messages, without I/O: flows for both clients."""
 
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
@@ -7,12 +8,14 @@ from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, Resharded
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout, by_shard
+from lisa_common.observing.tracing import Tracing
 from lisa_common.protocol import producing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import Outgoing
 from lisa_common.protocol.registry import Topics
 from lisa_producer.layout_requests import refresh_after_reshard
 from lisa_producer.message import Confirm, Message, SendOutcome, SendResult
+from lisa_producer.observed import BatchObserver
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shard_send import Missing, find_in_former, is_repeatable, result_of, store
 
@@ -28,11 +31,19 @@ class Batch:
     The limits fill a call to each shard, if the ids spread evenly.
     """
 
-    def __init__(self, topics: Topics, layout: Layout, settings: ProducerSettings, confirm: Confirm | None) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        layout: Layout,
+        settings: ProducerSettings,
+        confirm: Confirm | None,
+        tracing: Tracing | None,
+    ) -> None:
         self._topics = topics
         self._layout = layout
         self._settings = settings
         self._confirm = confirm
+        self._observer = BatchObserver(tracing, layout.topic)
         self._position = 0
         self._bytes = 0
         self._outgoing: list[tuple[int, Outgoing]] = []
@@ -47,7 +58,7 @@ class Batch:
             self._ids.extend(producing.new_ids(self._settings.batch_messages))
         size = 0
         try:
-            outgoing = message.outgoing(self._layout.policy, self._ids.popleft())
+            outgoing = message.outgoing(self._layout.policy, self._ids.popleft(), self._observer.context())
         except InvalidInput as error:
             failed = SendResult(self._position, message.id, SendOutcome.FAILED, error=error)
             self._invalid.append(failed)
@@ -63,6 +74,7 @@ class Batch:
 
     def flush(self) -> Flow[list[SendResult]]:
         """Sends the collected messages. Result: one for each, in order; sets `broken`."""
+        began = time.monotonic()
         batch, results = self._outgoing, self._invalid
         self._outgoing, self._invalid, self._bytes = [], [], 0
         try:
@@ -74,13 +86,16 @@ class Batch:
         except LisaError as error:
             self.broken = error
             results += [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in batch]
+        self._observer.end(results, time.monotonic() - began, self.broken)
         return sorted(results, key=lambda result: result.position)
 
 
-def open_batch(topics: Topics, topic: str, settings: ProducerSettings, confirm: Confirm | None) -> Flow[Batch]:
+def open_batch(
+    topics: Topics, topic: str, settings: ProducerSettings, confirm: Confirm | None, tracing: Tracing | None = None
+) -> Flow[Batch]:
     """An empty batch for a topic."""
     layout = yield from topics.resolve(topic)
-    return Batch(topics, layout, settings, confirm)
+    return Batch(topics, layout, settings, confirm, tracing)
 
 
 def _send(

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from lisa_common.client.connection import Connection
+from lisa_common.observing import tracing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
 from lisa_common.protocol.registry import Topics
@@ -15,6 +16,7 @@ from lisa_producer.batch import open_batch
 from lisa_producer.coalescing import Coalescer
 from lisa_producer.message import Confirm, Message, PartialSend, SendReport, SendResult, due_argument
 from lisa_producer.settings import ProducerSettings
+from lisa_producer.shared_flow import SharedFlow
 
 __all__ = ["Producer"]
 
@@ -43,6 +45,7 @@ class Producer:
     ) -> None:
         self._settings = settings or ProducerSettings.load(redis_url=url)
         self._confirm = confirm
+        self._tracing = tracing.ask()
         self._topics = Topics(self._settings.prefix)
         self._connection = Connection.of(self._settings, name="lisa-producer", url=url)
         self._coalescer = Coalescer(self._connection, self._settings)
@@ -68,9 +71,7 @@ class Producer:
         message = Message(
             body=body, delay=delay, at=at, id=id, ttl=ttl, max_retries=max_retries, priority=priority, headers=headers
         )
-        return self._coalescer.run(
-            topic, single_send.send(self._topics, topic, message, self._settings, confirm or self._confirm)
-        )
+        return self._coalescer.run(topic, self._send(topic, message, confirm))
 
     def send_many(
         self,
@@ -88,7 +89,7 @@ class Producer:
         """
         report = SendReport()
         take_result = on_result or report.results.append
-        batch = self._run(open_batch(self._topics, topic, self._settings, confirm or self._confirm))
+        batch = self._run(open_batch(self._topics, topic, self._settings, confirm or self._confirm, self._tracing))
 
         def flush() -> None:
             for result in self._run(batch.flush()):
@@ -129,6 +130,10 @@ class Producer:
         """Closes the connections. Queued calls end with Unreachable."""
         self._coalescer.close()
         self._connection.close()
+
+    def _send(self, topic: str, message: Message, confirm: Confirm | None) -> SharedFlow[SendResult]:
+        confirm = confirm or self._confirm
+        return single_send.send(self._topics, topic, message, self._settings, confirm=confirm, tracing=self._tracing)
 
     def _run(self, flow: Flow[T]) -> T:
         return self._connection.run(flow, patience_s=self._settings.patience_s)

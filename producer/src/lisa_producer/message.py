@@ -66,8 +66,11 @@ class Message:
     priority: int | None = None
     headers: Mapping[str, str] | None = None
 
-    def outgoing(self, policy: Policy, generated_id: str) -> Outgoing:
-        """Checks the message against the topic's policy; raises InvalidInput."""
+    def outgoing(self, policy: Policy, generated_id: str, context: Mapping[str, str] | None = None) -> Outgoing:
+        """Checks the message against the topic's policy; raises InvalidInput.
+
+        The headers of `context` are added unless the message has one of them, or no room for them.
+        """
         ttl_ms = policy.ttl_ms
         if self.ttl is not None:
             own_ms = duration_ms("ttl", self.ttl, low_ms=1)
@@ -83,10 +86,20 @@ class Message:
             ttl_ms=ttl_ms,
             max_retries=retries,
             priority=priority,
-            headers=headers_json(self.headers),
+            headers=self._headers_json(context) if context else headers_json(self.headers),
         )
         id = generated_id if self.id is None else check_new_id(self.id)
         return Outgoing(id, due_argument(self.delay, self.at), content)
+
+    def _headers_json(self, context: Mapping[str, str]) -> bytes:
+        own = headers_json(self.headers)
+        headers = self.headers or {}
+        if not context.keys().isdisjoint(headers):
+            return own
+        try:
+            return headers_json({**headers, **context})
+        except InvalidInput:
+            return own
 
 
 def due_argument(delay: Duration | None, at: datetime | None) -> str:

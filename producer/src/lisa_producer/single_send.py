@@ -1,16 +1,18 @@
 """Sending one message, without I/O: a flow for both clients, whose calls several callers share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from lisa_common.errors import LisaError, NotConfirmed, Resharded
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
+from lisa_common.observing.tracing import Tracing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import Outgoing, new_ids
 from lisa_common.protocol.registry import Topics
 from lisa_producer import layout_requests
 from lisa_producer.message import Confirm, Message, SendResult
+from lisa_producer.observed import observed_send
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shard_send import Missing, find_in_former, is_repeatable, result_of, store
 from lisa_producer.shared_flow import Request, SharedFlow
@@ -28,13 +30,34 @@ _OVERHEAD = 200
 
 
 def send(
-    topics: Topics, topic: str, message: Message, settings: ProducerSettings, confirm: Confirm | None
+    topics: Topics,
+    topic: str,
+    message: Message,
+    settings: ProducerSettings,
+    *,
+    confirm: Confirm | None,
+    tracing: Tracing | None,
 ) -> SharedFlow[SendResult]:
     """Sends one message; raises InvalidInput before anything is written."""
+    return observed_send(
+        *(tracing, topic, message),
+        lambda context: _send(topics, topic, message, settings, confirm=confirm, context=context),
+    )
+
+
+def _send(
+    topics: Topics,
+    topic: str,
+    message: Message,
+    settings: ProducerSettings,
+    *,
+    confirm: Confirm | None,
+    context: Mapping[str, str] | None,
+) -> SharedFlow[SendResult]:
     layout = declared = topics.known(topic, declared=True)
     if layout is None:
         layout = topics.known(topic) or (yield layout_requests.resolve(topics, topic))
-    outgoing = message.outgoing(layout.policy, new_ids(1)[0])
+    outgoing = message.outgoing(layout.policy, new_ids(1)[0], context)
     if declared is None:
         layout = yield layout_requests.declare(topics, topic)
     rerouted = False

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -12,9 +13,12 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from lisa_common.cli.output import say
+from lisa_common.logs import configure_logging, event, is_json
 from lisa_common.settings import Settings
 
 __all__ = ["JsonFlag", "YesFlag", "bounds_of", "flag_of", "with_settings"]
+
+logger = logging.getLogger(__name__)
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document, for programs.")]
 YesFlag = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
@@ -34,8 +38,12 @@ def with_settings(settings: type[Settings], *, shared_only: bool = False) -> Cal
         @functools.wraps(command)
         def run(**values: Any) -> None:
             flags = {option.name: values.pop(option.name) for option in options}
-            _warn_of_secrets(flags)
-            command(settings=settings.load(**flags), **values)
+            try:
+                loaded = settings.load(**flags)
+                configure_logging(loaded.log_level, loaded.log_format)
+            finally:
+                _warn_of_secrets(flags)
+            command(settings=loaded, **values)
 
         # Typer reads both the signature and the annotations.
         parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *options)]
@@ -55,7 +63,11 @@ def _warn_of_secrets(flags: Mapping[str, Any]) -> None:
     exposed = ["redis_url"] if _IN_URL.search(flags.get("redis_url") or "") else []
     exposed += [name for name in ("tls_key", "tls_cert") if _PRIVATE in (flags.get(name) or "")]
     for name in exposed:
-        say(f"warning: others can read the secret in --{flag_of(name)}; set LISA_{name.upper()} instead", error=True)
+        warning = f"others can read the secret in --{flag_of(name)}; set LISA_{name.upper()} instead"
+        if is_json():
+            logger.warning(warning, extra=event("secret_exposed", setting=name))
+        else:
+            say(f"warning: {warning}", error=True)
 
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:

@@ -4,8 +4,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -13,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lisa_common.escaping import shown, shown_lines
+from lisa_common.logs import moment
 
 __all__ = [
     "Column",
@@ -49,11 +49,13 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, 
         _print_plain(columns, cells)
 
 
-def new_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Table:
-    """A table for a terminal."""
+def new_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, one_line: bool = False) -> Table:
+    """A table for a terminal; with `one_line`, cells that are too wide are cut, and not folded."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    overflow: Literal["ellipsis", "fold"] = "ellipsis" if one_line else "fold"
     for column in columns:
-        table.add_column(column.title, justify="right" if column.number else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if column.number else "left"
+        table.add_column(column.title, justify=justify, overflow=overflow, no_wrap=one_line)
     for row in rows:
         # As Text: rich must not read an id or an error as markup.
         table.add_row(*(Text(shown(cell)) for cell in row))
@@ -98,10 +100,4 @@ def shown_duration(ms: float) -> str:
 
 def shown_moment(ms: float | None) -> str:
     """A time in UTC, to the millisecond; "-" for none."""
-    if ms is None:
-        return "-"
-    try:
-        moment = datetime.fromtimestamp(ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return str(ms)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return "-" if ms is None else moment(ms)

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import logging
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ from typer.core import TyperGroup
 from lisa_common.cli.streams import OUTPUT_ERRORS, abandon_output, provide_streams
 from lisa_common.errors import LisaError
 from lisa_common.escaping import shown
+from lisa_common.logs import event, is_json
 
 __all__ = ["EXIT_FINE", "EXIT_NOT_DONE", "EXIT_WRONG", "Declined", "confirm", "new_program", "sub_commands"]
 
@@ -86,6 +88,10 @@ class _Program(TyperGroup):
         return EXIT_NOT_DONE
 
     def _print_error(self, *lines: str) -> None:
+        if is_json():
+            for line in lines:
+                logging.getLogger(self.name).error("%s", line, extra=event("command_failed"))
+            return
         with suppress(OSError):
             for line in lines:
                 print(f"{self.name}: {shown(line)}", file=sys.stderr)  # noqa: T201

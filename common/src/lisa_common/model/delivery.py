@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from lisa_common.model.death import Death, read_deaths
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.record import Record
 
@@ -59,6 +60,11 @@ class Delivery(NamedTuple):
     def alone(self) -> bool:
         """Whether it should be handled alone, as it may have killed consumers before."""
         return self.entry.alone
+
+    @property
+    def deaths(self) -> tuple[Death, ...]:
+        """Of a dead letter: where, why and how often it has died, newest first."""
+        return read_deaths(self.headers)
 
     @property
     def place(self) -> tuple[str, str, str]:

@@ -17,6 +17,7 @@ __all__ = [
     "bytes_of",
     "copy_of",
     "dropped_key",
+    "idle_key",
     "split_copy",
     "text_of",
     "topics_key",
@@ -54,6 +55,11 @@ def topics_key(prefix: str) -> str:
 def dropped_key(prefix: str) -> str:
     """The hash of recently dropped topics: topic -> mark. Producers do not use it."""
     return f"{prefix}:dropped"
+
+
+def idle_key(prefix: str) -> str:
+    """The hash of unused topics that expire: topic -> since when, in ms. Only managers and operators use it."""
+    return f"{prefix}:idle"
 
 
 def wake_channel(prefix: str) -> str:

@@ -4,10 +4,10 @@ import json
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lisa_common.errors import ByteCount, InvalidInput
-from lisa_common.validation import MAX_DELAY_S, MAX_RETRIES, expected_by
+from lisa_common.validation import MAX_DELAY_S, MAX_RETRIES, check_name, expected_by
 
 __all__ = ["DEFAULT_POLICY", "LAYOUT_FIELDS", "MAX_PRIORITY", "MAX_SERVED", "MAX_SHARDS", "MAX_STORED", "Policy"]
 
@@ -25,9 +25,12 @@ _DAY_MS = 86_400_000
 
 Milliseconds = Annotated[int, Field(ge=1, le=_MAX_MS)]
 Shards = Annotated[int, Field(ge=1, le=MAX_SHARDS)]
+TopicName = Annotated[str, AfterValidator(lambda name: check_name("topic", name))]
 
 LAYOUT_FIELDS = ("shards", "former", "drained")
 """Fields that say where the messages are, not how they are treated."""
+
+_UNKNOWN_TO_SCRIPTS = {*LAYOUT_FIELDS, "max_groups", "dead_letter_delay_ms", "expire_idle_ms", "expire_idle"}
 
 
 class Policy(BaseModel):
@@ -67,6 +70,20 @@ class Policy(BaseModel):
     garbage_max_messages: Annotated[int, Field(ge=0, le=100_000_000, description="most messages kept as garbage")] = (
         100_000
     )
+    dead_letter_topic: Annotated[
+        TopicName | None, Field(description="topic to which garbage is moved; none: it stays")
+    ] = None
+    dead_letter_delay_ms: Annotated[
+        int, Field(ge=0, le=_MAX_MS, description="delay of what is moved to the dead letter topic, in ms")
+    ] = 0
+    expire_idle_ms: Annotated[
+        Milliseconds | None,
+        Field(description="time without use after which the topic is dropped, in ms; none: never"),
+    ] = None
+    expire_idle: Annotated[
+        Literal["drained", "always"],
+        Field(description="whether only an unused topic without messages is dropped, or any unused topic"),
+    ] = "drained"
     max_body_bytes: Annotated[int, Field(ge=1, le=512 * 1024 * 1024 - 1024, description="largest body, in bytes")] = (
         1_048_576
     )
@@ -102,7 +119,7 @@ class Policy(BaseModel):
     @cached_property
     def as_json(self) -> str:
         """The fields by which scripts treat messages."""
-        return self.model_dump_json(exclude_none=True, exclude={*LAYOUT_FIELDS, "max_groups"})
+        return self.model_dump_json(exclude_none=True, exclude=_UNKNOWN_TO_SCRIPTS)
 
     @classmethod
     def load(cls, stored: bytes | str) -> "Policy":

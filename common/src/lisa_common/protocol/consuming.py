@@ -1,4 +1,4 @@
-"""Calls of the consumer: join, read, list_pending, ack, nack, release, extend, skip."""
+"""Calls of the consumer: join, attend, read, list_pending, ack, nack, release, extend, skip, deregister."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -18,6 +18,8 @@ __all__ = [
     "Nack",
     "NackOutcome",
     "ack",
+    "attend",
+    "deregister",
     "extend",
     "join",
     "join_beside",
@@ -81,6 +83,20 @@ def read(
         decode=decode,
         repeatable=False,
     )
+
+
+def attend(keys: ShardKeys, group: str, consumer: str) -> Call[None]:
+    """Shows that a consumer is alive: it belongs to the group, and its idle time starts again. Raises NoGroup."""
+    return script("attend", keys, decode=_none, group=group, consumer=consumer)
+
+
+def _none(_: Any) -> None:
+    return None
+
+
+def deregister(keys: ShardKeys, group: str, consumer: str) -> Call[bool]:
+    """Removes a consumer that holds nothing. Result: False if it holds something. Raises NoGroup."""
+    return script("deregister", keys, decode=bool, group=group, consumer=consumer)
 
 
 def list_pending(

@@ -82,7 +82,12 @@ class Reclaimed:
     @property
     def count(self) -> int:
         """All reclaimed deliveries."""
-        return self.retry + self.garbage + self.gone + self.released
+        return sum(self.outcomes.values())
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """The number of deliveries by outcome."""
+        return {"retry": self.retry, "garbage": self.garbage, "gone": self.gone, "unbegun": self.released}
 
 
 def reclaim(
@@ -131,8 +136,11 @@ class Trimmed:
     """Whether more could be removed now."""
 
 
-def trim(keys: ShardKeys, *, spent_ms: int) -> Call[Trimmed]:
-    """Removes entries that every group has acked, and consumers that were away for longer than `spent_ms`."""
+def trim(keys: ShardKeys, *, spent_ms: int, silent_ms: int | None = None) -> Call[Trimmed]:
+    """Removes entries that every group has acked, and consumers that were away for longer than `spent_ms`.
+
+    Workers show that they are alive: they are removed after `silent_ms` (None: `spent_ms`).
+    """
 
     def decode(reply: Any) -> Trimmed:
         *counts, pending, more = rows(reply, 5)
@@ -140,7 +148,9 @@ def trim(keys: ShardKeys, *, spent_ms: int) -> Call[Trimmed]:
         by_group = {text_of(name): number(count) for name, count in pairs(pending)}
         return Trimmed(removed, consumers, left, by_group, bool(more))
 
-    return script("trim", keys, decode=decode, spent_ms=spent_ms)
+    return script(
+        "trim", keys, decode=decode, spent_ms=spent_ms, silent_ms=spent_ms if silent_ms is None else silent_ms
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +194,22 @@ def replay(keys: ShardKeys, copies: Sequence[str], *, now_ms: Arg = "") -> Call[
     return in_parts(call, len(copies), lambda done: replay(keys, copies[done:], now_ms=now_ms))
 
 
-def purge(keys: ShardKeys, copies: Sequence[str]) -> Call[int]:
-    """Deletes dead letters for good. Result: how many existed."""
-    call: Call[int] = script("purge", keys, [(bytes_of(copy),) for copy in copies], decode=number)
-    return in_parts(call, len(copies), lambda done: purge(keys, copies[done:]))
+def purge(
+    keys: ShardKeys, copies: Sequence[str], died_ms: Sequence[int] = (), *, window_ms: int = 0, now_ms: Arg = ""
+) -> Call[int]:
+    """Deletes dead letters for good. Result: how many existed.
+
+    `died_ms` holds when each died: one that has died again since, after a replay, is left. With `window_ms` the ids
+    that callers chose stay known for so long, as after an ack.
+    """
+    times: Sequence[Arg] = died_ms or [""] * len(copies)
+    letters = [(bytes_of(copy), at) for copy, at in zip(copies, times, strict=True)]
+    call: Call[int] = script("purge", keys, letters, decode=number, window=window_ms, now_ms=now_ms)
+
+    def rest(done: int) -> Call[int]:
+        return purge(keys, copies[done:], died_ms[done:], window_ms=window_ms, now_ms=now_ms)
+
+    return in_parts(call, len(copies), rest)
 
 
 def end_copies(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool = True) -> Call[tuple[int, int]]:

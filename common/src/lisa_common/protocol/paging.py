@@ -50,6 +50,8 @@ class Listed:
     failure: Failure | None
     unreadable: str = ""
     """The error of an unreadable record."""
+    member: str = ""
+    """The message as the set names it: its id, or group and id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class Page:
 
     messages: list[Listed]
     rest: Point | None
+    behind: Point | None = None
+    """The place behind the last message that was examined, if any; None also where `end` was reached."""
 
 
 def list_messages(
@@ -81,7 +85,8 @@ def list_messages(
     def decode(reply: Any) -> Page:
         done, flat, member, score = reply
         messages = [_listed(state, *row) for row in zip(*[iter(flat)] * 4, strict=True)]
-        return Page(messages, None if done else Point(float(score), member).successor())
+        behind = Point(float(score), member).successor() if score else None
+        return Page(messages, None if done else behind, behind)
 
     return script(
         "list_messages",
@@ -108,7 +113,7 @@ def _listed(state: State, member: bytes, score: bytes, data: bytes | None, failu
         record = None if data is None or is_cancelled(data) else unpack_record(data)
     except UnreadableRecord as error:
         unreadable = f"unreadable record: {error}"
-    return Listed(state, group or None, id, whole_ms(score), record, read_failure(failure), unreadable)
+    return Listed(state, group or None, id, whole_ms(score), record, read_failure(failure), unreadable, name)
 
 
 def split(keys: ShardKeys, state: State, start: Point, end: Point, size: int) -> Flow[list[tuple[Point, Point]]]:

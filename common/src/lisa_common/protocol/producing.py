@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from lisa_common.errors import OutcomeUnknown
+from lisa_common.model.death import Death, read_deaths
 from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.keys import ShardKeys, text_of, wake_channel
 from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
@@ -202,6 +203,11 @@ class Found:
     state: State
     record: Record | None
     copies: tuple[CopyState, ...] = ()
+
+    @property
+    def deaths(self) -> tuple[Death, ...]:
+        """Of a dead letter: where, why and how often it has died, newest first."""
+        return read_deaths(self.record.headers) if self.record else ()
 
     @property
     def due_ms(self) -> int | None:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from lisa_common.errors import InvalidInput, OutcomeUnknown, Refused, Unreachable
+from lisa_common.logs import event
 from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
 from lisa_common.model.policy import DEFAULT_POLICY, MAX_STORED, Policy
 from lisa_common.model.sharding import Layout
@@ -57,13 +58,14 @@ def _parse_topic(name: str, stored: bytes) -> Topic:
     try:
         return Topic(name, Policy.load(stored))
     except ValueError as error:  # InvalidInput is one
-        logger.error("damaged policy of topic %r, using the default: %s", name, error)
+        text = "damaged policy of topic %r, using the default: %s"
+        logger.error(text, name, error, extra=event("policy_damaged", topic=name, error=str(error)))
         return Topic(name)
 
 
 @lru_cache(maxsize=10_000)
 def _log_once(text: str) -> None:
-    logger.error(text)
+    logger.error("%s", text, extra=event("registry_damaged"))
 
 
 def read_registry(prefix: str) -> Flow[dict[str, Topic]]:
@@ -177,6 +179,11 @@ class Topics:
         if not all(topic in self._known for topic in topics):
             return (yield from self.resolve_each(topics))
         return {topic: self._known[topic].layout for topic in topics}
+
+    def recall(self, topic: str) -> Layout | None:
+        """The cached layout of any age; None where the topic was never resolved."""
+        known = self._known.get(topic)
+        return known.layout if known else None
 
     def resolve_anew(self, topic: str) -> Flow[Layout]:
         """As `resolve` for a checked name, but always reads the registry."""

@@ -20,8 +20,10 @@ Arg = str | bytes | int | float
 
 SCRIPT_NAMES = (
     "ack",
+    "attend",
     "cancel",
     "close_shard",
+    "deregister",
     "drop",
     "drop_group",
     "end_copies",

@@ -9,6 +9,7 @@ from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from lisa_common.errors import InvalidInput, LisaError
+from lisa_gateway.access import ALL_TOPICS, Forbidden, Role, caller_of
 from lisa_gateway.camellia import exposition
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer
 from lisa_gateway.camellia.calls import MessageCalls
@@ -17,12 +18,16 @@ from lisa_gateway.camellia.observation import ObservationCalls
 from lisa_gateway.camellia.parameters import Parameters, read_parameters
 from lisa_gateway.camellia.status import ServiceStatus
 from lisa_gateway.gateway import Gateway
+from lisa_gateway.limits import RequestCut
 
 __all__ = ["routes"]
 
 logger = logging.getLogger(__name__)
 
 _Call = Callable[[Parameters, Request], Awaitable[Response]]
+
+_Route = tuple[frozenset[str], _Call, tuple[Role, ...]]
+"""Methods, call, and the roles of which a caller must have one; without any, anybody may call."""
 
 _NAMES = {"id": "msgId", "body": "msg", "delay": "delayMillis", "lease": "ackTimeoutMillis"}
 """Our names of fields, as clients know them."""
@@ -37,21 +42,21 @@ def routes(gateway: Gateway) -> list[Mount | Route]:
     monitor = Monitor(gateway.settings.monitor_s)
     messages, observation = MessageCalls(gateway, monitor), ObservationCalls(gateway, monitor)
     status = ServiceStatus(gateway)
-    calls: dict[str, tuple[frozenset[str], _Call]] = {
-        "/delayQueue/sendMsg": (_POST, messages.send),
-        "/delayQueue/deleteMsg": (_POST, messages.delete),
-        "/delayQueue/pullMsg": (_POST, messages.pull),
-        "/delayQueue/longPollingMsg": (_POST, messages.long_poll),
-        "/delayQueue/ackMsg": (_POST, messages.ack),
-        "/delayQueue/getMsg": (_POST, messages.get),
-        "/delayQueue/getMonitorData": (_GET, observation.monitor_data),
-        "/delayQueue/getMonitorString": (_GET, observation.monitor_string),
-        "/delayQueue/getTopicInfo": (_GET, observation.topic_info),
-        "/delayQueue/getTopicInfoList": (_GET, observation.topic_infos),
-        "/health/status": (_ANY, status.status),
-        "/health/check": (_ANY, status.check),
-        "/health/online": (_ANY, status.online),
-        "/health/offline": (_ANY, status.offline),
+    calls: dict[str, _Route] = {
+        "/delayQueue/sendMsg": (_POST, messages.send, (Role.SEND,)),
+        "/delayQueue/deleteMsg": (_POST, messages.delete, (Role.SEND,)),
+        "/delayQueue/pullMsg": (_POST, messages.pull, (Role.CONSUME,)),
+        "/delayQueue/longPollingMsg": (_POST, messages.long_poll, (Role.CONSUME,)),
+        "/delayQueue/ackMsg": (_POST, messages.ack, (Role.CONSUME,)),
+        "/delayQueue/getMsg": (_POST, messages.get, tuple(Role)),
+        "/delayQueue/getMonitorData": (_GET, observation.monitor_data, (Role.ADMIN,)),
+        "/delayQueue/getMonitorString": (_GET, observation.monitor_string, (Role.ADMIN,)),
+        "/delayQueue/getTopicInfo": (_GET, observation.topic_info, (Role.ADMIN,)),
+        "/delayQueue/getTopicInfoList": (_GET, observation.topic_infos, (Role.ADMIN,)),
+        "/health/status": (_ANY, status.status, ()),
+        "/health/check": (_ANY, status.check, ()),
+        "/health/online": (_ANY, status.online, (Role.ADMIN,)),
+        "/health/offline": (_ANY, status.offline, (Role.ADMIN,)),
     }
     interface = _Interface(calls, status, lambda: gateway.listen(monitor.count_managers))
     return [Mount("/camellia", app=interface), exposition.route(gateway, monitor)]
@@ -60,9 +65,7 @@ def routes(gateway: Gateway) -> list[Mount | Route]:
 class _Interface:
     """An ASGI application that serves the calls by their paths."""
 
-    def __init__(
-        self, calls: dict[str, tuple[frozenset[str], _Call]], status: ServiceStatus, listen: Callable[[], None]
-    ) -> None:
+    def __init__(self, calls: dict[str, _Route], status: ServiceStatus, listen: Callable[[], None]) -> None:
         self._listen = listen
         self._calls = calls
         self._status = status
@@ -107,8 +110,17 @@ class _Interface:
     async def _call(self, request: Request, path: str) -> Response:
         if path not in self._calls:
             raise Misunderstood("path: there is no such call", 404)
-        methods, call = self._calls[path]
+        methods, call, roles = self._calls[path]
         if request.method not in methods:
             allowed = ", ".join(sorted(methods))
             raise Misunderstood(f"method: must be {allowed}; got {request.method}", 405, {"Allow": allowed})
-        return await call(await read_parameters(request), request)
+        try:
+            parameters = await read_parameters(request)
+            if roles:
+                # Without a topic, a call is about all of them.
+                caller_of(request.scope).require(parameters.text("topic") or ALL_TOPICS, *roles)
+        except Forbidden as error:
+            raise Misunderstood(str(error), 403) from None
+        except RequestCut as error:
+            raise Misunderstood(error.detail, error.status_code, dict(error.headers or {})) from None
+        return await call(parameters, request)

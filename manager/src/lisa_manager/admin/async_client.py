@@ -14,7 +14,7 @@ from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutco
 from lisa_common.protocol.registry import Topic
 from lisa_common.settings import Settings
 from lisa_common.validation import Duration
-from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, status, topics
+from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, status, topics, traffic
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.check import CheckReport
 from lisa_manager.admin.events import TopicEvents, read_events
@@ -24,6 +24,8 @@ from lisa_manager.admin.queries import existing
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.status import TopicSizes, TopicStatus
 from lisa_manager.admin.topics import Dropped
+from lisa_manager.admin.trace import Hop, trace
+from lisa_manager.admin.traffic import TopicTraffic
 from lisa_manager.jobs import loader
 from lisa_manager.server_checks import Health, examine
 from lisa_manager.settings import ManagerSettings
@@ -50,9 +52,17 @@ class AsyncAdmin:
         """See `Admin.status`."""
         return await self._run(status.read_status(self._prefix, topic))
 
+    async def traffic(self, topic: str | None = None) -> list[TopicTraffic]:
+        """See `Admin.traffic`."""
+        return await self._run(traffic.read_traffic(self._prefix, topic))
+
     async def find(self, topic: str, id: str) -> Found | None:
         """See `Admin.find`."""
         return await self._run(by_id.find(self._prefix, topic, id))
+
+    async def trace(self, topic: str, id: str) -> tuple[Hop, ...]:
+        """See `Admin.trace`."""
+        return await self._run(trace(self._prefix, topic, id))
 
     async def messages(
         self, topic: str, state: State, *, group: str | None = None, limit: int = 100, cursor: str | None = None

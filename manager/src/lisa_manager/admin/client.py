@@ -14,7 +14,7 @@ from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutco
 from lisa_common.protocol.registry import Topic
 from lisa_common.settings import Settings
 from lisa_common.validation import Duration
-from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, status, topics
+from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, status, topics, traffic
 from lisa_manager.admin.async_client import AsyncAdmin
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.check import CheckReport
@@ -24,6 +24,8 @@ from lisa_manager.admin.queries import existing
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.status import TopicSizes, TopicStatus
 from lisa_manager.admin.topics import Dropped
+from lisa_manager.admin.trace import Hop, trace
+from lisa_manager.admin.traffic import TopicTraffic
 from lisa_manager.server_checks import Health
 from lisa_manager.settings import ManagerSettings
 
@@ -61,12 +63,26 @@ class Admin:
         """
         return self._run(status.read_status(self._prefix, topic))
 
+    def traffic(self, topic: str | None = None) -> list[TopicTraffic]:
+        """How many entries the streams of one topic ever had, or of each, and how many each group has read.
+
+        Two of these tell rates. Costs two commands for each shard. Raises UnknownTopic.
+        """
+        return self._run(traffic.read_traffic(self._prefix, topic))
+
     def find(self, topic: str, id: str) -> Found | None:
         """Everything that is known of a message: state, body, headers, the copy of each group with its failure.
 
         None where nothing is known, or not any more. Raises UnknownTopic.
         """
         return self._run(by_id.find(self._prefix, topic, id))
+
+    def trace(self, topic: str, id: str) -> tuple[Hop, ...]:
+        """The messages that the copies of a message have become in dead letter topics, hop by hop, as far as known.
+
+        Reads the ids of all messages of those topics. Raises UnknownTopic.
+        """
+        return self._run(trace(self._prefix, topic, id))
 
     def messages(
         self, topic: str, state: State, *, group: str | None = None, limit: int = 100, cursor: str | None = None

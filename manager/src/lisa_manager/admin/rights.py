@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lisa_common.errors import InvalidInput
-from lisa_common.model.keys import ABSENT, ShardKeys, dropped_key, topics_key, wake_channel
+from lisa_common.model.keys import ABSENT, ShardKeys, dropped_key, idle_key, topics_key, wake_channel
 from lisa_common.validation import check_name
 
 __all__ = ["ANY_TOPIC", "RoleName", "rules"]
@@ -39,6 +39,8 @@ class _Role:
     """Commands on all of those keys at once."""
     registry: str = ""
     dropped: str = ""
+    idle: str = ""
+    """Commands on the hash of unused topics."""
     channel: str = ""
     """Commands on the wake channel."""
     in_cluster: str = "asking cluster|slots"
@@ -74,7 +76,8 @@ _ROLES = {
         channel="publish",
         registry="hmget",
         on={
-            "ready": "exists xack xadd xclaim xdel xgroup|create xinfo|groups xpending xrange xreadgroup xrevrange",
+            "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer"
+            " xinfo|groups xpending xrange xreadgroup xrevrange",
             "messages": "hdel hget hmget hstrlen",
             "expiring": "zrem",
             "finished": "zadd",
@@ -89,14 +92,15 @@ _ROLES = {
         keyless=f"{_CONNECTED} {_SCRIPTING} script|exists info",
         in_cluster="asking cluster|info cluster|slots",
         channel="publish subscribe",
-        registry="evalsha hdel hget hgetall hset hsetnx",
+        registry="evalsha hdel hget hgetall hmget hset hsetnx",
         dropped="evalsha hdel hget hgetall hset",
+        idle="hdel hgetall hmget hset",
         on_all="evalsha exists type unlink",
         on={
             "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer xgroup|destroy xgroup|setid"
             " xinfo|consumers xinfo|groups xinfo|stream xlen xpending xrange xtrim",
-            "messages": "hdel hget hlen hscan hset hstrlen",
+            "messages": "hdel hexists hget hlen hscan hset hsetnx hstrlen",
             "expiring": "zadd zrange zrem zscan zscore",
             "finished": "zadd zcount zrange zrem zremrangebyrank zscan zscore",
             "owed": "hdel hexists hget hmget hscan hset",
@@ -174,7 +178,7 @@ def rules(
     selectors = [
         _selector(rights.channel, [f"&{wake_channel(prefix)}"]),
         _selector(rights.registry, [f"~{topics_key(prefix)}"]),
-        _selector(rights.dropped, [f"~{dropped_key(prefix)}"]),
+        *(_selector(on, [f"~{key}"]) for on, key in _of_managers(rights, prefix)),
         _selector(rights.on_all, [f"~{topic.of(name)}" for topic in keys for name in together]),
         *(
             _selector(commands, [f"~{topic.of(name)}" for topic in keys for name in names.split()])
@@ -186,6 +190,10 @@ def rules(
         *(f"+{command}" for command in keyless),
         *filter(None, selectors),
     ]
+
+
+def _of_managers(rights: _Role, prefix: str) -> list[tuple[str, str]]:
+    return [(rights.dropped, dropped_key(prefix)), (rights.idle, idle_key(prefix))]
 
 
 def _places(topic: str) -> list[tuple[str, str]]:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from lisa_common.errors import LisaError
-from lisa_common.model.keys import ShardKeys
+from lisa_common.model.keys import ShardKeys, idle_key
 from lisa_common.model.scores import whole_ms
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin.backlog import Backlog, read_backlogs
@@ -77,24 +78,54 @@ class TopicStatus(TopicSizes):
     """Waiting messages by `BUCKETS`, and beyond."""
     retry_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
     """Copies to be retried, likewise."""
+    dead_letter_topic: str | None = None
+    """Where its garbage is moved."""
+    dead_letter_delay_ms: int = 0
+    expire_idle_ms: int | None = None
+    """After how long without use it is dropped."""
+    unused_ms: int | None = None
+    """For how long it is unused, as managers know; None for a topic that does not expire, or was just used."""
 
 
 def read_status(prefix: str, topic: str | None = None) -> Flow[list[TopicStatus]]:
     """The status of one topic or of all, by name; raises UnknownTopic. A handful of round trips for 1,000 topics."""
-    return (yield from _read_topics(prefix, topic, _read_status))
+    layouts = yield from _layouts_of(prefix, topic)
+    statuses = yield from _read_topics(layouts, _read_status)
+    expiring = [layout.topic for layout in layouts if layout.policy.expire_idle_ms]
+    unused: dict[str, int | None] = (yield from _read_unused(prefix, expiring)) if expiring else {}
+    policies = [layout.policy for layout in layouts]
+    return [
+        replace(
+            status,
+            dead_letter_topic=policy.dead_letter_topic,
+            dead_letter_delay_ms=policy.dead_letter_delay_ms,
+            expire_idle_ms=policy.expire_idle_ms,
+            unused_ms=unused.get(status.topic),
+        )
+        for status, policy in zip(statuses, policies, strict=True)
+    ]
+
+
+def _read_unused(prefix: str, topics: Sequence[str]) -> Flow[dict[str, int | None]]:
+    since, now = yield [command("HMGET", idle_key(prefix), *topics), server_time()]
+    known = zip(topics, since, strict=True)
+    return {topic: max(0, now - int(value)) if value and value.isdigit() else None for topic, value in known}
 
 
 def read_sizes(prefix: str, topic: str | None = None) -> Flow[list[TopicSizes]]:
     """The sizes of one topic or of all, by name; raises UnknownTopic. Two round trips for 250 shards, as a rule."""
-    return (yield from _read_topics(prefix, topic, _read_sizes))
+    return (yield from _read_topics((yield from _layouts_of(prefix, topic)), _read_sizes))
 
 
 _S = TypeVar("_S", bound=TopicSizes)
 _Read = Callable[[Sequence[ShardKeys]], Flow[list[_S]]]
 
 
-def _read_topics(prefix: str, topic: str | None, read: _Read[_S]) -> Flow[list[_S]]:
-    layouts = (yield from list_layouts(prefix)) if topic is None else [(yield from existing(prefix, topic))]
+def _layouts_of(prefix: str, topic: str | None) -> Flow[list[Layout]]:
+    return (yield from list_layouts(prefix)) if topic is None else [(yield from existing(prefix, topic))]
+
+
+def _read_topics(layouts: Sequence[Layout], read: _Read[_S]) -> Flow[list[_S]]:
     by_topic: dict[str, list[_S]] = {layout.topic: [] for layout in layouts}
     for shards in chunks([keys for layout in layouts for keys in layout.served], _SHARDS_AT_ONCE):
         for sizes in (yield from read(shards)):

@@ -3,7 +3,6 @@
 import typer
 
 from lisa_common.cli import EXIT_WRONG, JsonFlag, print_json, say, shown, with_settings
-from lisa_common.logs import configure_logging
 from lisa_common.protocol.scripts import SCRIPT_NAMES
 from lisa_manager import ManagerSettings
 from lisa_manager.commands.shared import admin_command, opened
@@ -17,7 +16,6 @@ def run(*, settings: ManagerSettings) -> None:
     # Imported here, as only this command needs a scheduler.
     from lisa_manager.daemon import serve  # noqa: PLC0415
 
-    configure_logging(settings.log_level)
     serve(settings)
 
 

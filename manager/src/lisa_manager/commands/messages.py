@@ -3,6 +3,7 @@
 import base64
 import json as json_module
 import math
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +18,8 @@ from lisa_common.cli import (
     shown,
     shown_moment,
 )
-from lisa_manager import CancelOutcome, CopyState, Found, ManagerSettings, Record
+from lisa_common.model.death import DEATHS
+from lisa_manager import CancelOutcome, CopyState, Death, Found, Hop, ManagerSettings, Record
 from lisa_manager.commands.shared import TopicName, admin_command, opened
 
 __all__ = ["cancel", "show"]
@@ -33,14 +35,31 @@ def show(topic: TopicName, id: MessageId, *, json: JsonFlag = False, settings: M
     """Shows everything that is known of a message; exits with 1 where nothing is."""
     with opened(settings) as admin:
         found = admin.find(topic, id)
+        hops = admin.trace(topic, id)
     if json:
-        print_json(None if found is None else _document(found))
-    elif found is None:
-        say(f"topic {topic} knows no message {shown(id)}", error=True)
-    else:
+        document = _document(found) if found else {"id": id, "state": None} if hops else None
+        more = {"dead_letters": [_hop_document(hop) for hop in hops]} if hops else {}
+        print_json(document and document | more)
+    elif found:
         _print(found)
-    if found is None:
+    elif not hops:
+        say(f"topic {topic} knows no message {shown(id)}", error=True)
+    if hops and not json:
+        say("" if found else f"topic {topic} knows no message {shown(id)} any more")
+        print_table(_HOPS, [_hop_row(hop) for hop in hops])
+    if found is None and not hops:
         raise typer.Exit(EXIT_WRONG)
+
+
+_HOPS = (*map(Column, ("topic", "id", "state", "at")),)
+
+
+def _hop_row(hop: Hop) -> list[object]:
+    return [hop.topic, hop.found.id, hop.found.state, shown_moment(hop.found.due_ms)]
+
+
+def _hop_document(hop: Hop) -> dict[str, Any]:
+    return {"topic": hop.topic, "id": hop.found.id, "state": hop.found.state, "due_ms": hop.found.due_ms}
 
 
 def _print(found: Found) -> None:
@@ -53,7 +72,7 @@ def _print(found: Found) -> None:
             ("attempts", found.attempts),
             ("max retries", "the topic's" if record.max_retries is None else record.max_retries),
             ("priority", record.priority),
-            *((f"header {name}", value) for name, value in record.headers.items()),
+            *((f"header {name}", value) for name, value in record.headers.items() if name != DEATHS),
         ]
     for name, value in facts:
         say(f"{shown(name):12} {shown(str(value))}")
@@ -66,9 +85,24 @@ def _print(found: Found) -> None:
             Column("error"),
         )
         print_table(columns, map(_copy_row, found.copies))
+    if found.deaths:
+        say("")
+        print_table(_DEATHS, map(_death_row, found.deaths))
     if record:
         say("")
         _print_body(record)
+
+
+_DEATHS = (
+    *map(Column, ("topic", "reason")),
+    Column("count", number=True),
+    *map(Column, ("first", "last", "group", "id", "error")),
+)
+
+
+def _death_row(death: Death) -> list[object]:
+    moments = (shown_moment(death.first_ms), shown_moment(death.last_ms))
+    return [death.queue, death.reason, death.count, *moments, death.group or "-", death.id, death.error]
 
 
 def _copy_row(copy: CopyState) -> list[object]:
@@ -116,6 +150,8 @@ def _document(found: Found) -> dict[str, Any]:
         "attempts": found.attempts,
         "copies": [_copy_document(copy) for copy in found.copies],
     }
+    if found.deaths:
+        document["deaths"] = [asdict(death) for death in found.deaths]
     if record:
         document |= {
             "sent_ms": record.sent_ms,

@@ -15,10 +15,12 @@ from lisa_common.model.policy import Policy
 from lisa_common.validation import duration_ms
 from lisa_manager import DEFAULT
 
-__all__ = ["shown_field", "with_policy"]
+__all__ = ["option_name", "shown_field", "with_policy"]
 
 _MS = "_ms"
 _OF_RESHARDS = {"former", "drained"}
+_OTHER_NAMES = {"expire_idle": "expire_idle_mode"}
+"""Options that are not named as their fields: without its unit, another field has that name."""
 
 
 def with_policy(command: Callable[..., None]) -> Callable[..., None]:
@@ -41,19 +43,24 @@ def with_policy(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:
-    plain = name.removesuffix(_MS)
+    plain = option_name(name)
     text = (field.description or name).removesuffix(", in ms")
-    bounds = "" if plain != name else bounds_of(field)
+    bounds = "" if name.endswith(_MS) else bounds_of(field)
     option = typer.Option(
         f"--{flag_of(plain)}",
         help=f"{text[:1].upper()}{text[1:]}{bounds}; default {shown_field(name, field.default)}",
-        metavar="TIME" if plain != name else "VALUE",
+        metavar="TIME" if name.endswith(_MS) else "VALUE",
         show_default=False,
         rich_help_panel="Policy",
     )
     return inspect.Parameter(
         plain, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
     )
+
+
+def option_name(name: str) -> str:
+    """How people name a field: without its unit."""
+    return _OTHER_NAMES.get(name, name.removesuffix(_MS))
 
 
 def _read(name: str, text: str) -> Any:

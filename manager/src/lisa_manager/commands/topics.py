@@ -10,7 +10,7 @@ from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.registry import REFRESH_S
 from lisa_manager import Dropped, ManagerSettings, TopicSizes
-from lisa_manager.commands.policy_options import shown_field, with_policy
+from lisa_manager.commands.policy_options import option_name, shown_field, with_policy
 from lisa_manager.commands.shared import TopicName, admin_command, opened
 
 __all__ = ["ForceFlag", "drop", "list_", "owing", "reshard", "set_"]
@@ -36,7 +36,7 @@ def _document(policy: Policy) -> dict[str, Any]:
 
 def _shown_policy(policy: Policy) -> str:
     fields = ((name, getattr(policy, name)) for name in Policy.model_fields if name in policy.model_fields_set)
-    return ", ".join(f"{name.removesuffix('_ms')} {shown_field(name, value)}" for name, value in fields) or "defaults"
+    return ", ".join(f"{option_name(name)} {shown_field(name, value)}" for name, value in fields) or "defaults"
 
 
 @admin_command

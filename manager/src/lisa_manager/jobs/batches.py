@@ -11,6 +11,7 @@ from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_common.protocol.call import Call, command
 from lisa_manager.due_queue import DueQueue
 from lisa_manager.jobs.node_queues import NodeQueues
+from lisa_manager.metrics import METRICS
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.settings import ManagerSettings
 from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
@@ -26,7 +27,7 @@ _NODE_ERRORS = (Unreachable, OutcomeUnknown, Refused)
 class Batches:
     """Runs one job over the shards of one queue, and reports the shards that the server answers with an error.
 
-    `label` names a shard in problems: "sweep of {}".
+    `job` names the work in metrics, `label` a shard in problems: "sweep of {}".
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Batches:
         settings: ManagerSettings,
         *,
         logger: logging.Logger,
+        job: str,
         label: str,
     ) -> None:
         self._connection = connection
@@ -44,6 +46,7 @@ class Batches:
         self._queue = queue
         self._settings = settings
         self._problems = ProblemLog(logger)
+        self._job = job
         self._label = label
         self.nodes = NodeQueues(connection.node_of)
 
@@ -100,12 +103,14 @@ class Batches:
             if not isinstance(reply, LisaError):
                 if shard.tag in self._table.shards:
                     results.append((shard, reply))
-            elif isinstance(reply, _NODE_ERRORS):
+                continue
+            METRICS.count("lisa_manager_errors_total", self._job)
+            if isinstance(reply, _NODE_ERRORS):
                 # One problem for the node, which may have thousands of shards.
                 self._problems.report(self._label_node(self._node_of(shards)), reply)
                 self._queue.put(shard.tag, self._table.clock() + self._settings.poll_s)
             else:
-                self._problems.report(self._label.format(shard.tag), reply)
+                self._problems.report(self._label.format(shard.tag), reply, **shard.place)
                 self._queue.put(shard.tag, self._table.clock() + self._settings.quiet_poll_s)
         return results
 

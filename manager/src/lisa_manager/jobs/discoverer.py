@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.logs import event
 from lisa_common.model.keys import TOPIC_KEYS, topics_key
 from lisa_common.model.policy import DEFAULT_POLICY, Policy
 from lisa_common.model.sharding import Layout
@@ -58,15 +59,17 @@ class Discoverer:
         new, removed = self._table.update([*(layout for _, layout in dropped.values()), *self.layouts.values()])
         # One line for each topic: a topic may have thousands of shards, and logging delays the other jobs.
         for topic, count in _count_shards(new):
-            logger.info("serving topic %s, shards: %d", topic, count)
+            fields = event("topic_served", topic=topic, shards=count)
+            logger.info("serving topic %s, shards: %d", topic, count, extra=fields)
         for topic, count in _count_shards(removed):
-            logger.info("removed topic %s, shards: %d", topic, count)
+            fields = event("topic_removed", topic=topic, shards=count)
+            logger.info("removed topic %s, shards: %d", topic, count, extra=fields)
         for name, (at_ms, layout) in dropped.items():
             try:
                 await self._finish_drop(layout, at_ms, marks[name])
             except OF_THE_SERVER as error:
                 # A Cluster node that is away must not delay the other topics.
-                self._problems.report(f"drop of {name}", error)
+                self._problems.report(f"drop of {name}", error, job="discover", topic=name)
 
     async def adopt(self, name: str, policy: Policy = DEFAULT_POLICY) -> bool:
         """Declares a topic that holds messages but is not in the registry. Returns whether it was missing there."""
@@ -91,7 +94,8 @@ class Discoverer:
             return False
         if not any(counts):
             return True
-        logger.info("declared topic %s again: it was sent to after its drop", layout.topic)
+        fields = event("topic_declared", topic=layout.topic)
+        logger.info("declared topic %s again: it was sent to after its drop", layout.topic, extra=fields)
         return await self.adopt(layout.topic, layout.policy)
 
     async def _reconcile(self, layout: Layout, declared: Layout, at_ms: int) -> bool:
@@ -114,14 +118,17 @@ class Discoverer:
         tags = ", ".join(keys.tag for keys, count in zip((*elsewhere, *shared), counts, strict=True) if count)
         try:
             if await self._connection.run(restore_layout(layout)):
-                logger.info("restored the shards of topic %s from before its drop, for %s", layout.topic, tags)
+                fields = event("shards_restored", topic=layout.topic, shards=tags)
+                text = "restored the shards of topic %s from before its drop, for %s"
+                logger.info(text, layout.topic, tags, extra=fields)
                 return True
         except OF_THE_SERVER:
             raise
         except LisaError as error:
-            self._problems.report(f"drop of {layout.topic}", error)
+            self._problems.report(f"drop of {layout.topic}", error, job="discover", topic=layout.topic)
             return False
-        self._problems.report(f"drop of {layout.topic}", LisaError(f"former shards are still in use: {tags}"))
+        in_use = LisaError(f"former shards are still in use: {tags}")
+        self._problems.report(f"drop of {layout.topic}", in_use, job="discover", topic=layout.topic)
         return False
 
 

@@ -4,6 +4,7 @@ import logging
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER
+from lisa_common.logs import event
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.resharding import close_former
@@ -31,8 +32,9 @@ class Drainer:
                 # One node of a Cluster may be away; the topics of the others are drained all the same.
                 if isinstance(error, OF_THE_SERVER) and self._connection.node_of(layout.shards[0]) is None:
                     raise
-                self._problems.report(subject, error)
+                self._problems.report(subject, error, job="drain", topic=layout.topic)
             else:
                 self._problems.resolve(subject)
                 for count in drained:
-                    logger.info("drained %d former shards of topic %s", count, layout.topic)
+                    fields = event("shards_drained", topic=layout.topic, count=count)
+                    logger.info("drained %d former shards of topic %s", count, layout.topic, extra=fields)

@@ -4,6 +4,7 @@ import logging
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError, Unreachable
+from lisa_common.logs import event
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.scripts import SCRIPT_NAMES, load
 
@@ -29,7 +30,7 @@ class Loader:
                     raise exist
             elif not all(exist):
                 await load_scripts(self._connection)
-                logger.info("loaded the scripts")
+                logger.info("loaded the scripts", extra=event("scripts_loaded"))
                 return
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
+from lisa_common.logs import event
 from lisa_common.model.keys import wake_channel
 from lisa_common.model.scores import whole_ms
 from lisa_common.protocol import managing
@@ -21,6 +22,7 @@ from lisa_manager.admin.events import read_events
 from lisa_manager.jobs.adopter import UnknownShards
 from lisa_manager.jobs.batches import Batches
 from lisa_manager.jobs.reporter import Reporter
+from lisa_manager.metrics import METRICS, turn
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.settings import ManagerSettings
 from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
@@ -34,6 +36,9 @@ _WAKE = re.compile(rb"(.+) ([0-9]{1,15})")
 
 _LEASE = re.compile(rb"(.+) ([0-9]{1,15}) lease")
 """The tag of a shard, and when a lease ends that is shorter than the topic's visibility timeout."""
+
+_SLOW_S = 2.0
+"""How much later than its poll a look may be before the manager is not ready."""
 
 _SOON_S = 10.0
 """A shard with something due within this time is polled often, in case a wake was lost."""
@@ -89,10 +94,27 @@ class Promoter:
         self._was_busy = False
         self._failures: Counter[object] = Counter()
         """Failures of each node since its last answer."""
+        self._behind: dict[object, float] = {}
+        """Since when a look at each node has been under way, or has failed."""
+        self._came_round = math.inf
+        """When the loop last looked which shards are due."""
         self._problems = ProblemLog(logger)
-        self._batches = Batches(connection, table, table.promotions, settings, logger=logger, label="promotion of {}")
+        self._batches = Batches(
+            connection, table, table.promotions, settings, logger=logger, job="promote", label="promotion of {}"
+        )
         self.promoted = 0
         """Messages and retries promoted so far."""
+
+    def find_problem(self) -> str:
+        """What keeps this from looking at each shard within its poll; "" if nothing does."""
+        now = self._table.clock()
+        late_s = self._settings.quiet_poll_s + _SLOW_S
+        if self._table.shards and now - self._came_round > late_s:
+            return f"no look at any shard for {now - self._came_round:.0f} s"
+        behind_s = now - min(list(self._behind.values()), default=now)
+        if any(list(self._failures.values())) or behind_s > late_s:
+            return f"no successful look at some shards for {behind_s:.0f} s"
+        return ""
 
     def wake(self) -> None:
         """Has the loop look at the queue again; call it after a change of the queue."""
@@ -103,6 +125,7 @@ class Promoter:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._sleep()
+                self._came_round = self._table.clock()
                 for node in self._batches.nodes.add(self._table.take_due(self._table.promotions)):
                     tasks.create_task(self._batches.nodes.serve(node, partial(self._look_patiently, node)))
 
@@ -124,16 +147,19 @@ class Promoter:
 
     async def _look_patiently(self, node: object, shards: Shards) -> None:
         """Looks at shards of one node. While the node does not answer, all its shards wait for the next attempt."""
+        self._behind.setdefault(node, self._table.clock())
         try:
-            await self._look(shards)
+            with turn("promote"):
+                await self._look(shards)
         except LisaError as error:
             log = logger.debug if self._failures[node] else logger.warning
-            log("cannot promote, retrying: %s", error)
+            log("cannot promote, retrying: %s", error, extra=event("promotion_failed", job="promote", error=str(error)))
         except Exception as error:  # noqa: BLE001 - no error may stop the shards of other nodes
-            self._problems.report("promote", error)
+            self._problems.report("promote", error, job="promote")
         else:
+            del self._behind[node]
             if self._failures.pop(node, 0):
-                logger.info("promoting again: the server is back")
+                logger.info("promoting again: the server is back", extra=event("promotion_recovered", job="promote"))
                 self._look_at_all(node)
             self._problems.resolve("promote")
             return
@@ -143,7 +169,12 @@ class Promoter:
 
     def _look_at_all(self, node: object) -> None:
         """Makes all shards of a node due now."""
-        self._table.make_due([tag for tag, shard in self._table.shards.items() if self._node_of(shard) == node])
+        tags = [tag for tag, shard in self._table.shards.items() if self._node_of(shard) == node]
+        if not tags:
+            # Other nodes have taken its shards over.
+            self._failures.pop(node, None)
+            self._behind.pop(node, None)
+        self._table.make_due(tags)
         self.wake()
 
     async def _look(self, shards: Shards) -> None:
@@ -197,6 +228,8 @@ class Promoter:
         for shard, promoted in results:
             self._clock_of(shard).see(promoted.now_ms, now)
             self.promoted += promoted.count
+            METRICS.count("lisa_promoted_total", by=promoted.count)
+            METRICS.observe_since("lisa_promotion_lag_seconds", promoted.now_ms, promoted.dues_ms, shard.keys.topic)
             self._reporter.note_promoted(shard.keys.topic, promoted.count, promoted.now_ms, promoted.dues_ms)
             self._was_busy = self._was_busy or (promoted.count > 0 and not promoted.more)
             next_due_ms = math.inf if promoted.next_due_ms is None else promoted.next_due_ms
@@ -234,7 +267,8 @@ class Promoter:
                 self._listening = False
                 failures += 1
                 log = logger.warning if failures == 1 else logger.debug
-                log("not woken by sends, polling instead: %s", error)
+                fields = event("wakes_missed", job="listen", error=str(error))
+                log("not woken by sends, polling instead: %s", error, extra=fields)
                 await asyncio.sleep(RECONNECT.compute(failures))
 
     def _hear(self, message: bytes) -> None:
@@ -245,7 +279,7 @@ class Promoter:
             return
         wake = _WAKE.fullmatch(message)
         if wake is None:
-            logger.debug("ignored a message on the wake channel: %r", message[:80])
+            logger.debug("ignored a message on the wake channel: %r", message[:80], extra=event("wake_ignored"))
             return
         tag = wake[1].decode("utf-8", "replace")
         shard = self._table.shards.get(tag)

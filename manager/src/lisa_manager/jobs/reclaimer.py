@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER
+from lisa_common.logs import event
 from lisa_common.protocol import managing
 from lisa_common.protocol.managing import Reclaimed
 from lisa_manager.jobs.reporter import Reporter
+from lisa_manager.metrics import METRICS
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.settings import ManagerSettings
 from lisa_manager.shard_table import ShardTable, WatchedShard
@@ -100,14 +102,18 @@ class Reclaimer:
         except OF_THE_SERVER:
             raise
         except Exception as error:  # noqa: BLE001 - no error of one group may stop the others
-            self._problems.report(subject, error)
+            METRICS.count("lisa_manager_errors_total", "reclaim")
+            self._problems.report(subject, error, job="reclaim", group=group, **shard.place)
             return None
         self._problems.resolve(subject)
         if step.count:
             self.reclaimed += step.count
+            METRICS.count("lisa_reclaimed_total", by=step.count)
+            METRICS.count("lisa_garbage_total", "abandoned", by=step.garbage)
             self._reporter.note_ended(shard.keys.topic, timeouts=step.retry + step.garbage, ended=step.garbage)
             logger.info(
                 "reclaimed %d deliveries of group %s of %s: %d to retry, %d garbage, %d no longer wanted, %d unbegun",
                 *(step.count, group, shard.tag, step.retry, step.garbage, step.gone, step.released),
+                extra=event("deliveries_reclaimed", **shard.place, group=group, count=step.count, **step.outcomes),
             )
         return step

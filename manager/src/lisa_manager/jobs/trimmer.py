@@ -3,6 +3,7 @@
 import logging
 
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.logs import event
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
 from lisa_manager.jobs.batches import Batches
@@ -13,6 +14,9 @@ __all__ = ["Trimmer"]
 
 logger = logging.getLogger(__name__)
 
+_SILENT_S = 60.0
+"""Idle time after which a worker with nothing pending is removed: a live one shows itself every few seconds."""
+
 
 class Trimmer:
     """Trims shards with entries in their stream often, and the others seldom."""
@@ -20,7 +24,7 @@ class Trimmer:
     def __init__(self, connection: AsyncConnection, table: ShardTable, settings: ManagerSettings) -> None:
         self._table = table
         self._settings = settings
-        self._batches = Batches(connection, table, table.trims, settings, logger=logger, label="trim of {}")
+        self._batches = Batches(connection, table, table.trims, settings, logger=logger, job="trim", label="trim of {}")
         self.trimmed = 0
 
     async def turn(self) -> None:
@@ -40,8 +44,12 @@ class Trimmer:
 
     async def _trim(self, shards: Shards) -> Shards:
         """Runs one step for each shard. Returns the shards that have more to do."""
-        spent_ms = int(self._settings.spent_consumer_s * 1000)
-        results = await self._batches.call_each(shards, lambda shard: managing.trim(shard.keys, spent_ms=spent_ms))
+        spent_s = self._settings.spent_consumer_s
+        silent_s = min(_SILENT_S, spent_s)
+        spent_ms, silent_ms = int(spent_s * 1000), int(silent_s * 1000)
+        results = await self._batches.call_each(
+            shards, lambda shard: managing.trim(shard.keys, spent_ms=spent_ms, silent_ms=silent_ms)
+        )
         now = self._table.clock()
         for shard, trimmed in results:
             self.trimmed += trimmed.entries
@@ -49,11 +57,12 @@ class Trimmer:
             busy = trimmed.entries_left or shard.has_pending
             if shard.has_pending:
                 self._table.reclaims.add(shard.tag, now)
-            shard.trim_by = now + self._settings.spent_consumer_s
+            shard.trim_by = now + (silent_s if trimmed.pending else spent_s)
             rest_s = self._settings.housekeeping_s if busy else self._quiet_s(shard)
             self._table.trims.put(shard.tag, now + rest_s)
             if trimmed.consumers:
-                logger.info("removed %d spent consumers of %s", trimmed.consumers, shard.tag)
+                fields = event("consumers_removed", **shard.place, count=trimmed.consumers)
+                logger.info("removed %d spent consumers of %s", trimmed.consumers, shard.tag, extra=fields)
         return [shard for shard, trimmed in results if trimmed.more]
 
     def _quiet_s(self, shard: WatchedShard) -> float:

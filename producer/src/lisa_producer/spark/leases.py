@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from lisa_common.client.connection import Connection
 from lisa_common.errors import LisaError
+from lisa_common.logs import event
 from lisa_common.protocol.call import Flow
 
 __all__ = ["LeaseKeeper"]
@@ -45,5 +46,5 @@ class LeaseKeeper:
                 try:
                     wait = connection.run(self._renew()) / _RENEWALS
                 except LisaError as error:
-                    logger.warning("lease renewal failed: %s", error)
+                    logger.warning("lease renewal failed: %s", error, extra=event("renewal_failed", error=str(error)))
                     wait = _RETRY_S

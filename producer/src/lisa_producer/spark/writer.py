@@ -11,7 +11,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from lisa_common.errors import InvalidInput
-from lisa_common.logs import configure_logging
+from lisa_common.logs import configure_logging, event
 from lisa_producer.bulk import BulkSender
 from lisa_producer.client import Producer
 from lisa_producer.message import PartialSend
@@ -92,27 +92,32 @@ class Sink:
         batch = context.getLocalProperty("streaming.sql.batchId")
         return context.partitionId(), f"{query}-{batch}" if query and batch else self.run
 
-    def log_summary(self, messages: Sequence[Written | None], event: str) -> None:
+    def _configure_logging(self) -> None:
+        settings = self.options.settings
+        configure_logging(settings.log_level, settings.log_format)
+
+    def log_summary(self, messages: Sequence[Written | None], label: str) -> None:
         """Logs one line about a whole batch."""
-        configure_logging(self.options.settings.log_level)
+        self._configure_logging()
         done = [message for message in messages if message is not None]
         seconds = max((m.ended for m in done), default=0.0) - min((m.began for m in done), default=0.0)
+        counts = {name: sum(getattr(m, name) for m in done) for name in ("rows", "sent", "duplicates", "bad")}
+        topic = self.columns.topic
         logger.info(
             "%s to %s: %d rows, %d sent, %d duplicates, %d bad, %.1f s",
-            event,
-            self.columns.topic or "several topics",
-            *(sum(getattr(m, name) for m in done) for name in ("rows", "sent", "duplicates", "bad")),
-            seconds,
+            *(label, topic or "several topics", *counts.values(), seconds),
+            extra=event("rows_written", topic=topic, label=label, seconds=round(seconds, 3), **counts),
         )
 
-    def undo(self, messages: Sequence[Written | None], event: str) -> None:
+    def undo(self, messages: Sequence[Written | None], label: str) -> None:
         """Removes the files of successful tasks. Their messages stay; with ids, a new try sends only the others."""
-        configure_logging(self.options.settings.log_level)
+        self._configure_logging()
         for message in messages:
             if message and message.bad_file:
                 remove_file(message.bad_file)
         done = sum(1 for message in messages if message)
-        logger.warning("%s failed: rows of %d tasks were sent", event, done)
+        text = "%s failed: rows of %d tasks were sent"
+        logger.warning(text, label, done, extra=event("write_failed", label=label, count=done))
 
 
 class BatchWriter(DataSourceArrowWriter):

@@ -1,0 +1,176 @@
+"""Every metric of Lisa: name, kind, labels, meaning. Programs export these and no others.
+
+docs/observability.md lists them. A label `topic` has at most `MAX_TOPICS` values; further topics share `OTHER`.
+"""
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+__all__ = ["HORIZONS", "MAX_TOPICS", "METRICS", "OTHER", "STATES", "Kind", "Metric", "Program", "metrics_of"]
+
+MAX_TOPICS: Final = 1_000
+"""Most topics with series of their own."""
+
+OTHER: Final = "other"
+"""The value of the label `topic` for all topics beyond the limit."""
+
+STATES: Final = ("waiting", "ready", "delivered", "retry", "garbage")
+"""Values of the label `state`."""
+
+HORIZONS: Final = ("1m", "10m", "30m", "1h", "6h", "1d", "7d", "30d", "beyond")
+"""Values of the label `horizon`: a waiting message counts under the first that its due time lies within."""
+
+
+class Kind(StrEnum):
+    """Prometheus' types."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Program(StrEnum):
+    """Who exports a metric."""
+
+    PRODUCER = "producer"
+    CONSUMER = "consumer"
+    MANAGER = "manager"
+
+
+class Metric(NamedTuple):
+    """One metric. The name of a counter ends in `_total`."""
+
+    name: str
+    kind: Kind
+    programs: tuple[Program, ...]
+    labels: tuple[str, ...]
+    help: str
+    buckets: tuple[float, ...] = ()
+    """Upper bounds of a histogram, in seconds, without infinity."""
+    values: tuple[str, ...] = ()
+    """Values of the only label that are known beforehand: their series exist from the start."""
+    sampled: bool = False
+    """Whether it is read from the keys at times; programs count the others as they work."""
+
+
+_LAGS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
+"""1 ms to 1 h: from an idle system to an outage."""
+
+_DURATIONS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+"""The bounds that OpenTelemetry advises for durations of messaging, and 1 ms: most operations take less than 5 ms."""
+
+_HANDLING = (*_DURATIONS, 30, 60, 300)
+
+_PRODUCER, _CONSUMER, _MANAGER = (Program.PRODUCER,), (Program.CONSUMER,), (Program.MANAGER,)
+_GROUPED = ("topic", "group")
+
+METRICS: Final = (
+    # Sampled from the keys. All managers export the same values: take the maximum, never the sum.
+    Metric(
+        *("lisa_messages", Kind.GAUGE, _MANAGER, ("topic", "group", "state")),
+        "Messages by state. Copies of ready and delivered messages count for each group; other states have no group.",
+        sampled=True,
+    ),
+    Metric(
+        *("lisa_oldest_due_seconds", Kind.GAUGE, _MANAGER, ("topic",)),
+        "For how long the oldest message that no consumer has read has been due; 0 where none is.",
+        sampled=True,
+    ),
+    Metric(
+        *("lisa_waiting_due_in", Kind.GAUGE, _MANAGER, ("topic", "horizon")),
+        "Waiting messages by when they fall due: within the horizon, and not within a nearer one.",
+        sampled=True,
+    ),
+    Metric(
+        *("lisa_ready_entries_total", Kind.COUNTER, _MANAGER, ("topic",)),
+        "Entries that were ever added to the ready streams, as the server counts them.",
+        sampled=True,
+    ),
+    Metric(
+        *("lisa_read_entries_total", Kind.COUNTER, _MANAGER, _GROUPED),
+        "Entries of the ready streams that the group has read or passed, as the server counts them.",
+        sampled=True,
+    ),
+    # What this manager did.
+    Metric(
+        *("lisa_promotion_lag_seconds", Kind.HISTOGRAM, _MANAGER, ("topic",)),
+        "Time from when a message or retry fell due until it was ready.",
+        _LAGS,
+    ),
+    Metric("lisa_promoted_total", Kind.COUNTER, _MANAGER, (), "Messages and retries that this manager made ready."),
+    Metric(
+        *("lisa_reclaimed_total", Kind.COUNTER, _MANAGER, ()),
+        "Deliveries whose lease had ended and which this manager took back.",
+    ),
+    Metric("lisa_expired_total", Kind.COUNTER, _MANAGER, (), "Messages that this manager found to have expired."),
+    Metric(
+        *("lisa_garbage_total", Kind.COUNTER, _MANAGER, ("reason",)),
+        "Copies that this manager made garbage: abandoned or expired. Consumers count theirs as settled.",
+        values=("abandoned", "expired"),
+    ),
+    Metric(
+        *("lisa_manager_turn_seconds", Kind.HISTOGRAM, _MANAGER, ("job",)),
+        "Duration of a turn of a job that did not fail.",
+        _DURATIONS,
+    ),
+    Metric(
+        *("lisa_manager_errors_total", Kind.COUNTER, _MANAGER, ("job",)),
+        "Turns of a job that failed, and shards at which it failed.",
+        values=("promote", "reclaim", "trim", "sweep", "discover", "drain", "scripts", "sample"),
+    ),
+    Metric(
+        *("lisa_manager_last_turn_timestamp_seconds", Kind.GAUGE, _MANAGER, ("job",)),
+        "When a job last ended a turn without an error, in seconds since 1970.",
+    ),
+    # Of schedules, once there are any.
+    Metric(
+        *("lisa_schedule_next_timestamp_seconds", Kind.GAUGE, _MANAGER, ("schedule",)),
+        "When the schedule has its next tick, in seconds since 1970.",
+    ),
+    Metric(
+        *("lisa_schedule_ticks_total", Kind.COUNTER, _MANAGER, ("schedule", "outcome")),
+        "Ticks of a schedule that this manager made.",
+    ),
+    # What a producer did.
+    Metric(
+        *("lisa_sent_total", Kind.COUNTER, _PRODUCER, ("topic", "outcome")),
+        "Messages of sends that ended, by outcome: sent, duplicate or failed.",
+    ),
+    Metric(
+        *("lisa_send_seconds", Kind.HISTOGRAM, _PRODUCER, ()),
+        "Duration of a send, or of one batch of many messages, until its result or error.",
+        _DURATIONS,
+    ),
+    # What a consumer did.
+    Metric(
+        *("lisa_delivery_lag_seconds", Kind.HISTOGRAM, _CONSUMER, _GROUPED),
+        "Time from when a message or retry fell due until this consumer had it.",
+        _LAGS,
+    ),
+    Metric(
+        *("lisa_deliveries_total", Kind.COUNTER, _CONSUMER, (*_GROUPED, "attempt")),
+        "Deliveries that this consumer received: the first of a message in its group, or another one (again).",
+    ),
+    Metric(
+        *("lisa_settled_total", Kind.COUNTER, _CONSUMER, ("outcome",)),
+        "Settled deliveries by outcome: acked, late, stale, retry, garbage, released, dropped or gone.",
+        values=("acked", "late", "stale", "retry", "garbage", "released"),
+    ),
+    Metric(
+        *("lisa_handler_seconds", Kind.HISTOGRAM, _CONSUMER, (*_GROUPED, "outcome")),
+        "Duration of a handler, by outcome: ok, failed, rejected or cancelled.",
+        _HANDLING,
+    ),
+    Metric("lisa_handlers_running", Kind.GAUGE, _CONSUMER, (), "Handlers that run now."),
+    Metric(
+        *("lisa_leases_lost_total", Kind.COUNTER, _CONSUMER, ()),
+        "Deliveries that this consumer lost before it had handled them, as their leases had ended.",
+    ),
+    # Of all programs.
+    Metric("lisa_build_info", Kind.GAUGE, tuple(Program), ("version",), "The release of Lisa that runs; always 1."),
+)
+
+
+def metrics_of(program: Program) -> dict[str, Metric]:
+    """The metrics of a program, by name."""
+    return {metric.name: metric for metric in METRICS if program in metric.programs}

@@ -1,0 +1,100 @@
+"""The metrics of a program in one process. They count nothing, at next to no cost, until they are registered."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from lisa_common.errors import LisaError
+from lisa_common.observing.catalog import MAX_TOPICS, OTHER, Program, metrics_of
+
+__all__ = ["MetricSet", "MissingExtra", "printable"]
+
+
+class MissingExtra(LisaError):
+    """A feature was asked for whose packages are not installed."""
+
+    def __init__(self, feature: str, distribution: str, extra: str) -> None:
+        super().__init__(f"{feature} needs more packages: pip install '{distribution}[{extra}]'")
+
+
+class MetricSet:
+    """The metrics of one program, shared by all of its clients in the process.
+
+    Callers name a metric of the catalog and the values of its labels, in order. Counts of many messages are one call.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.on = False
+        """Whether anything is registered. Check it before work that only metrics need."""
+        self._program = program
+        self._families: dict[str, Any] = {}
+        self._children: dict[tuple[str, ...], Any] = {}
+        self._topics: set[str] = set()
+        self._lock = threading.Lock()
+
+    def register(self, registry: Any = None) -> None:
+        """Counts from now on, and adds the metrics to a `prometheus_client` registry, the default one if None.
+
+        A registry that has them already is left as it is. Raises MissingExtra without the package.
+        """
+        try:
+            from lisa_common.observing.prometheus import add_families  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "prometheus_client":
+                raise
+            raise MissingExtra("a registry of metrics", f"lisa-{self._program}", "metrics") from None
+        with self._lock:
+            self._families = add_families([m for m in metrics_of(self._program).values() if not m.sampled], registry)
+        self.on = True
+
+    def count(self, name: str, *labels: str, by: float = 1) -> None:
+        """Adds to a counter or gauge."""
+        if self.on and by:
+            self._child(name, labels).inc(by)
+
+    def set(self, name: str, value: float, *labels: str) -> None:
+        """Sets a gauge."""
+        if self.on:
+            self._child(name, labels).set(value)
+
+    def observe(self, name: str, amounts: Sequence[float], *labels: str) -> None:
+        """Adds amounts to a histogram, all at once."""
+        if self.on and amounts:
+            self._child(name, labels).observe_many(amounts)
+
+    def observe_since(self, name: str, now_ms: int, dues_ms: Sequence[int], *labels: str) -> None:
+        """Adds to a histogram how long ago each of these times was."""
+        if self.on and dues_ms:
+            self._child(name, labels).observe_since(now_ms, dues_ms)
+
+    def exemplify(self, name: str, amount: float, trace_id: str, *labels: str) -> None:
+        """Makes a trace the example of an amount that is or will be observed."""
+        if self.on:
+            self._child(name, labels).exemplify(amount, trace_id)
+
+    def _child(self, name: str, labels: tuple[str, ...]) -> Any:
+        child = self._children.get((name, *labels))
+        return child or self._new_child(name, labels)
+
+    def _new_child(self, name: str, labels: tuple[str, ...]) -> Any:
+        metric = metrics_of(self._program)[name]
+        key = (name, *labels)
+        if "topic" in metric.labels and not self._is_known(labels[0]):
+            labels = (OTHER, *labels[1:])
+            # Names beyond the limit are not kept: there may be any number of them.
+            key = (name, *labels)
+        family = self._families[name]
+        if key not in self._children:
+            self._children[key] = family.labels(*map(printable, labels)) if labels else family
+        return self._children[key]
+
+    def _is_known(self, topic: str) -> bool:
+        with self._lock:
+            if topic not in self._topics and len(self._topics) < MAX_TOPICS:
+                self._topics.add(topic)
+            return topic in self._topics
+
+
+def printable(label: str) -> str:
+    """A label that UTF-8 can encode: names at the server may be any bytes."""
+    return label.encode("utf-8", "backslashreplace").decode()

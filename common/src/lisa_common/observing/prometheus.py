@@ -1,0 +1,118 @@
+"""The catalog as metrics of `prometheus_client`. Needs the extra `metrics`."""
+
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter as Tally
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, values
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.samples import Exemplar
+
+from lisa_common.observing.catalog import Kind, Metric
+
+__all__ = ["add_families", "collected_from", "default", "forget_gauges", "share_by"]
+
+_lock = threading.Lock()
+_families: dict[str, Any] = {}
+"""All families of this process, by name: metrics of one name exist once, in any number of registries."""
+
+_registered: "WeakKeyDictionary[CollectorRegistry, set[str]]" = WeakKeyDictionary()
+
+
+class _BatchHistogram(Histogram):
+    """A histogram that takes many amounts for little more than the price of one."""
+
+    def observe_many(self, amounts: Sequence[float]) -> None:
+        """As `observe` of each."""
+        bounds = self._upper_bounds
+        lowest = bisect_left(bounds, min(amounts))
+        if lowest == bisect_left(bounds, max(amounts)):
+            self._buckets[lowest].inc(len(amounts))
+        else:
+            for at, count in Tally([bisect_left(bounds, amount) for amount in amounts]).items():
+                self._buckets[at].inc(count)
+        self._sum.inc(sum(amounts))
+
+    def observe_since(self, now_ms: int, times_ms: Sequence[int]) -> None:
+        """As `observe` of the seconds since each of these times; a time to come counts as now."""
+        bounds = self._upper_bounds
+        newest = max(times_ms)
+        at = bisect_left(bounds, (now_ms - newest) / 1000)
+        if newest <= now_ms and at == bisect_left(bounds, (now_ms - min(times_ms)) / 1000):
+            # Mostly all are in one bucket.
+            self._buckets[at].inc(len(times_ms))
+            self._sum.inc((now_ms * len(times_ms) - sum(times_ms)) / 1000)
+        else:
+            self.observe_many([max(0, now_ms - time_ms) / 1000 for time_ms in times_ms])
+
+    def exemplify(self, amount: float, trace_id: str) -> None:
+        """Sets the exemplar of the bucket of an amount, which is counted elsewhere."""
+        exemplar = Exemplar({"trace_id": trace_id}, amount, time.time())
+        self._buckets[bisect_left(self._upper_bounds, amount)].set_exemplar(exemplar)
+
+
+def add_families(metrics: Sequence[Metric], registry: CollectorRegistry | None) -> dict[str, Any]:
+    """The families of these metrics, in the registry too, unless it has them; None is the default registry."""
+    target = prometheus_client.REGISTRY if registry is None else registry
+    with _lock:
+        present = _registered.setdefault(target, set())
+        for metric in metrics:
+            if metric.name not in _families:
+                _families[metric.name] = _family(metric)
+                for value in metric.values:
+                    _families[metric.name].labels(value)
+            if metric.name not in present:
+                target.register(_families[metric.name])
+                present.add(metric.name)
+        _families["lisa_build_info"].labels(version("lisa-common")).set(1)
+        return {metric.name: _families[metric.name] for metric in metrics}
+
+
+def _family(metric: Metric) -> Any:
+    if metric.kind is Kind.HISTOGRAM:
+        return _BatchHistogram(metric.name, metric.help, metric.labels, buckets=metric.buckets, registry=None)
+    if metric.kind is Kind.COUNTER:
+        return Counter(metric.name, metric.help, metric.labels, registry=None)
+    # How the gauges of several processes become one.
+    mode: Literal["max", "livesum"] = "max" if metric.name == "lisa_build_info" else "livesum"
+    return Gauge(metric.name, metric.help, metric.labels, registry=None, multiprocess_mode=mode)
+
+
+def default() -> CollectorRegistry:
+    """The default registry, for a program that serves it."""
+    # Creation times would double the number of series, and say only when this process first counted.
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+    return prometheus_client.REGISTRY
+
+
+# Several processes share a directory. Each has a number, which its replacement takes over: so nothing that a killed
+# process has counted is lost, and the directory does not grow with each replacement.
+
+
+def share_by(number: int) -> None:
+    """Has all metrics of this process, the user's as well, kept in the shared directory from now on."""
+
+    def identify() -> int:
+        return number
+
+    values.ValueClass = values.MultiProcessValue(identify)  # type: ignore[no-untyped-call]
+
+
+def collected_from(directory: str) -> CollectorRegistry:
+    """The registry of the process that serves the metrics of all processes which share a directory."""
+    default()
+    registry = CollectorRegistry()
+    prometheus_client.ProcessCollector(registry=registry)
+    MultiProcessCollector(registry, path=directory)  # type: ignore[no-untyped-call]
+    return registry
+
+
+def forget_gauges(directory: str, number: int) -> None:
+    """Removes the gauges of a process that has ended; its counters stay."""
+    mark_process_dead(number, path=directory)  # type: ignore[no-untyped-call]

@@ -1,0 +1,108 @@
+"""Spans by the OpenTelemetry API, by its semantic conventions for messaging, version 1.44.
+
+A send has a span, whose context travels in the message's headers. A message that is handled has a span in a trace of
+its own, which links to that context: a message may wait for days, which no trace should last.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, Final
+
+__all__ = ["CONTEXT_HEADERS", "Tracing", "ask", "moment"]
+
+CONTEXT_HEADERS: Final = ("traceparent", "tracestate")
+"""Headers of a message that carry the context of its send."""
+
+_SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
+
+
+def ask() -> "Tracing | None":
+    """Tracing, if anything listens now: a program that wants spans sets up its provider first.
+
+    Costs next to nothing where the program does not use OpenTelemetry.
+    """
+    if "opentelemetry.trace" not in sys.modules and "OTEL_PYTHON_TRACER_PROVIDER" not in os.environ:
+        return None
+    try:
+        from opentelemetry import trace  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError:
+        return None
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
+        return None
+    return Tracing(provider.get_tracer("lisa", version("lisa-common"), schema_url=_SCHEMA))
+
+
+def moment(ms: float) -> str:
+    """A time in ms since 1970 as ISO 8601, for attributes."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+class Tracing:
+    """Starts and ends spans."""
+
+    def __init__(self, tracer: Any) -> None:
+        from opentelemetry import context, trace  # noqa: PLC0415 - an extra
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+
+        self._tracer = tracer
+        self._trace = trace
+        self._attach = context.attach
+        self._empty = context.Context()
+        self._propagator = TraceContextTextMapPropagator()
+
+    def start_send(self, topic: str, *, batch: bool = False) -> Any:
+        """Starts the span of a send, below the caller's span; a batch has one for all of its messages."""
+        kind = self._trace.SpanKind.CLIENT if batch else self._trace.SpanKind.PRODUCER
+        return self._tracer.start_span(f"send {topic}", kind=kind, attributes=_attributes("send", "send", topic))
+
+    def context_of(self, span: Any) -> dict[str, str]:
+        """The headers that carry the context of a span; none unless it is recording."""
+        carrier: dict[str, str] = {}
+        if span.is_recording():
+            self._propagator.inject(carrier, self._trace.set_span_in_context(span, self._empty))
+        return carrier
+
+    def start_process(self, topic: str, group: str, headers: Mapping[str, str]) -> Any:
+        """Starts the span of a handler, in a new trace that links to the send's, and makes it the current one.
+
+        Call it in a task of the handler's own, as it stays current until the task ends.
+        """
+        links = None
+        if "traceparent" in headers:
+            sent = self._trace.get_current_span(self._propagator.extract(headers, self._empty)).get_span_context()
+            links = [self._trace.Link(sent)] if sent.is_valid else None
+        span = self._tracer.start_span(
+            f"process {topic}",
+            self._empty,
+            self._trace.SpanKind.CONSUMER,
+            _attributes("process", "process", topic) | {"messaging.consumer.group.name": group},
+            links,
+        )
+        self._attach(self._trace.set_span_in_context(span))
+        return span
+
+    def end(self, span: Any, error: BaseException | None = None) -> None:
+        """Ends a span, as failed if there is an error."""
+        if error is not None and span.is_recording():
+            span.set_attribute("error.type", type(error).__qualname__)
+            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, str(error)))
+        span.end()
+
+    @staticmethod
+    def trace_id(span: Any) -> str:
+        """The id of the trace of a sampled span; "" for another."""
+        context = span.get_span_context()
+        return f"{context.trace_id:032x}" if context.trace_flags.sampled else ""
+
+
+def _attributes(name: str, kind: str, topic: str) -> dict[str, str]:
+    return {
+        "messaging.system": "lisa",
+        "messaging.operation.name": name,
+        "messaging.operation.type": kind,
+        "messaging.destination.name": topic,
+    }

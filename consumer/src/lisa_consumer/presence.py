@@ -1,0 +1,63 @@
+"""Shows a worker's group that it is alive, and when it ends."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.errors import LisaError
+from lisa_common.logs import event
+from lisa_common.model.keys import ShardKeys
+from lisa_common.protocol import consuming
+from lisa_common.protocol.call import Call
+from lisa_consumer.core import Core
+
+__all__ = ["Presence"]
+
+logger = logging.getLogger(__name__)
+
+_BEAT_S = 5.0
+"""Well below the shortest idle time after which managers remove a consumer, which is 10 s."""
+
+_END_S = 1.0
+"""How long the end of a worker may take to tell the server. Managers remove those of which it was not told."""
+
+
+class Presence:
+    """The registration of a worker with its group: the group's consumers are the live ones.
+
+    The worker registers when it joins the group. From then on this shows that it is alive, even if it reads nothing,
+    as there is nothing to read or all of its slots are taken.
+    """
+
+    def __init__(self, connection: AsyncConnection, core: Core) -> None:
+        self._connection = connection
+        self._core = core
+
+    async def run(self) -> None:
+        """Shows every few seconds that the worker is alive, until cancelled."""
+        while True:
+            await asyncio.sleep(_BEAT_S)
+            await self._call("cannot show that the worker is alive: %s", consuming.attend)
+
+    async def end(self) -> None:
+        """Removes the worker from its group, except from shards where it still holds something."""
+        try:
+            async with asyncio.timeout(_END_S):
+                await self._call("cannot deregister: %s", consuming.deregister)
+        except TimeoutError:
+            self._log("cannot deregister: %s", LisaError(f"no reply within {_END_S:g} s"))
+
+    async def _call(self, text: str, make: Callable[[ShardKeys, str, str], Call[Any]]) -> None:
+        calls = [make(keys, self._core.group, self._core.name) for keys in self._core.joined]
+        try:
+            results = await self._connection.execute_each(calls) if calls else []
+        except LisaError as error:
+            results = [error]
+        # The reader reports what is wrong with the server, and joins dropped groups again.
+        for failure in [result for result in results if isinstance(result, LisaError)][:1]:
+            self._log(text, failure)
+
+    def _log(self, text: str, error: LisaError) -> None:
+        logger.debug(text, error, extra=event("presence_failed", group=self._core.group, error=str(error)))

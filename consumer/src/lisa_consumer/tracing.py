@@ -1,0 +1,62 @@
+"""The spans of a worker's handlers."""
+
+import time
+from typing import Any
+
+from lisa_common.model.delivery import Delivery
+from lisa_common.observing import tracing
+from lisa_consumer.core import Core
+from lisa_consumer.metrics import METRICS
+
+__all__ = ["HandlerSpans"]
+
+
+class HandlerSpans:
+    """Gives handlers spans, where the program traces.
+
+    A message whose send was recorded always has one, if the program's sampler takes it. Others have at most
+    `most_per_s` a second: to ask a sampler takes as long as a fifth of all else that a worker does for a message.
+    """
+
+    def __init__(self, core: Core, most_per_s: int) -> None:
+        self._tracing = tracing.ask()
+        self.on = self._tracing is not None
+        """Whether anything listens."""
+        self._core = core
+        self._group = core.group
+        self._most_per_s = most_per_s
+        self._left = 0
+        self._second = 0
+
+    def start(self, delivery: Delivery) -> Any:
+        """Starts the span of a delivery and makes it current for the running task; None if it has none."""
+        if self._tracing is None or not ("traceparent" in delivery.headers or self._take()):
+            return None
+        span = self._tracing.start_process(delivery.topic, self._group, delivery.headers)
+        if span.is_recording():
+            lag_ms = max(0.0, time.time() * 1000 + self._core.ahead_ms - delivery.due_ms)
+            span.set_attribute("messaging.message.id", delivery.id)
+            if delivery.shard:
+                span.set_attribute("messaging.destination.partition.id", delivery.shard)
+            span.set_attribute("lisa.due", tracing.moment(delivery.due_ms))
+            span.set_attribute("lisa.lag_ms", round(lag_ms))
+            span.set_attribute("lisa.attempt", delivery.attempt)
+            if trace_id := self._tracing.trace_id(span):
+                METRICS.exemplify("lisa_delivery_lag_seconds", lag_ms / 1000, trace_id, delivery.topic, self._group)
+        return span
+
+    def end(self, span: Any, delivery: Delivery, outcome: str, took_s: float, error: BaseException | None) -> None:
+        """Ends a span of `start`."""
+        if self._tracing is None:
+            return
+        self._tracing.end(span, error)
+        if trace_id := self._tracing.trace_id(span):
+            METRICS.exemplify("lisa_handler_seconds", took_s, trace_id, delivery.topic, self._group, outcome)
+
+    def _take(self) -> bool:
+        """Takes one of this second's spans, if any is left."""
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second, self._left = second, self._most_per_s
+        self._left -= 1
+        return self._left >= 0

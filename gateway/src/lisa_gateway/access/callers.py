@@ -1,0 +1,121 @@
+"""Finds out who calls, from the headers and the address of a request."""
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from lisa_common.errors import LisaError
+from lisa_gateway.access.grants import ANY_USER, Grant, Role, hash_of
+from lisa_gateway.access.settings import AccessSettings, is_loopback
+
+__all__ = ["OPEN", "Access", "Caller", "Forbidden", "Unauthorized"]
+
+_Headers = Iterable[tuple[bytes, bytes]]
+
+_MAX_TOKEN = 1_024
+
+
+class Unauthorized(LisaError):
+    """A request does not say who calls, or a token is not known."""
+
+
+class Forbidden(LisaError):
+    """The caller may not do this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls. Without a grant, everything is allowed."""
+
+    name: str
+    grant: Grant | None = None
+
+    def may(self, role: Role, topic: str | None = None) -> bool:
+        """Whether the caller has a role: for one topic, or with None for any."""
+        grant = self.grant
+        return grant is None or (role in grant.roles and (topic is None or bool(grant.pattern.fullmatch(topic))))
+
+    def require(self, topic: str | None, *roles: Role) -> None:
+        """Raises Forbidden unless the caller has one of these roles for a topic."""
+        if not any(self.may(role, topic) for role in roles):
+            place = "" if topic is None else f" for topic {topic!r}"
+            raise Forbidden(f"{self.name!r} must have the role {' or '.join(roles)}{place}")
+
+
+OPEN = Caller("anybody")
+"""The caller where access is open."""
+
+
+class Access:
+    """The grants of a gateway."""
+
+    def __init__(self, settings: AccessSettings) -> None:
+        self._by_token = {token: Caller(grant.name, grant) for grant in settings.grants for token in grant.tokens}
+        self._by_name = {grant.name: grant for grant in settings.grants}
+        self._networks = settings.proxy_networks
+        self._user_header = settings.proxy_user_header.lower().encode()
+        self._open = not settings.grants
+        self._anywhere = settings.insecure
+
+    def identify(self, scope: Any) -> Caller:
+        """Who sends a request, given as ASGI scope. Raises Unauthorized, Forbidden."""
+        headers: _Headers = scope["headers"]
+        if self._open:
+            self._check_page(headers)
+            return OPEN
+        given = [value for name, value in headers if name == b"authorization"]
+        if given:
+            return self._bearer(given)
+        if self._is_proxy(scope.get("client")):
+            return self._user([value for name, value in headers if name == self._user_header])
+        raise Unauthorized("a bearer token is required")
+
+    def _bearer(self, given: list[bytes]) -> Caller:
+        scheme, _, token = given[0].partition(b" ")
+        if len(given) > 1 or scheme.lower() != b"bearer" or len(token) > _MAX_TOKEN:
+            raise Unauthorized("authorization must be one bearer token")
+        caller = self._by_token.get(hash_of(token.strip().decode("latin-1")))
+        if caller is None:
+            raise Unauthorized("the bearer token is not known")
+        return caller
+
+    def _is_proxy(self, client: tuple[str, int] | None) -> bool:
+        if not self._networks or client is None:
+            return False
+        try:
+            address = ipaddress.ip_address(client[0])
+        except ValueError:
+            return False
+        mapped = getattr(address, "ipv4_mapped", None)
+        return any((mapped or address) in network for network in self._networks)
+
+    def _user(self, named: list[bytes]) -> Caller:
+        if len(named) != 1 or not named[0].strip():
+            raise Unauthorized("the proxy does not name one user")
+        name = named[0].strip().decode("utf-8", "replace")
+        grant = self._by_name.get(name) if name != ANY_USER else None
+        grant = grant or self._by_name.get(ANY_USER)
+        if grant is None:
+            raise Forbidden(f"user {name!r} has no grant")
+        return Caller(name, grant)
+
+    def _check_page(self, headers: _Headers) -> None:
+        """Refuses requests that web pages of other sites make through a browser of this machine.
+
+        A page may send forms anywhere; it may also make its own name resolve to a loopback address.
+        """
+        given = dict(headers)
+        host = _host_of(given.get(b"host", b"localhost"))
+        if not self._anywhere and not is_loopback(host):
+            raise Forbidden(f"host must be a loopback address where no token is asked for; got {host!r}")
+        origin = given.get(b"origin")
+        is_foreign = origin is not None and _host_of(origin.rpartition(b"/")[2]) != host
+        # A page may also name the gateway as an image, which browsers ask for without an origin.
+        if is_foreign or given.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
+            raise Forbidden("pages of other sites may not call the gateway where no token is asked for")
+
+
+def _host_of(authority: bytes) -> str:
+    text = authority.decode("latin-1")
+    return text[: text.find("]") + 1] if text.startswith("[") else text.partition(":")[0]

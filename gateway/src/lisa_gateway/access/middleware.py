@@ -1,0 +1,49 @@
+"""Asks who calls before anything else of a request is read."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from lisa_gateway.access.callers import OPEN, Access, Caller, Forbidden, Unauthorized
+from lisa_gateway.problems import Problem, send_problem
+
+__all__ = ["AccessMiddleware", "caller_of"]
+
+_Message = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[_Message]]
+_Send = Callable[[_Message], Awaitable[None]]
+
+_KEY = "lisa.caller"
+
+
+class AccessMiddleware:
+    """Puts the caller into the scope of each request; refuses those that nobody may make.
+
+    `public` are paths that anybody may ask for, such as health checks.
+    """
+
+    def __init__(self, app: Any, access: Access, *, public: tuple[str, ...] = ()) -> None:
+        self._app = app
+        self._access = access
+        self._public = frozenset(public)
+
+    async def __call__(self, scope: Any, receive: _Receive, send: _Send) -> None:
+        """Serves one connection of ASGI."""
+        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+        if scope["type"] == "http" and path not in self._public:
+            try:
+                scope[_KEY] = self._access.identify(scope)
+            except Unauthorized as error:
+                # RFC 6750, section 3.
+                challenge = (b"www-authenticate", b'Bearer realm="lisa"')
+                await send_problem(send, Problem(401, "unauthorized", str(error)), challenge)
+                return
+            except Forbidden as error:
+                await send_problem(send, Problem(403, "forbidden", str(error)))
+                return
+        await self._app(scope, receive, send)
+
+
+def caller_of(scope: Any) -> Caller:
+    """Who sends a request. Mounted in an app without the middleware, that app decides who may call."""
+    caller: Caller = scope.get(_KEY, OPEN)
+    return caller

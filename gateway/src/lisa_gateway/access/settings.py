@@ -1,0 +1,76 @@
+"""Settings: who may use a gateway."""
+
+import ipaddress
+from functools import cached_property
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+from pydantic_settings import NoDecode
+
+from lisa_common.errors import InvalidInput, InvalidSettings
+from lisa_common.settings import Settings
+from lisa_gateway.access.grants import Grant
+from lisa_gateway.json_lists import json_list
+
+__all__ = ["AccessSettings"]
+
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class AccessSettings(Settings):
+    """Settings of access. Without grants everybody may do everything, which only loopback addresses allow."""
+
+    grants: Annotated[
+        tuple[Grant, ...],
+        NoDecode,
+        Field(repr=False, description="who may do what: tables [[gateway.grants]], or a JSON list of them"),
+    ] = ()
+    proxies: Annotated[
+        str, Field(description="addresses and networks of trusted proxies, with commas between; they name the user")
+    ] = ""
+    proxy_user_header: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z0-9-]+$", description="header in which a trusted proxy names the user"),
+    ] = "X-Forwarded-User"
+    insecure: Annotated[bool, Field(description="let everybody do everything, also from other machines")] = False
+
+    @field_validator("grants", mode="before")
+    @classmethod
+    def _grants_from_json(cls, value: Any) -> Any:
+        return json_list(value)
+
+    @field_validator("proxies")
+    @classmethod
+    def _proxies_are_networks(cls, value: str) -> str:
+        _networks(value)
+        return value
+
+    @cached_property
+    def proxy_networks(self) -> tuple[_Network, ...]:
+        """The networks of trusted proxies."""
+        return _networks(self.proxies)
+
+    def check_address(self, host: str) -> None:
+        """Raises InvalidSettings for an address that other machines reach, unless it is said who may use it."""
+        if self.grants or self.insecure or is_loopback(host):
+            return
+        raise InvalidSettings(
+            f"setting listen must be a loopback address without grants (see docs/http.md) or --insecure; got {host!r}"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, by its name or address alone: nothing is looked up."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _networks(text: str) -> tuple[_Network, ...]:
+    try:
+        return tuple(ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise InvalidInput("proxies", text, "addresses and networks with commas between, as in 10.0.0.0/8") from None

@@ -1,0 +1,156 @@
+"""Errors over HTTP: problem details of RFC 9457."""
+
+import json
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lisa_common.errors import (
+    AccessDenied,
+    InvalidInput,
+    LisaError,
+    OutcomeUnknown,
+    ServerError,
+    TooManyGroups,
+    UnknownGroup,
+    UnknownTopic,
+    UnreadableReply,
+    Untrusted,
+)
+
+__all__ = ["PROBLEMS", "Problem", "problem_of", "refuse", "response_of", "send_problem"]
+
+MEDIA_TYPE = "application/problem+json"
+
+PROBLEMS = {
+    "invalid-input": "The request has a value that is not allowed",
+    "too-large": "The request is larger than allowed",
+    "too-slow": "The request arrives too slowly",
+    "unauthorized": "The request does not say who calls",
+    "forbidden": "The caller may not do this",
+    "not-found": "There is no such thing",
+    "unknown-topic": "There is no such topic",
+    "unknown-group": "There is no such group",
+    "unknown-message": "There is no such message",
+    "method-not-allowed": "The path does not have this method",
+    "media-type": "The content type is not supported",
+    "conflict": "The state of the message or topic does not allow this",
+    "too-many-groups": "The topic has as many groups as its policy allows",
+    "too-busy": "The gateway serves as much as it may",
+    "server-away": "The server of messages is away, or refuses for now; nothing was done",
+    "outcome-unknown": "The server broke off before its reply; the request may have been carried out",
+    "server-refuses": "The server of messages does not accept the gateway, or its reply cannot be read",
+}
+"""All types of problems, with their titles."""
+
+_AWAY_S = 1
+"""Seconds after which a client may try again while the server is away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem: its HTTP status, its type, which `PROBLEMS` lists, and what happened."""
+
+    status: int
+    kind: str
+    detail: str
+    more: dict[str, Any] = field(default_factory=dict)
+    """Further members, such as the field, the value and what was expected."""
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The members of the JSON object."""
+        head = {"type": f"urn:lisa:problem:{self.kind}", "title": PROBLEMS[self.kind], "status": self.status}
+        return head | {"detail": self.detail} | self.more
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the response."""
+        return {"retry-after": str(_AWAY_S)} if self.kind in ("server-away", "too-busy") else {}
+
+    @property
+    def raw(self) -> bytes:
+        """A whole HTTP/1.1 response, which ends the connection."""
+        body = encode(self)
+        head = f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}\r\ncontent-type: {MEDIA_TYPE}\r\n"
+        return f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body
+
+
+_SHOWN = 200
+
+
+def _shown(value: object) -> Any:
+    """A value of a caller, as JSON holds it: short, and never a surprise."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return value if abs(value) < 2**53 else str(value)[:_SHOWN]
+    if isinstance(value, str):
+        return value[:_SHOWN]
+    return repr(value)[:_SHOWN]
+
+
+_OF_ERRORS: tuple[tuple[type[LisaError], int, str, tuple[str, ...]], ...] = (
+    (InvalidInput, 400, "invalid-input", ()),
+    (UnknownTopic, 404, "unknown-topic", ("topic",)),
+    (UnknownGroup, 404, "unknown-group", ("topic", "group")),
+    (TooManyGroups, 409, "too-many-groups", ()),
+    (OutcomeUnknown, 504, "outcome-unknown", ()),
+    (AccessDenied, 502, "server-refuses", ()),
+    (Untrusted, 502, "server-refuses", ()),
+    (UnreadableReply, 502, "server-refuses", ()),
+    (ServerError, 503, "server-away", ()),
+)
+"""Status, type and further members of each error; subclasses come first."""
+
+
+def problem_of(error: LisaError) -> Problem:
+    """The problem that stands for an error of Lisa."""
+    for kind, status, name, members in _OF_ERRORS:
+        if isinstance(error, kind):
+            more = {member: getattr(error, member) for member in members}
+            if isinstance(error, InvalidInput):
+                more = {"field": error.field, "value": _shown(error.value), "expected": error.expected}
+            return Problem(status, name, str(error), more)
+    # A batch that stopped half-way, and errors that later releases add.
+    cause = error.__cause__
+    return problem_of(cause) if isinstance(cause, LisaError) else Problem(503, "server-away", str(error))
+
+
+def encode(problem: Problem) -> bytes:
+    """The JSON object, as bytes."""
+    # Ids and values may hold lone surrogates, which UTF-8 cannot encode; ASCII escapes them.
+    return json.dumps(problem.document, separators=(",", ":")).encode()
+
+
+def response_of(problem: Problem, **headers: str) -> Response:
+    """The response for a problem."""
+    return Response(encode(problem), problem.status, media_type=MEDIA_TYPE, headers=problem.headers | headers)
+
+
+async def send_problem(send: Any, problem: Problem, *headers: tuple[bytes, bytes]) -> None:
+    """Answers an ASGI request with a problem, below any framework."""
+    body = encode(problem)
+    own = ((name.encode(), value.encode()) for name, value in problem.headers.items())
+    fields = [
+        (b"content-type", MEDIA_TYPE.encode()),
+        (b"content-length", str(len(body)).encode()),
+        *own,
+        *headers,
+    ]
+    await send({"type": "http.response.start", "status": problem.status, "headers": fields})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def refuse(request: Request, error: Exception) -> Response:
+    """Answers requests that no route takes; for Starlette, as the handler of its HTTPException."""
+    path, method = request.url.path, request.method
+    if isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = (error.headers or {}).get("Allow", "")
+        more = {"field": "method", "value": method, "expected": f"one of {allowed}"}
+        return response_of(Problem(405, "method-not-allowed", f"{path} has no method {method}", more), allow=allowed)
+    return response_of(Problem(404, "not-found", f"there is no {path!r}"))

@@ -1,0 +1,5 @@
+"""The JSON API of Lisa over HTTP: all that it can, described by an OpenAPI document."""
+
+from lisa_gateway.v1.api import mount, openapi
+
+__all__ = ["mount", "openapi"]

@@ -1,0 +1,72 @@
+"""The routes of /v1."""
+
+from collections import defaultdict
+from functools import cache
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+
+from lisa_gateway.gateway import Gateway
+from lisa_gateway.limits import RequestCut
+from lisa_gateway.problems import refuse, response_of
+from lisa_gateway.v1 import deliveries, garbage, messages, stream, topics
+from lisa_gateway.v1.openapi import document
+from lisa_gateway.v1.operation import Operation, respond
+from lisa_gateway.v1.receipts import Receipts
+from lisa_gateway.v1.state import State
+
+__all__ = ["mount", "openapi"]
+
+_ROOT = "/v1"
+
+_OPERATIONS: tuple[Operation, ...] = (
+    *messages.OPERATIONS,
+    *stream.OPERATIONS,
+    *deliveries.OPERATIONS,
+    *topics.OPERATIONS,
+    *garbage.OPERATIONS,
+)
+
+
+@cache
+def openapi() -> dict[str, Any]:
+    """The OpenAPI 3.1 document of /v1."""
+    return document(_OPERATIONS)
+
+
+def mount(gateway: Gateway) -> Mount:
+    """All of /v1, with its document at /v1/openapi.json."""
+    settings = gateway.settings
+    state = State(gateway, Receipts(settings.prefix, settings.receipt_key.get_secret_value()))
+    by_path: dict[str, dict[str, Operation]] = defaultdict(dict)
+    for operation in _OPERATIONS:
+        by_path[operation.path][operation.method] = operation
+    routes = [_route(path, operations, state) for path, operations in by_path.items()]
+    api = Starlette(routes=[Route("/openapi.json", _show), *routes], exception_handlers={HTTPException: _refuse})
+    api.router.redirect_slashes = False
+    return Mount(_ROOT, app=api)
+
+
+def _route(path: str, operations: dict[str, Operation], state: State) -> Route:
+    async def endpoint(request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        return await respond(operations[method], state, request)
+
+    # An id may hold slashes; each path with one ends in it.
+    pattern = path.removeprefix(_ROOT).replace("{id}", "{id:path}")
+    return Route(pattern, endpoint, methods=list(operations))
+
+
+async def _show(_: Request) -> Response:
+    return JSONResponse(openapi())
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    """Answers requests that no operation takes."""
+    if isinstance(error, RequestCut):
+        return response_of(error.problem, connection="close")
+    return await refuse(request, error)

@@ -1,0 +1,119 @@
+"""Operations on deliveries: read them, and settle them by their receipts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lisa_common.errors import InvalidInput
+from lisa_consumer import Held
+from lisa_gateway.access import Role
+from lisa_gateway.v1 import answers
+from lisa_gateway.v1.content import content_of
+from lisa_gateway.v1.models import Extends, Input, Nacks, Read, Receipts, Rejects, duration_of
+from lisa_gateway.v1.operation import Answer, Call, Operation
+from lisa_gateway.v1.reader import read
+
+__all__ = ["OPERATIONS"]
+
+
+async def _read(call: Call) -> Answer:
+    """Reads deliveries; waits for the first, up to `wait`."""
+    given: Read = call.body
+    held = await read(
+        call.state.gateway,
+        call.topic,
+        call.path["group"],
+        call.request,
+        limit=given.limit,
+        wait_s=duration_of("wait", given.wait) or 0.0,
+        lease_s=duration_of("lease", given.lease),
+    )
+    return Answer({"deliveries": [_delivery(call, each, given) for each in held]})
+
+
+def _delivery(call: Call, held: Held, given: Read) -> dict[str, Any]:
+    delivery = held.delivery
+    return {
+        "receipt": call.state.receipts.write(delivery, held.consumer),
+        "topic": delivery.topic,
+        "group": delivery.group,
+        "id": delivery.id,
+        "attempt": delivery.attempt,
+        "due_ms": delivery.due_ms,
+        "sent_ms": delivery.sent_ms,
+    } | content_of(delivery.body, delivery.headers, given.bodies)
+
+
+def _held(call: Call) -> Sequence[Held]:
+    """The deliveries of a request; raises Forbidden unless the caller may consume all of their topics."""
+    held = [_receipt(call, place, receipt) for place, receipt in enumerate(call.body.receipts)]
+    for topic in {each.delivery.topic for each in held}:
+        call.caller.require(topic, Role.CONSUME)
+    return held
+
+
+def _receipt(call: Call, place: int, receipt: str) -> Held:
+    try:
+        return call.state.receipts.read(receipt)
+    except InvalidInput as error:
+        raise InvalidInput(f"receipts.{place}", receipt, error.expected) from None
+
+
+async def _ack(call: Call) -> Answer:
+    return Answer({"outcomes": await call.state.gateway.settler.ack(_held(call))})
+
+
+async def _nack(call: Call) -> Answer:
+    delay = duration_of("delay", call.body.delay)
+    outcomes = await call.state.gateway.settler.nack(_held(call), delay=delay, error=call.body.error)
+    return Answer({"outcomes": outcomes})
+
+
+async def _reject(call: Call) -> Answer:
+    return Answer({"outcomes": await call.state.gateway.settler.reject(_held(call), error=call.body.error)})
+
+
+async def _extend(call: Call) -> Answer:
+    lease = duration_of("lease", call.body.lease)
+    return Answer({"kept": await call.state.gateway.settler.extend(_held(call), lease)})
+
+
+async def _release(call: Call) -> Answer:
+    return Answer({"released": await call.state.gateway.settler.release(_held(call))})
+
+
+def _settling(name: str, summary: str, answer: Any, body: type[Input], result: Any) -> Operation:
+    return Operation(
+        method="POST",
+        path=f"/v1/{name}",
+        name=name,
+        summary=summary,
+        roles=(Role.CONSUME,),
+        answer=answer,
+        answers={200: result},
+        body=body,
+        problems=(413, 415),
+    )
+
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path="/v1/topics/{topic}/groups/{group}/read",
+        name="read",
+        summary="Reads messages that are due, and waits for the first",
+        roles=(Role.CONSUME,),
+        answer=_read,
+        answers={200: answers.Deliveries},
+        body=Read,
+        body_required=False,
+        problems=(409, 413, 415),
+    ),
+    _settling("ack", "Acks deliveries that were handled", _ack, Receipts, answers.AckResults),
+    _settling("nack", "Returns deliveries that failed: they come again, or become garbage", _nack, Nacks,
+              answers.NackResults),
+    _settling("reject", "Turns deliveries into garbage, whatever attempts are left", _reject, Rejects,
+              answers.NackResults),
+    _settling("extend", "Renews the leases of deliveries", _extend, Extends, answers.Extended),
+    _settling("release", "Gives back deliveries that were not begun; no attempt is spent", _release, Receipts,
+              answers.Released),
+)  # fmt: skip

@@ -1,0 +1,95 @@
+"""Operations on dead letters: list, replay and purge them."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from lisa_common.errors import InvalidInput
+from lisa_gateway.access import Role
+from lisa_gateway.v1 import answers
+from lisa_gateway.v1.models import GarbageQuery, GarbageWork, duration_of
+from lisa_gateway.v1.operation import Answer, Call, Operation
+from lisa_manager import BulkResult, DeadLetter, GarbageFilter
+
+__all__ = ["OPERATIONS"]
+
+
+def _filter(given: GarbageQuery | GarbageWork) -> GarbageFilter:
+    return GarbageFilter(given.group, given.reason, duration_of("older_than", given.older_than))
+
+
+async def _list(call: Call) -> Answer:
+    listed = await call.state.gateway.admin.garbage(call.topic, _filter(call.query), limit=call.query.limit)
+    return Answer({"letters": [_letter(letter) for letter in listed.letters], "more": listed.more})
+
+
+def _letter(letter: DeadLetter) -> dict[str, Any]:
+    failure = letter.failure
+    return {
+        "id": letter.id,
+        "group": letter.group,
+        "died_ms": letter.died_ms,
+        "reason": letter.reason,
+        "attempts": failure.attempts if failure else None,
+        "error": failure.error if failure else None,
+    }
+
+
+_Named = Callable[..., Awaitable[BulkResult]]
+
+
+async def _work(call: Call, named: _Named, everything: _Named) -> Answer:
+    given: GarbageWork = call.body
+    if given.all == (given.ids is not None):
+        raise InvalidInput("ids", given.ids, "given, or else all must be true")
+    where = _filter(given)
+    done = await (everything(call.topic, where) if given.ids is None else named(call.topic, given.ids, where))
+    return Answer({"done": done.done, "failed": dict(done.failed)})
+
+
+async def _replay(call: Call) -> Answer:
+    admin = call.state.gateway.admin
+    return await _work(call, admin.replay, admin.replay_all)
+
+
+async def _purge(call: Call) -> Answer:
+    admin = call.state.gateway.admin
+    return await _work(call, admin.purge, admin.purge_all)
+
+
+_GARBAGE = "/v1/topics/{topic}/garbage"
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path=_GARBAGE,
+        name="listGarbage",
+        summary="Lists dead letters, the latest first",
+        roles=(Role.ADMIN,),
+        answer=_list,
+        answers={200: answers.Garbage},
+        query=GarbageQuery,
+        problems=(404,),
+    ),
+    Operation(
+        method="POST",
+        path=f"{_GARBAGE}/replay",
+        name="replayGarbage",
+        summary="Makes dead letters ready again, with all their attempts",
+        roles=(Role.ADMIN,),
+        answer=_replay,
+        answers={200: answers.Worked},
+        body=GarbageWork,
+        problems=(404, 413, 415),
+    ),
+    Operation(
+        method="POST",
+        path=f"{_GARBAGE}/purge",
+        name="purgeGarbage",
+        summary="Deletes dead letters for good",
+        roles=(Role.ADMIN,),
+        answer=_purge,
+        answers={200: answers.Worked},
+        body=GarbageWork,
+        problems=(404, 413, 415),
+    ),
+)

@@ -1,0 +1,265 @@
+"""Operations on messages: send one, find, cancel, reschedule and list."""
+
+from typing import Any
+
+from lisa_common.errors import InvalidInput
+from lisa_common.validation import check_new_id
+from lisa_gateway.access import Role
+from lisa_gateway.limits import STREAMS
+from lisa_gateway.problems import Problem
+from lisa_gateway.v1 import answers
+from lisa_gateway.v1.content import content_of, message_of, options_of
+from lisa_gateway.v1.models import (
+    MessageInput,
+    MessageQuery,
+    MessagesQuery,
+    Reschedule,
+    duration_of,
+    moment_of,
+)
+from lisa_gateway.v1.operation import (
+    Answer,
+    Call,
+    Operation,
+    Refusal,
+    check_json,
+    check_plain,
+    parsed,
+    unsupported,
+    validated,
+)
+from lisa_gateway.v1.stream import send_stream
+from lisa_manager import ListedMessage, State
+from lisa_producer import CancelOutcome, Found, Message, RescheduleOutcome, SendResult
+
+__all__ = ["OPERATIONS"]
+
+_JSON = "application/json"
+_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+
+
+def _media_type(call: Call) -> str:
+    return call.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def _send(call: Call) -> Answer:
+    """Sends what the request holds, by its content type."""
+    kind = _media_type(call)
+    if kind.encode() in STREAMS:
+        _check_no_options(call)
+        return await send_stream(call)
+    if kind == _JSON:
+        _check_no_options(call)
+        check_json(call.request)
+        message = message_of(validated(MessageInput, parsed(await call.request.body())))
+    elif kind in _FORMS:
+        # curl says so of whatever it is given, JSON included.
+        raise Refusal(unsupported(kind, "that of the body; PUT also takes forms as bodies"))
+    else:
+        message = await _raw_message(call, None)
+    return await _send_one(call, message)
+
+
+def _check_no_options(call: Call) -> None:
+    given = call.query.model_fields_set
+    if given:
+        raise InvalidInput("query parameter", min(given), "left out, as JSON holds the options itself")
+
+
+async def _put(call: Call) -> Answer:
+    """Sends the body of the request under the id in its path."""
+    return await _send_one(call, await _raw_message(call, check_new_id(call.path["id"])))
+
+
+async def _raw_message(call: Call, id: str | None) -> Message:
+    """A message whose body is that of the request; its content type becomes a header."""
+    check_plain(call.request)
+    headers = dict(_header(text) for text in call.query.header)
+    if kind := call.request.headers.get("content-type"):
+        headers.setdefault("content-type", kind)
+    options = options_of(call.query)
+    return Message(body=await call.request.body(), id=id, headers=headers, **options)
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise InvalidInput("header", text, "KEY=VALUE")
+    return name, value
+
+
+async def _send_one(call: Call, message: Message) -> Answer:
+    result: SendResult = await call.state.gateway.producer.send(
+        call.topic,
+        message.body,
+        delay=message.delay,
+        at=message.at,
+        id=message.id,
+        ttl=message.ttl,
+        max_retries=message.max_retries,
+        priority=message.priority,
+        headers=message.headers,
+    )
+    document = {"id": result.id, "outcome": result.outcome, "due_ms": result.due_ms or None}
+    return Answer(document, 200 if result.duplicate else 201)
+
+
+async def _find(call: Call) -> Answer:
+    found = await call.state.gateway.producer.find(call.topic, call.path["id"])
+    if found is None:
+        raise _unknown(call)
+    return Answer(_found(found))
+
+
+def _unknown(call: Call) -> Refusal:
+    topic, id = call.topic, call.path["id"]
+    detail = f"topic {topic!r} has no message {id!r}, or no longer knows it"
+    return Refusal(Problem(404, "unknown-message", detail, {"topic": topic, "id": id}))
+
+
+def _found(found: Found) -> dict[str, Any]:
+    copies = [
+        {
+            "group": copy.group,
+            "state": copy.state,
+            "at_ms": copy.at_ms,
+            "attempts": copy.attempts,
+            "reason": copy.failure.reason if copy.failure else None,
+            "error": copy.failure.error if copy.failure else None,
+        }
+        for copy in found.copies
+    ]
+    document = {
+        "id": found.id,
+        "state": found.state,
+        "due_ms": found.due_ms,
+        "attempts": found.attempts,
+        "copies": copies,
+    }
+    if record := found.record:
+        limits = {"ttl_ms": record.ttl_ms, "max_retries": record.max_retries, "priority": record.priority}
+        document |= {"sent_ms": record.sent_ms} | limits | content_of(record.body, record.headers)
+    return document
+
+
+async def _cancel(call: Call) -> Answer:
+    outcome = await call.state.gateway.producer.cancel(call.topic, call.path["id"])
+    if outcome is CancelOutcome.UNKNOWN:
+        raise _unknown(call)
+    if outcome in (CancelOutcome.GARBAGE, CancelOutcome.FINISHED):
+        raise _conflict(outcome, "waiting, ready, in retry or delivered")
+    return Answer({"id": call.path["id"], "outcome": outcome})
+
+
+def _conflict(state: str, expected: str) -> Refusal:
+    detail = f"the message must be {expected}; it is {state}"
+    return Refusal(Problem(409, "conflict", detail, {"field": "state", "value": state, "expected": expected}))
+
+
+async def _reschedule(call: Call) -> Answer:
+    delay, at = duration_of("delay", call.body.delay), moment_of("at", call.body.at)
+    outcome = await call.state.gateway.producer.reschedule(call.topic, call.path["id"], delay=delay, at=at)
+    if outcome is RescheduleOutcome.UNKNOWN:
+        raise _unknown(call)
+    if outcome is not RescheduleOutcome.RESCHEDULED:
+        raise _conflict(outcome, "waiting or in retry")
+    return Answer({"id": call.path["id"], "outcome": outcome})
+
+
+async def _list(call: Call) -> Answer:
+    query = call.query
+    page = await call.state.gateway.admin.messages(
+        call.topic, State(query.state), group=query.group, limit=query.limit, cursor=query.cursor
+    )
+    messages = [_listed(message, query.bodies) for message in page.messages]
+    return Answer({"messages": messages, "cursor": page.cursor})
+
+
+def _listed(message: ListedMessage, bodies: Any) -> dict[str, Any]:
+    failure, record = message.failure, message.record
+    document = {
+        "id": message.id,
+        "group": message.group,
+        "at_ms": message.at_ms,
+        "attempts": message.attempts,
+        "reason": failure.reason if failure else None,
+        "error": failure.error if failure else None,
+    }
+    if record:
+        document |= {"sent_ms": record.sent_ms} | content_of(record.body, record.headers, bodies)
+    return document
+
+
+_ANY = (Role.SEND, Role.CONSUME, Role.ADMIN)
+_MESSAGES = "/v1/topics/{topic}/messages"
+_MESSAGE = "/v1/topics/{topic}/messages/{id}"
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path=_MESSAGES,
+        name="sendMessage",
+        summary="Sends one message, or a stream of them",
+        roles=(Role.SEND,),
+        answer=_send,
+        answers={201: answers.Sent, 200: answers.Sent | answers.StreamResult},
+        query=MessageQuery,
+        body=MessageInput,
+        takes_bytes=True,
+        problems=(413, 415),
+    ),
+    Operation(
+        method="GET",
+        path=_MESSAGES,
+        name="listMessages",
+        summary="Lists the messages of one state, page by page",
+        roles=(Role.ADMIN,),
+        answer=_list,
+        answers={200: answers.Listed},
+        query=MessagesQuery,
+        problems=(404,),
+    ),
+    Operation(
+        method="PUT",
+        path=_MESSAGE,
+        name="putMessage",
+        summary="Sends the body of the request, whatever its content type, under an id",
+        roles=(Role.SEND,),
+        answer=_put,
+        answers={201: answers.Sent, 200: answers.Sent},
+        query=MessageQuery,
+        takes_bytes=True,
+        problems=(413, 415),
+    ),
+    Operation(
+        method="GET",
+        path=_MESSAGE,
+        name="findMessage",
+        summary="Finds a message, in whatever state",
+        roles=_ANY,
+        answer=_find,
+        answers={200: answers.FoundMessage},
+        problems=(404,),
+    ),
+    Operation(
+        method="DELETE",
+        path=_MESSAGE,
+        name="cancelMessage",
+        summary="Cancels a message that was not delivered yet",
+        roles=(Role.SEND, Role.ADMIN),
+        answer=_cancel,
+        answers={200: answers.Cancelled},
+        problems=(404, 409),
+    ),
+    Operation(
+        method="PATCH",
+        path=_MESSAGE,
+        name="rescheduleMessage",
+        summary="Gives a message that waits, or is to be retried, another due time",
+        roles=(Role.SEND, Role.ADMIN),
+        answer=_reschedule,
+        answers={200: answers.Rescheduled},
+        body=Reschedule,
+        problems=(404, 409, 413, 415),
+    ),
+)

@@ -1,0 +1,229 @@
+"""What requests and answers of /v1 hold: read strictly, and described by the OpenAPI document."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from lisa_common.cli import read_duration, read_moment
+from lisa_common.errors import InvalidInput
+from lisa_common.validation import MAX_DELAY_S, MAX_ID_BYTES, MAX_RETRIES
+from lisa_manager import REASONS
+
+__all__ = [
+    "MAX_BATCH",
+    "MAX_WAIT_S",
+    "Bodies",
+    "DurationText",
+    "Extends",
+    "GarbageQuery",
+    "GarbageWork",
+    "Input",
+    "MessageBatch",
+    "MessageInput",
+    "MessageQuery",
+    "MessagesQuery",
+    "Nacks",
+    "Options",
+    "Read",
+    "Receipts",
+    "Rejects",
+    "Reschedule",
+    "Shards",
+    "duration_of",
+    "moment_of",
+]
+
+MAX_BATCH = 1_000
+"""Most messages or receipts in one request."""
+
+
+def _moment(value: str) -> str:
+    # In a query, ms since 1970 are text as well.
+    if not value.isdecimal():
+        read_moment("at", value)
+    return value
+
+
+def _reason(value: str) -> str:
+    if value not in REASONS:
+        raise ValueError(f"one of {', '.join(REASONS)}")
+    return value
+
+
+MAX_WAIT_S = 60.0
+"""Longest wait of a read, in seconds."""
+
+_DURATION = r"^([0-9]+(\.[0-9]+)?|([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+)$"
+
+DurationText = Annotated[str, Field(pattern=_DURATION, max_length=40, examples=["250ms", "15m", "1h30m"])]
+_Seconds = Annotated[float, Field(ge=0, le=MAX_DELAY_S, allow_inf_nan=False)]
+_Duration = _Seconds | DurationText
+_Wait = Annotated[float, Field(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)] | DurationText
+_Moment = (
+    Annotated[int, Field(ge=1, lt=10**14, description="ms since 1970")]
+    | Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"}), AfterValidator(_moment)]
+)
+_Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_BYTES)]
+Bodies = Literal["text", "json", "base64"]
+Reason = Annotated[str, Field(json_schema_extra={"enum": list(REASONS)}), AfterValidator(_reason)]
+
+
+class Input(BaseModel):
+    """A part of a request: nothing is converted, and no unknown field is passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Options(Input):
+    """How a message is to be delivered."""
+
+    delay: Annotated[
+        _Duration | None, Field(description="due after this time: seconds, or text such as 15m; excludes `at`")
+    ] = None
+    at: Annotated[_Moment | None, Field(description="due at this time: ISO 8601 with its zone, or ms since 1970")] = (
+        None
+    )
+    ttl: Annotated[
+        _Duration | None, Field(description="delivered at most this long after the due time; by default the topic's")
+    ] = None
+    max_retries: Annotated[int | None, Field(ge=0, le=MAX_RETRIES, description="deliveries are at most one more")] = (
+        None
+    )
+    priority: Annotated[
+        int | None, Field(ge=0, le=255, description="highest first among messages due in the same ms")
+    ] = None
+
+
+class MessageInput(Options):
+    """A message to send. It has `body` or `body_base64`."""
+
+    id: Annotated[_Id | None, Field(description="sent at most once while alive and in the topic's dedup window")] = None
+    body: Annotated[Any, Field(description="text, stored as UTF-8, or any other JSON value, stored as JSON")] = None
+    body_base64: Annotated[
+        str | None, Field(description="bytes, in base64", json_schema_extra={"contentEncoding": "base64"})
+    ] = None
+    headers: Annotated[dict[str, str] | None, Field(description="text to text, at most 16 KiB")] = None
+
+
+class MessageBatch(Input):
+    """Messages to send together."""
+
+    messages: Annotated[list[MessageInput], Field(min_length=1, max_length=MAX_BATCH)]
+
+
+class MessageQuery(Options):
+    """The options of a message whose body is the body of the request."""
+
+    model_config = ConfigDict(strict=False)
+
+    header: Annotated[list[str], Field(description="a header of the message, as KEY=VALUE; may be repeated")] = []
+
+
+class Reschedule(Input):
+    """A new due time; with neither, now."""
+
+    delay: Annotated[_Duration | None, Field(description="due after this time")] = None
+    at: Annotated[_Moment | None, Field(description="due at this time")] = None
+
+
+class MessagesQuery(Input):
+    """Which messages to list."""
+
+    model_config = ConfigDict(strict=False)
+
+    state: Literal["waiting", "ready", "delivered", "retry", "garbage"]
+    group: Annotated[str | None, Field(description="copies of this group")] = None
+    limit: Annotated[int, Field(ge=1, le=1_000)] = 100
+    cursor: Annotated[str | None, Field(max_length=2_000, description="that of the page before")] = None
+    bodies: Annotated[Bodies, Field(description="how to write bodies")] = "text"
+
+
+class Read(Input):
+    """What to read, and for how long to wait and to hold it."""
+
+    limit: Annotated[int, Field(ge=1, le=MAX_BATCH, description="most deliveries")] = 1
+    wait: Annotated[
+        _Wait | None, Field(description="how long to wait for the first, up to 60 s; by default not at all")
+    ] = None
+    lease: Annotated[
+        _Duration | None, Field(description="how long they belong to the reader; by default the visibility timeout")
+    ] = None
+    bodies: Annotated[Bodies, Field(description="how to write bodies")] = "text"
+
+
+class Receipts(Input):
+    """Deliveries, by the receipts that came with them."""
+
+    receipts: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=2_000)]], Field(min_length=1, max_length=MAX_BATCH)
+    ]
+
+
+class Nacks(Receipts):
+    """Deliveries that failed."""
+
+    delay: Annotated[
+        _Duration | None, Field(description="deliver again after this time; by default the topic's backoff decides")
+    ] = None
+    error: Annotated[str, Field(max_length=2_000, description="why, for operators")] = ""
+
+
+class Rejects(Receipts):
+    """Deliveries that can never be handled."""
+
+    error: Annotated[str, Field(max_length=2_000, description="why, for operators")] = ""
+
+
+class Extends(Receipts):
+    """Deliveries that take longer."""
+
+    lease: Annotated[_Duration | None, Field(description="from now on; by default the topic's visibility timeout")] = (
+        None
+    )
+
+
+class GarbageQuery(Input):
+    """Which dead letters."""
+
+    model_config = ConfigDict(strict=False)
+
+    group: Annotated[str | None, Field(description="only copies of this group; empty: of none")] = None
+    reason: Annotated[Reason | None, Field(description="only those that died for this reason")] = None
+    older_than: Annotated[_Duration | None, Field(description="only those that died so long ago")] = None
+    limit: Annotated[int, Field(ge=1, le=1_000)] = 50
+
+
+class GarbageWork(Input):
+    """Dead letters by the ids of their messages, or all of them; of these the ones that fit."""
+
+    ids: Annotated[list[_Id] | None, Field(min_length=1, max_length=MAX_BATCH)] = None
+    all: Annotated[bool, Field(description="all dead letters; excludes `ids`")] = False
+    group: Annotated[str | None, Field(description="only copies of this group; empty: of none")] = None
+    reason: Annotated[Reason | None, Field(description="only those that died for this reason")] = None
+    older_than: Annotated[_Duration | None, Field(description="only those that died so long ago")] = None
+
+
+class Shards(Input):
+    """Over how many shards to spread new messages."""
+
+    shards: Annotated[int, Field(ge=1, le=256)]
+
+
+def duration_of(field: str, value: float | str | None) -> float | None:
+    """A duration in seconds, from seconds or text. Raises InvalidInput."""
+    return read_duration(field, value) if isinstance(value, str) else value
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment_of(field: str, value: int | str | None) -> datetime | None:
+    """A time, from ms since 1970 or ISO 8601. Raises InvalidInput."""
+    if isinstance(value, str) and not value.isdecimal():
+        return read_moment(field, value)
+    try:
+        return None if value is None else _EPOCH + timedelta(milliseconds=int(value))
+    except (OverflowError, ValueError):
+        # Python refuses to read numbers of thousands of digits.
+        raise InvalidInput(field, value, "ms since 1970") from None

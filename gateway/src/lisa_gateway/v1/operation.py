@@ -1,0 +1,224 @@
+"""Operations of /v1: what a request must hold, who may make it, and the function that answers it."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeVar, cast
+from urllib.parse import unquote_to_bytes
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.validation import check_id, check_name, expected_by
+from lisa_gateway.access import Caller, Forbidden, Role, caller_of
+from lisa_gateway.problems import Problem, problem_of, response_of
+from lisa_gateway.v1.state import State
+
+__all__ = [
+    "Answer",
+    "Call",
+    "Operation",
+    "Refusal",
+    "check_json",
+    "check_plain",
+    "parsed",
+    "respond",
+    "unsupported",
+    "validated",
+]
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Refusal(LisaError):
+    """A problem of its own, which stands for no other error."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        super().__init__(problem.detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that may be answered."""
+
+    request: Request
+    state: State
+    caller: Caller
+    path: Mapping[str, str]
+    """The parts of the path, checked."""
+    query: Any = None
+    body: Any = None
+    """The models of the operation, None where it has none."""
+
+    @property
+    def topic(self) -> str:
+        """The topic that the path names."""
+        return self.path["topic"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a call came to."""
+
+    document: Any
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One method of one path."""
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    roles: tuple[Role, ...]
+    """The caller must have one of them, for the topic that the path names."""
+    answer: Callable[[Call], Awaitable[Answer]]
+    answers: Mapping[int, Any]
+    """What a success holds: a type for each status."""
+    query: type[BaseModel] | None = None
+    body: type[BaseModel] | None = None
+    takes_bytes: bool = False
+    """Whether it takes a body of any content type; it reads the body itself."""
+    body_required: bool = True
+    problems: tuple[int, ...] = ()
+    """Statuses of problems, beside those that each operation may have."""
+
+
+async def respond(operation: Operation, state: State, request: Request) -> Response:
+    """The response to a request for an operation, a problem included."""
+    try:
+        answer = await operation.answer(await _read(operation, request, state))
+    except ClientDisconnect:
+        # Nobody gets this.
+        return Response(status_code=400)
+    except Refusal as error:
+        return response_of(error.problem)
+    except Forbidden as error:
+        return response_of(Problem(403, "forbidden", str(error)))
+    except LisaError as error:
+        return response_of(problem_of(error))
+    # ASCII, as ids of damaged messages may hold what UTF-8 cannot encode.
+    content = json.dumps(answer.document, separators=(",", ":"))
+    return Response(content, answer.status, answer.headers, "application/json")
+
+
+async def _read(operation: Operation, request: Request, state: State) -> Call:
+    path = _path_of(request)
+    caller = caller_of(request.scope)
+    caller.require(path.get("topic"), *operation.roles)
+    query = None if operation.query is None else _query_of(operation.query, request)
+    if operation.query is None and request.url.query and operation.body is None and not operation.takes_bytes:
+        name = next(iter(request.query_params), "")
+        raise InvalidInput("query parameter", name, "left out, as there is none")
+    body = None
+    if operation.body is not None and not operation.takes_bytes:
+        body = await _body_of(operation, request)
+    return Call(request, state, caller, path, query, body)
+
+
+_CHECKS: dict[str, Callable[[str], str]] = {
+    "topic": lambda value: check_name("topic", value),
+    "group": lambda value: check_name("group", value),
+    "id": check_id,
+}
+
+
+def _path_of(request: Request) -> dict[str, str]:
+    raw: bytes = request.scope.get("raw_path") or b""
+    try:
+        unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise InvalidInput("path", raw.decode("latin-1"), "UTF-8, percent-encoded") from None
+    return {name: _CHECKS[name](value) for name, value in request.path_params.items()}
+
+
+def _query_of(model: type[M], request: Request) -> M:
+    """Reads query parameters: a repeated one is a list, and only where a list is allowed."""
+    fields: dict[str, Any] = {}
+    for name in request.query_params:
+        values = request.query_params.getlist(name)
+        known = model.model_fields.get(name)
+        is_list = known is not None and known.annotation == list[str]
+        if len(values) > 1 and not is_list:
+            raise InvalidInput(name, values, "given once")
+        fields[name] = values if is_list else values[0]
+    return validated(model, fields)
+
+
+async def _body_of(operation: Operation, request: Request) -> BaseModel:
+    model = cast(type[BaseModel], operation.body)
+    data = await request.body()
+    if not data and not operation.body_required:
+        return validated(model, {})
+    check_json(request)
+    return validated(model, parsed(data))
+
+
+def check_json(request: Request) -> None:
+    """Raises Refusal unless the request says that its body is JSON, without compression."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refusal(unsupported(kind, "application/json"))
+    check_plain(request)
+
+
+def check_plain(request: Request) -> None:
+    """Raises Refusal for a compressed body."""
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        detail = f"content-encoding must be identity; got {encoding!r}"
+        more = {"field": "content-encoding", "value": encoding, "expected": "identity"}
+        raise Refusal(Problem(415, "media-type", detail, more))
+
+
+def unsupported(kind: str, expected: str) -> Problem:
+    """The problem of another content type."""
+    detail = f"content-type must be {expected}; got {kind!r}"
+    return Problem(415, "media-type", detail, {"field": "content-type", "value": kind, "expected": expected})
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def parsed(data: bytes, field: str = "body") -> Any:
+    """JSON as a value. Raises InvalidInput."""
+    try:
+        return json.loads(data, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        shown = data[:200].decode("utf-8", "replace")
+        raise InvalidInput(field, shown, f"JSON ({error})") from None
+
+
+def validated(model: type[M], value: Any, field: str = "") -> M:
+    """A value as a model. Raises InvalidInput, which names the first field that does not fit."""
+    if not isinstance(value, dict):
+        raise InvalidInput(field or "body", value, "a JSON object")
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"] if not _is_branch(part))
+        name = f"{field}.{place}" if field and place else place or field or "body"
+        match first["type"]:
+            case "extra_forbidden":
+                known = ", ".join(model.model_fields)
+                raise InvalidInput("field", name, f"one of {known}") from None
+            case "missing":
+                raise InvalidInput(name, None, "given") from None
+            case _:
+                raise InvalidInput(name, first["input"], expected_by(first)) from None
+
+
+def _is_branch(part: object) -> bool:
+    """Whether a part of a location is a branch of a union, which is no part of the input: "constrained-str"."""
+    return isinstance(part, str) and (part in _BRANCHES or "[" in part or part.startswith("constrained-"))
+
+
+_BRANCHES = frozenset(("str", "int", "float", "bool"))

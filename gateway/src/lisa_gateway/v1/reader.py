@@ -1,0 +1,52 @@
+"""Reads messages for requests, by the polls that all requests of the process share."""
+
+import asyncio
+
+from starlette.requests import Request
+
+from lisa_common.validation import duration_ms
+from lisa_consumer import Held
+from lisa_gateway.gateway import Gateway
+from lisa_gateway.polls import Poller
+from lisa_gateway.problems import Problem
+from lisa_gateway.v1.operation import Refusal
+
+__all__ = ["read"]
+
+
+async def read(
+    gateway: Gateway, topic: str, group: str, request: Request, *, limit: int, wait_s: float, lease_s: float | None
+) -> list[Held]:
+    """Up to `limit` deliveries; waits for the first. Empty if none comes in time, and once the gateway stops.
+
+    `lease_s` None leases them for the topic's visibility timeout. If the client hangs up before the answer, deliveries
+    are released. Raises InvalidInput for a lease of no time, Refusal if too many wait.
+    """
+    if lease_s is None:
+        lease_s = (await gateway.topics.policy(topic)).visibility_ms / 1000
+    # Before anything is read, which a lease that is none would leave to the visibility timeout.
+    duration_ms("lease", lease_s, low_ms=1)
+    desk = gateway.desk(group)
+    if not wait_s:
+        deliveries = await desk.polls.pull(topic, limit, lease_s)
+        return [Held(delivery, desk.lender.name) for delivery in deliveries]
+    most = gateway.settings.max_polls
+    if desk.polls.count_of(topic) >= most:
+        raise Refusal(Problem(503, "too-busy", f"{most} reads wait for topic {topic!r} already"))
+    poller = Poller(topic, limit, lease_s)
+    watch = asyncio.create_task(_watch(request, poller))
+    try:
+        deliveries = await desk.polls.poll(poller, wait_s)
+        if watch.done() and deliveries:
+            await desk.polls.release(deliveries)
+            return []
+        return [Held(delivery, desk.lender.name) for delivery in deliveries]
+    finally:
+        watch.cancel()
+
+
+async def _watch(request: Request, poller: Poller) -> None:
+    """Ends a poll when its client hangs up."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    poller.leave()

@@ -1,0 +1,167 @@
+"""Operations that send many messages: a batch, whose outcomes are told one by one, and a stream of any length."""
+
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+
+from lisa_common.errors import ByteCount, InvalidInput, LisaError
+from lisa_gateway.access import Role
+from lisa_gateway.problems import Problem, problem_of
+from lisa_gateway.v1 import answers
+from lisa_gateway.v1.content import message_of
+from lisa_gateway.v1.models import MessageBatch, MessageInput
+from lisa_gateway.v1.operation import Answer, Call, Operation, Refusal, check_plain, parsed, validated
+from lisa_producer import Message, PartialSend, SendOutcome, SendReport, SendResult
+
+__all__ = ["OPERATIONS", "send_stream"]
+
+_MOST_PROBLEMS = 100
+"""Lines of a stream whose problems are told."""
+
+
+async def _send_batch(call: Call) -> Answer:
+    """Sends a batch. A message that is refused keeps no other from being sent."""
+    given: MessageBatch = call.body
+    results: list[dict[str, Any] | None] = [None] * len(given.messages)
+    messages: list[Message] = []
+    places: list[int] = []
+    for place, message in enumerate(given.messages):
+        try:
+            messages.append(message_of(message))
+            places.append(place)
+        except InvalidInput as error:
+            results[place] = _failed(message.id, error)
+    report, stopped = await _send_all(call, messages)
+    for result in report.results:
+        results[places[result.position]] = _item(result)
+    unsent = {"id": None, "outcome": "failed", "due_ms": None, "problem": _problem(stopped)} if stopped else None
+    items = [item or unsent for item in results]
+    outcomes = [item["outcome"] if item else "failed" for item in items]
+    document = {
+        "sent": outcomes.count("sent"),
+        "duplicates": outcomes.count("duplicate"),
+        "failed": outcomes.count("failed"),
+        "results": items,
+    }
+    if stopped is not None:
+        raise _stopped(stopped, document)
+    return Answer(document)
+
+
+async def _send_all(call: Call, messages: list[Message]) -> tuple[SendReport, LisaError | None]:
+    """Sends messages. Result: their report, and the error that ended the whole send, if one did."""
+    if not messages:
+        return SendReport(), None
+    try:
+        return await call.state.gateway.producer.send_many(call.topic, messages), None
+    except PartialSend as error:
+        return error.report, error.__cause__ if isinstance(error.__cause__, LisaError) else None
+
+
+def _problem(error: LisaError) -> dict[str, Any]:
+    return problem_of(error).document
+
+
+def _failed(id: str | None, error: LisaError) -> dict[str, Any]:
+    return {"id": id, "outcome": SendOutcome.FAILED, "due_ms": None, "problem": _problem(error)}
+
+
+def _item(result: SendResult) -> dict[str, Any]:
+    if result.error is not None:
+        return _failed(result.id, result.error)
+    return {"id": result.id, "outcome": result.outcome, "due_ms": result.due_ms or None}
+
+
+def _stopped(error: LisaError, document: dict[str, Any]) -> Refusal:
+    """The problem that ended a send half-way, and what was sent before."""
+    problem = problem_of(error)
+    return Refusal(Problem(problem.status, problem.kind, problem.detail, problem.more | document))
+
+
+async def send_stream(call: Call) -> Answer:
+    """Sends the lines of a request as they arrive. An invalid line keeps no other from being sent."""
+    check_plain(call.request)
+    stream = _Stream(call)
+    try:
+        await call.state.gateway.producer.send_many(call.topic, stream.messages(), on_result=stream.take)
+    except PartialSend as error:
+        if isinstance(error.__cause__, LisaError):
+            raise _stopped(error.__cause__, stream.document) from None
+    if stream.stopped is not None:
+        raise _stopped(stream.stopped, stream.document)
+    return Answer(stream.document)
+
+
+class _Stream:
+    """The lines of one request, and what came of them."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._lines: deque[int] = deque()
+        """The numbers of lines that are being sent."""
+        self._report = SendReport()
+        self._problems: list[dict[str, Any]] = []
+        self.stopped: LisaError | None = None
+        """Why the rest of the request was not read."""
+
+    async def messages(self) -> AsyncIterator[Message]:
+        """The messages of the valid lines."""
+        number = 0
+        async for line in self._split():
+            number += 1
+            if not line.strip():
+                continue
+            try:
+                message = message_of(validated(MessageInput, parsed(line, "line"), "line"))
+            except InvalidInput as error:
+                self._report.failed += 1
+                self._tell(number, error)
+                continue
+            self._lines.append(number)
+            yield message
+
+    async def _split(self) -> AsyncIterator[bytes]:
+        most = self._call.state.gateway.settings.max_body_bytes
+        rest = b""
+        async for part in self._call.request.stream():
+            *lines, rest = (rest + part).split(b"\n")
+            for line in lines:
+                yield line
+            if len(rest) > most:
+                # The lines before are sent all the same, and counted.
+                self.stopped = InvalidInput("line", ByteCount(len(rest)), f"at most {most} bytes")
+                return
+        yield rest
+
+    def take(self, result: SendResult) -> None:
+        """Counts the outcome of the next line that was sent."""
+        number = self._lines.popleft()
+        self._report.count(result)
+        if result.error is not None:
+            self._tell(number, result.error)
+
+    def _tell(self, number: int, error: LisaError) -> None:
+        if len(self._problems) < _MOST_PROBLEMS:
+            self._problems.append({"line": number, "problem": _problem(error)})
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The answer."""
+        report = self._report
+        counts = {"sent": report.sent, "duplicates": report.duplicates, "failed": report.failed}
+        return counts | {"problems": self._problems}
+
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path="/v1/topics/{topic}/batch",
+        name="sendBatch",
+        summary="Sends up to 1,000 messages, and tells the outcome of each",
+        roles=(Role.SEND,),
+        answer=_send_batch,
+        answers={200: answers.BatchResult},
+        body=MessageBatch,
+        problems=(413, 415),
+    ),
+)

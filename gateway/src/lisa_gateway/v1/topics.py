@@ -1,0 +1,175 @@
+"""Operations on topics: policies, sizes, groups and shards."""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+
+from lisa_common.errors import InvalidInput
+from lisa_common.model.policy import LAYOUT_FIELDS, Policy
+from lisa_gateway.access import Role
+from lisa_gateway.problems import Problem
+from lisa_gateway.v1 import answers
+from lisa_gateway.v1.models import Input, Shards
+from lisa_gateway.v1.operation import Answer, Call, Operation, Refusal
+from lisa_manager import DEFAULT, TopicSizes
+
+__all__ = ["OPERATIONS"]
+
+
+class _Force(Input):
+    """Whether to drop what still holds messages."""
+
+    model_config = ConfigDict(strict=False)
+
+    force: Annotated[bool, Field(description="drop its messages with it")] = False
+
+
+_FIELDS = tuple(name for name in Policy.model_fields if name not in ("former", "drained"))
+
+
+def _describe(schema: dict[str, Any]) -> None:
+    """Adds the fields of a policy to its schema, each nullable."""
+    properties = Policy.model_json_schema()["properties"]
+    fields = {name: {"anyOf": [properties[name], {"type": "null"}]} for name in _FIELDS}
+    schema |= {"properties": fields, "additionalProperties": False}
+
+
+class _PolicyFields(Input):
+    """Fields of a policy; null sets one back to its default. `docs/operations.md` describes them."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=_describe)
+
+
+def _policy_fields(call: Call, *excluded: str) -> dict[str, Any]:
+    fields: dict[str, Any] = call.body.model_extra or {}
+    known = [name for name in _FIELDS if name not in excluded]
+    for name in fields:
+        if name not in known:
+            raise InvalidInput("policy field", name, f"one of {', '.join(known)}")
+    return {name: DEFAULT if value is None else value for name, value in fields.items()}
+
+
+def _policy(policy: Policy) -> dict[str, Any]:
+    return policy.model_dump(exclude=set(LAYOUT_FIELDS) - {"shards"})
+
+
+def _sizes(sizes: TopicSizes) -> dict[str, Any]:
+    names = ("topic", "stored", "waiting", "ready", "delivered", "retry", "garbage", "damage")
+    return {name: getattr(sizes, name) for name in names} | {"groups": [asdict(group) for group in sizes.groups]}
+
+
+async def _list(call: Call) -> Answer:
+    topics = await call.state.gateway.admin.topics()
+    seen = [topic for topic in topics if call.caller.may(Role.ADMIN, topic.name)]
+    return Answer({"topics": [{"topic": topic.name, "policy": _policy(topic.policy)} for topic in seen]})
+
+
+async def _all_sizes(call: Call) -> Answer:
+    sizes = await call.state.gateway.admin.sizes()
+    return Answer({"topics": [_sizes(each) for each in sizes if call.caller.may(Role.ADMIN, each.topic)]})
+
+
+async def _sizes_of(call: Call) -> Answer:
+    [sizes] = await call.state.gateway.admin.sizes(call.topic)
+    return Answer(_sizes(sizes))
+
+
+async def _details(call: Call) -> Answer:
+    admin = call.state.gateway.admin
+    [status] = await admin.status(call.topic)
+    policy = await admin.policy(call.topic)
+    sizes = {"sizes": _sizes(status), "late_ms": status.late_ms}
+    return Answer({"topic": call.topic, "policy": _policy(policy)} | sizes)
+
+
+async def _create(call: Call) -> Answer:
+    """Declares a topic. To do it again, with the same fields, changes nothing."""
+    admin = call.state.gateway.admin
+    fields = {name: value for name, value in _policy_fields(call).items() if value is not DEFAULT}
+    created = await admin.create_topic(call.topic, **fields)
+    policy = await admin.policy(call.topic)
+    differing = [name for name, value in fields.items() if getattr(policy, name) != value]
+    if differing:
+        detail = f"topic {call.topic!r} exists with another {differing[0]}; PATCH changes it"
+        raise Refusal(Problem(409, "conflict", detail, {"field": differing[0], "value": fields[differing[0]]}))
+    return Answer({"topic": call.topic, "policy": _policy(policy)}, 201 if created else 200)
+
+
+async def _change(call: Call) -> Answer:
+    admin = call.state.gateway.admin
+    fields = _policy_fields(call, "shards")
+    # A change declares a topic that does not exist, which here may be a misspelled one.
+    await admin.policy(call.topic)
+    return Answer({"topic": call.topic, "policy": _policy(await admin.set_policy(call.topic, **fields))})
+
+
+async def _drop(call: Call) -> Answer:
+    dropped = await call.state.gateway.admin.drop_topic(call.topic, force=call.query.force)
+    if not dropped.done:
+        raise _holds(f"topic {call.topic!r}", dropped.messages)
+    return Answer({"topic": call.topic, "messages": dropped.messages})
+
+
+def _holds(what: str, messages: int | None) -> Refusal:
+    holds = "messages" if messages is None else f"{messages} messages"
+    return Refusal(Problem(409, "conflict", f"{what} still holds {holds}; force=true drops them with it"))
+
+
+async def _reshard(call: Call) -> Answer:
+    result = await call.state.gateway.admin.reshard(call.topic, call.body.shards)
+    return Answer({"topic": call.topic} | asdict(result))
+
+
+async def _groups(call: Call) -> Answer:
+    groups = await call.state.gateway.admin.groups(call.topic)
+    return Answer({"groups": [asdict(group) for group in groups]})
+
+
+async def _create_group(call: Call) -> Answer:
+    await call.state.gateway.admin.create_group(call.topic, call.path["group"])
+    return Answer({"topic": call.topic, "group": call.path["group"]})
+
+
+async def _drop_group(call: Call) -> Answer:
+    group = call.path["group"]
+    dropped = await call.state.gateway.admin.drop_group(call.topic, group, force=call.query.force)
+    if not dropped.done:
+        raise _holds(f"group {group!r} of topic {call.topic!r}", None)
+    return Answer({"topic": call.topic, "group": group, "ended": dropped.ended})
+
+
+def _operation(method: str, path: str, name: str, summary: str, answer: Any, *problems: int, **more: Any) -> Operation:
+    more = {"roles": (Role.ADMIN,)} | more
+    if "body" in more:
+        problems = (*problems, 413, 415)
+    return Operation(method=method, path=path, name=name, summary=summary, answer=answer, problems=problems, **more)
+
+
+_TOPIC = "/v1/topics/{topic}"
+_GROUP = "/v1/topics/{topic}/groups/{group}"
+
+OPERATIONS = (
+    _operation("GET", "/v1/topics", "listTopics", "Lists topics and their policies", _list,
+               answers={200: answers.Topics}),
+    _operation("GET", "/v1/sizes", "listSizes", "Counts the messages of all topics", _all_sizes,
+               answers={200: answers.SizesList}),
+    _operation("GET", _TOPIC, "getTopic", "Shows a topic, its policy and its sizes", _details, 404,
+               answers={200: answers.TopicDetails}),
+    _operation("PUT", _TOPIC, "createTopic", "Declares a topic, unless it exists", _create, 409,
+               answers={201: answers.TopicItem, 200: answers.TopicItem}, body=_PolicyFields, body_required=False),
+    _operation("PATCH", _TOPIC, "changeTopic", "Changes fields of a topic's policy", _change, 404,
+               answers={200: answers.TopicItem}, body=_PolicyFields),
+    _operation("DELETE", _TOPIC, "dropTopic", "Drops a topic; with force, its messages as well", _drop, 404, 409,
+               answers={200: answers.DroppedTopic}, query=_Force),
+    _operation("GET", f"{_TOPIC}/sizes", "getSizes", "Counts the messages of a topic", _sizes_of, 404,
+               answers={200: answers.Sizes}),
+    _operation("POST", f"{_TOPIC}/shards", "reshardTopic", "Spreads new messages over another number of shards",
+               _reshard, 404, answers={200: answers.Resharded}, body=Shards),
+    _operation("GET", f"{_TOPIC}/groups", "listGroups", "Lists the groups of a topic, and what they owe", _groups, 404,
+               answers={200: answers.Groups}),
+    _operation("PUT", _GROUP, "createGroup", "Makes a group, if it is missing", _create_group, 404, 409,
+               answers={200: answers.GroupName}),
+    _operation("DELETE", _GROUP, "dropGroup", "Drops a group; with force, what it owes as well", _drop_group, 404, 409,
+               answers={200: answers.DroppedGroupResult}, query=_Force),
+)  # fmt: skip

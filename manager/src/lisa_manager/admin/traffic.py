@@ -1,0 +1,67 @@
+"""How many entries each topic's streams ever had, and how many its groups have read, as the server counts them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lisa_common.errors import LisaError
+from lisa_common.model.keys import ShardKeys, text_of
+from lisa_common.protocol.call import Call, Each, Flow, command
+from lisa_manager.admin.queries import chunks, existing, fields_of, first_error, list_layouts
+
+__all__ = ["TopicTraffic", "read_traffic"]
+
+_SHARDS_AT_ONCE = 1_000
+
+
+@dataclass(slots=True)
+class TopicTraffic:
+    """The counters of one topic, over all shards that it has now. They begin anew when a stream or group does."""
+
+    topic: str
+    added: int = 0
+    """Entries that ready had since its streams exist."""
+    read: dict[str, int] = field(default_factory=dict)
+    """Entries that each group has read or passed; groups of which the server does not know it are missing."""
+
+
+def read_traffic(prefix: str, topic: str | None = None) -> Flow[list[TopicTraffic]]:
+    """The counters of one topic or of all, by name, but those of damaged shards. Two commands for each shard.
+
+    Raises UnknownTopic.
+    """
+    layouts = (yield from list_layouts(prefix)) if topic is None else [(yield from existing(prefix, topic))]
+    by_topic = {layout.topic: TopicTraffic(layout.topic) for layout in layouts}
+    for shards in chunks([keys for layout in layouts for keys in layout.served], _SHARDS_AT_ONCE):
+        replies = yield Each(call for keys in shards for call in (_added(keys), _read(keys)))
+        for keys, added, read in zip(shards, replies[::2], replies[1::2], strict=True):
+            if first_error((added, read)) is None:
+                traffic = by_topic[keys.topic]
+                traffic.added += added
+                for group, count in read.items():
+                    traffic.read[group] = traffic.read.get(group, 0) + count
+    return list(by_topic.values())
+
+
+def _added(keys: ShardKeys) -> Call[int]:
+    return _of_stream("STREAM", keys, lambda reply: int(fields_of(reply)["entries-added"]), 0)
+
+
+def _read(keys: ShardKeys) -> Call[dict[str, int]]:
+    def decode(reply: Any) -> dict[str, int]:
+        infos = [fields_of(info) for info in reply]
+        counts = {text_of(info["name"]): info["entries-read"] for info in infos}
+        return {group: int(count) for group, count in counts.items() if count is not None}
+
+    return _of_stream("GROUPS", keys, decode, {})
+
+
+def _of_stream(what: str, keys: ShardKeys, decode: Callable[[Any], Any], missing: Any) -> Call[Any]:
+    def read(reply: Any) -> Any:
+        if not isinstance(reply, LisaError):
+            return decode(reply)
+        if "no such key" in str(reply):
+            return missing
+        raise reply
+
+    return command("XINFO", what, keys.of("ready"), decode=read, takes_errors=True)

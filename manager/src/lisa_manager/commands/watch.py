@@ -1,0 +1,188 @@
+"""`lisa-manager status --watch`: a screen that shows its clock, and since when the server does not answer."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from lisa_common.cli import print_json, say, shown, shown_duration
+from lisa_common.errors import OF_THE_SERVER, AccessDenied, LisaError, Untrusted
+from lisa_manager import Admin, TopicStatus, TopicTraffic
+from lisa_manager.commands.status_tables import Listing, Rates, fit, listings, problem_of, unhealthy_first
+
+__all__ = ["Reader", "Reading", "render", "watch"]
+
+_TICK_S = 1.0
+"""How often the screen's clock moves on, in seconds."""
+
+_HOPELESS = (AccessDenied, Untrusted)
+"""Errors of the server that waiting does not mend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the server said at one moment."""
+
+    at: datetime
+    moment: float
+    """The monotonic clock, in seconds."""
+    statuses: Sequence[TopicStatus]
+    traffic: Sequence[TopicTraffic]
+    rates: Rates = field(default_factory=Rates)
+
+
+def _rates(before: Reading | None, traffic: Sequence[TopicTraffic], moment: float) -> Rates:
+    """What counters say about the time since a reading. One that went back has begun anew."""
+    if before is None or moment <= before.moment:
+        return Rates()
+    seconds = moment - before.moment
+    earlier = {each.topic: each for each in before.traffic}
+
+    def rate(now: int, then: int | None) -> float | None:
+        return None if then is None or now < then else (now - then) / seconds
+
+    both = [(each, earlier[each.topic]) for each in traffic if each.topic in earlier]
+    return Rates(
+        {now.topic: rate(now.added, then.added) for now, then in both},
+        {(now.topic, name): rate(count, then.read.get(name)) for now, then in both for name, count in now.read.items()},
+    )
+
+
+class Reader:
+    """Reads the status again and again, and remembers the last answer, and since when there is none."""
+
+    def __init__(self, admin: Admin, topic: str | None) -> None:
+        self._admin = admin
+        self._topic = topic
+        self.reading: Reading | None = None
+        self.error: LisaError | None = None
+        self.silent_since = datetime.now(UTC)
+        """When the server answered last, or when this began."""
+
+    def read(self) -> None:
+        """Reads once. Raises LisaError for what another reading would not mend, such as an unknown topic."""
+        try:
+            statuses, traffic = self._admin.status(self._topic), self._admin.traffic(self._topic)
+        except OF_THE_SERVER as error:
+            if isinstance(error, _HOPELESS):
+                raise
+            self.error = error
+            return
+        at, moment = datetime.now(UTC), time.monotonic()
+        ordered = unhealthy_first(statuses)
+        self.reading = Reading(at, moment, ordered, traffic, _rates(self.reading, traffic, moment))
+        self.error, self.silent_since = None, at
+
+    def complaint(self, now: datetime) -> str:
+        """Since when the server does not answer, and why; "" while it answers."""
+        error = self.error
+        if error is None:
+            return ""
+        silent_ms = (now - self.silent_since).total_seconds() * 1000
+        return f"no answer from the server since {_clock(self.silent_since)} ({shown_duration(silent_ms)}): {error}"
+
+
+def _clock(moment: datetime) -> str:
+    return f"{moment:%H:%M:%S}Z"
+
+
+def _read_for_ever(reader: Reader, seconds: float, failures: list[Exception], ending: threading.Event) -> None:
+    while not ending.is_set():
+        try:
+            reader.read()
+        except Exception as error:  # noqa: BLE001 - raised again by the thread that shows the screen
+            failures.append(error)
+            return
+        ending.wait(seconds)
+
+
+def render(reader: Reader, now: datetime, seconds: float, *, width: int, height: int) -> RenderableType:
+    """The screen: its clock, what is wrong with the server, and as many rows as fit into so many lines and columns."""
+    reading, complaint = reader.reading, reader.complaint(now)
+    head = f"{now:%Y-%m-%d} {_clock(now)}  every {shown_duration(seconds * 1000)}"
+    if reading is not None:
+        unhealthy = sum(1 for status in reading.statuses if problem_of(status))
+        head += f"  topics: {len(reading.statuses):,}, unhealthy: {unhealthy:,}"
+    lines: list[RenderableType] = [Text(head, style="bold", no_wrap=True, overflow="ellipsis")]
+    if complaint:
+        lines.append(Text(shown(complaint), style="bold red", no_wrap=True, overflow="ellipsis"))
+    elif reading is None:
+        lines.append(Text("waiting for the server's first answer", style="yellow"))
+    if reading is not None:
+        if complaint:
+            lines.append(Text(f"as of {_clock(reading.at)}:", style="yellow"))
+        # The last line stays free: a screen that is full to its last column scrolls.
+        room = height - len(lines) - 1
+        lines += _rows(fit(listings(reading.statuses, reading.rates), room), width)
+    return Group(*lines)
+
+
+def _rows(found: Sequence[Listing], width: int) -> Iterator[RenderableType]:
+    for listing in found:
+        yield listing.table(width)
+        if listing.more:
+            yield Text(f"and {listing.more:,} more")
+
+
+def _show(console: Console, reader: Reader, seconds: float) -> NoReturn:
+    """Shows a screen until interrupted. A thread reads, so that the clock goes on while the server does not answer."""
+    failures: list[Exception] = []
+    ending = threading.Event()
+    arguments = (reader, seconds, failures, ending)
+    threading.Thread(target=_read_for_ever, args=arguments, name="lisa-watch", daemon=True).start()
+    try:
+        with Live(console=console, auto_refresh=False, screen=True) as screen:
+            while not failures:
+                width, height = console.size
+                screen.update(render(reader, datetime.now(UTC), seconds, width=width, height=height), refresh=True)
+                time.sleep(min(seconds, _TICK_S))
+    finally:
+        ending.set()
+    raise failures[0]
+
+
+def _print_again(
+    reader: Reader, seconds: float, show: Callable[[Sequence[TopicStatus], Rates], None], *, json: bool
+) -> NoReturn:
+    """Prints one status after another, for a pipe. What is wrong with the server goes to stderr."""
+    while True:
+        reader.read()
+        now = datetime.now(UTC)
+        if complaint := reader.complaint(now):
+            say(f"{now:%Y-%m-%d} {_clock(now)} {shown(complaint)}", error=True)
+        elif reader.reading is not None:
+            if not json:
+                say(f"{now:%Y-%m-%d} {_clock(now)}")
+            show(reader.reading.statuses, reader.reading.rates)
+        sys.stdout.flush()
+        time.sleep(seconds)
+
+
+def watch(
+    admin: Admin,
+    topic: str | None,
+    seconds: float,
+    *,
+    show: Callable[[Sequence[TopicStatus], Rates], None],
+    document: Callable[[TopicStatus], dict[str, Any]] | None,
+) -> NoReturn:
+    """Shows the status until interrupted; without a terminal, or as JSON by `document`, one after another."""
+    console = Console()
+    reader = Reader(admin, topic)
+    if document is None and console.is_terminal:
+        _show(console, reader, seconds)
+
+    def show_json(statuses: Sequence[TopicStatus], rates: Rates) -> None:
+        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        in_order = sorted(statuses, key=lambda status: status.topic)
+        found = [(document(s), rates.added.get(s.topic), rates.out(s.topic)) for s in in_order] if document else []
+        print_json([fields | {"at": at, "in_per_s": added, "out_per_s": out} for fields, added, out in found])
+
+    _print_again(reader, seconds, show_json if document else show, json=document is not None)

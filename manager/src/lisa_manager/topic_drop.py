@@ -1,0 +1,119 @@
+"""How a topic is dropped, beside running producers, consumers and managers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.model.keys import ShardKeys, dropped_key, idle_key
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol import consuming, managing, producing
+from lisa_common.protocol.call import Call, Flow, command, script
+from lisa_common.protocol.consuming import server_time
+from lisa_common.protocol.registry import dropped_mark, store_policy
+from lisa_manager.existing import existing_as_stored
+from lisa_manager.shard_groups import GroupInfo, groups
+
+__all__ = ["Dropped", "drop_topic"]
+
+_ANY: Final[Mapping[ShardKeys, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The outcome of a drop of a topic."""
+
+    done: bool
+    messages: int
+    """Messages that the topic held."""
+    made_again: int = 0
+    """Shards that were deleted before another was found to hold messages. Their groups were made again."""
+
+
+def drop_topic(prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys, str] = _ANY) -> Flow[Dropped]:
+    """Deletes all keys of a topic; without `force` only if it holds no messages. Raises UnknownTopic.
+
+    `last` has the last entries that shards ever had, "0-0" for none: those where more has become ready are not dropped.
+
+    Managers remember the drop for a while and keep serving the shards: a producer that does not know of the drop
+    declares the topic again when it sends.
+    """
+    gone = _Gone()
+    while True:
+        layout, stored = yield from existing_as_stored(prefix, topic)
+        if not (yield from _drop_shards(layout, gone, force=force, last=last)):
+            yield from _make_again(layout, gone)
+            return Dropped(done=False, messages=gone.messages, made_again=len(gone.shards))
+        now = yield server_time()
+        mark = dropped_mark(now, layout)
+        # The mark comes first, so that managers always see the mark or the topic.
+        yield command("HSET", dropped_key(prefix), topic, mark)
+        if (yield store_policy(prefix, topic, stored, None)):
+            if layout.policy.expire_idle_ms is not None:
+                yield command("HDEL", idle_key(prefix), topic)
+            return Dropped(done=True, messages=gone.messages)
+        # A reshard has made new shards meanwhile. Look at them as well.
+        yield managing.forget_drop(layout.shards[0], mark)
+
+
+@dataclass(slots=True)
+class _Gone:
+    """The parts of a topic that a drop has deleted so far."""
+
+    shards: set[ShardKeys] = field(default_factory=set)
+    groups: set[str] = field(default_factory=set)
+    messages: int = 0
+    """Messages that were dropped, or that prevent the drop."""
+
+
+def _drop_shards(layout: Layout, gone: _Gone, *, force: bool, last: Mapping[ShardKeys, str]) -> Flow[bool]:
+    """Drops all shards or none: checks all of them first. Without `force`, each is checked again in the script."""
+    former = _former(layout)
+    if former:
+        # An interrupted reshard may not have closed them.
+        yield [producing.close_shard(keys, []) for keys in former]
+    for keys in layout.served:
+        gone.groups |= yield from _group_names(keys)
+    if not force:
+        gone.messages = sum((yield [command("HLEN", keys.of("messages")) for keys in layout.ever]))
+        if gone.messages:
+            return False
+    # Former shards last, as they are closed: nobody can have sent to them since the check.
+    for shards in filter(None, (layout.shards, former)):
+        outcomes: list[tuple[bool, int]] = yield [_drop(keys, force=force, last=last.get(keys, "")) for keys in shards]
+        gone.messages += sum(messages for _, messages in outcomes)
+        gone.shards |= {keys for keys, (done, _) in zip(shards, outcomes, strict=True) if done}
+        if not all(done for done, _ in outcomes):
+            return False
+    return True
+
+
+def _group_names(keys: ShardKeys) -> Flow[set[str]]:
+    try:
+        infos: list[GroupInfo] = yield groups(keys)
+    except OF_THE_SERVER:
+        raise
+    except LisaError:
+        # The key is no stream, so it has no groups. A damaged topic can be dropped as well.
+        return set()
+    return {group.name for group in infos}
+
+
+def _former(layout: Layout) -> list[ShardKeys]:
+    """The shards before each reshard, drained or not."""
+    return [keys for keys in layout.ever if keys not in layout.shards]
+
+
+def _drop(keys: ShardKeys, *, force: bool, last: str) -> Call[tuple[bool, int]]:
+    return script("drop", keys, decode=lambda reply: (bool(reply[0]), reply[1]), force=int(force), last=last)
+
+
+def _make_again(layout: Layout, gone: _Gone) -> Flow[None]:
+    """Makes the groups again in all shards of a topic that was not dropped, and closes its former shards."""
+    if not gone.shards:
+        return
+    joined = [consuming.join(keys, name) for keys in layout.served for name in sorted(gone.groups)]
+    closed = [producing.close_shard(keys, []) for keys in _former(layout)]
+    if joined or closed:
+        yield [*joined, *closed]

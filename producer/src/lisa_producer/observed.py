@@ -1,0 +1,89 @@
+"""Metrics and spans of sends, around the flows that send, without I/O."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lisa_common.errors import LisaError
+from lisa_common.observing.tracing import Tracing, moment
+from lisa_common.validation import duration_ms
+from lisa_producer.message import Message, SendOutcome, SendResult
+from lisa_producer.metrics import METRICS, count_sent
+from lisa_producer.shared_flow import SharedFlow
+
+__all__ = ["BatchObserver", "observed_send"]
+
+Context = Mapping[str, str] | None
+"""Headers that carry the context of a send's span."""
+
+
+def observed_send(
+    tracing: Tracing | None, topic: str, message: Message, send: Callable[[Context], SharedFlow[SendResult]]
+) -> SharedFlow[SendResult]:
+    """Sends one message by the flow that `send` returns for a context; counts and traces it where that is wanted."""
+    if tracing is None and not METRICS.on:
+        return send(None)
+    return _observed(tracing, topic, message, send)
+
+
+def _observed(
+    tracing: Tracing | None, topic: str, message: Message, send: Callable[[Context], SharedFlow[SendResult]]
+) -> SharedFlow[SendResult]:
+    began = time.monotonic()
+    span = tracing.start_send(topic) if tracing else None
+    failure: BaseException | None = None
+    try:
+        result = yield from send(tracing.context_of(span) if tracing else None)
+    except LisaError as error:
+        failure = error
+        count_sent(topic, SendOutcome.FAILED)
+        raise
+    except BaseException as error:
+        failure = error
+        raise
+    else:
+        count_sent(topic, result.outcome)
+        if span is not None and span.is_recording():
+            _describe(span, message, result)
+        return result
+    finally:
+        METRICS.observe("lisa_send_seconds", [time.monotonic() - began])
+        if tracing:
+            tracing.end(span, failure)
+
+
+def _describe(span: Any, message: Message, result: SendResult) -> None:
+    span.set_attribute("messaging.message.id", result.id)
+    if result.due_ms:
+        span.set_attribute("lisa.due", moment(result.due_ms))
+    if message.delay is not None:
+        span.set_attribute("lisa.delay_ms", duration_ms("delay", message.delay))
+
+
+class BatchObserver:
+    """Counts and traces the batches of one send of many messages. A batch's span begins with its first message."""
+
+    def __init__(self, tracing: Tracing | None, topic: str) -> None:
+        self._tracing = tracing
+        self._topic = topic
+        self._span: Any = None
+        self._context: Context = None
+
+    def context(self) -> Context:
+        """The headers for the next message."""
+        if self._tracing and self._span is None:
+            self._span = self._tracing.start_send(self._topic, batch=True)
+            self._context = self._tracing.context_of(self._span)
+        return self._context
+
+    def end(self, results: Sequence[SendResult], took_s: float, error: LisaError | None) -> None:
+        """Takes the results of a batch, and the error that ends the whole send, if any."""
+        if METRICS.on and results:
+            for outcome, count in Counter([result.outcome for result in results]).items():
+                count_sent(self._topic, outcome, count)
+            METRICS.observe("lisa_send_seconds", [took_s])
+        if self._tracing and self._span is not None:
+            self._span.set_attribute("messaging.batch.message_count", len(results))
+            self._tracing.end(self._span, error)
+            self._span = None

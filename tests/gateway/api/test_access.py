@@ -1,0 +1,149 @@
+"""Who may do what: tokens, proxies, loopback."""
+
+import json
+
+import httpx
+import pytest
+
+from lisa_gateway.access import hash_of, new_token
+from support.commands import Commands
+from support.gateways import Gateways
+
+SHOP, BILLING, ADMIN = new_token(), new_token(), new_token()
+GRANTS = [
+    {"name": "shop", "tokens": [hash_of("old"), hash_of(SHOP)], "roles": ["send"], "topics": ["orders*"]},
+    {"name": "billing", "tokens": [hash_of(BILLING)], "roles": ["consume"], "topics": ["orders-?", "invoices"]},
+    {"name": "admin", "tokens": [hash_of(ADMIN)], "roles": ["admin"]},
+    {"name": "*", "roles": ["consume"], "topics": ["public"]},
+]
+
+
+@pytest.fixture(scope="module")
+def base_url(gateways: Gateways) -> str:
+    """A gateway with grants, for which the loopback network is a trusted proxy."""
+    gateways.manager()
+    return gateways.gateway(grants=json.dumps(GRANTS), proxies="127.0.0.0/8, ::1")[1]
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+def _send(http: httpx.Client, topic: str, headers: dict[str, str]) -> int:
+    return http.post(f"/v1/topics/{topic}/messages", json={"body": 1}, headers=headers).status_code
+
+
+def test_roles_and_topics_of_tokens(http: httpx.Client) -> None:
+    """A token allows its roles for its topics, and nothing else."""
+    assert _send(http, "orders", _bearer(SHOP)) == 201
+    assert _send(http, "orders-7", _bearer("old")) == 201
+    assert _send(http, "invoices", _bearer(SHOP)) == 403
+    assert _send(http, "orders-7", _bearer(BILLING)) == 403
+    assert _send(http, "orders", _bearer(ADMIN)) == 403
+
+    def read(topic: str, token: str) -> int:
+        return http.post(f"/v1/topics/{topic}/groups/g/read", json={}, headers=_bearer(token)).status_code
+
+    assert read("orders-7", BILLING) == 200
+    assert read("orders-77", BILLING) == 403
+    assert read("orders", SHOP) == 403
+    assert http.get("/v1/topics", headers=_bearer(ADMIN)).status_code == 200
+    refused = http.get("/v1/topics", headers=_bearer(SHOP))
+    assert refused.status_code == 403
+    assert refused.json()["detail"] == "'shop' must have the role admin"
+
+
+def test_a_receipt_is_worth_no_more_than_its_topic(http: httpx.Client) -> None:
+    """Whoever has a receipt of a topic that is not theirs can do nothing with it."""
+    assert _send(http, "orders-r", _bearer(SHOP)) == 201
+    answer = http.post("/v1/topics/orders-r/groups/g/read", json={"wait": 10}, headers=_bearer(BILLING))
+    receipts = [each["receipt"] for each in answer.json()["deliveries"]]
+    assert http.post("/v1/ack", json={"receipts": receipts}, headers={"x-forwarded-user": "eve"}).status_code == 403
+    acked = http.post("/v1/ack", json={"receipts": receipts}, headers=_bearer(BILLING))
+    assert acked.json() == {"outcomes": ["acked"]}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "Bearer wrong"},
+        {"authorization": f"Basic {SHOP}"},
+        {"authorization": f"Bearer {hash_of(SHOP)}"},
+        {"authorization": "Bearer"},
+        {"authorization": "Bearer " + "x" * 2_000},
+        {},
+        {"x-forwarded-user": ""},
+    ],
+)
+def test_strangers_are_refused(http: httpx.Client, headers: dict[str, str]) -> None:
+    """With the challenge that RFC 6750 asks for; health is for all."""
+    refused = http.get("/v1/topics", headers=headers)
+    assert refused.status_code == 401
+    assert refused.headers["www-authenticate"].startswith("Bearer")
+    assert refused.json()["type"] == "urn:lisa:problem:unauthorized"
+    assert http.get("/health/live", headers=headers).status_code == 200
+
+
+def test_a_trusted_proxy_names_the_user(http: httpx.Client) -> None:
+    """Users have the grant of their name, else that of "*"; nobody may give the name "*"."""
+    assert _send(http, "orders", {"x-forwarded-user": "shop"}) == 201
+    assert _send(http, "orders", {"x-forwarded-user": "eve"}) == 403
+    assert _send(http, "orders", {"x-forwarded-user": "*"}) == 403
+    read = http.post("/v1/topics/public/groups/g/read", json={}, headers={"x-forwarded-user": "eve"})
+    assert read.status_code == 200
+
+
+def test_without_the_proxy_the_header_says_nothing(gateways: Gateways) -> None:
+    """Anybody can send a header."""
+    _, url = gateways.gateway(grants=json.dumps(GRANTS), proxies="10.0.0.0/8")
+    headers = {"x-forwarded-user": "admin", "x-forwarded-for": "10.0.0.1"}
+    assert httpx.get(f"{url}/v1/topics", headers=headers).status_code == 401
+
+
+def test_pages_of_other_sites_are_refused_where_no_token_is_asked_for(gateways: Gateways) -> None:
+    """A browser of this machine would send their requests to the gateway."""
+    _, url = gateways.gateway()
+    assert httpx.get(f"{url}/v1/topics").status_code == 200
+    assert httpx.get(f"{url}/v1/topics", headers={"origin": "https://evil.example"}).status_code == 403
+    assert httpx.get(f"{url}/v1/topics", headers={"host": "evil.example"}).status_code == 403
+    assert httpx.get(f"{url}/v1/topics", headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    assert httpx.get(f"{url}/v1/topics", headers={"origin": url}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--listen", "0.0.0.0:0"), "setting listen must be a loopback address without grants"),
+        (("--listen", "[::]:0"), "setting listen must be a loopback address without grants"),
+        (("--grants", "x"), "setting grants must be a JSON list of tables"),
+        (("--grants", '[{"name": "a", "roles": ["read"]}]'), "setting grants.0.roles.0 must be 'send', 'consume'"),
+        (("--grants", '[{"name": "a", "roles": ["send"], "tokens": ["s3cret"]}]'), "setting grants.0.tokens must be"),
+        (("--proxies", "nowhere"), "setting proxies must be addresses and networks"),
+    ],
+)
+def test_bad_settings_end_the_start_in_one_line(redis_url: str, options: tuple[str, ...], line: str) -> None:
+    """No token is shown."""
+    ran = Commands(redis_url, "none").gateway("run", *options)
+    said = ran.err
+    assert ran.code == 2
+    assert line in said
+    assert "s3cret" not in said
+    assert said.count("\n") == 1
+
+
+def test_other_addresses_are_served_with_insecure(gateways: Gateways) -> None:
+    """Then the gateway listens there."""
+    process, _ = gateways.gateway(host="0.0.0.0", insecure="true")  # noqa: S104 - that is the case
+    assert process.stop() == 0
+
+
+def test_a_token_is_made_for_the_settings() -> None:
+    """What is printed for the settings allows what the printed token is used for."""
+    options = ["--role", "send", "--topic", "orders*", "--json"]
+    made = Commands("embedded://", "none").gateway("token", "shop", *options).document
+    assert made["grant"] == {
+        "name": "shop",
+        "tokens": [hash_of(made["token"])],
+        "roles": ["send"],
+        "topics": ["orders*"],
+    }

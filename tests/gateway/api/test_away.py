@@ -1,0 +1,82 @@
+"""Redis that is away, and clients that hang up."""
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from support import Server
+from support.gateways import Gateways
+from support.waiting import wait_until
+
+
+@pytest.fixture
+def own(own_server: Callable[..., Server], tmp_path: Path) -> Iterator[tuple[Server, Gateways, str]]:
+    """A server of the test's own, with a manager and a gateway."""
+    server = own_server(appendonly="yes")
+    gateways = Gateways(server.url, tmp_path)
+    gateways.manager()
+    yield server, gateways, gateways.gateway(patience_s="0.5", timeout_s="1")[1]
+    gateways.close()
+
+
+def test_redis_may_go_away(own: tuple[Server, Gateways, str]) -> None:
+    """Every call says so with 503 and when to try again, no call with 500; and all is well once it is back."""
+    server, _, url = own
+    with httpx.Client(base_url=url, timeout=30) as http:
+        message = {"id": "a", "body": 1, "delay": 60}
+        assert http.post("/v1/topics/t/messages", json=message).status_code == 201
+        server.kill()
+        calls = [
+            http.build_request("POST", "/v1/topics/t/messages", json=message),
+            http.build_request("POST", "/v1/topics/t/batch", json={"messages": [message] * 3}),
+            http.build_request(
+                "POST", "/v1/topics/t/messages", content=f"{json.dumps(message)}\n" * 3,
+                headers={"content-type": "application/x-ndjson"},
+            ),
+            http.build_request("GET", "/v1/topics/t/messages/a"),
+            http.build_request("DELETE", "/v1/topics/t/messages/a"),
+            http.build_request("POST", "/v1/topics/t/groups/g/read", json={"wait": 1}),
+            http.build_request("GET", "/v1/topics"),
+            http.build_request("GET", "/v1/topics/t/garbage"),
+        ]  # fmt: skip
+        for call in calls:
+            answer = http.send(call)
+            assert answer.status_code == 503, (call.url, answer.text)
+            assert answer.json()["type"] == "urn:lisa:problem:server-away"
+            assert answer.headers["retry-after"] == "1"
+        assert http.get("/health/live").status_code == 200
+        server.start()
+        wait_until(lambda: http.get("/v1/topics/t/messages/a").status_code == 200, 20, what="the message is found")
+        assert http.send(calls[0]).json()["outcome"] == "duplicate"
+
+
+def test_who_hangs_up_costs_no_message_its_attempt(http: httpx.Client, base_url: str, topic: str) -> None:
+    """The next reader gets the message at once, as its first delivery."""
+    parts = urlsplit(base_url)
+    body = b'{"wait": 30}'
+    head = f"POST /v1/topics/{topic}/groups/g/read HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    for _ in range(3):
+        with socket.create_connection((parts.hostname, parts.port)) as poll:
+            poll.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+            # The group appears with the first read of it.
+            wait_until(
+                lambda: (
+                    any(
+                        each["group"] == "g" for each in http.get(f"/v1/topics/{topic}/groups").json().get("groups", ())
+                    )
+                    or http.get(f"/v1/topics/{topic}").status_code == 404
+                ),
+                10,
+                what="the poll waits",
+            )
+    http.post(f"/v1/topics/{topic}/messages", json={"id": "m", "body": 1}).raise_for_status()
+    began = time.monotonic()
+    [delivery] = http.post(f"/v1/topics/{topic}/groups/g/read", json={"wait": 20}).json()["deliveries"]
+    assert delivery["attempt"] == 1
+    assert time.monotonic() - began < 10

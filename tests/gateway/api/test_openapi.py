@@ -1,0 +1,70 @@
+"""The OpenAPI document is valid, and the gateway answers as it says to whatever it allows and forbids."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from lisa_gateway.v1 import openapi
+from support.commands import Commands
+
+
+@schemathesis.serializer("application/x-ndjson")
+def _lines(_: Any, value: Any) -> bytes:
+    """Sends a value as lines, whatever it is."""
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
+
+
+DESCRIBED = schemathesis.openapi.from_dict(openapi())
+
+_QUICK = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+_LONG = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+
+_EXCLUDED = [
+    # Values that fit a schema may still be refused: an `at` before 1970, a delay beside an `at`.
+    schemathesis.checks.CHECKS.get_one("positive_data_acceptance"),
+    # Anybody may call this gateway.
+    schemathesis.checks.CHECKS.get_one("ignored_auth"),
+]
+
+
+def test_the_document_is_valid() -> None:
+    """By the schema of OpenAPI 3.1; each operation has an id and roles of its own."""
+    document = openapi()
+    OpenAPIV31SpecValidator(document).validate()
+    operations = [operation for path in document["paths"].values() for operation in path.values()]
+    assert len({operation["operationId"] for operation in operations}) == len(operations) > 25
+    assert all("Needs the role" in operation["description"] for operation in operations)
+
+
+def test_the_document_is_served_and_printed(http: httpx.Client) -> None:
+    """The same, by the gateway and by the command."""
+    assert http.get("/v1/openapi.json").json() == openapi()
+    assert Commands("embedded://", "none").gateway("openapi").document == json.loads(json.dumps(openapi()))
+
+
+def _check(case: Any, base_url: str) -> None:
+    if isinstance(case.body, dict) and "wait" in case.body:
+        # A valid one may be a minute.
+        case.body = {name: value for name, value in case.body.items() if name != "wait"}
+    case.call_and_validate(base_url=base_url, excluded_checks=_EXCLUDED, timeout=60)
+
+
+@DESCRIBED.parametrize()
+@_QUICK
+def test_it_answers_as_described(case: Any, base_url: str) -> None:
+    """No server error, no undescribed status, type or shape; what the document forbids is refused."""
+    _check(case, base_url)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@DESCRIBED.parametrize()
+@_LONG
+def test_it_answers_as_described_at_length(case: Any, base_url: str) -> None:
+    """The same with many more requests, other ones each time."""
+    _check(case, base_url)

@@ -1,0 +1,186 @@
+"""Spans of sends and handlers, by a real SDK that keeps them in memory."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
+from opentelemetry.trace import SpanKind, StatusCode
+from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics.exposition import generate_latest
+
+from lisa_common.model.policy import Policy
+from lisa_consumer import Delivery, Reject, Retry
+from lisa_consumer import metrics as consumer_metrics
+from lisa_producer import InvalidInput, Message
+from support import wait_until_async
+from support.running import managed, new_worker, working
+
+Producers = Callable[..., Any]
+
+_W3C = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+class _Spans:
+    """A provider in place of the process', for one test."""
+
+    def __init__(self, sampler: Sampler = ALWAYS_ON) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(sampler=sampler)
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+
+    def ended(self, name: str) -> list[ReadableSpan]:
+        """The ended spans of a name."""
+        return [span for span in self._exporter.get_finished_spans() if span.name == name]
+
+
+def _header(span: ReadableSpan) -> str:
+    context = span.context
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+@pytest.fixture
+def spans() -> Iterator[_Spans]:
+    """All spans are sampled."""
+    kept = _Spans()
+    with patch.object(trace, "get_tracer_provider", lambda: kept.provider):
+        yield kept
+
+
+@pytest.fixture(autouse=True)
+def _declared(declare: Callable[..., Policy]) -> None:
+    declare(max_retries=1, backoff="fixed", backoff_base_ms=10)
+
+
+@pytest.fixture
+def handled(redis_url: str, prefix: str) -> Callable[..., Any]:
+    """Runs a worker, beside a manager, with a handler until it has had so many deliveries."""
+
+    async def run(count: int, handler: Callable[[Delivery], object] = id, **settings: Any) -> list[Delivery]:
+        worker, deliveries = new_worker(redis_url, prefix, **settings), list[Delivery]()
+
+        @worker.on("orders")
+        async def handle(delivery: Delivery) -> None:
+            deliveries.append(delivery)
+            handler(delivery)
+
+        async with managed(redis_url, prefix), working(worker):
+            await wait_until_async(lambda: len(deliveries) >= count, 20)
+        return deliveries
+
+    return run
+
+
+async def test_a_message_carries_its_sends_context(spans: _Spans, producers: Producers, handled: Any) -> None:
+    """The handler's span begins a trace of its own, with a link to the send's, and is current in the handler."""
+    await producers().send("orders", b"x", delay=0.05, headers={"mine": "kept"}, id="one")
+    current: list[int] = []
+    [delivery] = await handled(1, lambda _: current.append(trace.get_current_span().get_span_context().span_id))
+    [send], [process] = spans.ended("send orders"), spans.ended("process orders")
+    assert delivery.headers == {
+        "mine": "kept",
+        "traceparent": _header(send),
+    }
+    assert (send.kind, process.kind, process.parent) == (SpanKind.PRODUCER, SpanKind.CONSUMER, None)
+    assert process.context.trace_id != send.context.trace_id
+    assert [link.context.span_id for link in process.links] == [send.context.span_id]
+    assert current == [process.context.span_id]
+    common = {"messaging.system": "lisa", "messaging.destination.name": "orders", "messaging.message.id": "one"}
+    sent, attributes = dict(send.attributes or {}), dict(process.attributes or {})
+    assert common.items() <= sent.items()
+    assert common.items() <= attributes.items()
+    assert sent["lisa.delay_ms"] == 50
+    assert sent["messaging.operation.type"] == "send"
+    assert attributes["messaging.operation.type"] == "process"
+    assert attributes["messaging.consumer.group.name"] == "billing"
+    assert attributes["lisa.attempt"] == 1
+    assert 0 <= attributes["lisa.lag_ms"] < 20_000
+    assert attributes["lisa.due"] == sent["lisa.due"]
+
+
+async def test_retries_link_to_the_same_send(spans: _Spans, producers: Producers, handled: Any) -> None:
+    """Each attempt is a span; one that fails says so."""
+    await producers().send("orders", b"x")
+
+    def fail(delivery: Delivery) -> None:
+        raise Reject("no") if delivery.attempt > 1 else Retry("later")
+
+    await handled(2, fail)
+    [send], attempts = spans.ended("send orders"), spans.ended("process orders")
+    assert [dict(span.attributes or {})["lisa.attempt"] for span in attempts] == [1, 2]
+    assert [dict(span.attributes or {})["error.type"] for span in attempts] == ["Retry", "Reject"]
+    assert {span.status.status_code for span in attempts} == {StatusCode.ERROR}
+    assert {link.context.span_id for span in attempts for link in span.links} == {send.context.span_id}
+
+
+async def test_a_batch_has_one_span(spans: _Spans, producers: Producers, handled: Any) -> None:
+    """All its messages carry that one's context, unless the caller set one; a send below a span is its child."""
+    with trace.use_span(spans.provider.get_tracer("app").start_span("request"), end_on_exit=True) as request:
+        await producers().send_many(
+            "orders", [Message(body=b"x"), Message(body=b"y", headers={"traceparent": _W3C}), Message(body=b"z")]
+        )
+    [send] = spans.ended("send orders")
+    deliveries = await handled(3)
+    assert send.kind is SpanKind.CLIENT
+    assert dict(send.attributes or {})["messaging.batch.message_count"] == 3
+    assert send.parent is not None
+    assert send.parent.span_id == request.get_span_context().span_id
+    own = _header(send)
+    assert {d.body: d.headers["traceparent"] for d in deliveries} == {b"x": own, b"y": _W3C, b"z": own}
+
+
+async def test_full_headers_and_failed_sends(spans: _Spans, producers: Producers, handled: Any) -> None:
+    """Where the headers have no room for the context, the message goes without; a refused send fails its span."""
+    producer = producers()
+    headers = {"h": "x" * 16_370}
+    await producer.send("orders", b"x", headers=headers)
+    with pytest.raises(InvalidInput):
+        await producer.send("orders", b"x", delay=-1)
+    [delivery] = await handled(1)
+    assert delivery.headers == headers
+    assert [dict(span.attributes or {}).get("error.type") for span in spans.ended("send orders")] == [
+        None,
+        "InvalidInput",
+    ]
+
+
+async def test_what_is_not_sampled_costs_no_bytes(producers: Producers, handled: Any) -> None:
+    """An unsampled send adds no header; without a provider nothing does."""
+    unsampled = _Spans(ALWAYS_OFF)
+    with patch.object(trace, "get_tracer_provider", lambda: unsampled.provider):
+        await producers().send("orders", b"x")
+        [delivery] = await handled(1)
+    await producers().send("orders", b"y")
+    [other] = await handled(1)
+    assert delivery.headers == other.headers == {}
+
+
+async def test_spans_without_a_traced_send_are_limited(spans: _Spans, producers: Producers, handled: Any) -> None:
+    """As many a second as the settings say: none with 0. A damaged context counts as one, and links to nothing."""
+    with patch.object(trace, "get_tracer_provider", trace.ProxyTracerProvider):
+        await producers().send_many("orders", [Message(body=b"x") for _ in range(20)])
+        await producers().send("orders", b"x", headers={"traceparent": "nonsense"})
+    await handled(21, spans_per_s=0)
+    [span] = spans.ended("process orders")
+    assert not span.links
+
+
+async def test_exemplars_lead_to_the_handlers_trace(spans: _Spans, producers: Producers, handled: Any) -> None:
+    """Of both lag and handler histograms, in the OpenMetrics format."""
+    registry = CollectorRegistry()
+    consumer_metrics.register(registry)
+    try:
+        await producers().send("orders", b"x")
+        await handled(1)
+    finally:
+        consumer_metrics.METRICS.on = False
+    [span] = spans.ended("process orders")
+    text = generate_latest(registry).decode()
+    for name in ("lisa_delivery_lag_seconds_bucket", "lisa_handler_seconds_bucket"):
+        lines = [line for line in text.splitlines() if line.startswith(name) and " # " in line]
+        assert any(f'trace_id="{span.context.trace_id:032x}"' in line for line in lines), text
