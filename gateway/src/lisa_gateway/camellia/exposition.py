@@ -8,11 +8,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from lisa_common.errors import LisaError
+from lisa_gateway.access import ALL_TOPICS, Role, caller_of
 from lisa_gateway.camellia.monitor import Gap, Monitor
 from lisa_gateway.camellia.observation import topic_info
 from lisa_gateway.gateway import Gateway
@@ -39,7 +41,10 @@ _Row = tuple[Mapping[str, str], float]
 def route(gateway: Gateway, monitor: Monitor) -> Route:
     """Serves the gauges. While Redis is away, those of sizes are missing."""
 
-    async def metrics(_: Request) -> Response:
+    async def metrics(request: Request) -> Response:
+        # The gauges name all topics.
+        if not caller_of(request.scope).may(Role.ADMIN, ALL_TOPICS):
+            raise HTTPException(403, f"the caller must have the role {Role.ADMIN} for all topics")
         lines = [*_process(), *_windows(monitor), *_own(gateway, monitor)]
         try:
             infos = [topic_info(status) for status in await gateway.admin.status()]
