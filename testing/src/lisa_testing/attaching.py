@@ -34,7 +34,7 @@ class Attached:
     def registries(self) -> list[Topics]:
         """What the clients know of topics."""
         return [
-            client.topics if isinstance(client, (Producer, AsyncProducer)) else client._core._topics
+            client._topics if isinstance(client, (Producer, AsyncProducer)) else client._core.topics
             for client, _ in self._before
         ]
 
