@@ -203,8 +203,11 @@ def validated(model: type[M], value: Any, field: str = "") -> M:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"] if not _is_branch(part))
+        first, *others = error.errors(include_url=False)
+        place = _place(first)
+        # Of a union, each branch has an error of its own; ours says more than that of a type.
+        same = (other for other in others if _place(other) == place)
+        first = next((each for each in same if isinstance(each.get("ctx", {}).get("error"), InvalidInput)), first)
         name = f"{field}.{place}" if field and place else place or field or "body"
         match first["type"]:
             case "extra_forbidden":
@@ -216,9 +219,15 @@ def validated(model: type[M], value: Any, field: str = "") -> M:
                 raise InvalidInput(name, first["input"], expected_by(first)) from None
 
 
+def _place(problem: Any) -> str:
+    return ".".join(str(part) for part in problem["loc"] if not _is_branch(part))
+
+
 def _is_branch(part: object) -> bool:
     """Whether a part of a location is a branch of a union, which is no part of the input: "constrained-str"."""
-    return isinstance(part, str) and (part in _BRANCHES or "[" in part or part.startswith("constrained-"))
+    return isinstance(part, str) and (
+        part in _BRANCHES or "[" in part or part.startswith(("constrained-", "function-"))
+    )
 
 
 _BRANCHES = frozenset(("str", "int", "float", "bool"))
