@@ -2,15 +2,13 @@
 
 import asyncio
 import logging
-import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from lisa_common.bodies import Codec, check_codec
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
@@ -25,6 +23,7 @@ from lisa_consumer.fetcher import Fetcher
 from lisa_consumer.handler import BatchHandler, Handler, Route
 from lisa_consumer.hooks import Hook, check_hook, surrounded
 from lisa_consumer.leases import Leases
+from lisa_consumer.leftovers import abandon_handlers, tasks_left, threads_left
 from lisa_consumer.middleware import Middleware
 from lisa_consumer.names import HANDLER
 from lisa_consumer.presence import Presence
@@ -45,26 +44,6 @@ _INTERRUPTED_S = 3.0
 """How long a worker that was interrupted twice may take to cancel its handlers and to settle."""
 
 
-def _tasks_left() -> bool:
-    return any(task.get_name() == HANDLER for task in asyncio.all_tasks())
-
-
-def _threads_left(until: float) -> bool:
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith(HANDLER)]
-    for thread in threads:
-        # Idle threads end once they notice that their pool is shut down, which takes a moment on a busy machine.
-        thread.join(max(0.2, until - time.monotonic()))
-    return any(thread.is_alive() for thread in threads)
-
-
-def _abandon_handlers() -> NoReturn:
-    """Ends the process: nothing else stops a thread, or a coroutine that ignores its cancellation."""
-    text = "abandoned handlers that still ran after the drain; their messages will be reclaimed"
-    logger.error(text, extra=event("handlers_abandoned"))
-    logging.shutdown()
-    os._exit(1)
-
-
 class Worker:
     """Handles the messages of topics, as one consumer of a group.
 
@@ -78,8 +57,7 @@ class Worker:
     A message is acked when its handler returns, and nacked when it raises: the topic's policy then decides on the
     retry, unless the handler raised `Retry` or `Reject`. Handlers are coroutine functions, or plain functions, which
     run in threads. At most `concurrency` handlers run at once, by default 32, or one for each topic if those are more;
-    each topic can always run one. Leases are renewed,
-    however long a handler runs.
+    each topic can always run one. Leases are renewed, however long a handler runs.
 
     On SIGTERM or SIGINT the worker stops reading, handles what it holds if that is quick, and releases the rest, which
     costs no attempt. It waits up to `settings.drain_s` seconds for running handlers, and settles what they handled. It
@@ -212,8 +190,8 @@ class Worker:
         as no thread can be stopped, or a coroutine that ignores its cancellation.
         """
         was_drained = asyncio.run(self._serve_until_signalled())
-        if _threads_left(self._drain_until if was_drained else 0):
-            _abandon_handlers()
+        if threads_left(self._drain_until if was_drained else 0):
+            abandon_handlers()
         if not was_drained:
             sys.exit(1)
 
@@ -236,8 +214,8 @@ class Worker:
             logger.warning("worker %s ends its drain, as it was interrupted again", self.name)
             serving.cancel()
             await asyncio.wait((serving,), timeout=_INTERRUPTED_S)
-        if _tasks_left() or not serving.done():
-            _abandon_handlers()
+        if tasks_left() or not serving.done():
+            abandon_handlers()
         ending.cancel()
         if not serving.cancelled():
             serving.result()
