@@ -47,8 +47,7 @@ class ReadPlan(NamedTuple):
 
     layouts: dict[str, Layout]
     shards: list[ShardKeys]
-    widest: int
-    """Number of shards of the topic with the most."""
+    widest: int  # number of shards of the topic with the most
 
 
 class ReadResult(NamedTuple):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import LisaError
+from lisa_common.logs import event
 from lisa_common.protocol.registry import read_registry
 from lisa_consumer.handler import Route
 from lisa_consumer.names import TopicPattern
@@ -78,17 +79,23 @@ class Discovery:
                 await self._add(routes)
         except LisaError as error:
             if not self._is_reported:
-                logger.warning("cannot look for topics, will retry: %s", error)
+                logger.warning(
+                    "cannot look for topics, will retry: %s", error, extra=event("discovery_failed", error=str(error))
+                )
             self._is_reported = True
             return
         self._is_reported = False
         if routes:
             self._found.update(route.topic for route in routes)
-            logger.info("found topics: %s", ", ".join(route.topic for route in routes))
+            logger.info(
+                "found topics: %s",
+                ", ".join(route.topic for route in routes),
+                extra=event("topics_found", topics=[route.topic for route in routes]),
+            )
         for topic in self._found - registered.keys():
             self._found.discard(topic)
             self._remove(topic)
-            logger.info("topic %s was dropped", topic)
+            logger.info("topic %s was dropped", topic, extra=event("topic_gone", topic=topic))
 
     def _route_of(self, topic: str) -> Route | None:
         return next((each.route_of(topic) for each in self._patterns if each.pattern.fits(topic)), None)

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from lisa_common.errors import InvalidInput
+from lisa_common.logs import event
 from lisa_consumer.worker import Worker
 
 __all__ = ["load_worker"]
@@ -38,7 +39,9 @@ def _import(module_name: str, target: str) -> ModuleType:
         text = f"{type(error).__name__}: {error}"
         if not _is_missing(module_name, error):
             own = error.with_traceback(_of_the_module(error.__traceback__))
-            logger.error("cannot import %s", module_name, exc_info=own)
+            logger.error(
+                "cannot import %s", module_name, exc_info=own, extra=event("import_failed", module_name=module_name)
+            )
         raise InvalidInput("worker", target, f"in a module that imports ({text})") from error
 
 

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
-from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import LisaError
 from lisa_common.logs import event
 from lisa_common.model.keys import ShardKeys
@@ -34,6 +35,16 @@ class Presence:
     def __init__(self, connection: AsyncConnection, core: Core) -> None:
         self._connection = connection
         self._core = core
+
+    @asynccontextmanager
+    async def shown(self) -> AsyncIterator[None]:
+        """Shows that the worker is alive while the block runs. Then removes it from its group, unless it raised."""
+        showing = asyncio.create_task(self.run())
+        try:
+            yield
+        finally:
+            await cancel_all(showing)
+        await self.end()
 
     async def run(self) -> None:
         """Shows every few seconds that the worker is alive, until cancelled."""

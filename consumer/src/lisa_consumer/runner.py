@@ -75,8 +75,7 @@ class Runner:
             may_begin=self._is_quick,
         )
         self._running: set[asyncio.Task[None]] = set()
-        self._changed = asyncio.Event()
-        """Set when a handler begins or ends."""
+        self._changed = asyncio.Event()  # set when a handler begins or ends
         self._times = HandlerTimes(core.group)
         self._spans = HandlerSpans(core, settings.spans_per_s)
         self._health = health

@@ -11,6 +11,7 @@ from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import Nack
 from lisa_common.validation import Duration, duration_ms
 from lisa_consumer.core import Core
+from lisa_consumer.events import delivery_event
 
 __all__ = ["read_values"]
 
@@ -48,6 +49,11 @@ def _sorted(body: BodyType[Any], deliveries: Sequence[Delivery]) -> tuple[list[D
         try:
             fitting.append(delivery._replace(value=body.decode(delivery.body)))
         except InvalidBody as error:
-            logger.error("%s is garbage: %s", delivery, error)
+            logger.error(
+                "%s is garbage: %s",
+                delivery,
+                error,
+                extra=delivery_event("delivery_rejected", delivery, error=str(error)),
+            )
             rejected.append((delivery, Nack(delivery.entry, str(error), rejected=True)))
     return fitting, rejected

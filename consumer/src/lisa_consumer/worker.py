@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar, overload
 
 from lisa_common.bodies import Codec, check_codec
-from lisa_common.client.async_connection import AsyncConnection, cancel_all
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import InvalidInput
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
@@ -211,7 +211,11 @@ class Worker:
         await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
         was_drained = serving.done()
         if not was_drained:
-            logger.warning("worker %s ends its drain, as it was interrupted again", self.name)
+            logger.warning(
+                "worker %s ends its drain, as it was interrupted again",
+                self.name,
+                extra=event("drain_interrupted", consumer=self.name),
+            )
             serving.cancel()
             await asyncio.wait((serving,), timeout=_INTERRUPTED_S)
         if tasks_left() or not serving.done():
@@ -237,7 +241,11 @@ class Worker:
         if self._is_serving:
             raise InvalidInput("worker", self.name, "one that does not serve yet")
         if self._stopping.is_set():
-            logger.warning("worker %s does not begin, as it was stopped before", self.name)
+            logger.warning(
+                "worker %s does not begin, as it was stopped before",
+                self.name,
+                extra=event("worker_stopped_before", consumer=self.name),
+            )
         self._is_serving = True
         try:
             settings, routes = self._routing.prepared(self.settings)
@@ -282,14 +290,8 @@ class Worker:
                 *(self.name, self._core.group, ", ".join(names)),
                 extra=event("worker_started", consumer=self.name, group=self._core.group, topics=names),
             )
-            presence = Presence(renewing, self._core)
-            showing = asyncio.create_task(presence.run())
-            try:
-                async with discovery.running(once=burst):
-                    await runner.run()
-            finally:
-                await cancel_all(showing)
-            await presence.end()
+            async with Presence(renewing, self._core).shown(), discovery.running(once=burst):
+                await runner.run()
         threads.shutdown(wait=False, cancel_futures=True)
         ended = event("worker_ended", consumer=self.name, group=self._core.group)
         logger.info("worker %s has ended", self.name, extra=ended)

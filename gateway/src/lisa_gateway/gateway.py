@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from lisa_common.backoff import RECONNECT
 from lisa_common.errors import LisaError
+from lisa_common.logs import event
 from lisa_common.settings import Settings
 from lisa_consumer import AsyncLender, AsyncSettler, ConsumerSettings
 from lisa_gateway.clock import ServerClock
@@ -69,7 +70,11 @@ class Gateway:
             except LisaError as error:
                 failures += 1
                 log = logger.debug if failures > 1 else logger.warning
-                log("cannot hear of what managers do, will retry: %s", error)
+                log(
+                    "cannot hear of what managers do, will retry: %s",
+                    error,
+                    extra=event("events_missed", error=str(error)),
+                )
                 await asyncio.sleep(RECONNECT.compute(failures))
 
     def desk(self, group: str | None = None) -> GroupDesk:

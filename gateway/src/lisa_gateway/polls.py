@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.logs import event
 from lisa_common.model.delivery import Delivery
 from lisa_consumer import AsyncLender
 
@@ -190,7 +191,7 @@ class Polls:
         except LisaError as raised:
             error = raised
         except Exception as raised:
-            logger.exception("a read failed")
+            logger.exception("a read failed", extra=event("read_failed"))
             error = LisaError(str(raised))
         served, rest = self._assign(deliveries)
         failed = self._uncover(names, block_s, error)
@@ -278,7 +279,12 @@ class Polls:
                 try:
                     more = await self._lender.read(missing, topics=poller.topic)
                 except LisaError as error:
-                    logger.debug("cannot top up a poll of %s: %s", poller.topic, error)
+                    logger.debug(
+                        "cannot top up a poll of %s: %s",
+                        poller.topic,
+                        error,
+                        extra=event("read_failed", topic=poller.topic, error=str(error)),
+                    )
                     return
                 batch.extend(more[:missing])
                 await self._release(more[missing:])
@@ -295,7 +301,12 @@ class Polls:
         try:
             await self._lender.release(*deliveries)
         except LisaError as error:
-            logger.warning("cannot release %d messages, they come again later: %s", len(deliveries), error)
+            logger.warning(
+                "cannot release %d messages, they come again later: %s",
+                len(deliveries),
+                error,
+                extra=event("release_failed", count=len(deliveries), error=str(error)),
+            )
 
 
 def _place(delivery: Delivery) -> tuple[str, str, str]:

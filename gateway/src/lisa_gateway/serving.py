@@ -13,6 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lisa_common.errors import InvalidSettings
+from lisa_common.logs import event
 from lisa_gateway.address import ListenAddress, parse_listen
 from lisa_gateway.app import app
 from lisa_gateway.gateway import Gateway
@@ -46,10 +47,10 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        logger.info("gateway listens on %s", self._address)
+        logger.info("gateway listens on %s", self._address, extra=event("gateway_listens", address=str(self._address)))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        logger.info("stopping on %s", signal.Signals(sig).name)
+        logger.info("stopping on %s", signal.Signals(sig).name, extra=event("gateway_stopping"))
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -69,7 +70,7 @@ class _Patient:
         except RuntimeError as error:
             if "handler is closed" not in str(error):
                 raise
-            logger.debug("a client hung up: %s", error)
+            logger.debug("a client hung up: %s", error, extra=event("client_gone", error=str(error)))
 
 
 def _bind(address: ListenAddress) -> socket.socket:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_tasks import cancel_all
 from lisa_common.errors import OutcomeUnknown, Refused, Unreachable
+from lisa_common.logs import event
 
 __all__ = ["wait_for_server"]
 
@@ -40,7 +41,7 @@ async def wait_for_server(
                 raise
             if str(error) != reported:
                 reported = str(error)
-                logger.warning("waiting for the server: %s", error)
+                logger.warning("waiting for the server: %s", error, extra=event("server_awaited", error=str(error)))
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
                     await stopping.wait()

@@ -9,6 +9,7 @@ from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.logs import event
 from lisa_gateway.access import ALL_TOPICS, Forbidden, Role, caller_of
 from lisa_gateway.camellia import exposition
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer
@@ -104,7 +105,7 @@ class _Interface:
         except ClientDisconnect:
             raise
         except Exception:
-            logger.exception("a call of %s failed", path)
+            logger.exception("a call of %s failed", path, extra=event("call_failed", path=path))
             return answer(Code.UNKNOWN, "internal error; the log of the gateway says more")
 
     async def _call(self, request: Request, path: str) -> Response:

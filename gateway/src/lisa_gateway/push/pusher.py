@@ -17,6 +17,7 @@ from importlib import metadata
 import httpx
 
 from lisa_common.errors import InvalidInput
+from lisa_common.logs import event
 from lisa_common.settings import Settings
 from lisa_consumer import ConsumerSettings, Delivery, Reject, Retry, Worker
 from lisa_gateway.push.settings import PushSettings, Target
@@ -138,13 +139,23 @@ class _Health:
     def fail(self, reason: str) -> None:
         """Counts a failed request."""
         if not self._failed:
-            logger.warning("pushing %s fails: %s", self._target.topic, reason)
+            logger.warning(
+                "pushing %s fails: %s",
+                self._target.topic,
+                reason,
+                extra=event("push_failed", topic=self._target.topic, error=str(reason)),
+            )
         self._failed += 1
 
     def recover(self) -> None:
         """Notes that a request succeeded."""
         if self._failed:
-            logger.info("pushing %s works again, after %d failed requests", self._target.topic, self._failed)
+            logger.info(
+                "pushing %s works again, after %d failed requests",
+                self._target.topic,
+                self._failed,
+                extra=event("push_recovered", topic=self._target.topic, count=self._failed),
+            )
         self._failed = 0
 
 
@@ -182,7 +193,12 @@ async def push(settings: PushSettings, on_worker: Callable[[Worker], object] = l
         concurrency = min(target.concurrency, settings.concurrency)
         worker.on(target.topic, concurrency=concurrency)(pusher.handler(target))
         # Only the host: paths of receivers often hold a secret.
-        logger.info("pushing %s to %s", target.topic, httpx.URL(target.url).host)
+        logger.info(
+            "pushing %s to %s",
+            target.topic,
+            httpx.URL(target.url).host,
+            extra=event("push_started", topic=target.topic),
+        )
     on_worker(worker)
     try:
         await worker.serve()

@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass
 
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.logs import event
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.paging import START, Point
@@ -134,14 +135,26 @@ class DeadLetterer:
     def _count(self, shard: WatchedShard, moved: Moved) -> None:
         self.moved += moved.moved
         if moved.moved:
-            logger.info("moved %d dead letters of %s to %s", moved.moved, shard.tag, shard.policy.dead_letter_topic)
+            logger.info(
+                "moved %d dead letters of %s to %s",
+                moved.moved,
+                shard.tag,
+                shard.policy.dead_letter_topic,
+                extra=event("dead_letters_moved", **shard.place, count=moved.moved),
+            )
         if moved.kept:
             logger.warning(
                 "%d dead letters of %s stay in its garbage: in a cycle without a rejection, or unreadable",
                 *(moved.kept, shard.tag),
+                extra=event("dead_letters_kept", **shard.place, count=moved.kept),
             )
         if moved.aged_out:
-            logger.warning("removed %d dead letters of %s by its garbage limits", moved.aged_out, shard.tag)
+            logger.warning(
+                "removed %d dead letters of %s by its garbage limits",
+                moved.aged_out,
+                shard.tag,
+                extra=event("garbage_removed", **shard.place, count=moved.aged_out),
+            )
 
 
 def _count(shard: WatchedShard) -> Call[int]:

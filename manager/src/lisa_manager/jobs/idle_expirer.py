@@ -5,6 +5,7 @@ import logging
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, UnknownTopic
+from lisa_common.logs import event
 from lisa_common.model.keys import bytes_of, idle_key, text_of
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
@@ -108,6 +109,7 @@ class IdleExpirer:
             log(
                 "dropped topic %s with %d messages: unused for %.0f s",
                 *(layout.topic, dropped.messages, (use.now_ms - unused_ms) / 1000),
+                extra=event("topic_expired", topic=layout.topic, count=dropped.messages),
             )
 
 

@@ -33,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 # Anybody may publish, and a number may be too large for a clock.
 _WAKE = re.compile(rb"(.+) ([0-9]{1,15})")
-
 _LEASE = re.compile(rb"(.+) ([0-9]{1,15}) lease")
 """The tag of a shard, and when a lease ends that is shorter than the topic's visibility timeout."""
 
