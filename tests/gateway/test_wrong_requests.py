@@ -137,9 +137,8 @@ async def test_pipelined(wire: Wire, topic: str) -> None:
     """Two requests at once on one connection are answered in turn."""
     body = f"topic={topic}".encode()
     one = (
-        b"POST /camellia/delayQueue/pullMsg HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
-        + f"Content-Length: {len(body)}\r\n\r\n".encode()
-        + body
+        b"POST /camellia/delayQueue/pullMsg HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/x-www-form-urlencoded\r\n" + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
     )
     last = b"GET /camellia/health/check HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     replies = await raw_exchange(wire.address, one + one + last, end=False)
