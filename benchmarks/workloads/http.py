@@ -70,7 +70,7 @@ class _Client:
 
 def _request(path: str, **parameters: object) -> bytes:
     body = urlencode(parameters).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 

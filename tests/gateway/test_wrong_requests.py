@@ -117,8 +117,8 @@ def test_too_large(wire: Wire) -> None:
     [
         b"\x00\x01\x02\r\n\r\n",
         b"GET\r\n\r\n",
-        b"POST /camellia/delayQueue/sendMsg HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-        b"POST /camellia/delayQueue/sendMsg HTTP/1.1\r\nHost: x\r\nContent-Length: abc\r\n\r\n",
+        b"POST /camellia/delayQueue/sendMsg HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /camellia/delayQueue/sendMsg HTTP/1.1\r\nHost: localhost\r\nContent-Length: abc\r\n\r\n",
     ],
 )
 async def test_no_http(wire: Wire, sent: bytes) -> None:
@@ -128,7 +128,7 @@ async def test_no_http(wire: Wire, sent: bytes) -> None:
 
 async def test_truncated_body(wire: Wire) -> None:
     """A client that ends within its request gets no answer, and harms nobody."""
-    head = b"POST /camellia/delayQueue/sendMsg HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
+    head = b"POST /camellia/delayQueue/sendMsg HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
     await raw_exchange(wire.address, head + b"Content-Type: application/x-www-form-urlencoded\r\n\r\ntopic=")
     assert wire.get("getTopicInfoList").code == 200
 
@@ -137,11 +137,10 @@ async def test_pipelined(wire: Wire, topic: str) -> None:
     """Two requests at once on one connection are answered in turn."""
     body = f"topic={topic}".encode()
     one = (
-        b"POST /camellia/delayQueue/pullMsg HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\n"
-        + f"Content-Length: {len(body)}\r\n\r\n".encode()
-        + body
+        b"POST /camellia/delayQueue/pullMsg HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/x-www-form-urlencoded\r\n" + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
     )
-    last = b"GET /camellia/health/check HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    last = b"GET /camellia/health/check HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     replies = await raw_exchange(wire.address, one + one + last, end=False)
     assert replies.count(b"HTTP/1.1 200 OK") == 3
     assert replies.count(b'"delayMsgList":[]') == 2

@@ -81,7 +81,7 @@ class AsyncWire:
         if self._streams is None:
             self._streams = await asyncio.open_connection(self._host, self._port)
         body = urlencode(parameters).encode()
-        head = f"POST {_BASE}{call} HTTP/1.1\r\nHost: x\r\nContent-Type: {_FORM['Content-Type']}\r\n"
+        head = f"POST {_BASE}{call} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {_FORM['Content-Type']}\r\n"
         self._streams[1].write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         await self._streams[1].drain()
 
