@@ -28,8 +28,7 @@ __all__ = ["Core", "ReadPlan", "ReadResult"]
 
 T = TypeVar("T")
 
-MAX_BATCH = 1_000
-"""Most deliveries in one script call."""
+MAX_BATCH = 1_000  # most deliveries in one script call
 
 
 class _Keys(dict[tuple[str, str], ShardKeys]):
