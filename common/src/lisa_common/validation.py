@@ -27,6 +27,7 @@ __all__ = [
     "duration_ms",
     "expected_by",
     "headers_json",
+    "is_id",
     "moment_ms",
     "read_address",
 ]
@@ -55,9 +56,14 @@ def check_name(field: str, value: object) -> str:
     return value
 
 
+def is_id(value: object) -> bool:
+    """Whether a value may be a message id: printable text of 1 to 200 bytes in UTF-8."""
+    return isinstance(value, str) and value.isprintable() and 1 <= len(value.encode()) <= MAX_ID_BYTES
+
+
 def check_id(value: object) -> str:
-    """A message id: printable text of at most 200 bytes in UTF-8."""
-    if not isinstance(value, str) or not value or not value.isprintable() or len(value.encode()) > MAX_ID_BYTES:
+    """A message id; see `is_id`."""
+    if not isinstance(value, str) or not is_id(value):
         raise InvalidInput("id", value, f"1 to {MAX_ID_BYTES} bytes of printable text")
     return value
 

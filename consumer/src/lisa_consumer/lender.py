@@ -32,6 +32,7 @@ class AsyncLender(AsyncConsumer):
     ) -> None:
         self._settings = settings or ConsumerSettings.load(redis_url=url)
         self._topics = ()  # each read names its own
+        self._body = None
         self._core: LendingCore = LendingCore(self._settings.prefix, group, name)
         self._connection = AsyncConnection.of(
             self._settings, name="lisa-lender", url=url, blocking_s=self._settings.block_s

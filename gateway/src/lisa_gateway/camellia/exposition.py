@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -43,8 +42,7 @@ def route(gateway: Gateway, monitor: Monitor) -> Route:
 
     async def metrics(request: Request) -> Response:
         # The gauges name all topics.
-        if not caller_of(request.scope).may(Role.ADMIN, ALL_TOPICS):
-            raise HTTPException(403, f"the caller must have the role {Role.ADMIN} for all topics")
+        caller_of(request.scope).require(ALL_TOPICS, Role.ADMIN)
         lines = [*_process(), *_windows(monitor), *_own(gateway, monitor)]
         try:
             infos = [topic_info(status) for status in await gateway.admin.status()]

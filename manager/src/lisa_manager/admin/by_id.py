@@ -14,7 +14,7 @@ from lisa_common.protocol import producing
 from lisa_common.protocol.call import Call, Flow
 from lisa_common.protocol.fetching import fetch
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
-from lisa_common.validation import Duration, check_id, duration_ms, moment_ms
+from lisa_common.validation import Duration, check_id, duration_ms, is_id, moment_ms
 from lisa_manager.admin.queries import chunks, existing
 
 __all__ = ["cancel", "find", "id_list", "records", "reschedule"]
@@ -44,7 +44,10 @@ def find(prefix: str, topic: str, id: str) -> Flow[Found | None]:
 
 def records(prefix: str, topic: str, ids: Sequence[str]) -> Flow[dict[str, Record]]:
     """The records of messages by id, without those that are missing, cancelled or unreadable."""
-    ids = id_list(ids)
+    if isinstance(ids, str):
+        raise InvalidInput("ids", ids, "a list of message ids")
+    # Lists of dead letters may hold ids that other programs wrote, which no message of ours can have.
+    ids = list(filter(is_id, dict.fromkeys(ids)))
     layout = yield from existing(prefix, topic)
     read: dict[str, Record] = {}
     for shards in (layout.shards, *layout.former.values()):
