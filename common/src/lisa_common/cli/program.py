@@ -66,7 +66,7 @@ class _Program(TyperGroup):
                 raise
             abandon_output()
             if error.errno != errno.EPIPE:
-                self._print_error(f"standard output cannot be written to: {error.strerror}")
+                self._print_error(f"cannot write to standard output: {error.strerror}")
             return EXIT_WRONG
         return code
 
