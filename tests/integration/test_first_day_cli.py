@@ -175,7 +175,7 @@ def test_send_without_a_body_sends_nothing(
     ran = commands.producer("send", "orders", stdin=text)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err == (
-        "lisa-producer: body must be an argument or piped to standard input; '' is an empty one; got nothing\n"
+        "lisa-producer: body must be an argument or piped to standard input ('' if empty); got nothing\n"
     )
     assert keys_left(client, prefix) == []
     assert commands.producer("send", "orders", "").code == 0
