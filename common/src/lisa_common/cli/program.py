@@ -138,6 +138,6 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Declined(f"{question} Not done: pass --yes where there is no terminal")
+        raise Declined(f"{question} Not done: pass --yes if there is no terminal")
     if not typer.confirm(shown(question), err=True):
         raise Declined("not done")

@@ -103,7 +103,7 @@ def _options(url: str, plain: str) -> dict[str, Any]:
         options = dict(parse_url(plain))  # type: ignore[no-untyped-call]
     except ValueError as error:
         # The port was checked before, and the error shows only names of options.
-        raise _refusal(url, f"a URL with options of the Redis client only ({error})") from None
+        raise _refusal(url, f"a URL with only options that the Redis client knows ({error})") from None
     if named := [name for name in options if name.startswith("ssl_")]:
         raise _refusal(url, f"a URL without {', '.join(named)}: tls_ca, tls_cert and tls_key set TLS")
     if named := sorted(_REPLY_OPTIONS & options.keys()):
