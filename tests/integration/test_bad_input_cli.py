@@ -157,8 +157,8 @@ def test_real_processes_end_like_this(redis_url: str, prefix: str) -> None:
 
 
 BROKEN = {
-    "full": ("manager", "--version", ">/dev/full", 1, "standard output cannot be written to: No space left on device"),
-    "no output": ("consumer", "--help", ">&-", 1, "standard output cannot be written to: it is closed"),
+    "full": ("manager", "--version", ">/dev/full", 1, "cannot write to standard output: No space left on device"),
+    "no output": ("consumer", "--help", ">&-", 1, "cannot write to standard output: it is closed"),
     "no body": ("producer", "send t -", "<&-", 2, "body must be readable standard input [(]it is closed[)]; got '-'"),
     "no lines": (
         "producer",

@@ -156,7 +156,7 @@ def test_urls_that_cannot_be_are_explained(commands: Commands, own_server: Calla
     url = f"redis://127.0.0.1:{server.port}"
     for path, expected in (
         ("/7", "a URL with a database that the server has, by default 0 to 15"),
-        ("/0?foo=1", "a URL with options of the Redis client only (it does not know foo)"),
+        ("/0?foo=1", "a URL with only options that the Redis client knows (it does not know foo)"),
     ):
         for run, words in ((commands.manager, ["status"]), (commands.producer, ["send", "orders", "x"])):
             ran = run(*words, LISA_REDIS_URL=url + path)
@@ -175,7 +175,7 @@ def test_send_without_a_body_sends_nothing(
     ran = commands.producer("send", "orders", stdin=text)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err == (
-        "lisa-producer: body must be an argument or piped to standard input; '' is an empty one; got nothing\n"
+        "lisa-producer: body must be an argument or piped to standard input ('' if empty); got nothing\n"
     )
     assert keys_left(client, prefix) == []
     assert commands.producer("send", "orders", "").code == 0

@@ -81,7 +81,7 @@ def test_plain_middleware_runs_in_the_thread_of_its_handler(lisa: Lisa) -> None:
     @worker.on("other")
     async def other(_: Delivery) -> None: ...
 
-    with pytest.raises(InvalidInput, match="middleware must be a coroutine function, as the handler of topic 'other'"):
+    with pytest.raises(InvalidInput, match="must be a coroutine function, like the handler of topic 'other'"):
         lisa.drain(worker)
 
 

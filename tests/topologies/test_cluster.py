@@ -337,7 +337,7 @@ async def test_a_server_that_is_no_cluster(own_server: Callable[..., Server], co
         ("redis+cluster://host,other:no", "whose port is a number"),
         ("redis+cluster://host/1", "a Cluster has no databases"),
         ("redis+cluster://host?db=2", "a Cluster has no databases"),
-        ("redis+cluster://host?colour=red", "options of the Redis client only"),
+        ("redis+cluster://host?colour=red", "only options that the Redis client knows"),
         ("redis+cluster://u:s@cret@host,other:70000", "whose port is a number"),
     ],
 )

@@ -115,7 +115,7 @@ async def test_tls_goes_to_sentinels_and_servers(tmp_path: Path, ping: Ping) -> 
         ("redis+sentinel://host,/service", "with a host for each node"),
         ("redis+sentinel://host,other:no/service", "whose port is a number"),
         ("redis+sentinel://host/service/name", "the number of a database"),
-        ("redis+sentinel://host/service?colour=red", "options of the Redis client only"),
+        ("redis+sentinel://host/service?colour=red", "only options that the Redis client knows"),
         ("redis+sentinel://u:s@cret@host,other:70000/service", "whose port is a number"),
     ],
 )

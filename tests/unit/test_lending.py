@@ -15,7 +15,7 @@ def test_who_finds_none_waits_and_is_refused_in_the_end() -> None:
     """It is Unreachable, as nothing was done, and says how many there are and how long it waited."""
     idle = IdleConnections(2)
     assert [idle.pop(1), idle.pop(1)] == [None, None]
-    with pytest.raises(Unreachable, match=r"no connection of 2 was free within 0\.05 s") as caught:
+    with pytest.raises(Unreachable, match=r"all 2 connections stayed in use for 0\.05 s") as caught:
         idle.pop(0.05)
     assert isinstance(caught.value, NoFreeConnection)
     assert not isinstance(lisa_error(caught.value), OutcomeUnknown)

@@ -1,7 +1,7 @@
-"""Bodies as Python values: how they become bytes when they are sent, and values of a type when they are delivered.
+"""Converts bodies: Python values become bytes at a send, and values of a type at a delivery.
 
-JSON is the default. A `Codec` replaces it, at the producer and at the consumer alike. There is no pickle: it would run
-what a message says.
+JSON is the default. A `Codec` replaces it, at the producer and at the consumer alike. Pickle is not supported: it would
+run code from a message.
 """
 
 import dataclasses
@@ -29,14 +29,14 @@ _JSONABLE = (
     *(dt.datetime, dt.date, dt.time, dt.timedelta),
 )
 _MAX_PROBLEMS = 5
-"""Most problems of a body that its error names."""
+"""Most problems that the error of one body lists."""
 
 
 @runtime_checkable
 class Codec(Protocol):
     """Turns values into bytes and back, in place of JSON: MessagePack, Avro, encryption around JSON.
 
-    Bodies that are bytes or text do not pass it when they are sent. It may raise any exception: a send then raises
+    It does not encode bodies that are bytes or text. It may raise any exception: a send then raises
     InvalidInput, and a delivered message becomes garbage.
     """
 
@@ -68,7 +68,7 @@ def _jsonable(value: object) -> Any:
     # Only what has one usual form: pydantic would also take bytes, generators and exceptions.
     if isinstance(value, _JSONABLE) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
         return to_jsonable_python(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} does not convert to JSON")
 
 
 class CodedBody:
@@ -91,7 +91,7 @@ class CodedBody:
             expected = f"a value that the codec encodes ({type(error).__name__}: {error})"
             raise InvalidInput("body", self._value, expected) from error
         if not isinstance(data, bytes):
-            expected = f"a value of which the codec makes bytes, not {type(data).__name__}"
+            expected = f"a value that the codec encodes as bytes, not as {type(data).__name__}"
             raise InvalidInput("body", self._value, expected)
         return data
 
@@ -102,7 +102,7 @@ def coded(body: object, codec: Codec | None) -> object:
 
 
 class InvalidBody(Exception):
-    """A delivered body does not fit the type that was asked for. Its text names the fields, and shows no values."""
+    """A delivered body does not fit the requested type. The text names the fields, and shows no values."""
 
 
 class BodyType(Generic[T]):
@@ -141,7 +141,7 @@ class BodyType(Generic[T]):
 
 
 def _problems(error: ValidationError) -> str:
-    """What is wrong, field by field, without the values, which logs must not show."""
+    """The problems, field by field, without the values: logs must not show these."""
     problems = error.errors(include_url=False, include_input=False, include_context=False)
     named = [f"{_place(problem['loc'])}{problem['msg']}" for problem in problems[:_MAX_PROBLEMS]]
     if len(problems) > _MAX_PROBLEMS:

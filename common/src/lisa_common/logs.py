@@ -92,7 +92,7 @@ _DEPTH = 8
 
 
 def _clean(value: Any, depth: int = 0) -> Any:
-    """The value as JSON has it: text without lone surrogates, other objects as their text."""
+    """Converts a value for JSON: text without lone surrogates, other objects as their text."""
     if value is None or isinstance(value, bool):
         return value
     # Subclasses, such as those of enumerations, as what they are.

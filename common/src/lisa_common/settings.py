@@ -60,13 +60,13 @@ _OF_PROGRAMS = (
     *("max_body_bytes", "max_header_bytes", "max_clients", "max_requests_ahead", "min_bytes_s", "slow_s"),
     *("targets", "secret", "request_s", "longest_pause_s"),
 )
-"""Settings of single programs: others must not take their variables for mistakes, as programs share environments."""
+"""Settings of single programs. Other programs accept their variables, as programs share environments."""
 
 _FOREIGN = re.compile(
     # Of tests and benchmarks; and what Kubernetes sets for a service whose name begins with "lisa".
     r"LISA_(CONFIG$|TEST_|CHAOS_|(.*_)?(SERVICE_(HOST|PORT)|PORT)(_|$))"
 )
-"""Variables that are no settings, and no mistakes either."""
+"""Variables that are valid, although they are not settings."""
 
 
 class Settings(BaseSettings):
@@ -105,7 +105,7 @@ class Settings(BaseSettings):
     max_connections: Annotated[
         int,
         Field(
-            ge=4, le=10_000, description="most connections to each server; a call that finds none free waits for one"
+            ge=4, le=10_000, description="most connections to each server; when all are in use, a call waits for one"
         ),
     ] = MAX_CONNECTIONS
 
@@ -183,7 +183,7 @@ class _TomlSource(PydanticBaseSettingsSource):
 
 
 def _check_environment(known: Collection[str]) -> None:
-    """Raises InvalidSettings for a variable that looks like a setting and is none of any program."""
+    """Raises InvalidSettings for a variable that looks like a setting but belongs to no program."""
     names = {f"LISA_{name.upper()}" for name in {*known, *Settings.model_fields, *_OF_PROGRAMS}}
     for variable in os.environ:
         name = variable.upper()

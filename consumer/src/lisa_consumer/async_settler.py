@@ -21,7 +21,7 @@ _MOST_CORES = 1_000
 
 
 class Held(NamedTuple):
-    """A delivery, of which only the place, the id and the entry matter here, and the consumer that has read it."""
+    """A delivery and the consumer that has read it. Only the delivery's place, id and entry matter here."""
 
     delivery: Delivery
     consumer: str
@@ -30,7 +30,7 @@ class Held(NamedTuple):
 class AsyncSettler:
     """Acks, nacks, releases and extends deliveries for the consumers of any groups, over connections of its own.
 
-    Its calls promise what those of `AsyncConsumer` promise. Results are in the order of what was given.
+    Its calls have the guarantees of `AsyncConsumer`. Results are in the order of the arguments.
     """
 
     def __init__(self, url: str | None = None, *, settings: ConsumerSettings | None = None) -> None:

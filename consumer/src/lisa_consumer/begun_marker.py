@@ -69,7 +69,7 @@ class BegunMarker:
             self._marked[shard] = last
 
     def unmark(self, deliveries: Iterable[Delivery]) -> None:
-        """Unmarks deliveries that were to begin soon, and do not."""
+        """Unmarks deliveries that will not begin soon after all."""
         for delivery in deliveries:
             heirs = self.remove([delivery])
             self.inherit(heirs)
@@ -77,7 +77,7 @@ class BegunMarker:
             self.change([delivery], Begun.NOT)
 
     def begin(self, delivery: Delivery, begun: Begun = Begun.YES) -> None:
-        """Begins a delivery once it is marked: at once if the server takes it for begun already."""
+        """Begins a delivery once it is marked: at once if the server counts it as begun already."""
         if delivery.entry.begun:
             self._begin(delivery)
             return

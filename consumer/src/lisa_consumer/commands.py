@@ -45,8 +45,8 @@ def run(
 ) -> None:
     """Runs a worker until SIGTERM or SIGINT, then drains; a second SIGINT (Ctrl-C) ends the drain.
 
-    With several processes, one that dies is replaced. These options win over settings in the worker's code; that wins
-    over the environment and lisa.toml.
+    With several processes, one that dies is replaced. These options override settings in the worker's code, which
+    override the environment and lisa.toml.
     """
     patience_s = wait_s(wait)
     if supervised:
@@ -82,7 +82,7 @@ def _run_processes(command: Sequence[str], loaded: Worker, count: int, address: 
 def _serving(
     address: str | None, health: Health, siblings: SharedDirectory | None = None
 ) -> AbstractContextManager[object]:
-    """Serves metrics and health where an address is given: of all siblings, or of this process, with the user's own."""
+    """Serves metrics, the user's included, and health if an address is given: of all siblings, or of this process."""
     if address is None:
         return nullcontext()
     metrics.register()

@@ -67,7 +67,7 @@ class ConcurrencyLimit:
         return copied
 
     def release(self, topic: str) -> None:
-        """Counts one handler of the topic less."""
+        """Counts one fewer handler of the topic."""
         self._running[topic] -= 1
         self.acquired -= 1
         if topic not in self._apart:

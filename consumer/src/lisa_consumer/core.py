@@ -42,7 +42,7 @@ class _Keys(dict[tuple[str, str], ShardKeys]):
 
 
 class ReadPlan(NamedTuple):
-    """The shards that a read of topics asks, until a layout of theirs changes."""
+    """The shards to read for some topics, until the layout of a topic changes."""
 
     layouts: dict[str, Layout]
     shards: list[ShardKeys]
@@ -190,7 +190,7 @@ class Core:
         return ReadResult(deliveries, leased_at), skipped
 
     def enable_marks(self, hooks: MarkHooks | None = None) -> None:
-        """Makes this consumer a worker's: it marks at the server what begins, and registers as it joins groups."""
+        """Makes this consumer a worker: it marks begun deliveries at the server, and registers in groups."""
         self.name = self._records.consumer = self.name.removesuffix(MARKING) + MARKING
         self._hooks = hooks
 

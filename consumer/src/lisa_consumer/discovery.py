@@ -52,7 +52,7 @@ class Discovery:
 
     @asynccontextmanager
     async def running(self, *, once: bool) -> AsyncIterator[None]:
-        """Looks, and then again and again until the block ends, unless `once`."""
+        """Looks once; unless `once`, looks again and again until the block ends."""
         if not self._patterns:
             yield
             return

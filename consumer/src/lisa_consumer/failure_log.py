@@ -15,10 +15,10 @@ __all__ = ["log_failure", "log_unsettled"]
 logger = logging.getLogger(__name__)
 
 _NO_RETRY = {
-    NackOutcome.GARBAGE: "it is garbage",
-    NackOutcome.DROPPED: "it is dropped, as it has expired",
-    NackOutcome.GONE: "no retry, as it was cancelled or is done",
-    NackOutcome.STALE: "its lease had run out, so it was reclaimed before",
+    NackOutcome.GARBAGE: "now garbage",
+    NackOutcome.DROPPED: "dropped, because it has expired",
+    NackOutcome.GONE: "no retry, because it was cancelled or is done",
+    NackOutcome.STALE: "already reclaimed, because its lease had run out",
 }
 
 
@@ -52,9 +52,9 @@ def log_failure(
 
 
 def log_unsettled(delivery: Delivery, nack: Nack, error: BaseException | None, *, of: int | None) -> None:
-    """Logs a failure of which the server could not be told yet."""
+    """Logs a failure that could not be reported to the server yet."""
     fields = delivery_event("handler_failed", delivery, of=of, outcome="unsettled", error=nack.error)
-    _log(logging.WARNING, delivery, nack, error, of=of, sequel="the server cannot be told yet", fields=fields)
+    _log(logging.WARNING, delivery, nack, error, of=of, sequel="not reported to the server yet", fields=fields)
 
 
 def _log(

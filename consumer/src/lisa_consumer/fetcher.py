@@ -74,7 +74,7 @@ class Fetcher:
         """When the reads that are under way were sent to the server."""
 
     def find_problem(self) -> str:
-        """What keeps this from reading; "" if nothing does, or all topics are full."""
+        """Why this cannot read; "" if it can, or if all topics are full."""
         now = time.monotonic()
         if (age_s := now - min(set(self._asked), default=now)) > self._settings.block_s + _SLOW_S:
             return f"a read has been under way for {age_s:.0f} s"
@@ -90,7 +90,7 @@ class Fetcher:
         self._changed.set()
 
     def remove(self, topic: str, on_removed: Callable[[str], None]) -> None:
-        """Reads a topic no more, once no read of it is under way and no delivery of it is held."""
+        """Stops serving a topic once no read of it is under way and no delivery of it is held."""
         self._leaving[topic] = on_removed
         self._changed.set()
 

@@ -40,7 +40,7 @@ class BatchFailed(LisaError):
 
 
 class OfBatch(LisaError):
-    """What a delivery raises whose batch failed: the first delivery of the batch raises `cause` itself, for one log."""
+    """The error of a delivery whose batch failed. The first delivery raises `cause` itself, so one log shows it."""
 
     def __init__(self, cause: BaseException) -> None:
         self.cause = cause

@@ -73,7 +73,7 @@ class Route:
         if not _is_fit(self.handler):
             raise InvalidInput("handler", self.handler, "a coroutine function or a plain function")
         if not _takes_one(self.handler):
-            raise InvalidInput("handler", self.handler, "a function that one argument is enough for, the delivery")
+            raise InvalidInput("handler", self.handler, "a function that can be called with one argument, the delivery")
         object.__setattr__(self, "_is_async", is_async(self.handler))
 
     def prepared(self, *, most: int, middleware: Sequence[Middleware]) -> "Route":
@@ -85,7 +85,7 @@ class Route:
         if not self._is_async:
             handler = wrap(handler, middleware)
         elif plain := next((each for each in middleware if not is_async(each)), None):
-            expected = f"a coroutine function, as the handler of topic {self.topic!r} is one"
+            expected = f"a coroutine function, like the handler of topic {self.topic!r}"
             raise InvalidInput("middleware", plain, expected)
         around = tuple(filter(is_async, middleware))
         route = replace(self, handler=handler, concurrency=min(self.concurrency, most), middleware=around)
@@ -105,7 +105,7 @@ class Route:
         return None if self.timeout_s is None else self.timeout_s + gathering_s
 
     def flush(self) -> None:
-        """Has a batch handler called with what it has, as nothing more comes."""
+        """Calls a batch handler with the messages it has, because no more will come."""
         if self._gatherer:
             self._gatherer.flush()
 
@@ -164,7 +164,7 @@ def _is_fit(handler: object) -> bool:
 
 
 def _takes_one(handler: Callable[..., object]) -> bool:
-    """Whether a handler can be called with a delivery alone, as far as it says what it takes."""
+    """Whether a handler can be called with a delivery alone, as far as its signature is known."""
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
@@ -178,7 +178,7 @@ def _takes_one(handler: Callable[..., object]) -> bool:
 
 
 def nack_of(delivery: Delivery, error: BaseException) -> Nack:
-    """The nack that an exception of a handler asks for."""
+    """The nack that an exception of a handler requests."""
     if isinstance(error, OfBatch):
         error = error.cause
     if isinstance(error, Reject):

@@ -23,7 +23,7 @@ _RENEWALS = 3
 """Renewals within one visibility timeout: if one fails, the next still comes in time."""
 
 _REPLY_S = 1.0
-"""Shortest time limit for a reply: a slow link must not pass for a dead one, however short the leases are."""
+"""Shortest time limit for a reply: a slow link must not count as a dead one, however short the leases are."""
 
 
 @dataclass(slots=True)

@@ -54,11 +54,11 @@ class AsyncLender(AsyncConsumer):
         return await self._run(self._core.lend(loans))
 
     async def recall(self, topic: str, id: str) -> Lent | None:
-        """What is lent by the id of a message; None for nothing. Raises InvalidInput."""
+        """The lent delivery of a message; None if nothing is lent. Raises InvalidInput."""
         return await self._run(self._core.recall(topic, id))
 
     async def ack_lent(self, topic: str, id: str, *, note: Note | None = None) -> AckOutcome | None:
-        """Acks what is lent by the id of a message; None if nothing is. Safe to repeat.
+        """Acks the lent delivery of a message; None if nothing is lent. Safe to repeat.
 
         Calls of many tasks share round trips. `note` is kept for `AsyncLender.note`. Raises InvalidInput.
         """
@@ -68,14 +68,14 @@ class AsyncLender(AsyncConsumer):
     async def nack_lent(
         self, topic: str, id: str, *, delay: Duration | None = None, error: str = "", rejected: bool = False
     ) -> NackOutcome | None:
-        """Nacks what is lent by the id of a message: see `nack`, and `reject` for `rejected`; None if nothing is."""
+        """Nacks the lent delivery of a message: see `nack`, and `reject` for `rejected`; None if nothing is lent."""
         delay_ms = None if delay is None else duration_ms("delay", delay)
         ending = Ending(topic, check_id(id), delay_ms, is_ack=False, rejected=rejected, error=error)
         outcome: NackOutcome | None = await self._end(ending)
         return outcome
 
     async def keep_note(self, topic: str, id: str, note: bytes, keep: Duration) -> None:
-        """Keeps a note on a message for so long, beside its topic. Raises InvalidInput."""
+        """Stores a note on a message beside its topic, for as long as `keep`. Raises InvalidInput."""
         await self._run(self._core.store_note(topic, id, note, keep))
 
     async def note(self, topic: str, id: str) -> bytes | None:
@@ -105,7 +105,7 @@ class AsyncLender(AsyncConsumer):
         return await future
 
     async def _end_all(self) -> None:
-        """Ends what is asked for, in batches: what comes during one goes into the next."""
+        """Carries out endings in batches: requests that arrive during one batch go into the next."""
         while self._endings:
             batch, self._endings = self._endings[:_MAX_ENDINGS], self._endings[_MAX_ENDINGS:]
             try:

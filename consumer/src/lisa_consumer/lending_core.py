@@ -1,4 +1,4 @@
-"""What a consumer does that lends its deliveries, without I/O: flows that `AsyncLender` runs."""
+"""The flows of a consumer that lends its deliveries, without I/O; `AsyncLender` runs them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -29,9 +29,9 @@ class Lent(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What to keep of a message that ends with an ack: the note, made of what was lent, and for how long, in ms.
+    """A note to keep on a message that ends with an ack: made from the lent delivery, kept for so many ms.
 
-    Nothing is kept of a message that was cancelled before.
+    There is no note on a message that was cancelled before.
     """
 
     make: Callable[[Lent], bytes]
@@ -39,7 +39,7 @@ class Note(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """A request to end what is lent by id: with an ack, or with a nack."""
+    """A request to end a lent delivery by the id of its message: with an ack, or with a nack."""
 
     topic: str
     id: str
@@ -52,7 +52,7 @@ class Ending(NamedTuple):
 
 
 Outcome = AckOutcome | NackOutcome | LisaError | None
-"""What became of an ending; None: nothing is lent by this id."""
+"""The outcome of an ending; None: nothing is lent by this id."""
 
 _Found = tuple[int, ShardKeys, Lent]
 """The position of an ending, the shard, and what is lent."""
@@ -86,14 +86,14 @@ class LendingCore(Core):
         return kept
 
     def recall(self, topic: str, id: str) -> Flow[Lent | None]:
-        """What is lent by an id; None for nothing."""
+        """The lent delivery of an id; None if nothing is lent."""
         [result] = yield from self._recall_each([(topic, check_id(id))])
         if isinstance(result, LisaError):
             raise result
         return result[1] if result else None
 
     def end_each(self, endings: Sequence[Ending]) -> Flow[list[Outcome]]:
-        """Ends what is lent by these ids. Result: for each its outcome. An error of one concerns no other."""
+        """Ends the lent deliveries of these ids. Result: for each its outcome or its own error."""
         outcomes: list[Outcome] = [None] * len(endings)
         found: list[_Found] = []
         recalled = yield from self._recall_each([(ending.topic, ending.id) for ending in endings])
@@ -170,7 +170,7 @@ class LendingCore(Core):
         return Lent(delivery_of(keys, self.group, entry, known), record, loan.consumer)
 
     def store_note(self, topic: str, id: str, note: bytes, keep: Duration) -> Flow[None]:
-        """Keeps a note on a message for so long."""
+        """Stores a note on a message for a time."""
         keep_ms = duration_ms("keep", keep, low_ms=1)
         layouts = yield from self.topics.resolve_each([topic])
         yield lending.store_note(layouts[topic].home(check_id(id)), id, note, keep_ms)

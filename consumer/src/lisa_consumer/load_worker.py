@@ -42,7 +42,7 @@ def _import(module_name: str, target: str) -> ModuleType:
             logger.error(
                 "cannot import %s", module_name, exc_info=own, extra=event("import_failed", module_name=module_name)
             )
-        raise InvalidInput("worker", target, f"in a module that imports ({text})") from error
+        raise InvalidInput("worker", target, f"in a module that can be imported ({text})") from error
 
 
 def _is_missing(module_name: str, error: Exception) -> bool:
@@ -51,7 +51,7 @@ def _is_missing(module_name: str, error: Exception) -> bool:
 
 
 def _of_the_module(trace: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback after the import machinery; the whole where nothing follows it."""
+    """The part of a traceback after the import machinery; all of it if nothing follows."""
     step = trace
     while step is not None and _is_machinery(step.tb_frame.f_code.co_filename):
         step = step.tb_next

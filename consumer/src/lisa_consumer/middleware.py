@@ -1,4 +1,4 @@
-"""Middleware: what a worker's owner puts around every handler."""
+"""Middleware: functions that users put around every handler."""
 
 import asyncio
 import inspect
@@ -68,7 +68,7 @@ async def run_in_thread(handler: Callable[[Any], Any], delivery: Any, threads: E
 
 
 async def wait_for(running: asyncio.Future[T]) -> T:
-    """Waits even when cancelled: a thread runs on, and its message must not begin elsewhere meanwhile."""
+    """Waits even when cancelled: a thread keeps running, and its message must not begin elsewhere meanwhile."""
     while not running.done():
         with suppress(asyncio.CancelledError):
             await asyncio.shield(running)

@@ -22,14 +22,14 @@ _BEAT_S = 5.0
 """Well below the shortest idle time after which managers remove a consumer, which is 10 s."""
 
 _END_S = 1.0
-"""How long the end of a worker may take to tell the server. Managers remove those of which it was not told."""
+"""How long an ending worker may take to deregister. Managers remove workers that did not."""
 
 
 class Presence:
     """The registration of a worker with its group: the group's consumers are the live ones.
 
-    The worker registers when it joins the group. From then on this shows that it is alive, even if it reads nothing,
-    as there is nothing to read or all of its slots are taken.
+    The worker registers when it joins the group. From then on this shows that it is alive, even if it reads nothing
+    because no message is ready or all of its slots are taken.
     """
 
     def __init__(self, connection: AsyncConnection, core: Core) -> None:

@@ -1,4 +1,4 @@
-"""The routes of a worker: what it was told to handle, and how they are prepared when it begins to serve."""
+"""The routes of a worker: its handlers by topic, and their preparation when it begins to serve."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -64,7 +64,7 @@ class Routing:
         batch: int | None,
         within: Duration,
     ) -> Callable[[Any], Any]:
-        """What registers a handler for topics; see `Worker.on`. Raises InvalidInput, as the result does."""
+        """Returns a decorator that registers a handler for topics; see `Worker.on`. Both raise InvalidInput."""
         bound = MAX_CONCURRENCY if batch is None else 1
         route_of = partial(
             Route,
@@ -92,7 +92,7 @@ class Routing:
 
     def _register(self, topic: str, route_of: Callable[[str], Route]) -> None:
         if topic in self._routes or any(topic == each.pattern.text for each in self._patterns):
-            raise InvalidInput("topic", topic, "one that has no handler yet")
+            raise InvalidInput("topic", topic, "a topic that has no handler yet")
         # Checks the handler, that of a pattern as well.
         route = route_of(topic)
         if is_pattern(topic):
@@ -106,7 +106,7 @@ class Routing:
         Raises InvalidInput if there are none, and for middleware that cannot surround a handler.
         """
         if not self._routes and not self._patterns:
-            raise InvalidInput("topics", (), "at least one, each with a handler")
+            raise InvalidInput("topics", (), "at least one topic with a handler")
         if "concurrency" not in settings.model_fields_set:
             # Nobody has set a limit, so it must not be less than one handler for each topic.
             settings = settings.model_copy(update={"concurrency": max(settings.concurrency, len(self._routes))})
@@ -116,7 +116,7 @@ class Routing:
         return settings, {topic: self._prepare(route, settings) for topic, route in self._routes.items()}
 
     def prepared_patterns(self, settings: ConsumerSettings) -> list[PatternRoute]:
-        """The patterns, with what makes prepared routes."""
+        """The patterns; their `route_of` makes prepared routes."""
         return [each._replace(route_of=partial(self._route_of, each, settings)) for each in self._patterns]
 
     def _route_of(self, each: PatternRoute, settings: ConsumerSettings, topic: str) -> Route:

@@ -124,7 +124,7 @@ class Runner:
             self._fetcher.add(route)
 
     def remove(self, topic: str) -> None:
-        """Serves a topic no more, once no delivery of it is held."""
+        """Stops serving a topic once no delivery of it is held."""
         self._fetcher.remove(topic, self._forget)
 
     def _forget(self, topic: str) -> None:

@@ -55,6 +55,6 @@ class ConsumerSettings(Settings):
         Field(
             ge=0,
             le=3_600,
-            description="how long calls of a plain consumer retry while the server is away; a worker always does",
+            description="how long calls of a plain consumer retry while the server is away; a worker always retries",
         ),
     ] = 30.0

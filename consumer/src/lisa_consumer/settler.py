@@ -54,7 +54,7 @@ class Settler:
         """Why the latest batch could not be settled."""
 
     def find_problem(self) -> str:
-        """What keeps this from settling; "" if nothing does."""
+        """Why this cannot settle; "" if it can."""
         began_at = self._began_at
         if began_at is not None and (age_s := time.monotonic() - began_at) > _SLOW_S:
             return f"a batch has been under way for {age_s:.0f} s"
@@ -135,7 +135,7 @@ class Settler:
         return layout.policy.max_retries + 1 if layout else None
 
     def _log_unsettled(self, ended: _Ended) -> _Ended:
-        """Logs a failure that the server has not heard of yet: this process may end before it can settle it."""
+        """Logs a failure that is not settled yet: this process may end before it can settle it."""
         if ended.nack:
             log_unsettled(ended.delivery, ended.nack, ended.error, of=self._max_attempts(ended.delivery))
         return ended._replace(error=None)

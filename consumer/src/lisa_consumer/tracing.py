@@ -15,13 +15,13 @@ class HandlerSpans:
     """Gives handlers spans, where the program traces.
 
     A message whose send was recorded always has one, if the program's sampler takes it. Others have at most
-    `most_per_s` a second: to ask a sampler takes as long as a fifth of all else that a worker does for a message.
+    `most_per_s` a second: asking a sampler takes a fifth of the time of all other work on a message.
     """
 
     def __init__(self, core: Core, most_per_s: int) -> None:
         self._tracing = tracing.ask()
         self.on = self._tracing is not None
-        """Whether anything listens."""
+        """Whether the program traces."""
         self._core = core
         self._group = core.group
         self._most_per_s = most_per_s

@@ -87,7 +87,7 @@ class Worker:
         self._is_serving = False
         self._drain_until = 0.0
         self.health = Health()
-        """Whether this worker comes round, and reads and settles; `lisa-consumer run --metrics` serves it."""
+        """Whether the event loop runs, and this worker reads and settles; `lisa-consumer run --metrics` serves it."""
 
     @property
     def group(self) -> str:
@@ -212,7 +212,7 @@ class Worker:
         was_drained = serving.done()
         if not was_drained:
             logger.warning(
-                "worker %s ends its drain, as it was interrupted again",
+                "worker %s ends its drain: it was interrupted again",
                 self.name,
                 extra=event("drain_interrupted", consumer=self.name),
             )
@@ -239,10 +239,10 @@ class Worker:
         function of `on_start` or `on_stop` raises.
         """
         if self._is_serving:
-            raise InvalidInput("worker", self.name, "one that does not serve yet")
+            raise InvalidInput("worker", self.name, "a worker that is not serving")
         if self._stopping.is_set():
             logger.warning(
-                "worker %s does not begin, as it was stopped before",
+                "worker %s does not start: it was stopped before",
                 self.name,
                 extra=event("worker_stopped_before", consumer=self.name),
             )

@@ -53,7 +53,7 @@ class Batch:
         """The error that ends the whole send: the server is unreachable, refuses, or did not confirm."""
 
     def add(self, message: Message) -> bool:
-        """Adds a message; a value that is none counts as an invalid one. Returns whether to flush now."""
+        """Adds a message; a value that is not a Message counts as invalid. Returns whether to flush now."""
         if not self._ids:
             self._ids.extend(producing.new_ids(self._settings.batch_messages))
         size = 0

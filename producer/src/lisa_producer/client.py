@@ -106,9 +106,9 @@ class Producer:
         """Sends messages in batches, in order, holding one batch in memory at a time.
 
         `on_result` receives the result of each message after its batch; without it, the report keeps them. An invalid
-        message, or a value that is none, does not stop the others; an unreachable server does, after the producer's
-        patience, and so does an error of `messages` itself, once what came before it is sent. Raises PartialSend when
-        the send stopped early, and at the end if any message failed and there is no `on_result`.
+        message, or a value that is not a Message, does not stop the others; an unreachable server does, after the
+        producer's patience, and so does an error of `messages` itself, once what came before it is sent. Raises
+        PartialSend when the send stopped early, and at the end if any message failed and there is no `on_result`.
         """
         report = SendReport()
         take_result = on_result or report.results.append

@@ -50,7 +50,7 @@ Body = Annotated[
     str | None,
     typer.Argument(
         metavar="[BODY]",
-        help="Text, sent unchanged; - for standard input, as without it where that is piped and not empty.",
+        help="Text, sent unchanged; - for standard input. Optional if standard input is piped and not empty.",
         show_default=False,
     ),
 ]
@@ -58,8 +58,7 @@ Body = Annotated[
 ConfirmOption = Annotated[
     str | None,
     _option(
-        "Wait until so many replicas have it, or it is on disk, for at most 1s or the time that follows: 1, fsync, "
-        "2,fsync,5s.",
+        "Wait for this many replicas, for the disk, or both, at most 1s or the time given: 1, fsync, 2,fsync,5s.",
         "WHAT",
     ),
 ]
@@ -77,7 +76,7 @@ def send(
     at: Annotated[str | None, _option("Due at this time: ISO 8601 with its zone.", "MOMENT")] = None,
     id: Annotated[str | None, _option("Send only if no message has this id.", "ID")] = None,
     ttl: Annotated[str | None, _option("Deliver at most this long after the due time.", "TIME")] = None,
-    max_retries: Annotated[int | None, _option("Deliveries are at most one more.", "NUMBER")] = None,
+    max_retries: Annotated[int | None, _option("Most retries after the first delivery.", "NUMBER")] = None,
     priority: Annotated[int | None, _option("Highest first among messages due in the same ms.", "NUMBER")] = None,
     confirm: ConfirmOption = None,
     header: Annotated[list[str] | None, _option("A header; repeat the option for more.", "KEY=VALUE")] = None,
@@ -128,7 +127,7 @@ def _content(body: str | None) -> str | bytes:
     is_given = body is not None or not sys.stdin.isatty()
     content = _standard_input() if is_given else b""
     if body is None and not content:
-        raise InvalidInput("body", Described("nothing"), "an argument or piped to standard input; '' is an empty one")
+        raise InvalidInput("body", Described("nothing"), "an argument or piped to standard input ('' if empty)")
     return content
 
 
@@ -172,7 +171,7 @@ def load(
         str, typer.Argument(metavar="FILE", help="Lines of JSON; - for standard input.", show_default=False)
     ],
     *,
-    topic: Annotated[str | None, _option("Topic of lines that name none.", "TOPIC")] = None,
+    topic: Annotated[str | None, _option("Topic of lines without a topic.", "TOPIC")] = None,
     confirm: ConfirmOption = None,
     json: JsonFlag = False,
     settings: ProducerSettings,

@@ -71,7 +71,7 @@ class Message:
     at           an aware datetime; a past one is due now
     id           chosen by the caller: sent at most once while alive and in the topic's dedup window
     ttl          seconds or timedelta after the due time in which it may be delivered; at most the topic's ttl
-    max_retries  deliveries are at most one more; the topic's by default
+    max_retries  most retries after the first delivery; the topic's by default
     priority     0 to 255, highest first among messages due in the same millisecond; the topic's by default
     headers      text to text
     """
@@ -129,7 +129,7 @@ def check_message(value: object) -> Message:
 
 
 def with_codec(message: Message, codec: Codec | None) -> Message:
-    """A message whose body its codec will encode; what is no message stays as it is."""
+    """A message whose body its codec will encode; any other value stays as it is."""
     if codec is None or not isinstance(message, Message):
         return message
     return replace(message, body=coded(message.body, codec))

@@ -1,4 +1,4 @@
-"""The messages of a caller's iterable, whose own errors must not lose what was taken from it before."""
+"""The messages of a caller's iterable. If it raises, the messages taken before are not lost."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 
@@ -11,7 +11,7 @@ __all__ = ["AsyncMessageSource", "MessageSource"]
 class MessageSource:
     """Iterates over messages. If the iterable raises, the iteration ends, and `error` has its exception.
 
-    Raises InvalidInput for what is no iterable.
+    Raises InvalidInput for a value that is not iterable.
     """
 
     def __init__(self, messages: Iterable[Message]) -> None:

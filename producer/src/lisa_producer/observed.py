@@ -21,7 +21,7 @@ Context = Mapping[str, str] | None
 def observed_send(
     tracing: Tracing | None, topic: str, message: Message, send: Callable[[Context], SharedFlow[SendResult]]
 ) -> SharedFlow[SendResult]:
-    """Sends one message by the flow that `send` returns for a context; counts and traces it where that is wanted."""
+    """Sends one message by the flow that `send` returns for a context; counts and traces it if these are on."""
     if tracing is None and not METRICS.on:
         return send(None)
     return _observed(tracing, topic, message, send)

@@ -144,7 +144,7 @@ class RequestQueue:
 
 
 def _own_error(result: T) -> T:
-    """Copies a server error, as an error that several callers raise would mix their tracebacks; other results as is."""
+    """Copies a server error: callers that raise the same one would mix their tracebacks. Keeps other results."""
     if not isinstance(result, ServerError):
         return result
     copy = type(result)(*result.args)

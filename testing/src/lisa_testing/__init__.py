@@ -1,4 +1,4 @@
-"""Tests of programs that use Lisa: the fixture `lisa` of the pytest plugin, and what it is made of."""
+"""Tests of programs that use Lisa: the fixture `lisa` of the pytest plugin, and its parts."""
 
 from lisa_common import __version__
 from lisa_testing.deliveries import make_delivery

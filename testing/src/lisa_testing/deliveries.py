@@ -29,7 +29,7 @@ def make_delivery(
 ) -> Delivery:
     """A delivery as a handler gets it. `body` is stored as a producer stores it; `value` is the decoded body.
 
-    Times default to now, in ms. Raises InvalidInput for what could not be sent.
+    Times default to now, in ms. Raises InvalidInput for a message that could not be sent.
     """
     headers_json(headers)
     due_ms = int(time.time() * 1000) if due_ms is None else due_ms

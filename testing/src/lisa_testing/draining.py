@@ -1,4 +1,4 @@
-"""Runs a worker until nothing is ready, and notes what became of each delivery."""
+"""Runs a worker until nothing is ready, and notes the outcome of each delivery."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ __all__ = ["Drained", "FailOnce", "drain"]
 
 @dataclass(slots=True)
 class Drained:
-    """What handlers got in one drain: `handled` those that returned, `failed` with what they raised."""
+    """The deliveries of one drain: `handled` if the handler returned, `failed`, with its error, if it raised."""
 
     handled: list[Delivery] = field(default_factory=list)
     failed: list[tuple[Delivery, BaseException]] = field(default_factory=list)
@@ -23,7 +23,7 @@ class Drained:
 
 @dataclass(slots=True)
 class FailOnce:
-    """A failure to come: of the next delivery of a topic, or of any, before its handler runs or after."""
+    """A planned failure: of the next delivery of a topic, or of any, before its handler runs or after."""
 
     worker: Worker
     topic: str | None

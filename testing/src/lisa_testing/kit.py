@@ -1,4 +1,4 @@
-"""What the fixture `lisa` gives to a test."""
+"""The object that the fixture `lisa` gives to a test."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -110,7 +110,7 @@ class Lisa:
         """Lets time pass, and does a manager's work. Result: how many messages became ready.
 
         What is stored becomes older; the clocks stay as they are. So a message that was due in two hours is due now,
-        leases of before run out, messages expire, dedup windows close. Durations add up. Raises InvalidInput.
+        earlier leases run out, messages expire, dedup windows close. Durations add up. Raises InvalidInput.
         """
         more = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
         by_ms = duration_ms("duration", duration) + duration_ms("duration", more)
@@ -126,14 +126,14 @@ class Lisa:
 
     @contextmanager
     def manager(self, **settings: Any) -> Iterator[None]:
-        """Runs a real manager in a thread of this process until the block ends; `settings` are its."""
+        """Runs a real manager in a thread of this process until the block ends; `settings` are those of the manager."""
         with running_manager(self.url, self.prefix, settings):
             yield
 
     # Workers
 
     def drain(self, worker: Worker) -> Drained:
-        """Runs a worker until nothing is ready. Attaches it if it is not. Result: what became of each delivery.
+        """Runs a worker until nothing is ready. Attaches it if it is not. Result: the outcome of each delivery.
 
         In an asyncio test, await `drain_async`. Messages that come again later, as their handlers failed, wait for
         `advance`.
@@ -193,7 +193,7 @@ class Lisa:
         headers: Mapping[str, str] | None = None,
         count: int | None = None,
     ) -> Sent:
-        """Asserts that a message was sent with all that is given; with `count`, exactly so many. Result: the last one.
+        """Asserts that a message was sent with all given values; with `count`, exactly so many. Result: the last one.
 
         `delay` and `at` are compared to the millisecond, a body by its JSON unless it is bytes or text.
         """
@@ -216,7 +216,7 @@ class Lisa:
         return fitting[-1] if fitting else Sent(topic, "", b"", 0, None, None, None, 0, {})
 
     def assert_not_sent(self, topic: str, **wanted: Any) -> None:
-        """Asserts that no message was sent with all that is given; see `assert_sent`."""
+        """Asserts that no message was sent with all given values; see `assert_sent`."""
         self.assert_sent(topic, count=0, **wanted)
 
     def _listed(self, topic: str) -> str:

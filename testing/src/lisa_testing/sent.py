@@ -51,7 +51,7 @@ class Sent:
 
 
 def same_body(sent: Sent, wanted: object) -> bool:
-    """Whether a message has this body: bytes and text as they are, other values by what their JSON says."""
+    """Whether a message has this body: bytes and text as they are, other values by their JSON."""
     if isinstance(wanted, (bytes, bytearray, memoryview)):
         return sent.body == bytes(wanted)
     if isinstance(wanted, str):
@@ -66,8 +66,8 @@ def same_body(sent: Sent, wanted: object) -> bool:
 def watch(shown: str, prefix: str, on_sent: Callable[[Sent], None]) -> Iterator[None]:
     """Reports each message that this process sends, until the block ends.
 
-    Meanwhile a call to another server than the one whose URL is shown so, or one with another prefix, raises
-    InvalidInput: code under test must not reach the server of its everyday work.
+    Meanwhile a call to a server with another shown URL, or with another prefix, raises InvalidInput: code under test
+    must not reach a real server.
     """
     run, async_run = Connection.execute_each, AsyncConnection.execute_each
 
@@ -91,14 +91,14 @@ def watch(shown: str, prefix: str, on_sent: Callable[[Sent], None]) -> Iterator[
 
 
 def _check(url: str, wanted: str, calls: Sequence[Call[Any]], prefix: str) -> None:
-    hint = "of the test: pass a producer, consumer or worker that was made before it to lisa.attach()"
+    hint = "of the test: pass clients and workers that were made before the test to lisa.attach()"
     if url != wanted:
         raise InvalidInput("redis_url", url, f"{wanted}, the server {hint}")
     for call in calls:
         if call.script:
             key = str(call.args[3])
             if not key.startswith(f"{prefix}:"):
-                raise InvalidInput("prefix", key.partition(":")[0], f"{prefix!r}, that {hint}")
+                raise InvalidInput("prefix", key.partition(":")[0], f"{prefix!r}, the prefix {hint}")
 
 
 def _report(calls: Sequence[Call[Any]], results: Sequence[Any], on_sent: Callable[[Sent], None]) -> None:

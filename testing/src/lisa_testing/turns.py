@@ -1,4 +1,4 @@
-"""A manager that works when it is told to: one turn does all that a manager would have done by now."""
+"""A manager that works on request: one turn does all the work of a manager that is due."""
 
 from lisa_common.client.connection import Connection
 from lisa_common.model.sharding import Layout

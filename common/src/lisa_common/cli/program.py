@@ -66,7 +66,7 @@ class _Program(TyperGroup):
                 raise
             abandon_output()
             if error.errno != errno.EPIPE:
-                self._print_error(f"standard output cannot be written to: {error.strerror}")
+                self._print_error(f"cannot write to standard output: {error.strerror}")
             return EXIT_WRONG
         return code
 
@@ -138,6 +138,6 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Declined(f"{question} Not done: pass --yes where there is no terminal")
+        raise Declined(f"{question} Not done: pass --yes if there is no terminal")
     if not typer.confirm(shown(question), err=True):
         raise Declined("not done")

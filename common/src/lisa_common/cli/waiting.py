@@ -1,4 +1,4 @@
-"""The option with which programs that run for long wait for a server at their start."""
+"""The option of long-running programs to wait for a server at start."""
 
 import math
 from typing import Annotated
@@ -14,7 +14,7 @@ WaitOption = Annotated[
     typer.Option(
         "--wait",
         metavar="TIME",
-        help="How long to wait at the start for a server that is away: 30s, 5m; 0 fails at once; default: for ever.",
+        help="How long to wait for the server at start, as in 30s or 5m; 0 fails at once; default: for ever.",
         show_default=False,
     ),
 ]

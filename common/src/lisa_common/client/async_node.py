@@ -205,7 +205,7 @@ class AsyncNode:
 
 
 async def _is_broken(connection: Any) -> bool:
-    """Whether the server has closed the connection, or sent something unasked."""
+    """Whether the server has closed the connection, or sent data without a request."""
     # Before version 8 the Redis client uses the other name.
     can_read = getattr(connection, "can_read", None) or connection.can_read_destructive
     try:

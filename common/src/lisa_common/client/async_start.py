@@ -22,7 +22,7 @@ async def wait_for_server(
     """Repeats `check`, which makes calls, until it succeeds. Result: False if `stopping` was set before.
 
     Waits up to `patience_s` seconds while there is no server or it refuses; then raises the last error. Raises other
-    errors at once, such as a wrong password: they are mistakes, which waiting does not mend.
+    errors at once, such as a wrong password: waiting does not correct a mistake.
     """
     deadline = time.monotonic() + patience_s
     reported, failures = "", 0

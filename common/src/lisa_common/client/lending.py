@@ -17,7 +17,7 @@ __all__ = ["AsyncIdleConnections", "IdleConnectionsByProcess", "refuse_connectio
 
 def refuse_connection(limit: int, waited_s: float) -> NoFreeConnection:
     """The error of a caller that got no free connection in time."""
-    return NoFreeConnection(f"cannot reach Redis: no connection of {limit} was free within {waited_s:g} s")
+    return NoFreeConnection(f"cannot reach Redis: all {limit} connections stayed in use for {waited_s:g} s")
 
 
 class _IdleConnections:

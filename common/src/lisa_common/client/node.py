@@ -188,7 +188,7 @@ class Node:
 
 
 def _is_broken(connection: Any) -> bool:
-    """Whether the server has closed the connection, or sent something unasked."""
+    """Whether the server has closed the connection, or sent data without a request."""
     try:
         return bool(connection.can_read())
     except (redis.exceptions.RedisError, OSError):

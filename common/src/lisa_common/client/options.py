@@ -42,5 +42,5 @@ def check_options(pool: Any, address: Address) -> None:
         unknown = _UNKNOWN_OPTION.search(str(error))
         # The client names its own classes and functions.
         reason = f"it does not know {unknown[1]}" if unknown else str(error)
-        expected = f"a URL with options of the Redis client only ({reason})"
+        expected = f"a URL with only options that the Redis client knows ({reason})"
         raise InvalidInput("redis_url", address.shown, expected) from None

@@ -52,9 +52,7 @@ def _identify(context: ssl.SSLContext, cert: str, key: str | None) -> None:
         try:
             context.load_cert_chain(cert_file, key_file, password=_no_passphrase)
         except (OSError, ValueError) as error:
-            expected = (
-                f"a PEM certificate that goes with its key in tls_key, each a file or the text ({_reason(error)})"
-            )
+            expected = f"a PEM certificate that matches the key in tls_key, each a file or the text ({_reason(error)})"
             raise InvalidInput("tls_cert", _HIDDEN if _is_text(cert) else cert, expected) from None
 
 

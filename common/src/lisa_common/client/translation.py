@@ -42,8 +42,8 @@ _TOPIC_ERRORS = {"NOGROUP": NoGroup, "UNBLOCKED": NoGroup, "RESHARDED": Resharde
 _CONNECTING = re.compile(r"(Error|Timeout)\b.* connecting to ")
 _BROKEN = "the connection to Redis broke before the reply"
 _NO_SCRIPT = (
-    "Redis refuses for now: it lacks a script, and does not accept or keep it; the URL must lead to one server, and "
-    "where users may not load scripts, run `lisa-manager load-scripts`"
+    "Redis refuses for now: it lacks a script, and does not accept or keep it; the URL must lead to one server; "
+    "if the user may not load scripts, run `lisa-manager load-scripts`"
 )
 _NO_DATABASE = "DB index is out of range"
 _OLD_TLS = ("TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL")

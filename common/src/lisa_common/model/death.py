@@ -49,7 +49,7 @@ class Death:
     """The message's id in that topic."""
     attempts: int = 0
     error: str = ""
-    """What the last failure said, up to 1,000 characters."""
+    """The text of the last failure, up to 1,000 characters."""
 
     @classmethod
     def of(cls, queue: str, failure_reason: str, died_ms: int, **details: Any) -> "Death":
@@ -136,9 +136,9 @@ def add_death(headers: Mapping[str, str], death: Death) -> tuple[dict[str, str],
 
 
 def is_cycle(history: Sequence[Death], target: str) -> bool:
-    """Whether a message has come from `target` to where it died last without a rejection on the way.
+    """Whether a message moved from `target` to the topic where it died last, without a rejection in between.
 
-    RabbitMQ drops such a message, as nobody would ever end its way.
+    RabbitMQ drops such a message: it would circle for ever.
     """
     queues = [death.queue for death in history]
     if target not in queues:
@@ -149,7 +149,7 @@ def is_cycle(history: Sequence[Death], target: str) -> bool:
 def dead_letter_id(topic: str, group: str, id: str, died_ms: int, first_id: str) -> str:
     """The id of a dead letter in its new topic: `topic/group/id@died`. A repeated send has the same id.
 
-    Where that is longer than an id may be, the id in the old topic is replaced by the first one and a digest of it.
+    If that is too long for an id, the first id and a digest replace the id in the old topic.
     """
     name = f"{topic}/{group}/{id}@{died_ms}"
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:_DIGITS]

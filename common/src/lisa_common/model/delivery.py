@@ -17,7 +17,7 @@ T_co = TypeVar("T_co", covariant=True, default=Any)
 
 
 class Entry(NamedTuple):
-    """An entry of the ready stream. An entry without an id is not of Lisa."""
+    """An entry of the ready stream. An entry without an id is foreign: Lisa did not write it."""
 
     entry: str
     id: str | None = None
@@ -59,7 +59,7 @@ class Delivery(NamedTuple, Generic[T_co]):
     ttl_ms: int | None = None
     """For how long after its own due time, `entry.due_ms`, the message may be delivered; None for ever."""
     max_retries: int | None = None
-    """The message's own, else the topic's: it is delivered at most once more. None if the delivery was not read."""
+    """Most retries: the message's limit, else the topic's. None if the delivery was not read."""
     value: T_co = None  # type: ignore[assignment]
     """The body as the type that the handler or the consumer asked for by `body`; None if they did not."""
 

@@ -63,7 +63,7 @@ class Policy(BaseModel):
         Field(
             ge=0,
             le=_MAX_MS,
-            description="how long a finished id of the caller's choice stays known, in ms",
+            description="how long an id that the caller chose stays known after its message has ended, in ms",
         ),
     ] = 300_000
     garbage_retention_ms: Annotated[Milliseconds, Field(description="how long garbage is kept, in ms")] = 7 * _DAY_MS
@@ -74,7 +74,7 @@ class Policy(BaseModel):
         TopicName | None, Field(description="topic to which garbage is moved; none: it stays")
     ] = None
     dead_letter_delay_ms: Annotated[
-        int, Field(ge=0, le=_MAX_MS, description="delay of what is moved to the dead letter topic, in ms")
+        int, Field(ge=0, le=_MAX_MS, description="delay of messages that move to the dead letter topic, in ms")
     ] = 0
     expire_idle_ms: Annotated[
         Milliseconds | None,
@@ -113,7 +113,7 @@ class Policy(BaseModel):
         drained = frozenset(self.drained)
         served = self.shards + sum(count for at, count in enumerate(self.former) if at not in drained)
         if served > MAX_SERVED:
-            raise ValueError(f"few enough shards: undrained former and current ones, at most {MAX_SERVED}")
+            raise ValueError(f"at most {MAX_SERVED} shards, current and undrained former ones together")
         return self
 
     @cached_property

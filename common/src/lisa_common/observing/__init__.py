@@ -1,1 +1,1 @@
-"""What programs tell of themselves: metrics, health, traces. None of it costs anything until it is asked for."""
+"""Metrics, health and traces of the programs. They cost nothing until a program turns them on."""

@@ -50,7 +50,7 @@ class Metric(NamedTuple):
     values: tuple[str, ...] = ()
     """Values of the only label that are known beforehand: their series exist from the start."""
     sampled: bool = False
-    """Whether it is read from the keys at times; programs count the others as they work."""
+    """Whether a program reads it from the keys periodically; programs count the other metrics as they work."""
 
 
 _LAGS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
@@ -73,12 +73,12 @@ METRICS: Final = (
     ),
     Metric(
         *("lisa_oldest_due_seconds", Kind.GAUGE, _MANAGER, ("topic",)),
-        "For how long the oldest message that no consumer has read has been due; 0 where none is.",
+        "Time since the due time of the oldest message that no consumer has read; 0 if there is none.",
         sampled=True,
     ),
     Metric(
         *("lisa_waiting_due_in", Kind.GAUGE, _MANAGER, ("topic", "horizon")),
-        "Waiting messages by when they fall due: within the horizon, and not within a nearer one.",
+        "Waiting messages by due time: within the horizon, and not within a nearer one.",
         sampled=True,
     ),
     Metric(
@@ -94,15 +94,15 @@ METRICS: Final = (
     # What this manager did.
     Metric(
         *("lisa_promotion_lag_seconds", Kind.HISTOGRAM, _MANAGER, ("topic",)),
-        "Time from when a message or retry fell due until it was ready.",
+        "Time from the due time of a message or retry until it was ready.",
         _LAGS,
     ),
     Metric("lisa_promoted_total", Kind.COUNTER, _MANAGER, (), "Messages and retries that this manager made ready."),
     Metric(
         *("lisa_reclaimed_total", Kind.COUNTER, _MANAGER, ()),
-        "Deliveries whose lease had ended and which this manager took back.",
+        "Deliveries that this manager reclaimed because their leases had ended.",
     ),
-    Metric("lisa_expired_total", Kind.COUNTER, _MANAGER, (), "Messages that this manager found to have expired."),
+    Metric("lisa_expired_total", Kind.COUNTER, _MANAGER, (), "Expired messages that this manager found."),
     Metric(
         *("lisa_garbage_total", Kind.COUNTER, _MANAGER, ("reason",)),
         "Copies that this manager made garbage: abandoned or expired. Consumers count theirs as settled.",
@@ -144,7 +144,7 @@ METRICS: Final = (
     # What a consumer did.
     Metric(
         *("lisa_delivery_lag_seconds", Kind.HISTOGRAM, _CONSUMER, _GROUPED),
-        "Time from when a message or retry fell due until this consumer had it.",
+        "Time from the due time of a message or retry until this consumer received it.",
         _LAGS,
     ),
     Metric(

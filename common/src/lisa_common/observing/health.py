@@ -1,4 +1,4 @@
-"""Whether a program works, and who is told: probes, a service manager, the parent of several processes."""
+"""The health of a program, for probes, a service manager, and the parent of several processes."""
 
 import asyncio
 import time
@@ -12,14 +12,14 @@ __all__ = ["Health"]
 _BEAT_S = 1.0
 
 _STUCK_S = 30.0
-"""A program whose event loop has not come round for this long is stuck: a restart would help."""
+"""A program whose event loop has not run for this long is stuck: a restart would help."""
 
 Check = Callable[[], str]
 """Returns what is wrong, or "" if nothing is."""
 
 
 class Health:
-    """The health of one program: alive while its event loop comes round, ready while its checks find nothing wrong.
+    """The health of one program: alive while its event loop runs, ready while its checks find nothing wrong.
 
     Thread-safe: probes ask from other threads.
     """
@@ -28,10 +28,10 @@ class Health:
         self._checks: dict[str, Check] = {}
         self._beaten_at = time.monotonic()
         self.notifies = False
-        """Whether this is the health of the whole process, which a service manager is told."""
+        """Whether this is the health of the whole process. If so, it notifies the service manager."""
 
     def check(self, name: str, check: Check) -> None:
-        """Adds a check, or replaces that of the same name. It must only look at what the program knows already."""
+        """Adds a check, or replaces that of the same name. It must only use what the program knows already."""
         self._checks[name] = check
 
     def drop(self, *names: str) -> None:
@@ -42,7 +42,7 @@ class Health:
     def find_death(self) -> str:
         """Why the program is stuck; "" if it is not."""
         silent_s = time.monotonic() - self._beaten_at
-        return f"the event loop has not come round for {silent_s:.0f} s" if silent_s > _STUCK_S else ""
+        return f"the event loop has not run for {silent_s:.0f} s" if silent_s > _STUCK_S else ""
 
     def find_problem(self) -> str:
         """Why the program is not ready; "" if it is."""
@@ -54,7 +54,7 @@ class Health:
         return "; ".join(f"{name}: {problem}" for name, problem in problems.items() if problem)
 
     async def run(self, on_beat: Callable[[], None] = lambda: None) -> None:
-        """Beats until cancelled: tells the service manager, writes the state file, calls `on_beat`."""
+        """Beats until cancelled: notifies the service manager, writes the state file, calls `on_beat`."""
         notifier, write_state = Notifier(enabled=self.notifies), state_writer()
         interval_s = min(_BEAT_S, notifier.interval_s)
         try:

@@ -11,7 +11,7 @@ __all__ = ["MetricSet", "MissingExtra", "printable"]
 
 
 class MissingExtra(LisaError):
-    """A feature was asked for whose packages are not installed."""
+    """The packages of a requested feature are not installed."""
 
     def __init__(self, feature: str, distribution: str, extra: str) -> None:
         super().__init__(f"{feature} needs more packages: pip install '{distribution}[{extra}]'")
@@ -96,5 +96,5 @@ class MetricSet:
 
 
 def printable(label: str) -> str:
-    """A label that UTF-8 can encode: names at the server may be any bytes."""
+    """A label that UTF-8 can encode: stored names may be any bytes."""
     return label.encode("utf-8", "backslashreplace").decode()

@@ -26,10 +26,10 @@ _registered: "WeakKeyDictionary[CollectorRegistry, set[str]]" = WeakKeyDictionar
 
 
 class _BatchHistogram(Histogram):
-    """A histogram that takes many amounts for little more than the price of one."""
+    """A histogram that takes many amounts at little more than the cost of one."""
 
     def observe_many(self, amounts: Sequence[float]) -> None:
-        """As `observe` of each."""
+        """As `observe` with each amount."""
         bounds = self._upper_bounds
         lowest = bisect_left(bounds, min(amounts))
         if lowest == bisect_left(bounds, max(amounts)):
@@ -40,7 +40,7 @@ class _BatchHistogram(Histogram):
         self._sum.inc(sum(amounts))
 
     def observe_since(self, now_ms: int, times_ms: Sequence[int]) -> None:
-        """As `observe` of the seconds since each of these times; a time to come counts as now."""
+        """As `observe` with the seconds since each of these times; a future time counts as now."""
         bounds = self._upper_bounds
         newest = max(times_ms)
         at = bisect_left(bounds, (now_ms - newest) / 1000)
@@ -58,7 +58,7 @@ class _BatchHistogram(Histogram):
 
 
 def add_families(metrics: Sequence[Metric], registry: CollectorRegistry | None) -> dict[str, Any]:
-    """The families of these metrics, in the registry too, unless it has them; None is the default registry."""
+    """Returns the families of these metrics; adds missing ones to the registry, the default one if None."""
     target = prometheus_client.REGISTRY if registry is None else registry
     with _lock:
         present = _registered.setdefault(target, set())
@@ -96,7 +96,7 @@ def default() -> CollectorRegistry:
 
 
 def share_by(number: int) -> None:
-    """Has all metrics of this process, the user's as well, kept in the shared directory from now on."""
+    """Keeps all metrics of this process, the user's as well, in the shared directory from now on."""
 
     def identify() -> int:
         return number

@@ -69,10 +69,10 @@ class _Server(ThreadingHTTPServer):
         super().__init__(where[:2], _Handler)  # type: ignore[arg-type]
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Logs what went wrong with one request; http.server prints it."""
+        """Logs the error of one request; http.server would print it."""
         error = sys.exception()
         if isinstance(error, OSError):
-            logger.debug("a client of the metrics went away: %s", error, extra=event("scrape_ended", error=str(error)))
+            logger.debug("a metrics client disconnected: %s", error, extra=event("scrape_ended", error=str(error)))
         else:
             logger.error("cannot answer a request for metrics", exc_info=error, extra=event("scrape_failed"))
 
@@ -110,5 +110,5 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as in http.server
-        """Logs requests for debugging only; http.server prints them."""
+        """Logs requests for debugging only; http.server would print them."""
         logger.debug(format, *args, extra=event("scrape_answered"))

@@ -37,7 +37,7 @@ class SharedDirectory:
         self._with_metrics = with_metrics
 
     def environment(self, number: int) -> dict[str, str]:
-        """The environment of one process. The parent alone speaks to the service manager."""
+        """The environment of one process. Only the parent notifies the service manager."""
         inherited = {name: value for name, value in os.environ.items() if name != NOTIFY_SOCKET}
         own = {_DIRECTORY: self.path, _NUMBER: str(number)}
         return inherited | own | ({_WITH_METRICS: self.path} if self._with_metrics else {})

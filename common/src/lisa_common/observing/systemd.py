@@ -15,7 +15,7 @@ NOTIFY_SOCKET = "NOTIFY_SOCKET"
 
 
 class Notifier:
-    """Says READY=1 once, WATCHDOG=1 at each beat where a watchdog is set up for this process, and STOPPING=1."""
+    """Sends READY=1 once, WATCHDOG=1 at each beat where a watchdog is set up for this process, and STOPPING=1."""
 
     def __init__(self, *, enabled: bool = True) -> None:
         self._address = os.environ.get(NOTIFY_SOCKET, "") if enabled else ""
@@ -28,7 +28,7 @@ class Notifier:
         return self._limit_s / 2
 
     def beat(self, *, ready: bool) -> None:
-        """Call it as often as `interval_s` says, while the program comes round."""
+        """Call it every `interval_s` seconds, while the program works."""
         if ready and not self._is_ready:
             self._is_ready = True
             self._say("READY=1")
@@ -36,7 +36,7 @@ class Notifier:
             self._say("WATCHDOG=1")
 
     def stop(self) -> None:
-        """Call it when the program begins to end."""
+        """Call it when the program starts to end."""
         self._say("STOPPING=1")
 
     def _say(self, text: str) -> None:
@@ -51,7 +51,7 @@ class Notifier:
                 speaker.sendto(text.encode(), address)
         except OSError as error:
             fields = event("notify_failed", error=str(error))
-            logger.debug("cannot say %s to the service manager: %s", text, error, extra=fields)
+            logger.debug("cannot send %s to the service manager: %s", text, error, extra=fields)
 
 
 def _watchdog_s() -> float:

@@ -1,7 +1,7 @@
 """Spans by the OpenTelemetry API, by its semantic conventions for messaging, version 1.44.
 
 A send has a span, whose context travels in the message's headers. A message that is handled has a span in a trace of
-its own, which links to that context: a message may wait for days, which no trace should last.
+its own, which links to that context: a message may wait for days, too long for one trace.
 """
 
 import os
@@ -20,9 +20,9 @@ _SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
 
 
 def ask() -> "Tracing | None":
-    """Tracing, if anything listens now: a program that wants spans sets up its provider first.
+    """Tracing, if a provider is set up now: a program that wants spans sets it up first.
 
-    Costs next to nothing where the program does not use OpenTelemetry.
+    Costs next to nothing if the program does not use OpenTelemetry.
     """
     if "opentelemetry.trace" not in sys.modules and "OTEL_PYTHON_TRACER_PROVIDER" not in os.environ:
         return None

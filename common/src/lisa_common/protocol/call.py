@@ -83,7 +83,7 @@ def script(
 
 
 class Unfinished(NamedTuple):
-    """The result of a batch of which a script, whose work is bounded, has done only a part."""
+    """The result of a batch that a script has done only in part, because its work is bounded."""
 
     done: Any
     rest: Call[Any]
@@ -99,10 +99,10 @@ def in_parts(batch: Call[T], size: int, rest: Callable[[int], Call[T]]) -> Call[
     def decode(reply: Any) -> Any:
         done, results = reply
         if not min(1, size) <= done <= size:
-            raise ValueError(f"a script must do {min(1, size)} to {size} rows, not {done}")
+            raise ValueError(f"done rows must be {min(1, size)} to {size}; got {done}")
         decoded: Any = batch.decode(results)
         if isinstance(decoded, list) and len(decoded) != done:
-            raise ValueError(f"a script must return {done} results for {done} rows, not {len(decoded)}")
+            raise ValueError(f"results must be {done}, one for each done row; got {len(decoded)}")
         return decoded if done == size else Unfinished(decoded, rest(done))
 
     return batch._replace(decode=decode)

@@ -274,7 +274,7 @@ def extend(
 def skip(keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = "") -> Call[int]:
     """Acks entries that must not be delivered, and settles expired messages. Result: how many had expired.
 
-    An entry of another group, or not of Lisa, is passed without its id: it has nothing to settle.
+    Pass an entry of another group, or a foreign one, without its id: it has nothing to settle.
     """
     call: Call[int] = script(
         "skip",

@@ -1,4 +1,4 @@
-"""Calls of a consumer that lends its deliveries to clients which have only the id of a message to end them by.
+"""Calls of a consumer that lends its deliveries to clients, which end them by the id of the message alone.
 
 A loan is a string beside the topic. It names the delivery that a client has, so that any process can end it, fenced by
 its entry as always. It expires soon after the lease; a lost loan costs one more delivery.
@@ -28,7 +28,7 @@ class Loan:
 
 
 def store_loan(keys: ShardKeys, group: str, loan: Loan, lease_ms: int) -> Call[bool]:
-    """Remembers a loan for as long as its lease, and a minute more. Replaces that of an earlier delivery."""
+    """Stores a loan for as long as its lease, and a minute more. Replaces that of an earlier delivery."""
     entry = loan.entry
     # None of these needs an escape.
     value = f'["{entry.entry}",{entry.due_ms},{entry.attempt},"{loan.consumer}"]'
@@ -71,12 +71,12 @@ def lent_record(keys: ShardKeys, id: str) -> Call[Record | None]:
 
 
 def store_note(keys: ShardKeys, id: str, note: bytes, keep_ms: int) -> Call[bool]:
-    """Keeps a note on a message for so long."""
+    """Keeps a note on a message for `keep_ms`."""
     return command("SET", keys.note(id), note, "PX", keep_ms, decode=bool)
 
 
 def read_note(keys: ShardKeys, id: str) -> Call[bytes | None]:
-    """The note on a message; None if there is none, or no more."""
+    """The note on a message; None if it is missing or has expired."""
 
     def decode(reply: Any) -> bytes | None:
         return reply if isinstance(reply, bytes) else None

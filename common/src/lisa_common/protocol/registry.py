@@ -69,7 +69,7 @@ def _log_once(text: str) -> None:
 
 
 def read_registry(prefix: str) -> Flow[dict[str, Topic]]:
-    """All topics by name. Fields that are no topic names are left out."""
+    """All topics by name. Skips fields that are not topic names."""
     return parse_registry((yield registered(prefix)))
 
 
@@ -84,7 +84,7 @@ def _flat(reply: Any) -> list[bytes]:
 
 
 def parse_registry(reply: list[bytes]) -> dict[str, Topic]:
-    """All topics by name. Fields that are no topic names are left out."""
+    """All topics by name. Skips fields that are not topic names."""
     return {name: parse_topic(name, policy) for name, policy in _by_topic("the registry", reply).items()}
 
 

@@ -1,7 +1,7 @@
 """The Lua scripts: their text, and what their headers declare.
 
 A header names every key and argument of its script, in order; `lisa_common.protocol.rendering` says how.
-`Script.bind` goes by the header, so a call cannot pass other keys or arguments than are written there.
+`Script.bind` follows the header, so a call can pass only the keys and arguments that the header names.
 """
 
 import hashlib
@@ -74,7 +74,7 @@ class Script:
         Raises TypeError when the arguments are not those that the header declares.
         """
         if args.keys() != self._names:
-            raise TypeError(f"{self.name} takes {self.args}, not {tuple(args)}")
+            raise TypeError(f"arguments of {self.name} must be {self.args}; got {tuple(args)}")
         if rows and not self.row:
             raise TypeError(f"{self.name} takes no rows")
         return (

@@ -156,7 +156,7 @@ def _points(low_ms: float, high_ms: float) -> tuple[Point, Point]:
 
 
 def _listed(found: Found) -> Iterator[Listed]:
-    """What a list of the message's states would show of it."""
+    """The states of a message as a page of each state would list them."""
     if found.state is State.WAITING and found.record is not None:
         yield Listed(State.WAITING, None, found.id, found.record.due_ms, found.record, None)
     for copy in found.copies:

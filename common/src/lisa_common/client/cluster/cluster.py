@@ -70,7 +70,7 @@ class Cluster(Nodes[Node]):
             return error
 
     def _suspect(self, name: NodeName, began: float) -> None:
-        """Checks for silence a node that was slow to fail."""
+        """Checks whether a node that failed slowly is silent."""
         if time.monotonic() - began >= PATIENCE_S:
             self._probes.is_silent(name)
 

@@ -1,4 +1,4 @@
-"""Requests to several nodes of a Cluster at once: an exchange, or a race, which ends with the first news."""
+"""Requests to several nodes of a Cluster at once: an exchange, or a race, which ends with the first result."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -36,8 +36,8 @@ class Part(NamedTuple):
 class Fanout(NamedTuple):
     """Parts to send to several nodes at once.
 
-    In a race each part blocks a connection of its own. Its first reply is the id of that client; once the last reply of
-    any part is news, the other clients must be unblocked.
+    In a race each part blocks a connection of its own. Its first reply is the id of that client. Once any
+    part has ended before its time was up, the other clients must be unblocked.
     """
 
     parts: Sequence[Part]

@@ -42,7 +42,7 @@ _WITNESSES = 3
 """How many other nodes are probed when one does not answer."""
 
 _TURN_MS = 100
-"""How long a read waits before it reads the slots again for which it had no connection to wait on."""
+"""Time after which a read looks again at the slots that got no connection to wait on."""
 
 Routing = Generator[Fanout, Sequence[Answer], T]
 
