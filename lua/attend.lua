@@ -1,6 +1,6 @@
--- Shows that a consumer is alive, whether or not there is anything to read: it belongs to its group, and its idle time
--- starts again. Before Redis 7.2 only a read that brings something did so; this reads what the consumer holds behind
--- the last possible entry, which is nothing.
+-- Shows that a consumer is alive, even if there is nothing to read: makes it a member of its group, and restarts its
+-- idle time. Before Redis 7.2 only a read that returns something did so. This reads the consumer's pending entries
+-- after the last possible entry, so it returns nothing.
 --
 -- KEYS[1] ready      stream
 -- ARGV[1] group      text    the consumer's group

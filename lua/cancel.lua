@@ -1,6 +1,6 @@
 -- Cancels messages.
--- What waits, is ready or is to be retried ends at once. What a consumer has gets no further delivery. The dead letters
--- of a message end with it, unless all its copies are dead letters: then it stays.
+-- Copies that wait, are ready or are in retry end at once. A copy that a consumer holds gets no further delivery. The
+-- dead letters of a message end with it, unless all its copies are dead letters: then it stays.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record

@@ -8,8 +8,8 @@
 -- returns  per message 1 if it is alive, or if its dedup window knows it
 --@include clock, finished
 local now = clock(now_ms)
--- SET runs every time. WAIT and WAITAOF ask about the last write of their connection, so they confirm what is known
--- here.
+-- SET runs every time. WAIT and WAITAOF confirm the last write of their connection, so this write makes them confirm
+-- the ids known here.
 redis.call('SET', closed, 1)
 local replies = {}
 for i = 2, #ARGV do

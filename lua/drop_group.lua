@@ -14,8 +14,8 @@
 -- KEYS[8] garbage    zset    copy -> died at, ms
 -- KEYS[9] waiting    zset    message id -> due ms
 -- ARGV[1] group      text    the group to drop
--- ARGV[2] limit      number  at most so many entries in this step; 0 to end nothing, and to destroy the group only if all
---            that is in the stream has been delivered to it and settled
+-- ARGV[2] limit      number  at most so many entries in this step; 0 to end nothing, and to destroy the group only if
+--            it has got and settled every entry of the stream
 -- returns  { "gone", "owes" (nothing changed), "more" (call again) or "done", number of copies ended }
 --@include entry, failure, forget, groups, owes, record
 local PAGE = 1000
@@ -115,7 +115,7 @@ local function take_undelivered()
   return ids
 end
 
--- Trims the stream for the last group. Nobody trims once it is gone, and the next group would take the rest for ready.
+-- Trims the stream for the last group. Nobody trims once it is gone, and the next group would treat the rest as ready.
 local function trim_for_last()
   if #groups == 1 then
     local pending = redis.call('XPENDING', ready, dropped.name)

@@ -1,6 +1,6 @@
 -- Ends a group's copies of messages, by their ids. Forgets a message that no other group owes. Skips an id if none of
 -- `owed`, `retry`, `garbage` and `failures` names it with the group: it may belong to another group. If the group still
--- exists, only what is in `retry` and `garbage` ends; its other copies have entries.
+-- exists, only its copies in `retry` and `garbage` end; its other copies have entries.
 --
 -- KEYS[1] messages   hash    message id -> record
 -- KEYS[2] owed       hash    message id -> groups

@@ -1,14 +1,15 @@
 -- Renews the leases of deliveries that a consumer still owns. It never takes a delivery from another consumer. A lease
--- may have a length of its own, which stands in the server's delivery counter; managers are told when one ends early.
+-- may have a length of its own, which is stored in the server's delivery counter. A wake tells managers when such a
+-- lease ends early.
 --
 -- KEYS[1] ready      stream
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] group      text    the group of the deliveries
 -- ARGV[3] consumer   text    the consumer that must own them
 -- ARGV[4] lease_ms   number  length of the leases, 0 for the topic's visibility timeout
--- ARGV[5] channel    text    where managers listen; empty where they need not be told
--- ARGV[6] topic      text    the topic, for the message to them
--- ARGV[7] lent       flag    "1" marks them as lent to a client that is no consumer itself
+-- ARGV[5] channel    text    where managers listen; empty to send no wake
+-- ARGV[6] topic      text    the topic, for the wake
+-- ARGV[7] lent       flag    "1" marks them as lent to a client that is not a consumer
 -- ARGV[8...] entry per delivery
 -- returns  per delivery 1, or 0 where the lease is lost
 --@include clock, lease

@@ -1,4 +1,4 @@
--- Finds where a message stands. Changes nothing.
+-- Finds the places of a message. Changes nothing.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record

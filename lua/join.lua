@@ -1,5 +1,5 @@
--- Makes a group on the stream, unless it exists. The first group of a stream also gets what is in the stream; a later
--- group gets what becomes ready from now on.
+-- Makes a group on the stream, unless it exists. The first group of a stream also gets the entries in the stream. A
+-- later group gets messages that become ready from now on.
 --
 -- KEYS[1] ready      stream
 -- ARGV[1] group      text    the group to make; empty to make only the stream

@@ -9,7 +9,7 @@
 -- KEYS[6] messages   hash    message id -> record
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] limit      number  at most so many of each set
--- ARGV[3] dues       number  1 to return also when what is promoted was due
+-- ARGV[3] dues       number  1 to also return the due times of promoted messages
 -- returns  { now ms, number promoted, next due ms or -1, 1 if a batch was full, { due ms, how many, ... } }
 --@include clock, failure, groups, record, wake
 local now = clock(now_ms)
@@ -68,8 +68,8 @@ if #due_messages > 0 then
     if owing then
       redis.call('HSET', owed, due_messages[i], owing)
     end
-    -- A score without a fraction is the due time. Converting it to a number and back would take longer than all the
-    -- rest.
+    -- A score without a fraction is the due time. Converting it to a number and back would take longer than everything
+    -- else here.
     local due = due_messages[i + 1]
     if string.find(due, '.', 1, true) then
       due = math.ceil(tonumber(due))
@@ -86,7 +86,7 @@ local due_retries, next_retry = take_due(retry)
 local returned = 0
 if #due_retries > 0 then
   --@include again, budget
-  -- The failure of a copy whose own was deleted or cannot be read. It has had at least one delivery.
+  -- The failure to assume for a copy without a readable one. It has had at least one delivery.
   local function first_failure(id, due)
     local limits = read_record(redis.call('HGET', messages, id) or '')
     return { attempts = 1, entry = '0-0', due = limits and limits.due or due, at = now, reason = 'unknown', error = '' }

@@ -1,5 +1,6 @@
--- Deletes dead letters for good, where they died at the given time: one may have been replayed and died again. An id
--- that no group has acked may be sent again at once, or after a window where the dead letter is in another topic now.
+-- Deletes dead letters for good if they died at the given time: a message may have been replayed and died again since.
+-- An id that no group has acked may be sent again at once, or after a window if the dead letter was moved to another
+-- topic.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record

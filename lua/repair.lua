@@ -1,4 +1,4 @@
--- Repairs what an audit found of one message, if nothing has changed since.
+-- Repairs the problems that an audit found with one message, if nothing has changed since.
 --
 -- KEYS[1] messages   hash    message id -> record
 -- KEYS[2] waiting    zset    message id -> due ms

@@ -1,6 +1,6 @@
 -- Removes keys of a wrong type, and remakes a stream that takes no more entries, with its groups. A stream takes no
--- more once it has had an entry with the highest id, which anybody who may send can add. The messages in it are then
--- lost from the stream, and repaired as such.
+-- more once it has had an entry with the highest id, which any client with the right to send can add. The messages in
+-- it then have no entry, and the audit repairs them as messages without a place.
 --
 -- KEYS[1] waiting    zset    message id -> due ms
 -- KEYS[2] ready      stream

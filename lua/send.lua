@@ -86,8 +86,8 @@ if #immediate > 0 then
   end
 end
 if alive and not first and #immediate == 0 then
-  -- WAIT and WAITAOF ask about the last write of their connection. That must not be one from before the first send of
-  -- this message, so a repeated send writes too.
+  -- WAIT and WAITAOF confirm the last write of their connection. That write must not be older than the first send of
+  -- this message, so a repeated send writes, too.
   redis.call('HSET', messages, alive, redis.call('HGET', messages, alive))
 end
 return replies

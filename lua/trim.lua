@@ -1,5 +1,6 @@
 -- Removes entries that every group has acked from the stream, and no others. Then removes consumers that have been idle
--- for long and have nothing pending; workers, which show every few seconds that they are alive, much sooner. A call bounds its work; the caller repeats it while there is more.
+-- for long and have nothing pending. Workers are removed much sooner, as they show every few seconds that they are
+-- alive. A call bounds its work; the caller repeats it while there is more.
 --
 -- KEYS[1] ready      stream
 -- ARGV[1] spent_ms   number  remove consumers that are idle for longer
@@ -44,8 +45,8 @@ for i = 0, #groups - 1 do
   end
 end
 
--- Whole nodes of the stream come first, as many as take a few milliseconds even if most of their entries were deleted
--- before. Then the rest of one node.
+-- Removes whole nodes of the stream first, as many as fit into a few milliseconds even if most of their entries were
+-- deleted before. Then removes the rest of one node.
 local MOST_ENTRIES = 20000
 local trimmed = keep_from and redis.call('XTRIM', ready, 'MINID', '~', keep_from, 'LIMIT', MOST_ENTRIES) or 0
 local has_more = trimmed > MOST_ENTRIES / 2

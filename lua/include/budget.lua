@@ -6,7 +6,8 @@ local WORK = 4 * 1024 * 1024
 local PER_COMMAND = 1024
 local spent, allowed = 0, WORK
 
--- Starts a new budget, a share of the whole. A script with several duties calls it before each, so that none starves.
+-- Starts a new budget, a share of the whole. A script with several tasks calls it before each, so that each task gets
+-- time.
 local function allow(share)
   spent, allowed = 0, share * WORK
 end

@@ -1,4 +1,4 @@
--- Gathers all that is known of one message, from every key.
+-- Gathers everything known about one message, from every key.
 -- Needs the keys: messages, waiting, ready, expiring, finished, owed, retry, failures, garbage.
 --@include entry, failure, groups
 

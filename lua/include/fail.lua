@@ -1,5 +1,5 @@
--- Decides what follows a delivery that was not acked. The attempt counts. Attempts left: the copy goes to the retry
--- set. No attempts left, or `final`: it goes to garbage. Expired: the policy decides.
+-- Decides what happens after a delivery that was not acked. The attempt counts. If attempts are left, the copy goes to
+-- the retry set. If none is left, or with `final`, it goes to garbage. If it has expired, the policy decides.
 -- Needs the keys: messages, owed, expiring, finished, failures, retry, garbage.
 --@include failure, forget, owes, record
 

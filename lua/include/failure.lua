@@ -1,7 +1,7 @@
 -- Reads and writes values of `failures`. A value describes one group's copy of a message that was settled without an
 -- ack:
 --   attempts  deliveries that count so far
---   entry     the last settled entry. It is the fence: nothing changes any more by a delivery up to it
+--   entry     the last settled entry. It is the fence: deliveries up to it change nothing any more
 --   next      the entry that has stood in ready for the copy since then, "-" for none
 --   due       due time in the record, in ms; tells this message from a later one with the same id
 --   at        when the copy was settled, in ms

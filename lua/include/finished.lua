@@ -1,4 +1,4 @@
--- Whether the dedup window still knows an id.
+-- Whether an id is still in its dedup window.
 -- Needs the key: finished.
 local function is_finished(id, now)
   local until_ms = redis.call('ZSCORE', finished, id)

@@ -37,7 +37,7 @@ local function remember(ids, until_ms)
 end
 
 local function end_each(group, ids)
-  -- Mostly there are only records. One command tells.
+  -- Usually only records exist. One command checks that.
   if redis.call('EXISTS', failures, owed, expiring) == 0 then
     redis.call('HDEL', messages, unpack(ids))
     return

@@ -20,7 +20,7 @@ local function write_mark(lease, state)
   return string.format('%.0f', lease * 1000 + state)
 end
 
--- More entries than a worker holds, except very wide workers. Entries beyond count as not begun.
+-- More entries than a worker holds, unless its concurrency is very high. Entries beyond count as not begun.
 local MOST_HELD = 2000
 local last_begun = {}
 

@@ -1,4 +1,4 @@
--- Finds where messages stand.
+-- Finds the places of messages.
 -- Needs the keys: ready, owed, failures, retry, garbage.
 --@include entry, failure, groups, owes, record
 
@@ -65,8 +65,8 @@ local function is_pending(group, entry)
 end
 
 -- The copies of a message that is not waiting: a list of { group, state, entry, at, failure }. The state is "retry",
--- "garbage", "ready", "delivered", or "unknown", which means "ready" or "delivered". `base` is what `find_entries`
--- found.
+-- "garbage", "ready", "delivered", or "unknown", which means "ready" or "delivered". `base` is the result of
+-- `find_entries`.
 local function places_of(id, due, base)
   local places = {}
   local function add(group, state, entry, at, failure)
@@ -98,7 +98,7 @@ local function places_of(id, due, base)
       end
     end
   end
-  -- A message that is not in `owed` has one copy. If that is known, groups made later have none.
+  -- A message that is not in `owed` has one copy. Once that copy is found, no other group has one.
   if #places == 0 or owing then
     for _, place in ipairs(unknown) do
       add(place.group, 'unknown', nil, nil, place.failure)

@@ -1,4 +1,4 @@
--- Tells sleeping managers that something falls due before anything they know of. This is a hint: managers also poll.
+-- Tells sleeping managers that something is due earlier than they know. This is a hint: managers also poll.
 local function earliest(zset)
   local first = redis.call('ZRANGE', zset, 0, 0, 'WITHSCORES')
   return first[2] and math.ceil(tonumber(first[2]))

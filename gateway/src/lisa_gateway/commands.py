@@ -91,7 +91,7 @@ def push(
         target = Target(topic=topic, url=check_url(url), concurrency=settings.concurrency, reject_4xx=reject_4xx)
         settings = settings.pushing(target)
     elif reject_4xx:
-        raise InvalidInput("--reject-4xx", "set", "given with a topic; targets have a setting for it")
+        raise InvalidInput("--reject-4xx", "set", "given only with a topic; targets have a setting for it")
     try:
         from lisa_gateway.push.pusher import run as push_until_stopped  # noqa: PLC0415
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""What the requests of one process share: the clients of Redis, and those who poll."""
+"""What the requests of one process share: the clients of Redis, and the polls."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ _MAX_GROUPS = 1_000
 
 
 class GroupDesk:
-    """What serves the requests of one group: its lender, and those who poll."""
+    """Serves the requests of one group: its lender, and its polls."""
 
     def __init__(self, group: str, settings: ConsumerSettings) -> None:
         self.group = group
@@ -56,7 +56,7 @@ class Gateway:
         self._listener: asyncio.Task[None] | None = None
 
     def listen(self, hear: Callable[[Mapping[str, TopicEvents]], None]) -> None:
-        """Hears of what managers do, from now until the gateway closes. Nothing else waits for it."""
+        """Receives the managers' events, from now until the gateway closes. Nothing else waits for it."""
         if self._listener is None and not self.stopping.is_set():
             self._listener = asyncio.create_task(self._listen(hear))
 
@@ -71,14 +71,14 @@ class Gateway:
                 failures += 1
                 log = logger.debug if failures > 1 else logger.warning
                 log(
-                    "cannot hear of what managers do, will retry: %s",
+                    "cannot receive events of managers, retrying: %s",
                     error,
                     extra=event("events_missed", error=str(error)),
                 )
                 await asyncio.sleep(RECONNECT.compute(failures))
 
     def desk(self, group: str | None = None) -> GroupDesk:
-        """What serves a group; by default that of the settings. Raises InvalidInput for a name that is none."""
+        """The desk of a group, by default the group of the settings. Raises InvalidInput for an invalid name."""
         name = group or self.settings.group
         if name in self._desks:
             self._desks.move_to_end(name)
@@ -88,7 +88,7 @@ class Gateway:
         return desk
 
     def _close_idle(self) -> None:
-        """Closes the desk that was used least lately, and that nobody polls, once there are too many."""
+        """Closes the least recently used desk without polls, once there are too many desks."""
         if len(self._desks) <= _MAX_GROUPS:
             return
         idle = next((name for name, desk in self._desks.items() if not desk.polls.is_busy), None)

@@ -1,8 +1,8 @@
-"""Long polls of one group: few reads at the server for all who poll in this process.
+"""Long polls of one group: few reads at the server for all polls of this process.
 
 Each polled topic is in one waiting read. A topic that is polled first while a read is under way gets another read at
 once. That one waits for a shorter time, so that the longer one soon takes its topics along. So there is one read while
-nothing changes, and never more than there are `_BLOCKS`. No read is broken off: the server may have answered it.
+nothing changes, and never more than there are `_BLOCKS`. No read is cancelled: the server may have answered it.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ MAX_BATCH = 1_000
 """Most messages of one poll."""
 
 _BLOCKS = (1.0, 0.25, 0.06, 0.015)
-"""How long the reads wait, in seconds: the first one for what is polled all the time, the others for new topics."""
+"""How long the reads wait, in seconds: the first for topics that are polled all the time, the others for new topics."""
 
 
 class Poller:
-    """One who waits for messages of a topic, up to `batch` of them, each leased for `lease_s` seconds."""
+    """A poller that waits for up to `batch` messages of a topic, each leased for `lease_s` seconds."""
 
     __slots__ = ("batch", "future", "lease_s", "topic")
 
@@ -50,7 +50,7 @@ class Poller:
 
 
 class _Topic:
-    """Those who wait for a topic, in the order of their coming."""
+    """The pollers of a topic, first come, first served."""
 
     __slots__ = ("demand", "is_covered", "pollers")
 
@@ -107,18 +107,18 @@ class Polls:
     async def poll(self, poller: Poller, wait_s: float) -> list[Delivery]:
         """Waits for messages; empty at the timeout, after `leave`, and once the gateway stops. Raises LisaError.
 
-        One who comes while others wait for the topic waits behind them.
+        Pollers of one topic are served in the order in which they come.
         """
         deadline = time.monotonic() + wait_s
         if not (self.count_of(poller.topic) or poller.topic in self._looking or self._stopped):
-            # One looks by itself; all who come meanwhile share a read, so that thousands may come at once.
+            # The first poller looks by itself. All others that come meanwhile share a read, as there may be thousands.
             self._looking.add(poller.topic)
             try:
                 deliveries = await self.pull(poller.topic, poller.batch, poller.lease_s)
             finally:
                 self._looking.discard(poller.topic)
             if deliveries or poller.is_served:
-                # One who hung up meanwhile gets them as well: the caller gives them back.
+                # A client that hung up meanwhile gets them as well: the caller gives them back.
                 return deliveries
         if self._stopped:
             return []
@@ -131,7 +131,7 @@ class Polls:
             self._remove(poller)
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
-        """Gives back what could not be sent: it is ready again at once, no attempt is spent."""
+        """Gives back deliveries that could not be sent: they are ready again at once, and no attempt is spent."""
         await self._release(deliveries)
 
     def stop(self) -> None:
@@ -142,7 +142,7 @@ class Polls:
                 poller.leave()
 
     async def close(self) -> None:
-        """Stops, and waits until the last reads have ended and what they brought is released."""
+        """Stops, and waits until the last reads have ended and their messages are released."""
         self.stop()
         while self._tasks:
             await asyncio.wait(list(self._tasks))
@@ -182,7 +182,7 @@ class Polls:
         task.add_done_callback(self._tasks.discard)
 
     async def _read(self, names: list[str], block_s: float) -> None:
-        # One command has one limit: that of the topic whose pollers want least. Who wants more is topped up.
+        # A command has one limit for all topics: the smallest that any needs. Pollers that want more are topped up.
         limit = min(MAX_BATCH, *(max(1, self._topics[name].demand) for name in names))
         error: LisaError | None = None
         deliveries: list[Delivery] = []
@@ -237,7 +237,7 @@ class Polls:
                 self._enter(poller)
 
     def _assign(self, deliveries: Sequence[Delivery]) -> tuple[_Served, list[Delivery]]:
-        """Gives each poller in turn what it asked for. Result: who gets what, and what nobody asked for."""
+        """Gives each poller in turn what it asked for. Returns the messages of each poller, and those left over."""
         by_topic: dict[str, list[Delivery]] = {}
         for delivery in deliveries:
             by_topic.setdefault(delivery.topic, []).append(delivery)
@@ -256,7 +256,7 @@ class Polls:
         return served, rest
 
     async def _serve(self, served: _Served, rest: list[Delivery], limit: int) -> None:
-        """Lends what pollers get, and wakes them. Releases the rest."""
+        """Lends messages to their pollers, and wakes these. Releases the rest."""
         if served:
             await self._top_up(served, limit)
             loans = [(delivery, poller.lease_s) for poller, batch in served for delivery in batch]

@@ -84,7 +84,7 @@ _SHOWN = 200
 
 
 def _shown(value: object) -> Any:
-    """A value of a caller, as JSON holds it: short, and never a surprise."""
+    """A caller's value as short, valid JSON."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):

@@ -59,7 +59,7 @@ class _Server(uvicorn.Server):
 
 
 class _Patient:
-    """Passes over clients that hang up while they are answered: uvloop raises then, where asyncio is silent."""
+    """Ignores clients that hang up during their answer: uvloop raises then, while asyncio is silent."""
 
     def __init__(self, application: ASGIApp) -> None:
         self._application = application
@@ -99,7 +99,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 async def serve(settings: GatewaySettings) -> None:
-    """Serves until SIGTERM or SIGINT. Raises LisaError if there is no Redis server: at the start that is a mistake."""
+    """Serves until SIGTERM or SIGINT. Raises LisaError if there is no Redis server at the start: probably a mistake."""
     address = parse_listen(settings.listen)
     if address.path is None:
         settings.check_address(address.host)
@@ -114,7 +114,7 @@ async def serve(settings: GatewaySettings) -> None:
         _Patient(application),
         http=limited_protocol(settings),
         ws="none",
-        # Who calls is decided by the address that is really there.
+        # Access is decided by the real address of the peer, so uvicorn must not replace it.
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         log_config=None,

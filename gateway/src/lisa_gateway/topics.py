@@ -27,9 +27,9 @@ class KnownTopics:
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     async def declare(self, topic: str) -> None:
-        """Makes the topic and its group, unless they exist, so that a send is for those who pull later.
+        """Makes the topic and its group, unless they exist, so that later pulls get what is sent now.
 
-        Raises InvalidInput for a name that is none, TooManyGroups and other errors of the server.
+        Raises InvalidInput for an invalid name, TooManyGroups and other errors of the server.
         """
         if self._declared.get(topic, 0) > time.monotonic():
             return
@@ -37,7 +37,7 @@ class KnownTopics:
         if task is None:
             task = self._under_way[topic] = asyncio.create_task(self._make(topic))
             task.add_done_callback(lambda _: self._under_way.pop(topic, None))
-        # One who hangs up must not end it for the others.
+        # A client that hangs up must not end it for the others.
         await asyncio.shield(task)
 
     async def _make(self, topic: str) -> None:

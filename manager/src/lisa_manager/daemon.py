@@ -59,7 +59,7 @@ def serve(settings: ManagerSettings, *, patience_s: float) -> None:
     """Runs a manager until SIGTERM or SIGINT. Any number may run in parallel; killing any of them loses nothing.
 
     Waits up to `patience_s` seconds for a server at the start; then raises ServerError.
-    Serves its metrics and health if the settings say where. Raises MissingExtra if that needs more packages.
+    Serves its metrics and health if the settings name an address. Raises MissingExtra if that needs more packages.
     """
 
     async def main() -> None:
@@ -76,7 +76,7 @@ def serve(settings: ManagerSettings, *, patience_s: float) -> None:
 
 @contextmanager
 def _observed(settings: ManagerSettings, health: Health) -> Iterator[None]:
-    """Serves metrics and health, and samples the keys, where the settings say so."""
+    """Serves metrics and health, and samples the keys, if the settings ask for it."""
     if settings.metrics is None:
         yield
         return
@@ -124,7 +124,7 @@ class Manager:
         self._answered = False
         self._answered_at = time.monotonic()
         self.health = Health()
-        """Whether this manager comes round, its promoter looks, and its server answers."""
+        """Whether the event loop of this manager runs, its promoter looks, and its server answers."""
         self._stopping = asyncio.Event()
         self._turns: set[asyncio.Task[None]] = set()
         """Running turns of jobs."""

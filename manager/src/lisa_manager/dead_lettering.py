@@ -1,7 +1,7 @@
 """Moving dead letters of one shard to the dead letter topic of its policy: send to the new topic, then purge.
 
 A crash between the two repeats the send, which the id of the dead letter makes one message while the new topic's dedup
-window lasts. Nothing is purged that was not sent.
+window lasts. Only dead letters that were sent are purged.
 """
 
 import json
@@ -39,7 +39,7 @@ have forgotten them: it remembers each for its dedup window, which should be lon
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What became of one page of garbage."""
+    """The result of one page of garbage."""
 
     rest: Point
     """Where the next page begins."""
@@ -114,7 +114,7 @@ def _age_out(keys: ShardKeys, staying: Sequence[Listed], excess: int, oldest_ms:
 
 
 def _send(topics: Topics, target: str, letters: Sequence[_Letter]) -> Flow[tuple[list[_Letter], LisaError | None]]:
-    """Sends letters. Returns those that the new topic has, and why it refused the others."""
+    """Sends letters. Returns the stored ones, and why the new topic refused the others."""
     layout = yield from topics.declare(target)
     parts = _by_shard(layout, letters)
     sent: list[_Letter] = []
@@ -152,9 +152,10 @@ def _unknown(layout: Layout, letters: Sequence[_Letter]) -> Flow[list[_Letter]]:
 
 
 def _store(keys: ShardKeys, letters: Sequence[_Letter]) -> Flow[tuple[int, LisaError | None]]:
-    """Stores letters in one shard; fewer at a time where it refuses many, as it may have room for some, or is full.
+    """Stores letters in one shard.
 
-    Returns how many it has, from the first on, and why not more.
+    If it refuses many at once, tries fewer, as it may have room for some. Returns how many it stored, from the first
+    on, and why not more.
     """
     size, error = len(letters), None
     while size:
@@ -174,7 +175,7 @@ def _store(keys: ShardKeys, letters: Sequence[_Letter]) -> Flow[tuple[int, LisaE
 def _sort(
     keys: ShardKeys, page: Sequence[Listed], policy: Policy, layout: Layout
 ) -> tuple[list[_Letter], list[Listed]]:
-    """Makes messages for the new topic of a page of garbage. Returns these, and what has to stay."""
+    """Makes messages for the new topic from a page of garbage. Returns these, and the letters that have to stay."""
     letters, staying = list[_Letter](), list[Listed]()
     for listed in page:
         if letter := _letter_of(keys, listed, policy, layout):

@@ -56,7 +56,7 @@ class DueQueue:
         return None
 
     def take_due(self, now: float, again: float) -> list[str]:
-        """Returns the tags that are due, and puts each at `again` in case nobody puts it anew."""
+        """Returns the tags that are due. Each is due again at `again`, unless it is put at another moment."""
         due = []
         while (moment := self.next_moment()) is not None and moment <= now:
             for tag in self._tags.pop(heappop(self._heap)):

@@ -1,4 +1,4 @@
-"""What managers count. `register` starts it, and adds the metrics to a registry of `prometheus_client`."""
+"""The metrics of managers. `register` starts them, and adds the metrics to a registry of `prometheus_client`."""
 
 import time
 from collections.abc import Iterator
@@ -28,5 +28,5 @@ def turn(job: str) -> Iterator[None]:
 
 
 def note_turn(job: str) -> None:
-    """Notes that a job has done now what it has to."""
+    """Notes that a job has just completed its work."""
     METRICS.set("lisa_manager_last_turn_timestamp_seconds", time.time(), job)

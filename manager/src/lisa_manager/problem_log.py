@@ -22,7 +22,7 @@ class ProblemLog:
     def report(self, subject: str, error: Exception, **fields: Any) -> None:
         """Logs a problem unless the same one is open. An error that is no LisaError is logged with its traceback.
 
-        `fields` name what it concerns, such as its topic.
+        `fields` name its subject, for example its topic.
         """
         text = str(error) if isinstance(error, LisaError) else f"{type(error).__name__}: {error}"
         if self._open.get(subject) != text:

@@ -15,7 +15,7 @@ from lisa_manager.shard_groups import drop_in_shard, group_names
 __all__ = ["CONTENTS", "close_former", "reshard", "restore_layout"]
 
 _MOST_FORMER = 3
-"""Most layouts besides today's that may hold messages: for each, a send with a chosen id checks one more shard."""
+"""The most former layouts that may hold messages: for each, a send with a chosen id checks one more shard."""
 
 CONTENTS = tuple(name for name in TOPIC_KEYS if name not in {"ready", "closed"})
 """The keys that exist while a shard has anything to do, besides the entries of its stream."""
@@ -83,7 +83,7 @@ def _take_over_groups(before: Layout, after: Layout) -> Flow[set[str]]:
 
 
 def _reconcile_groups(before: Layout, after: Layout, joined: set[str]) -> Flow[None]:
-    """Repeats in the new shards what programs did meanwhile to groups in the former shards alone.
+    """Repeats in the new shards the changes that programs made meanwhile to groups in the former shards only.
 
     An operator may have dropped some, and programs of an earlier release may have created others.
     """

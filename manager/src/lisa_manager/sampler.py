@@ -1,4 +1,4 @@
-"""Samples the keys for metrics, in a thread of its own: at times of its own, once for all scrapes."""
+"""Samples the keys for metrics, in a separate thread and at its own interval, once for all scrapes."""
 
 import logging
 import threading
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _JOB = "sample"
 
 _SHARE = 10
-"""Samples are rare enough that they take at most one part in this many of a core."""
+"""Samples take at most this fraction of a core: one part in so many."""
 
 _KEPT = 3
 """After this many times the interval without a new sample, the last one is no longer exported."""

@@ -1,8 +1,8 @@
-"""The groups of single shards: what they are, and how to drop one beside running managers.
+"""Reads the groups of single shards, and drops a group beside running managers.
 
-Entries of the stream, `retry` and `garbage` name what a group owes, and `owed` does where there are several groups.
-Copies that only entries name end first, page by page, while the group exists and so keeps them from being trimmed. Then
-the group is destroyed, and keys name the rest. So an interrupted drop can run again to finish.
+Entries of the stream, `retry` and `garbage` name the copies that a group owes; with several groups, `owed` does as
+well. Copies that only entries name end first, page by page, while the group exists and so keeps them from being
+trimmed. Then the group is destroyed, and keys name the rest. So an interrupted drop can run again to finish.
 """
 
 import re

@@ -16,7 +16,7 @@ __all__ = ["ShardTable", "Shards", "WatchedShard"]
 
 @dataclass(slots=True)
 class WatchedShard:
-    """A shard that a manager serves, and what the manager last saw of it."""
+    """A shard that a manager serves, and its state when the manager last looked."""
 
     keys: ShardKeys
     policy: Policy

@@ -28,7 +28,7 @@ class Dropped:
     messages: int
     """Messages that the topic held."""
     made_again: int = 0
-    """Shards that were deleted before another was found to hold messages. Their groups were made again."""
+    """Shards that were deleted before messages were found in another one. Their groups were made again."""
 
 
 def drop_topic(prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys, str] = _ANY) -> Flow[Dropped]:

@@ -1,4 +1,4 @@
-"""When a topic was used last, by what its keys tell: for topics that expire when nobody uses them."""
+"""Reads from the keys when a topic was last used, for topics that expire when nobody uses them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ _READ_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class TopicUse:
-    """What the server says of one topic at one moment. Times are ms of its clock."""
+    """The use of one topic at one moment, as the server reports it. Times are ms of its clock."""
 
     now_ms: int
     is_drained: bool
     """Whether no shard holds anything but its stream, known ids included."""
     used_ms: int
-    """When anything became ready, or a consumer asked, at the latest; 0 for never."""
+    """When a message last became ready, or a consumer last asked; 0 for never."""
     last: dict[ShardKeys, str]
     """The last entry that each shard ever had."""
 

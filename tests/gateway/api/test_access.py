@@ -131,8 +131,8 @@ def test_pages_of_other_sites_are_refused_where_no_token_is_asked_for(gateways: 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (("--listen", "0.0.0.0:0"), "setting listen must be a loopback address without grants"),
-        (("--listen", "[::]:0"), "setting listen must be a loopback address without grants"),
+        (("--listen", "0.0.0.0:0"), "setting listen must be a loopback address unless grants"),
+        (("--listen", "[::]:0"), "setting listen must be a loopback address unless grants"),
         (("--grants", "x"), "setting grants must be a JSON list of tables"),
         (("--grants", '[{"name": "a", "roles": ["read"]}]'), "setting grants.0.roles.0 must be 'send', 'consume'"),
         (("--grants", '[{"name": "a", "roles": ["send"], "tokens": ["s3cret"]}]'), "setting grants.0.tokens must be"),

@@ -1,4 +1,4 @@
-"""Who may do what: bearer tokens, or the word of a trusted proxy; and the middleware that asks."""
+"""Access: bearer tokens or users that a trusted proxy names, and the middleware that checks them."""
 
 from lisa_gateway.access.callers import OPEN, Access, Caller, Forbidden, Unauthorized
 from lisa_gateway.access.grants import ALL_TOPICS, Grant, Role, hash_of, new_token

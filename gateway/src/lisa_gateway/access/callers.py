@@ -1,4 +1,4 @@
-"""Finds out who calls, from the headers and the address of a request."""
+"""Finds the caller of a request by its headers and its address."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -103,17 +103,17 @@ class Access:
     def _check_page(self, headers: _Headers) -> None:
         """Refuses requests that web pages of other sites make through a browser of this machine.
 
-        A page may send forms anywhere; it may also make its own name resolve to a loopback address.
+        A page can send forms to any address. It can also make its own host name resolve to a loopback address.
         """
         given = dict(headers)
         host = _host_of(given.get(b"host", b"localhost"))
         if not self._anywhere and not is_loopback(host):
-            raise Forbidden(f"host must be a loopback address where no token is asked for; got {host!r}")
+            raise Forbidden(f"host must be a loopback address where no token is required; got {host!r}")
         origin = given.get(b"origin")
         is_foreign = origin is not None and _host_of(origin.rpartition(b"/")[2]) != host
         # A page may also name the gateway as an image, which browsers ask for without an origin.
         if is_foreign or given.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
-            raise Forbidden("pages of other sites may not call the gateway where no token is asked for")
+            raise Forbidden("pages of other sites may not call a gateway that requires no token")
 
 
 def _host_of(authority: bytes) -> str:

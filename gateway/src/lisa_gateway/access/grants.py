@@ -19,10 +19,10 @@ _PREFIX = "lisa_"
 """Begins each token, so that scanners of repositories and logs recognise one."""
 
 ANY_USER = "*"
-"""The name of the grant for each user of a proxy that has no grant of its own."""
+"""The name of the grant for all users of a proxy who have no grant of their own."""
 
 ALL_TOPICS = "*"
-"""The glob of every topic. As the name of a topic, which it cannot be, only this glob matches it."""
+"""The glob of every topic. It is not a valid topic name, so no other glob matches it."""
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _GLOB = re.compile(r"[A-Za-z0-9_.:*?\[\]!-]+")
@@ -54,7 +54,7 @@ class Grant(BaseModel):
     @field_validator("roles")
     @classmethod
     def _has_a_role(cls, roles: tuple[Role, ...]) -> tuple[Role, ...]:
-        # A bound of the field would add an error to that of a role that is none.
+        # A bound of the field would add a second error to that of an unknown role.
         if not roles:
             raise ValueError("at least one of send, consume, admin")
         return roles

@@ -1,4 +1,4 @@
-"""Asks who calls before anything else of a request is read."""
+"""Finds the caller of a request before anything else of it is read."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -16,7 +16,7 @@ _KEY = "lisa.caller"
 
 
 class AccessMiddleware:
-    """Puts the caller into the scope of each request; refuses those that nobody may make.
+    """Puts the caller into the scope of each request; refuses requests without a valid caller.
 
     `public` are paths that anybody may ask for, such as health checks.
     """

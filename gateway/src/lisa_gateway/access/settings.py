@@ -51,16 +51,17 @@ class AccessSettings(Settings):
         return _networks(self.proxies)
 
     def check_address(self, host: str) -> None:
-        """Raises InvalidSettings for an address that other machines reach, unless it is said who may use it."""
+        """Raises InvalidSettings for an address that other machines can reach, unless grants or `insecure` are set."""
         if self.grants or self.insecure or is_loopback(host):
             return
         raise InvalidSettings(
-            f"setting listen must be a loopback address without grants (see docs/http.md) or --insecure; got {host!r}"
+            "setting listen must be a loopback address unless grants (see docs/http.md) or --insecure are set; "
+            f"got {host!r}"
         )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, by its name or address alone: nothing is looked up."""
+    """Whether a host is this machine, judged by its name or address alone, without a look-up."""
     if host == "localhost":
         return True
     try:

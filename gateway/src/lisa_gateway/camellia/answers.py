@@ -1,4 +1,4 @@
-"""Answers of the interface: HTTP 200 for whatever was understood, with the outcome as `code` in the body."""
+"""Answers of the interface: HTTP 200 for each request that was understood, with the outcome as `code` in the body."""
 
 import json
 from enum import IntEnum
@@ -13,7 +13,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Code(IntEnum):
-    """The outcomes that clients know; they know no others."""
+    """All outcomes that clients know."""
 
     SUCCESS = 200
     PARAM_WRONG = 400
@@ -50,5 +50,5 @@ def answer(code: int = Code.SUCCESS, msg: str | None = "success", *, status: int
 
 
 def answer_text(text: str, media_type: str = "application/json", *, status: int = 200) -> Response:
-    """An answer in UTF-8. What is no text to UTF-8, such as a lone surrogate, is replaced."""
+    """An answer in UTF-8. Replaces characters that UTF-8 cannot encode, such as lone surrogates."""
     return Response(text.encode("utf-8", "replace"), status, media_type=media_type)

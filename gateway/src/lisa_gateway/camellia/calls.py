@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_MS = MAX_DELAY_S * 1000
 _HOLD_S = 1.0
-"""How long a poll that fails is held: clients ask again at once."""
+"""How long the answer to a failed poll is held, as clients ask again at once."""
 
 _TRIES = 5
 """Tries to send an id whose message ends meanwhile."""
@@ -54,7 +54,7 @@ class MessageCalls:
         self._monitor = monitor
 
     async def send(self, parameters: Parameters, _: Request) -> Response:
-        """`sendMsg`: sends one message; of an id that is alive it answers the first message."""
+        """`sendMsg`: sends one message. If a message with its id is alive, answers with that message."""
         topic = parameters.required_text("topic")
         text = parameters.required_text("msg")
         delay_ms = max(0, parameters.required_number("delayMillis"))
@@ -95,7 +95,7 @@ class MessageCalls:
                 shown = first
             self._monitor.count(topic, Event.SEND)
             return answer(delayMsg=shown)
-        raise Failed(Code.UNKNOWN, f"msgId {id!r} is taken by a message that is being ended; send it again")
+        raise Failed(Code.UNKNOWN, f"msgId {id!r} belongs to a message that is about to end; send it again")
 
     async def _first(self, topic: str, id: str) -> Message | None:
         """The message that has an id; None once the id is free again, for one that had ended."""
@@ -106,7 +106,7 @@ class MessageCalls:
             # It keeps the id until a consumer meets its entry. If a client has it, that is now.
             if await self._gateway.desk().lender.nack_lent(topic, id, rejected=True) is None:
                 raise Failed(
-                    Code.UNKNOWN, f"msgId {id!r} is taken by a deleted message until its turn comes; send it later"
+                    Code.UNKNOWN, f"msgId {id!r} belongs to a deleted message until consumers reach it; send it later"
                 )
             return None
         if known.status not in END_STATES or not self._settings.resend_ended:
@@ -123,13 +123,13 @@ class MessageCalls:
         return None
 
     async def pull(self, parameters: Parameters, _: Request) -> Response:
-        """`pullMsg`: what is ready now."""
+        """`pullMsg`: messages that are ready now."""
         topic, batch, lease_s, desk = self._read_pull(parameters)
         deliveries = await desk.polls.pull(topic, batch, lease_s)
         return await self._pulled(topic, deliveries)
 
     async def long_poll(self, parameters: Parameters, request: Request) -> Response:
-        """`longPollingMsg`: what is ready, or becomes ready in time; empty at the timeout."""
+        """`longPollingMsg`: messages that are ready, or become ready before the timeout; else none."""
         topic, batch, lease_s, desk = self._read_pull(parameters)
         wait_s = parameters.positive("longPollingTimeoutMillis", round(self._settings.poll_s * 1000)) / 1000
         if desk.polls.count_of(topic) >= self._settings.max_polls:
@@ -175,7 +175,7 @@ class MessageCalls:
         return answer(msg=None, delayMsgList=[delivered(delivery, policy) for delivery in deliveries])
 
     async def ack(self, parameters: Parameters, _: Request) -> Response:
-        """`ackMsg`: ends what the id's client has, or gives it back; of anything else only a count changes."""
+        """`ackMsg`: ends a delivery that a client holds, or gives it back. Only counts an ack of any other message."""
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
         lender = self._gateway.desk(parameters.text("group")).lender
         outcome: AckOutcome | NackOutcome | None
@@ -197,7 +197,7 @@ class MessageCalls:
         return Note(lambda lent: lent_note(lent, policy), round(self._settings.ended_s * 1000))
 
     async def delete(self, parameters: Parameters, _: Request) -> Response:
-        """`deleteMsg`: ends a live message; with `release` nothing of it remains to be seen."""
+        """`deleteMsg`: ends a live message; with `release`, `getMsg` no longer shows it."""
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
         release = parameters.flag("release", default=False)
         lender = self._gateway.desk().lender
@@ -205,7 +205,7 @@ class MessageCalls:
         if known is None or known.status in END_STATES:
             if release:
                 await self._forget(topic, id, known)
-            raise Failed(Code.NOT_EXISTS, "there is no live message of this id")
+            raise Failed(Code.NOT_EXISTS, "no live message has this id")
         # The note comes first: a gateway that dies in between leaves a live message, which hides the note.
         await self._keep_note(topic, id, known, None if release else Status.DELETED)
         outcome = await self._gateway.producer.cancel(topic, id)
@@ -220,7 +220,7 @@ class MessageCalls:
         return answer()
 
     async def _keep_note(self, topic: str, id: str, known: Known, status: Status | None) -> None:
-        """Keeps a note on a message that ends, or with None forgets any."""
+        """Keeps a note on a message that ends. With None, removes its note."""
         lender = self._gateway.desk().lender
         if status is None:
             await lender.drop_note(topic, id)

@@ -1,4 +1,4 @@
-"""The paths of the interface, and what becomes of errors."""
+"""The paths of the interface, and its answers to errors."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -84,7 +84,7 @@ class _Interface:
         try:
             response = await self._answer(request, path)
         except ClientDisconnect:
-            # Nobody is there to be answered.
+            # The client is gone, so nothing is answered.
             return
         await response(scope, receive, send)
 

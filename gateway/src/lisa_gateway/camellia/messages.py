@@ -49,7 +49,7 @@ Message = dict[str, Any]
 
 
 class Known(NamedTuple):
-    """What is known of a message that is stored: as clients see it, and the state by which to end it."""
+    """A stored message: as clients see it, and the state by which to end it."""
 
     message: Message
     status: Status
@@ -68,7 +68,7 @@ def message(
     retry: int,
     status: Status,
 ) -> Message:
-    """A message with the nine fields of the interface; a body that is no UTF-8 as base64, and said so."""
+    """A message with the nine fields of the interface; a body that is not UTF-8 as base64, with `msgEncoding`."""
     fields: Message = {"topic": topic, "msgId": id}
     if body is not None:
         fields |= _text_of(body)
@@ -90,7 +90,7 @@ def _text_of(body: bytes) -> Message:
 
 
 def of_record(topic: str, id: str, record: Record | None, policy: Policy, *, retry: int, status: Status) -> Message:
-    """A message by its record; without one only what is known."""
+    """A message by its record; without a record, only the known fields."""
     if record is None:
         return {"topic": topic, "msgId": id, "retry": retry, "status": int(status)}
     return message(
@@ -122,9 +122,9 @@ def delivered(delivery: Delivery, policy: Policy) -> Message:
 
 
 def known_of(topic: str, found: Found, group: str, policy: Policy, now_ms: int) -> Known | None:
-    """What clients see of a stored message, as its copy of their group stands; None if that copy has ended.
+    """A stored message as clients see it, by the copy of their group; None if that copy has ended.
 
-    Expiry is judged now, whether or not it was met by a read.
+    A message counts as expired from its expiry time on, even before a read or a sweep finds it.
     """
     copy = _copy_of(found, group)
     if copy is None and found.copies:
@@ -140,7 +140,7 @@ def known_of(topic: str, found: Found, group: str, policy: Policy, now_ms: int) 
 
 def _copy_of(found: Found, group: str) -> CopyState | None:
     by_group = {copy.group: copy for copy in found.copies}
-    # What died, or became ready, before there was any group has a copy without one.
+    # A message that died or became ready before any group existed has a copy without a group.
     return by_group.get(group) or by_group.get("")
 
 

@@ -27,7 +27,7 @@ class Event(StrEnum):
 
 @dataclass(slots=True)
 class Gap:
-    """Times between when messages were due and when something happened to them, in ms."""
+    """Times from when messages were due to an event, in ms."""
 
     count: int = 0
     total_ms: float = 0.0
@@ -70,9 +70,11 @@ class Monitor:
         self._present = Window()
         self._complete = Window()
         self.stale = 0
-        """Acks since the start of what was not lent, or not any more."""
+        """Acks since the start of messages that were not lent, or no longer lent."""
         self.swallowed = 0
-        """Sends since the start that were not made, as the topic's policy keeps the id of an ended message known."""
+        """Sends since the start that were dropped, because the topic's dedup window still knew the id of an ended
+        message.
+        """
 
     def count(self, topic: str, event: Event, number: int = 1) -> None:
         """Counts events of this moment."""

@@ -1,4 +1,4 @@
-"""Calls that look: what happened lately, and how many messages there are."""
+"""Calls that observe: recent events, and the numbers of messages."""
 
 import json
 from collections.abc import Sequence

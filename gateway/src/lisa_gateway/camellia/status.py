@@ -1,4 +1,4 @@
-"""Whether this node is in service, as deploy scripts of camellia ask and switch it."""
+"""Whether this node is in service; camellia's deploy scripts read and switch this."""
 
 import time
 
@@ -12,7 +12,7 @@ from lisa_gateway.gateway import Gateway
 __all__ = ["ServiceStatus"]
 
 _QUIET_S = 20.0
-"""How long no call may have come until a node that is offline may be stopped."""
+"""An offline node may be stopped after this long without a call."""
 
 
 class ServiceStatus:

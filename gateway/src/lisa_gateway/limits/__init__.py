@@ -1,4 +1,4 @@
-"""What a request, a connection and a client may take up at most."""
+"""Limits of requests, connections and clients."""
 
 from lisa_gateway.limits.bodies import STREAMS, BodyLimits, RequestCut
 from lisa_gateway.limits.connections import limited_protocol

@@ -32,7 +32,7 @@ class RequestCut(HTTPException):
 class BodyLimits:
     """Refuses bodies over the limit: at once if their length is declared, else where they exceed it.
 
-    The time that a body takes is the time spent waiting for it: what the gateway does meanwhile does not count.
+    Only the time that the gateway waits for a body counts, not the time that it works in between.
     """
 
     def __init__(self, app: Any, limits: LimitSettings) -> None:

@@ -20,7 +20,7 @@ _CHECK_S = 0.5
 
 
 class _Watch:
-    """Looks at all connections now and then: a timer for each would cost more than all that this does."""
+    """Checks all connections now and then: a timer for each would cost more than all these checks."""
 
     def __init__(self) -> None:
         self._connections: set[LimitedProtocol] = set()
@@ -115,7 +115,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Parses what arrives, within the limits."""
         if self._refusal is not None or self.transport.is_closing():
             return
-        # What still arrives of a request that has its answer counts as a slow header: nobody waits for it.
+        # The rest of a request that already has its answer counts as a slow header: nobody waits for it.
         if self._head_since is None and (not self._in_message or self.cycle.response_complete):
             self._head_since = time.monotonic()
         self._unparsed += len(data)
@@ -174,7 +174,7 @@ class LimitedProtocol(HttpToolsProtocol):
     # Refusals
 
     def send_400_response(self, msg: str) -> None:
-        """Answers what is no HTTP, or too much of it."""
+        """Refuses invalid HTTP, and requests beyond the limits."""
         expected = {"field": "request", "expected": "an HTTP/1.1 request"}
         self._refuse(self._refusal or Problem(400, "invalid-input", msg, expected))
 
@@ -194,7 +194,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class _OneLineLess(logging.Filter):
-    """Drops what uvicorn warns of each malformed request: any client could fill the log."""
+    """Drops uvicorn's warnings about malformed requests, with which any client could fill the log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno != logging.WARNING or not record.msg.startswith(

@@ -1,6 +1,6 @@
 """Pushes messages: a worker whose handler posts each message to a URL when it is due.
 
-What a worker promises holds here: leases are renewed while a request runs, attempts are counted, and a stop lets
+A worker's promises hold here: leases are renewed while a request runs, attempts are counted, and a stop lets
 running requests end.
 """
 

@@ -1,4 +1,4 @@
-"""The JSON API of Lisa over HTTP: all that it can, described by an OpenAPI document."""
+"""The JSON API over HTTP: all features of Lisa, described by an OpenAPI document."""
 
 from lisa_gateway.v1.api import mount, openapi
 

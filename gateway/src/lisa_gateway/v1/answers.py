@@ -1,4 +1,4 @@
-"""What answers on messages and deliveries hold, for the OpenAPI document; the answers are plain dictionaries."""
+"""The answers on messages and deliveries, for the OpenAPI document. At run time they are plain dictionaries."""
 
 from typing import (
     Annotated,

@@ -54,7 +54,7 @@ def message_of(given: MessageInput) -> Message:
     """A message to send. Raises InvalidInput."""
     has_body = "body" in given.model_fields_set
     if has_body == (given.body_base64 is not None):
-        raise InvalidInput("body", given.body, "given, or else body_base64")
+        raise InvalidInput("body", given.body, "given where body_base64 is not, and absent where it is")
     body = given.body
     if given.body_base64 is not None:
         try:

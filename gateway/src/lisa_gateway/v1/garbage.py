@@ -40,7 +40,7 @@ _Named = Callable[..., Awaitable[BulkResult]]
 async def _work(call: Call, named: _Named, everything: _Named) -> Answer:
     given: GarbageWork = call.body
     if given.all == (given.ids is not None):
-        raise InvalidInput("ids", given.ids, "given, or else all must be true")
+        raise InvalidInput("ids", given.ids, "given unless all is true, and absent where it is")
     where = _filter(given)
     done = await (everything(call.topic, where) if given.ids is None else named(call.topic, given.ids, where))
     return Answer({"done": done.done, "failed": dict(done.failed)})

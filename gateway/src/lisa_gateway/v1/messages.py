@@ -53,8 +53,8 @@ async def _send(call: Call) -> Answer:
         check_json(call.request)
         message = message_of(validated(MessageInput, parsed(await call.request.body())))
     elif kind in _FORMS:
-        # curl says so of whatever it is given, JSON included.
-        raise Refusal(unsupported(kind, "that of the body; PUT also takes forms as bodies"))
+        # curl sends this type by default, with any body, also with JSON.
+        raise Refusal(unsupported(kind, "the type of the body; use PUT to send a form as it is"))
     else:
         message = await _raw_message(call, None)
     return await _send_one(call, message)
@@ -63,7 +63,7 @@ async def _send(call: Call) -> Answer:
 def _check_no_options(call: Call) -> None:
     given = call.query.model_fields_set
     if given:
-        raise InvalidInput("query parameter", min(given), "left out, as JSON holds the options itself")
+        raise InvalidInput("query parameter", min(given), "absent, as the JSON body holds the options")
 
 
 async def _put(call: Call) -> Answer:

@@ -1,4 +1,4 @@
-"""What requests and answers of /v1 hold: read strictly, and described by the OpenAPI document."""
+"""The fields of requests to /v1: validated strictly, and described by the OpenAPI document."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
@@ -70,7 +70,7 @@ Reason = Annotated[str, Field(json_schema_extra={"enum": list(REASONS)}), AfterV
 
 
 class Input(BaseModel):
-    """A part of a request: nothing is converted, and no unknown field is passed over."""
+    """A part of a request: converts no values, and refuses unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -195,7 +195,7 @@ class GarbageQuery(Input):
 
 
 class GarbageWork(Input):
-    """Dead letters by the ids of their messages, or all of them; of these the ones that fit."""
+    """Dead letters by the ids of their messages, or all; the filters select among them."""
 
     ids: Annotated[list[_Id] | None, Field(min_length=1, max_length=MAX_BATCH)] = None
     all: Annotated[bool, Field(description="all dead letters; excludes `ids`")] = False

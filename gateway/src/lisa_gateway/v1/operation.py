@@ -33,7 +33,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Refusal(LisaError):
-    """A problem of its own, which stands for no other error."""
+    """Refuses a request with this problem."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -61,7 +61,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call came to."""
+    """The result of a call."""
 
     document: Any
     status: int = 200
@@ -80,7 +80,7 @@ class Operation:
     """The caller must have one of them, for the topic that the path names."""
     answer: Callable[[Call], Awaitable[Answer]]
     answers: Mapping[int, Any]
-    """What a success holds: a type for each status."""
+    """The type of the answer for each status of success."""
     query: type[BaseModel] | None = None
     body: type[BaseModel] | None = None
     takes_bytes: bool = False
@@ -115,7 +115,7 @@ async def _read(operation: Operation, request: Request, state: State) -> Call:
     query = None if operation.query is None else _query_of(operation.query, request)
     if operation.query is None and request.url.query and operation.body is None and not operation.takes_bytes:
         name = next(iter(request.query_params), "")
-        raise InvalidInput("query parameter", name, "left out, as there is none")
+        raise InvalidInput("query parameter", name, "absent, as this operation takes none")
     body = None
     if operation.body is not None and not operation.takes_bytes:
         body = await _body_of(operation, request)

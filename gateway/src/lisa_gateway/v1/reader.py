@@ -20,11 +20,11 @@ async def read(
     """Up to `limit` deliveries; waits for the first. Empty if none comes in time, and once the gateway stops.
 
     `lease_s` None leases them for the topic's visibility timeout. If the client hangs up before the answer, deliveries
-    are released. Raises InvalidInput for a lease of no time, Refusal if too many wait.
+    are released. Raises InvalidInput for a lease without a length, Refusal if too many wait.
     """
     if lease_s is None:
         lease_s = (await gateway.topics.policy(topic)).visibility_ms / 1000
-    # Before anything is read, which a lease that is none would leave to the visibility timeout.
+    # Checked before anything is read: a lease of 0 would mean the visibility timeout.
     duration_ms("lease", lease_s, low_ms=1)
     desk = gateway.desk(group)
     if not wait_s:

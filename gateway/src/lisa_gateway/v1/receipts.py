@@ -49,7 +49,7 @@ class Receipts:
             facts = json.loads(data) if hmac.compare_digest(mark, self._hash(data)) else ()
             return _held(facts)
         except (ValueError, TypeError, RecursionError):
-            raise InvalidInput("receipt", receipt, "that of a delivery of this gateway, unchanged") from None
+            raise InvalidInput("receipt", receipt, "the unchanged receipt of a delivery from this gateway") from None
 
     def _hash(self, data: bytes) -> bytes:
         return hmac.digest(self._key, data, "sha256")[:_HASH_BYTES]

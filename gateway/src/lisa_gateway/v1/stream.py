@@ -1,4 +1,4 @@
-"""Operations that send many messages: a batch, whose outcomes are told one by one, and a stream of any length."""
+"""Operations that send many messages: a batch, with an outcome for each message, and a stream of any length."""
 
 from collections import deque
 from collections.abc import AsyncIterator
@@ -16,11 +16,11 @@ from lisa_producer import Message, PartialSend, SendOutcome, SendReport, SendRes
 __all__ = ["OPERATIONS", "send_stream"]
 
 _MOST_PROBLEMS = 100
-"""Lines of a stream whose problems are told."""
+"""The number of lines of a stream whose problems are reported."""
 
 
 async def _send_batch(call: Call) -> Answer:
-    """Sends a batch. A message that is refused keeps no other from being sent."""
+    """Sends a batch. A refused message does not stop the others."""
     given: MessageBatch = call.body
     results: list[dict[str, Any] | None] = [None] * len(given.messages)
     messages: list[Message] = []
@@ -79,7 +79,7 @@ def _stopped(error: LisaError, document: dict[str, Any]) -> Refusal:
 
 
 async def send_stream(call: Call) -> Answer:
-    """Sends the lines of a request as they arrive. An invalid line keeps no other from being sent."""
+    """Sends the lines of a request as they arrive. An invalid line does not stop the others."""
     check_plain(call.request)
     stream = _Stream(call)
     try:
@@ -93,7 +93,7 @@ async def send_stream(call: Call) -> Answer:
 
 
 class _Stream:
-    """The lines of one request, and what came of them."""
+    """The lines of one request, and their outcomes."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -157,7 +157,7 @@ OPERATIONS = (
         method="POST",
         path="/v1/topics/{topic}/batch",
         name="sendBatch",
-        summary="Sends up to 1,000 messages, and tells the outcome of each",
+        summary="Sends up to 1,000 messages, and reports the outcome of each",
         roles=(Role.SEND,),
         answer=_send_batch,
         answers={200: answers.BatchResult},

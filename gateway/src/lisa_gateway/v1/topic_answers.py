@@ -1,4 +1,4 @@
-"""What answers on topics, groups and dead letters hold, for the OpenAPI document."""
+"""The answers on topics, groups and dead letters, for the OpenAPI document."""
 
 from typing import Annotated, Any
 

@@ -18,7 +18,7 @@ __all__ = ["OPERATIONS"]
 
 
 class _Force(Input):
-    """Whether to drop what still holds messages."""
+    """Whether to drop even what still holds messages."""
 
     model_config = ConfigDict(strict=False)
 
@@ -84,7 +84,7 @@ async def _details(call: Call) -> Answer:
 
 
 async def _create(call: Call) -> Answer:
-    """Declares a topic. To do it again, with the same fields, changes nothing."""
+    """Declares a topic. A repeat with the same fields changes nothing."""
     admin = call.state.gateway.admin
     fields = {name: value for name, value in _policy_fields(call).items() if value is not DEFAULT}
     created = await admin.create_topic(call.topic, **fields)
@@ -99,7 +99,7 @@ async def _create(call: Call) -> Answer:
 async def _change(call: Call) -> Answer:
     admin = call.state.gateway.admin
     fields = _policy_fields(call, "shards")
-    # A change declares a topic that does not exist, which here may be a misspelled one.
+    # `set_policy` declares a missing topic; here its name may be misspelled.
     await admin.policy(call.topic)
     return Answer({"topic": call.topic, "policy": _policy(await admin.set_policy(call.topic, **fields))})
 

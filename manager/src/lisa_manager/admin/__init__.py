@@ -1,1 +1,1 @@
-"""What operators ask and do, as flows: the commands drive them and show what comes of it."""
+"""The queries and actions of operators, as flows. The commands run them and show the results."""

@@ -171,7 +171,7 @@ class AsyncAdmin:
         return await self._run(check.check_topics(self._prefix, topic, mend=repair, on_progress=on_progress))
 
     async def events(self) -> AsyncGenerator[dict[str, TopicEvents]]:
-        """What each manager did, by topic, as they publish it: about once a second, if anything happened.
+        """The events that managers publish, by topic: about once a second, if anything happened.
 
         Raises when the subscription breaks.
         """

@@ -1,6 +1,6 @@
 """Audits promise 9: each live message is in exactly one place per group, and each place has its record.
 
-Pure: from the evidence of a message it derives the problems, and the steps that repair them.
+It has no I/O: it derives the problems, and the steps that repair them, from the evidence of a message.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -285,7 +285,7 @@ def _never(evidence: Evidence, now_ms: int) -> Iterator[Problem]:
 
 
 def _expiry(evidence: Evidence, head: Head, places: Mapping[str, list[str]], now_ms: int) -> Iterator[Problem]:
-    # An expiry without a time to live is legitimate: a replay removes the latter, and the next sweep the former.
+    # An expiry without a time to live is legitimate: a replay removes the time to live, the next sweep the expiry.
     id = evidence.id
     alive = evidence.waiting is not None or any(
         place != "garbage" for of_group in places.values() for place in of_group

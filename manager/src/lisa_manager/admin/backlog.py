@@ -58,7 +58,7 @@ class Backlog:
     def page(self) -> Call[list[Entry]]:
         """The next page to count: of undelivered entries, or in a long stream of delivered ones, which are trimmed.
 
-        Never backwards: asked for entries before the first one, a server goes back through the whole stream.
+        Never reads backwards: for entries before the first one, a server would search the whole stream.
         """
         return entries(self.keys, self._cursor, self._last)
 

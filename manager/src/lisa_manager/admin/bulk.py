@@ -36,7 +36,7 @@ _MOST_LISTED = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class GarbageFilter:
-    """Selects dead letters by what is given; raises InvalidInput for a value that none can have."""
+    """Selects dead letters by the fields that are set; raises InvalidInput for a value that no dead letter can have."""
 
     group: str | None = None
     """Only copies of this group; "" for messages that died before any group had them."""
@@ -163,7 +163,7 @@ class _Bulk:
         self.outcomes["unknown"] += len(missing)
 
     def on_all(self, layout: Layout, selector: Selector) -> Flow[None]:
-        """Works on all selected dead letters, oldest first. Ends, as it leaves out those that die meanwhile."""
+        """Works on all selected dead letters, oldest first. Leaves out those that die meanwhile, so it ends."""
         now = (yield server_time()) + 1
         selector = replace(selector, died_before_ms=min(now, selector.died_before_ms or now))
         total, done = (yield from _count(layout, selector.died_before_ms)), 0

@@ -32,7 +32,7 @@ def id_list(ids: Sequence[str]) -> list[str]:
 
 
 def find(prefix: str, topic: str, id: str) -> Flow[Found | None]:
-    """Everything that is known of a message; None where nothing is."""
+    """Everything known about a message; None if nothing is known."""
     check_id(id)
     layout = yield from existing(prefix, topic)
     for keys in layout.homes(id):

@@ -1,4 +1,4 @@
-"""Checks topics, shard by shard: a snapshot finds suspects, a look at each decides, a safe repair follows if wanted."""
+"""Checks topics, shard by shard: a snapshot finds suspects, a look decides on each, and a safe repair is optional."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ _LAST = "18446744073709551615-18446744073709551615"
 _RESET: tuple[Step, ...] = (("reset", "", "", ""),)
 """Marks a problem as repairable, though not by steps on a message."""
 _MADE: tuple[Step, ...] = (("join", "ready", "", ""),)
-"""Stands for making a group, which is no step on a message."""
+"""Stands for making a group, which is not a step on a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class CheckReport:
 def check_topics(
     prefix: str, topic: str | None, *, mend: bool, on_progress: Callable[[int, int], object] | None = None
 ) -> Flow[CheckReport]:
-    """Audits one topic or all, and repairs if told to. `on_progress` gets the shards done, and all shards.
+    """Audits one topic or all; `mend` also repairs. `on_progress` gets the shards done, and all shards.
 
     A topic that cannot be read is a finding, and does not keep the others from being checked.
     """
@@ -84,7 +84,7 @@ def check_topics(
 
 
 def check(keys: ShardKeys, *, mend: bool, progress: Callable[[int], object] = lambda _: None) -> Flow[Report]:
-    """Audits a shard, and repairs if told to. Calls `progress` with the number of messages judged.
+    """Audits a shard; `mend` also repairs it. Calls `progress` with the number of messages judged.
 
     A shard that cannot be read is a finding.
     """
@@ -153,7 +153,7 @@ def _judge(keys: ShardKeys, looked: Look, now: int, report: Report, *, mend: boo
 
 
 def check_groups(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:
-    """Finds groups that some shards of a topic lack, and makes them there if told to.
+    """Finds groups that some shards of a topic lack; `mend` makes them there.
 
     While a group is being made or dropped, it exists in some shards only. So this reports a group only if it is still
     missing at a second look.

@@ -40,7 +40,7 @@ class Admin:
 
     The URL and all settings come from the environment or `lisa.toml` where they are not given. Calls raise the errors
     of `lisa_common.errors`. While the server is away or refuses writes, each call tries again for `patience_s` seconds:
-    by default not at all. Times are ms of the server's clock.
+    by default it tries once. Times are ms of the server's clock.
     """
 
     def __init__(self, url: str | None = None, *, settings: Settings | None = None, patience_s: float = 0.0) -> None:
@@ -67,14 +67,14 @@ class Admin:
     def traffic(self, topic: str | None = None) -> list[TopicTraffic]:
         """How many entries the streams of one topic ever had, or of each, and how many each group has read.
 
-        Two of these tell rates. Costs two commands for each shard. Raises UnknownTopic.
+        The difference of two results gives rates. Costs two commands for each shard. Raises UnknownTopic.
         """
         return self._run(traffic.read_traffic(self._prefix, topic))
 
     def find(self, topic: str, id: str) -> Found | None:
-        """Everything that is known of a message: state, body, headers, the copy of each group with its failure.
+        """Everything known about a message: state, body, headers, the copy of each group with its failure.
 
-        None where nothing is known, or not any more. Raises UnknownTopic.
+        None if nothing is known, or no longer known. Raises UnknownTopic.
         """
         return self._run(by_id.find(self._prefix, topic, id))
 
@@ -230,13 +230,13 @@ class Admin:
     ) -> CheckReport:
         """Audits one topic, or all: each message must be in exactly one place per group. Works on topics in use.
 
-        `repair` mends what is safe to mend. `on_progress` gets the shards done, and all shards. A topic that cannot be
+        `repair` makes all safe repairs. `on_progress` gets the shards done, and all shards. A topic that cannot be
         read is a finding. Raises UnknownTopic.
         """
         return self._run(check.check_topics(self._prefix, topic, mend=repair, on_progress=on_progress))
 
     def doctor(self) -> Health:
-        """What is wrong with the server, or any node of a Cluster, for a queue that must not lose messages."""
+        """Problems of the server, or of any node of a Cluster, for a queue that must not lose messages."""
         return _run_async(self._doctor())
 
     def server_version(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What managers did lately, by topic: each publishes it once a second, if anything happened, and keeps nothing."""
+"""Recent events of managers, by topic: each manager publishes them once a second, and keeps none."""
 
 import json
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def write_events(events: Mapping[str, TopicEvents]) -> bytes:
 
 
 def read_events(message: bytes) -> dict[str, TopicEvents] | None:
-    """What was published; None for another message, or a damaged one, as anybody who may send may publish."""
+    """The published events; None for other or damaged messages, as every client with the right to send can publish."""
     if not message.startswith(_MARK):
         return None
     try:

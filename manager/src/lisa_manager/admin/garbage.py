@@ -69,7 +69,7 @@ class Selector:
 class Pages:
     """Dead letters by their time of death, page by page.
 
-    Dead letters may come and go meanwhile: each one that stays is met exactly once. A page begins at the time of death
+    Dead letters may come and go meanwhile: each that stays is read exactly once. A page begins at the time of death
     where the last page ended, and skips the dead letters of that time that it remembers.
     """
 

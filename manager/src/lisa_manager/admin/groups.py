@@ -18,7 +18,7 @@ from lisa_manager.admin.queries import PAGE, GroupInfo, existing, fields_of, gro
 __all__ = ["DroppedGroup", "GroupDebt", "create_group", "drop_group", "list_groups", "read_groups"]
 
 _READING_MS = 5_000
-"""A consumer that read so recently is at work: it would make a dropped group again at once."""
+"""A consumer that read within this time is active: it would make a dropped group again at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class GroupDebt:
     retry: int
     garbage: int
     owed: int
-    """Messages that several groups owe, this one among them. A dropped group may be named only there."""
+    """Messages that this group and others owe. A dropped group may be named only there."""
     consumers: int
     reading: int
     """Consumers that read within the last 5 seconds."""

@@ -189,7 +189,7 @@ def _read_ready(lane: _Lane, place: _Place, budget: _Budget) -> _Read:
     last = max([*place, lane.group.last if lane.group else "0-0"], key=entry_place)
     stream: list[Entry] = yield entries(lane.keys, f"({last}", count=budget.messages)
     group = lane.group.name if lane.group else None
-    # Retries are for one group each; an entry without an id is none of ours.
+    # Each retry is for one group; an entry without an id is from another program.
     own = [_Pending(entry) for entry in stream if entry.id and (group is None or entry.group in {None, group})]
     listed, rest = yield from _with_records(lane.keys, State.READY, group, own, budget)
     if rest is None:

@@ -2,7 +2,7 @@
 
 The server checks each command that a script calls, with its keys, as if a client had sent it. So a role may load and
 run any script: the commands below limit it, each on the keys on which that role's own scripts use it. But a script can
-still keep the server busy for ever. Where managers have `preloaded` the scripts, other roles can run no others.
+still block the server for ever. Where managers have `preloaded` the scripts, other roles can run no others.
 """
 
 from collections.abc import Mapping, Sequence

@@ -50,7 +50,7 @@ class Snapshot:
 
 
 def read_snapshot(keys: ShardKeys) -> Flow[Snapshot]:
-    """Reads everything but the bodies. A message that moves meanwhile may appear twice, or nowhere."""
+    """Reads everything except the bodies. A message that moves meanwhile may appear twice, or not at all."""
     snapshot = Snapshot()
     yield from _read_records(keys, snapshot)
     for name in ("waiting", "expiring", "finished", "retry", "garbage"):
@@ -140,7 +140,7 @@ class Look:
     whole: bool
     """False where more entries came since the snapshot than one look reads."""
     print: bytes
-    """A fingerprint: a repair compares it, and so notices every change since the look."""
+    """A fingerprint, by which a repair notices any change since the look."""
     suspect: Evidence
     since: str
 
@@ -207,7 +207,7 @@ def _read_look(id: str, facts: list[Any]) -> tuple[Evidence, dict[str, GroupStat
             if state == b"pending":
                 pending[group].add(entry.entry)
             if state != b"undelivered":
-                # The group's last delivery matters only as far as it lies among these entries.
+                # The group's last delivery matters only if it is among these entries.
                 last[group] = max(last[group], entry.entry, key=entry_place)
     return evidence, {name: GroupState(last[name], frozenset(pending[name])) for name in group_names}
 

@@ -79,12 +79,12 @@ class TopicStatus(TopicSizes):
     retry_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
     """Copies to be retried, likewise."""
     dead_letter_topic: str | None = None
-    """Where its garbage is moved."""
+    """The topic to which its garbage is moved."""
     dead_letter_delay_ms: int = 0
     expire_idle_ms: int | None = None
-    """After how long without use it is dropped."""
+    """It is dropped after this time without use."""
     unused_ms: int | None = None
-    """For how long it is unused, as managers know; None for a topic that does not expire, or was just used."""
+    """How long it has been unused, as far as managers know; None for a topic that does not expire, or was just used."""
 
 
 def read_status(prefix: str, topic: str | None = None) -> Flow[list[TopicStatus]]:
@@ -163,7 +163,7 @@ _Calls = Callable[[ShardKeys], Iterable[Call[Any]]]
 
 @dataclass(slots=True)
 class _Reading:
-    """What the server says of one shard."""
+    """The server's replies about one shard."""
 
     keys: ShardKeys
     sizes: list[Any]

@@ -53,7 +53,7 @@ def create_topic(prefix: str, topic: str, fields: Mapping[str, Any]) -> Flow[boo
 
 
 def _renew(prefix: str, topic: str, policy: Policy) -> Flow[None]:
-    """Begins the time anew after which an unused topic expires."""
+    """Restarts the time after which an unused topic expires."""
     if policy.expire_idle_ms is not None:
         yield command("HDEL", idle_key(prefix), topic)
 
@@ -66,14 +66,14 @@ def _changed(policy: Policy, changes: Mapping[str, Any]) -> Policy:
 def _as_dropped(prefix: str, topic: str, policy: Policy) -> Flow[Policy]:
     """The policy of a topic that is declared again soon after its drop: with the same shards, former ones included.
 
-    Producers that have not read of the drop still use all of them.
+    Producers that do not know of the drop yet still use all of them.
     """
     mark: bytes | None = yield command("HGET", dropped_key(prefix), topic)
     if mark is None:
         return policy
     dropped = read_mark(prefix, topic, mark)[1].policy
     if dropped.shards != policy.shards:
-        expected = f"{dropped.shards} while producers may still know the topic that was dropped lately"
+        expected = f"{dropped.shards} until all producers have noticed the recent drop of the topic"
         raise InvalidInput("policy field shards", policy.shards, expected)
     past = {name: getattr(dropped, name) for name in ("former", "drained") if getattr(dropped, name)}
     return Policy.of(policy.model_dump(exclude_unset=True) | past) if past else policy

@@ -1,4 +1,4 @@
-"""Where the copies of a message went that died: its dead letters in other topics, by their ids."""
+"""Follows the dead copies of a message into other topics, by their ids."""
 
 import re
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Hop:
 
     topic: str
     found: Found
-    """Its id, and what is known of it; finished, if it was acked within the topic's dedup window."""
+    """Its id and its state: finished, if it was acked within the topic's dedup window."""
 
 
 def trace(prefix: str, topic: str, id: str) -> Flow[tuple[Hop, ...]]:

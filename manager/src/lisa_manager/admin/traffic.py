@@ -20,13 +20,13 @@ class TopicTraffic:
 
     topic: str
     added: int = 0
-    """Entries that ready had since its streams exist."""
+    """Entries that the ready streams have ever had."""
     read: dict[str, int] = field(default_factory=dict)
-    """Entries that each group has read or passed; groups of which the server does not know it are missing."""
+    """Entries that each group has read or passed; groups without a count at the server are missing."""
 
 
 def read_traffic(prefix: str, topic: str | None = None) -> Flow[list[TopicTraffic]]:
-    """The counters of one topic or of all, by name, but those of damaged shards. Two commands for each shard.
+    """The counters of one topic or of all, by name, except those of damaged shards. Two commands for each shard.
 
     Raises UnknownTopic.
     """

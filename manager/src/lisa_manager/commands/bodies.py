@@ -39,7 +39,7 @@ def excerpt(record: Record | None) -> str:
 
 
 def read_body(body: bytes) -> dict[str, Any]:
-    """The body as JSON, text or base64, whichever fits first."""
+    """The body as JSON, else as text, else as base64."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -51,6 +51,6 @@ def read_body(body: bytes) -> dict[str, Any]:
 
 
 def _finite(text: str) -> float | None:
-    """A number that JSON allows: Python would also read and write infinities."""
+    """A number that JSON allows; Python would also accept infinities."""
     number = float(text)
     return number if math.isfinite(number) else None

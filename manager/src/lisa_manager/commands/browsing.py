@@ -29,7 +29,7 @@ def list_(
     *,
     group: Annotated[
         str | None,
-        typer.Option(metavar="GROUP", help='Only the copies of this group; "" for those of none.', show_default=False),
+        typer.Option(metavar="GROUP", help='Only copies of this group; "" for no group.', show_default=False),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, metavar="NUMBER", help="List at most so many.")] = 50,
     json: JsonFlag = False,

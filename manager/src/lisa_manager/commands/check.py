@@ -23,7 +23,7 @@ def check_(
 ) -> None:
     """Audits topics: every message must be in exactly one place per group, and every place must have its message.
 
-    Exits with 1 if anything is wrong and was not repaired. Works on topics in use: it looks at each suspect again, in
+    Exits with 1 if any problem was not repaired. Works on topics in use: it looks at each suspect again, in
     one script, and repairs it only if nothing has changed since.
     """
     with opened(settings) as admin, progress_of("checking shards") as show:

@@ -22,7 +22,7 @@ def run(*, wait: WaitOption = None, settings: ManagerSettings) -> None:
 
 @admin_command
 def doctor(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
-    """Reports problems of the server, or any node, for a queue that must not lose messages; exits with 1 if so."""
+    """Reports problems of the server, or any node, by which messages may be lost; exits with 1 if it finds any."""
     with opened(settings) as admin:
         health = admin.doctor()
     if json:

@@ -27,16 +27,16 @@ from lisa_manager.commands.shared import TopicName, admin_command, opened, progr
 __all__ = ["list_", "purge", "replay"]
 
 MessageIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="These messages.", show_default=False)]
-AllFlag = Annotated[bool, typer.Option("--all", help="All that the other options select.")]
+AllFlag = Annotated[bool, typer.Option("--all", help="All dead letters that the other options select.")]
 Group = Annotated[
-    str | None, typer.Option(metavar="GROUP", help='Only what died in this group; "" for none.', show_default=False)
+    str | None, typer.Option(metavar="GROUP", help='Only copies of this group; "" for no group.', show_default=False)
 ]
 Reason = Annotated[
     str | None,
-    typer.Option(metavar="REASON", help=f"Only what died for this reason: {', '.join(REASONS)}.", show_default=False),
+    typer.Option(metavar="REASON", help=f"Only copies that died for: {', '.join(REASONS)}.", show_default=False),
 ]
 OlderThan = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Only what died longer ago: 30s, 15m, 7d.", show_default=False)
+    str | None, typer.Option(metavar="TIME", help="Only copies that died longer ago: 30s, 15m, 7d.", show_default=False)
 ]
 
 _BODIES = 20

@@ -43,7 +43,7 @@ def drop(
     json: JsonFlag = False,
     settings: ManagerSettings,
 ) -> None:
-    """Drops a group, and with --force what it owes: messages that no other group owes are deleted then.
+    """Drops a group. With --force also ends the copies that it owes; a message that no other group owes is deleted.
 
     Stop its consumers first: they make the group again.
     """
@@ -56,7 +56,7 @@ def drop(
         confirm(f"Drop group {group} of {topic} ({_owing(debt)})?", yes=yes)
         dropped = admin.drop_group(topic, group, force=force)
         if not dropped.done:
-            raise Declined(f"group {group} of {topic} owes messages since a moment ago; --force ends them")
+            raise Declined(f"group {group} of {topic} now owes messages, after the check; --force ends them")
     if json:
         print_json({"topic": topic, "group": group, "ended": dropped.ended})
     else:

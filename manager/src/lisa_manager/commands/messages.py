@@ -35,7 +35,7 @@ MessageIds = Annotated[list[str], typer.Argument(metavar="ID...", help="The mess
 
 @admin_command
 def show(topic: TopicName, id: MessageId, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
-    """Shows everything that is known of a message; exits with 1 where nothing is."""
+    """Shows everything known about a message; exits with 1 if nothing is known."""
     with opened(settings) as admin:
         found = admin.find(topic, id)
         hops = admin.trace(topic, id)
@@ -120,7 +120,7 @@ def _print_body(record: Record) -> None:
     if "json" in body:
         say(f"body ({size} of JSON):\n{json_module.dumps(body['json'], indent=2)}")
     elif "text" in body:
-        # Escaped line by line, so that the terminal obeys nothing in it.
+        # Escaped line by line, so that the terminal runs no control codes in it.
         say(f"body ({size} of text):\n" + "\n".join(map(shown, body["text"].splitlines())))
     else:
         say(f"body ({size}, binary; --json has them in base64)")

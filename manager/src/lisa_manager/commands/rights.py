@@ -22,7 +22,7 @@ Age = Annotated[
     bool | None,
     typer.Option(
         "--before-7-2/--since-7-2",
-        help="For a Redis of that age; default: the server is asked.",
+        help="For Redis before 7.2, or since; by default, asks the server.",
         show_default=False,
     ),
 ]
@@ -47,7 +47,9 @@ def acl(
         str | None, typer.Option("--user", metavar="NAME", help="The user's name; default: the prefix and the role.")
     ] = None,
     before_7_2: Age = None,
-    preloaded: Annotated[bool, typer.Option("--preloaded", help="Only managers load scripts, for all others.")] = False,
+    preloaded: Annotated[
+        bool, typer.Option("--preloaded", help="Only managers load scripts; all other roles use these.")
+    ] = False,
     json: JsonFlag = False,
     settings: ManagerSettings,
 ) -> None:
@@ -73,7 +75,7 @@ def acl(
 
 
 def _is_before_7_2(settings: ManagerSettings) -> bool:
-    """Asks the server. One that does not answer counts as current, which is said."""
+    """Asks the server. If it does not answer, warns and assumes a current version."""
     try:
         with opened(settings) as admin:
             return admin.server_version() < _SINCE

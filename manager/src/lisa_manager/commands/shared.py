@@ -24,7 +24,7 @@ def opened(settings: ManagerSettings, *, patience_s: float = 0.0) -> Admin:
 
 @contextmanager
 def progress_of(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows a bar from the first call of its function on, which takes how much is done, and how much there is."""
+    """Shows a progress bar from the first call of its function, which takes the amount done and the total."""
     with ExitStack() as stack:
         steps: list[Callable[[int], None]] = []
         last = 0

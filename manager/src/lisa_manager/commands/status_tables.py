@@ -26,14 +26,14 @@ _RATES = (Column("in/s", number=True), Column("out/s", number=True), Column("pro
 _ENDS = (*map(Column, ("topic", "dead letters to", "delay", "expires after", "unused for")),)
 
 _LATE_MS = 30_000
-"""From here on a topic is late: a working manager and idle workers need less than a second."""
+"""A topic is late from this age on: a working manager and idle workers need less than a second."""
 
 _VERY_LATE_MS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Entries a second; None where two readings do not tell."""
+    """Entries a second; None where two readings give no rate."""
 
     added: Mapping[str, float | None] = field(default_factory=dict)
     """How many became ready, by topic."""
@@ -41,7 +41,7 @@ class Rates:
     """How many were delivered, by topic and group."""
 
     def out(self, topic: str) -> float | None:
-        """How many all groups of a topic together were delivered."""
+        """Deliveries to all groups of a topic together."""
         counts = [rate for (name, _), rate in self.read.items() if name == topic and rate is not None]
         return sum(counts) if counts else None
 
@@ -77,7 +77,7 @@ _GAP = 3
 """Spaces beside each column."""
 
 _SHORTEST = 4
-"""Characters that are left of a name on the narrowest screen."""
+"""The length of a cut name on the narrowest screen."""
 
 
 def _shorten(cell: str, width: int) -> str:
@@ -87,7 +87,7 @@ def _shorten(cell: str, width: int) -> str:
 
 
 def problem_of(status: TopicStatus) -> str:
-    """What is wrong with a topic, the worst first; "" for nothing."""
+    """The problems of a topic, the worst first; "" for none."""
     problems = ["cannot be read"] if status.damage else []
     problems += ["late"] if status.late_ms >= _LATE_MS else []
     problems += [f"{group.group}: no consumers" for group in status.groups if group.ready and not group.consumers]
@@ -96,7 +96,7 @@ def problem_of(status: TopicStatus) -> str:
 
 
 def unhealthy_first(statuses: Sequence[TopicStatus]) -> list[TopicStatus]:
-    """Topics that cannot be read, then the latest, then those whose messages nobody reads, then those with garbage."""
+    """First topics that cannot be read, then late ones, then those without readers, then those with garbage."""
     return sorted(statuses, key=_rank)
 
 
@@ -108,7 +108,7 @@ def _rank(status: TopicStatus) -> tuple[int, int, str]:
         return 1, -status.late_ms, status.topic
     if status.late_ms >= _LATE_MS or unread:
         return 2, -status.late_ms, status.topic
-    # By name, so that rows do not jump about.
+    # By name, so that rows keep their places.
     return 3 if status.garbage else 4, 0, status.topic
 
 
@@ -151,7 +151,7 @@ _FRAME = 4
 """Lines of a table besides its rows: the titles, a rule, and an empty line above and below."""
 
 _LEAST = 2
-"""Fewest lines for the rows of a table: one row, and how many more there are."""
+"""The least lines for the rows of a table: one row, and the number of hidden ones."""
 
 
 def fit(found: Sequence[Listing], height: int) -> list[Listing]:
@@ -162,7 +162,7 @@ def fit(found: Sequence[Listing], height: int) -> list[Listing]:
 
 
 def _share(lines: int, wanted: Sequence[int]) -> list[int]:
-    """Splits lines evenly; what one does not want goes to the others."""
+    """Splits lines evenly; lines that a table does not need go to the others."""
     rooms = [0] * len(wanted)
     for place, (count, at) in enumerate(sorted((count, at) for at, count in enumerate(wanted))):
         rooms[at] = min(count, max(0, lines) // (len(wanted) - place))

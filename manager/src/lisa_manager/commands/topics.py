@@ -15,7 +15,7 @@ from lisa_manager.commands.shared import TopicName, admin_command, opened
 
 __all__ = ["ForceFlag", "drop", "list_", "owing", "reshard", "set_"]
 
-ForceFlag = Annotated[bool, typer.Option("--force", help="Even if messages are lost.")]
+ForceFlag = Annotated[bool, typer.Option("--force", help="Also drop its messages.")]
 
 
 @admin_command
@@ -110,8 +110,8 @@ def _lost(dropped: Dropped) -> str:
     if not dropped.made_again:
         return ""
     return (
-        f". They came during the drop: {dropped.made_again} shards were deleted before, and their groups made again; "
-        "a group may miss messages that were sent there in between"
+        f". They came during the drop. {dropped.made_again} shards had been deleted by then: their groups were made "
+        "again, but may miss messages that were sent there in between"
     )
 
 

@@ -1,4 +1,4 @@
-"""`lisa-manager status --watch`: a screen that shows its clock, and since when the server does not answer."""
+"""`lisa-manager status --watch`: a screen with a clock, and with the time since which the server has not answered."""
 
 import sys
 import threading
@@ -23,12 +23,12 @@ _TICK_S = 1.0
 """How often the screen's clock moves on, in seconds."""
 
 _HOPELESS = (AccessDenied, Untrusted)
-"""Errors of the server that waiting does not mend."""
+"""Errors of the server that do not go away by waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the server said at one moment."""
+    """The server's answer at one moment."""
 
     at: datetime
     moment: float
@@ -39,7 +39,7 @@ class Reading:
 
 
 def _rates(before: Reading | None, traffic: Sequence[TopicTraffic], moment: float) -> Rates:
-    """What counters say about the time since a reading. One that went back has begun anew."""
+    """The increase of counters since a reading. A counter that went back has restarted from 0."""
     if before is None or moment <= before.moment:
         return Rates()
     seconds = moment - before.moment
@@ -56,7 +56,7 @@ def _rates(before: Reading | None, traffic: Sequence[TopicTraffic], moment: floa
 
 
 class Reader:
-    """Reads the status again and again, and remembers the last answer, and since when there is none."""
+    """Reads the status repeatedly. Remembers the last answer, and when answers stopped."""
 
     def __init__(self, admin: Admin, topic: str | None) -> None:
         self._admin = admin
@@ -67,7 +67,7 @@ class Reader:
         """When the server answered last, or when this began."""
 
     def read(self) -> None:
-        """Reads once. Raises LisaError for what another reading would not mend, such as an unknown topic."""
+        """Reads once. Raises LisaError if another reading would fail as well, for example for an unknown topic."""
         try:
             statuses, traffic = self._admin.status(self._topic), self._admin.traffic(self._topic)
         except OF_THE_SERVER as error:
@@ -81,7 +81,7 @@ class Reader:
         self.error, self.silent_since = None, at
 
     def complaint(self, now: datetime) -> str:
-        """Since when the server does not answer, and why; "" while it answers."""
+        """When the server stopped answering, and why; "" while it answers."""
         error = self.error
         if error is None:
             return ""
@@ -151,7 +151,7 @@ def _show(console: Console, reader: Reader, seconds: float) -> NoReturn:
 def _print_again(
     reader: Reader, seconds: float, show: Callable[[Sequence[TopicStatus], Rates], None], *, json: bool
 ) -> NoReturn:
-    """Prints one status after another, for a pipe. What is wrong with the server goes to stderr."""
+    """Prints one status after another, for a pipe. Problems of the server go to stderr."""
     while True:
         reader.read()
         now = datetime.now(UTC)

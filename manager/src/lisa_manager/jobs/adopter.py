@@ -1,7 +1,8 @@
 """The adopter: serves an unknown topic as soon as a wake names it, before the registry is read again.
 
-Anybody who may send may publish any wake. So a wake alone declares nothing, and many wakes cost little: tags are
-gathered, each once and up to a limit, and a few times a second the server is asked which of them hold messages.
+Every client with the right to send can publish any wake. So a wake alone declares nothing, and many wakes cost little:
+the adopter gathers tags, each once and up to a limit. A few times a second it asks the server which of them hold
+messages.
 """
 
 import asyncio
@@ -84,7 +85,7 @@ class Adopter:
             await asyncio.sleep(_REST_S)
 
     async def _adopt(self, tags: Sequence[str]) -> bool:
-        """Declares the topics of shards that hold messages, where nobody has. Returns whether any shard does."""
+        """Declares the undeclared topics of shards that hold messages. Returns whether any shard holds messages."""
         shards = [keys for tag in tags if (keys := _parse_tag(self._table.prefix, tag))]
         replies = await self._connection.execute_each([command("EXISTS", keys.of("messages")) for keys in shards])
         for reply in replies:

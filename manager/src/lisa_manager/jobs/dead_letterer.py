@@ -34,7 +34,7 @@ class _Progress:
     """The moment from which the garbage may be read from its beginning again."""
 
     def restart(self, count: int) -> None:
-        """Reads from the beginning again, as there are `count` letters, and more stay than may or than are known."""
+        """Reads from the beginning again, because `count` letters stay: more than the limit, or more than are known."""
         # An operator may have purged some of those that stay; then they are counted first.
         self.excess = max(0, self.kept - self.policy.garbage_max_messages) if self.kept == count else 0
         self.point, self.kept, self.oldest_kept_ms = START, 0, None
@@ -48,7 +48,7 @@ class _Progress:
         self.oldest_kept_ms = min(oldest, default=None)
 
     def is_complete(self, count: int, now_ms: int) -> bool:
-        """Whether all garbage is what stays, and none of it exceeds a limit."""
+        """Whether all garbage has to stay, and none of it exceeds a limit."""
         policy, oldest_ms = self.policy, self.oldest_kept_ms
         is_old = oldest_ms is not None and oldest_ms <= now_ms - policy.garbage_retention_ms
         return count <= self.kept <= policy.garbage_max_messages and not is_old
@@ -123,7 +123,7 @@ class DeadLetterer:
         return more
 
     async def _has_more(self, shard: WatchedShard, progress: _Progress, now_ms: int) -> bool:
-        """Whether the garbage has to be read from its beginning now, as it is not what stayed of it."""
+        """Whether to read the garbage from its beginning now, because it differs from the letters that stayed."""
         count = await self._connection.call(_count(shard))
         now = self._table.clock()
         if progress.is_complete(count, now_ms) or now < progress.rescan_from:

@@ -86,7 +86,10 @@ class Discoverer:
             self._problems.resolve(f"drop of {layout.topic}")
 
     async def _forget(self, layout: Layout, at_ms: int) -> bool:
-        """Ends a topic once no producer can send to it, or declares it again if one has sent. Returns whether done."""
+        """Removes a dropped topic once no producer can send to it.
+
+        Declares it again if one did. Returns whether it is done.
+        """
         now_ms, *counts = await self._connection.execute(
             [server_time(), *(command("EXISTS", *map(keys.of, _SENT)) for keys in layout.served)]
         )
@@ -95,14 +98,14 @@ class Discoverer:
         if not any(counts):
             return True
         fields = event("topic_declared", topic=layout.topic)
-        logger.info("declared topic %s again: it was sent to after its drop", layout.topic, extra=fields)
+        logger.info("declared topic %s again: it got messages after its drop", layout.topic, extra=fields)
         return await self.adopt(layout.topic, layout.policy)
 
     async def _reconcile(self, layout: Layout, declared: Layout, at_ms: int) -> bool:
-        """Repairs what programs do by the layout of a dropped topic that was declared again with another layout.
+        """Repairs the effects of programs that still use the layout of a dropped topic.
 
-        They may have sent to shards of the old layout alone, and closed shards of today as former ones. Returns
-        whether nothing of this is left.
+        The topic was declared again with another layout. They may have sent to shards of the old layout only, and
+        closed shards of today as former ones. Returns whether nothing is left to repair.
         """
         elsewhere = [keys for keys in layout.served if keys not in declared.served]
         shared = [keys for keys in declared.shards if keys in layout.served]

@@ -22,17 +22,19 @@ __all__ = ["IdleExpirer"]
 logger = logging.getLogger(__name__)
 
 _LOOKS = 4
-"""Looks within the time after which a topic expires: how late it may be dropped, as a share of that time."""
+"""How often a topic is checked within the time after which it expires; so it is dropped late by one part of that
+time.
+"""
 
 _LONGEST_REST_S = 30.0
 _DIGITS = 15
-"""Of a time in ms; a foreign value may have more."""
+"""The most digits of a time in ms; another program may write more."""
 
 
 class IdleExpirer:
     """Looks at the topics whose policy has `expire_idle_ms`, a few times within that.
 
-    The hash `idle` says since when each is unused, so that neither a restart nor another manager begins anew.
+    The hash `idle` says since when each is unused, so that a restart or another manager goes on counting.
     """
 
     def __init__(self, connection: AsyncConnection, discoverer: Discoverer, settings: ManagerSettings) -> None:

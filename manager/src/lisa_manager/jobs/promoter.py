@@ -31,7 +31,7 @@ __all__ = ["Promoter"]
 
 logger = logging.getLogger(__name__)
 
-# Anybody may publish, and a number may be too large for a clock.
+# Any client can publish, and a number may be too large for a clock.
 _WAKE = re.compile(rb"(.+) ([0-9]{1,15})")
 _LEASE = re.compile(rb"(.+) ([0-9]{1,15}) lease")
 """The tag of a shard, and when a lease ends that is shorter than the topic's visibility timeout."""
@@ -105,7 +105,7 @@ class Promoter:
         """Messages and retries promoted so far."""
 
     def find_problem(self) -> str:
-        """What keeps this from looking at each shard within its poll; "" if nothing does."""
+        """The reason why shards are not checked in time; "" if they are."""
         now = self._table.clock()
         late_s = self._settings.quiet_poll_s + _SLOW_S
         if self._table.shards and now - self._came_round > late_s:

@@ -29,7 +29,7 @@ _TURN_S = 1.0
 """Most seconds for one shard in one turn; the next turn resumes where this one ended."""
 
 _LOOKS = 4
-"""Looks within one visibility timeout: how late a reclaim may be, as a share of it."""
+"""How often leases are checked within one visibility timeout; so a reclaim is late by one part of it."""
 
 
 class Reclaimer:

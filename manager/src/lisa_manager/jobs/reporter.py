@@ -1,4 +1,4 @@
-"""The reporter: publishes what the other jobs did, for gateways, which count it in windows."""
+"""The reporter: publishes the events of the other jobs, for gateways, which count them in windows."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ _MAX_TOPICS = 10_000
 
 
 class Reporter:
-    """Gathers what happened to each topic until its next turn. What one turn cannot publish is lost."""
+    """Gathers what happened to each topic until its next turn. Events that a turn cannot publish are lost."""
 
     def __init__(self, connection: AsyncConnection, prefix: str) -> None:
         self._connection = connection
@@ -40,7 +40,7 @@ class Reporter:
         return self._events.setdefault(topic, TopicEvents())
 
     async def turn(self) -> None:
-        """Publishes what was gathered, if anything was."""
+        """Publishes the gathered events, if there are any."""
         events, self._events = self._events, {}
         if events:
             await self._connection.call(command("PUBLISH", wake_channel(self._prefix), write_events(events)))

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Sweeper:
-    """Sweeps a shard when its last sweep said that more ends, and quiet shards seldom."""
+    """Sweeps a shard at the time that its last sweep gave, and quiet shards seldom."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Sweeper:
             self._table.sweeps.put(shard.tag, now + self._quiet_s(shard))
 
     def _quiet_s(self, shard: WatchedShard) -> float:
-        # What expires here is to be delivered elsewhere.
+        # Messages that expire here are delivered in another topic.
         is_awaited = shard.policy.dead_letter_topic is not None
         return self._settings.housekeeping_s if is_awaited else self._settings.quiet_housekeeping_s
 

@@ -15,7 +15,9 @@ __all__ = ["Trimmer"]
 logger = logging.getLogger(__name__)
 
 _SILENT_S = 60.0
-"""Idle time after which a worker with nothing pending is removed: a live one shows itself every few seconds."""
+"""Idle time after which a worker with nothing pending is removed: a live worker shows that it is alive every few
+seconds.
+"""
 
 
 class Trimmer:
@@ -66,7 +68,7 @@ class Trimmer:
         return [shard for shard, trimmed in results if trimmed.more]
 
     def _quiet_s(self, shard: WatchedShard) -> float:
-        # New deliveries have to be seen before, or when, their leases run out.
+        # The trimmer has to find new deliveries by the time when their leases run out.
         visibility_s = shard.policy.visibility_ms / 1000
         return min(self._settings.quiet_housekeeping_s, max(visibility_s, self._settings.housekeeping_s))
 

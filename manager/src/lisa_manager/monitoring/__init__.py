@@ -1,4 +1,4 @@
-"""What Lisa brings for Prometheus and Grafana: alerts, and a board."""
+"""Alerts for Prometheus, and a board for Grafana."""
 
 from importlib import resources
 
