@@ -1,10 +1,10 @@
 """The asyncio consumer."""
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.closing import AsyncClosing
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
@@ -18,7 +18,7 @@ __all__ = ["AsyncConsumer"]
 T = TypeVar("T")
 
 
-class AsyncConsumer:
+class AsyncConsumer(AsyncClosing):
     """Reads topics as one consumer of a group, in one task. Its guarantees are those of `Consumer`."""
 
     def __init__(
@@ -77,11 +77,3 @@ class AsyncConsumer:
 
     async def _run(self, flow: Flow[T]) -> T:
         return await self._connection.run(flow, patience_s=self._settings.patience_s)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

@@ -1,9 +1,9 @@
 """The blocking consumer."""
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
+from lisa_common.client.closing import Closing
 from lisa_common.client.connection import Connection
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.call import Flow
@@ -18,7 +18,7 @@ __all__ = ["Consumer"]
 T = TypeVar("T")
 
 
-class Consumer:
+class Consumer(Closing):
     """Reads topics as one consumer of a group; the caller acks. `AsyncConsumer` is its asyncio twin.
 
     Do not share it among threads. The first read creates the group: the first group of a topic also gets the messages
@@ -91,11 +91,3 @@ class Consumer:
 
     def _run(self, flow: Flow[T]) -> T:
         return self._connection.run(flow, patience_s=self._settings.patience_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

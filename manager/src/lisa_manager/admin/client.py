@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
+from lisa_common.client.closing import Closing
 from lisa_common.client.connection import Connection
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import Flow
@@ -32,7 +32,7 @@ __all__ = ["Admin"]
 T = TypeVar("T")
 
 
-class Admin:
+class Admin(Closing):
     """Looks into topics and operates them. Safe to share among threads; `lisa_manager.AsyncAdmin` is its asyncio twin.
 
     The URL and all settings come from the environment or `lisa.toml` where they are not given. Calls raise the errors
@@ -235,17 +235,6 @@ class Admin:
     async def _load_scripts(self) -> int:
         async with AsyncAdmin(self._url, settings=self._settings) as admin:
             return await admin.load_scripts()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _run_async(work: Coroutine[Any, Any, T]) -> T:
