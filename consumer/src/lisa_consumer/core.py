@@ -40,7 +40,7 @@ class _Keys(dict[tuple[str, str], ShardKeys]):
 
 
 class ReadPlan(NamedTuple):
-    """The shards that a read of topics asks, until a layout of theirs changes."""
+    """The shards to read for some topics. It holds until the layout of one of them changes."""
 
     layouts: dict[str, Layout]
     shards: list[ShardKeys]
