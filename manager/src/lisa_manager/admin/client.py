@@ -1,7 +1,7 @@
 """The blocking client of operators."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, TypeVar
@@ -213,11 +213,11 @@ class Admin(Closing):
 
     def doctor(self) -> Health:
         """What is wrong with the server, or any node of a Cluster, for a queue that must not lose messages."""
-        return _run_async(self._doctor())
+        return self._at_all_nodes(AsyncAdmin.doctor)
 
     def load_scripts(self) -> int:
         """Loads all scripts at each node, for users who may not (`acl --preloaded`). Returns the number of nodes."""
-        return _run_async(self._load_scripts())
+        return self._at_all_nodes(AsyncAdmin.load_scripts)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -226,15 +226,13 @@ class Admin(Closing):
     def _run(self, flow: Flow[T]) -> T:
         return self._connection.run(flow, patience_s=self._patience_s)
 
-    # Only an asyncio connection can ask all nodes.
+    def _at_all_nodes(self, call: Callable[[AsyncAdmin], Awaitable[T]]) -> T:
+        async def work() -> T:
+            # Only an asyncio connection can ask all nodes.
+            async with AsyncAdmin(self._url, settings=self._settings) as admin:
+                return await call(admin)
 
-    async def _doctor(self) -> Health:
-        async with AsyncAdmin(self._url, settings=self._settings) as admin:
-            return await admin.doctor()
-
-    async def _load_scripts(self) -> int:
-        async with AsyncAdmin(self._url, settings=self._settings) as admin:
-            return await admin.load_scripts()
+        return _run_async(work())
 
 
 def _run_async(work: Coroutine[Any, Any, T]) -> T:
