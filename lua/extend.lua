@@ -1,6 +1,5 @@
 -- Renews the leases of deliveries that a consumer still owns. It never takes a delivery from another consumer. A lease
--- may have a length of its own, which is stored in the server's delivery counter. A wake tells managers when such a
--- lease ends early.
+-- may have its own length, which the delivery counter of the server stores. Managers get a message if a lease ends early.
 --
 -- KEYS[1] ready      stream
 -- ARGV[1] now_ms     text    ms, empty for the server's clock

@@ -38,7 +38,7 @@ def ask(call: Call[Any], node: NodeName) -> Exception:
 
 
 class Dialogue:
-    """Router, what they ask, and what they are told."""
+    """A router, with its requests and the replies to them."""
 
     def __init__(self, *seeds: NodeName, max_connections: int = 64) -> None:
         self.router = Router(seeds, max_connections)

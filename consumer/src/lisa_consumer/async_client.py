@@ -1,13 +1,13 @@
 """The asyncio consumer."""
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from typing_extensions import TypeVar as DefaultTypeVar
 
 from lisa_common.bodies import BodyType, Codec, check_codec
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.closing import AsyncClosing
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
@@ -23,7 +23,7 @@ T = TypeVar("T")
 V = DefaultTypeVar("V", default=Any)
 
 
-class AsyncConsumer(Generic[V]):
+class AsyncConsumer(AsyncClosing, Generic[V]):
     """Reads topics as one consumer of a group, in one task. Its guarantees are those of `Consumer`."""
 
     def __init__(
@@ -99,11 +99,3 @@ class AsyncConsumer(Generic[V]):
 
     async def _run(self, flow: Flow[T]) -> T:
         return await self._connection.run(flow, patience_s=self._settings.patience_s)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

@@ -1,12 +1,12 @@
 """The blocking consumer."""
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from typing_extensions import TypeVar as DefaultTypeVar
 
 from lisa_common.bodies import BodyType, Codec, check_codec
+from lisa_common.client.closing import Closing
 from lisa_common.client.connection import Connection
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.call import Flow
@@ -23,7 +23,7 @@ T = TypeVar("T")
 V = DefaultTypeVar("V", default=Any)
 
 
-class Consumer(Generic[V]):
+class Consumer(Closing, Generic[V]):
     """Reads topics as one consumer of a group; the caller acks. `AsyncConsumer` is its asyncio twin.
 
     Do not share it among threads. The first read creates the group: the first group of a topic also gets the messages
@@ -118,11 +118,3 @@ class Consumer(Generic[V]):
 
     def _run(self, flow: Flow[T]) -> T:
         return self._connection.run(flow, patience_s=self._settings.patience_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

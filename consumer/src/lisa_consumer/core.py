@@ -42,7 +42,7 @@ class _Keys(dict[tuple[str, str], ShardKeys]):
 
 
 class ReadPlan(NamedTuple):
-    """The shards to read for some topics, until the layout of a topic changes."""
+    """The shards to read for some topics. It holds until the layout of one of them changes."""
 
     layouts: dict[str, Layout]
     shards: list[ShardKeys]

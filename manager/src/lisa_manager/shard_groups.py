@@ -14,7 +14,7 @@ from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, Flow, command
-from lisa_common.protocol.replies import pairs
+from lisa_common.protocol.replies import fields_of
 from lisa_common.protocol.scanning import scan
 
 __all__ = ["GroupInfo", "drop_in_shard", "group_names", "groups"]
@@ -58,7 +58,7 @@ def _none_of(error: LisaError) -> list[GroupInfo]:
 
 
 def _group(info: list[Any]) -> GroupInfo:
-    fields = {text_of(name): value for name, value in pairs(info)}
+    fields = fields_of(info)
     return GroupInfo(
         name=text_of(fields["name"]),
         consumers=fields["consumers"],

@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from lisa_common.bodies import Codec, check_codec, coded
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.closing import AsyncClosing
 from lisa_common.observing import tracing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
@@ -34,7 +34,7 @@ __all__ = ["AsyncProducer"]
 T = TypeVar("T")
 
 
-class AsyncProducer:
+class AsyncProducer(AsyncClosing):
     """Sends messages from the tasks of one event loop, with the guarantees of `Producer`."""
 
     def __init__(
@@ -145,10 +145,3 @@ class AsyncProducer:
     async def _run(self, flow: Flow[T]) -> T:
         return await self._connection.run(flow, patience_s=self._settings.patience_s)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

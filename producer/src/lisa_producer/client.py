@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from lisa_common.bodies import Codec, check_codec, coded
+from lisa_common.client.closing import Closing
 from lisa_common.client.connection import Connection
 from lisa_common.observing import tracing
 from lisa_common.protocol.call import Flow
@@ -34,7 +34,7 @@ __all__ = ["Producer"]
 T = TypeVar("T")
 
 
-class Producer:
+class Producer(Closing):
     """Sends messages. Safe to share among threads; `lisa_producer.AsyncProducer` is its asyncio twin.
 
     Without `url` or `settings`, the values of `ProducerSettings` come from the environment or `lisa.toml`. `confirm` is
@@ -164,11 +164,3 @@ class Producer:
 
     def _run(self, flow: Flow[T]) -> T:
         return self._connection.run(flow, patience_s=self._settings.patience_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

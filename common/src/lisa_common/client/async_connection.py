@@ -6,11 +6,11 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from lisa_common.client.async_node import AsyncNode
 from lisa_common.client.async_tasks import cancel_all
+from lisa_common.client.closing import AsyncClosing
 from lisa_common.client.cluster.async_cluster import AsyncCluster
 from lisa_common.client.retry import PipelineRetry
 from lisa_common.client.shell import Shell
@@ -24,7 +24,7 @@ __all__ = ["AsyncConnection", "cancel_all"]
 T = TypeVar("T")
 
 
-class AsyncConnection(Shell[AsyncCluster | AsyncNode]):
+class AsyncConnection(Shell[AsyncCluster | AsyncNode], AsyncClosing):
     """Connections to one server, or to all nodes of a Cluster, for the tasks of one event loop.
 
     Same guarantees as `Connection`.
@@ -128,14 +128,3 @@ class AsyncConnection(Shell[AsyncCluster | AsyncNode]):
         """Closes all connections. Later calls raise Closed."""
         self._is_closed = True
         await self._server.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()

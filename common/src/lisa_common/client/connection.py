@@ -5,9 +5,9 @@
 
 import time
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
+from lisa_common.client.closing import Closing
 from lisa_common.client.cluster.cluster import Cluster
 from lisa_common.client.node import Node
 from lisa_common.client.retry import PipelineRetry
@@ -21,7 +21,7 @@ __all__ = ["Connection"]
 T = TypeVar("T")
 
 
-class Connection(Shell[Cluster | Node]):
+class Connection(Shell[Cluster | Node], Closing):
     """Connections to one server, or to all nodes of a Cluster, safe to share among threads.
 
     There are at most `max_connections` to each server; a call waits up to `timeout_s` for a free one. Raises the
@@ -102,14 +102,3 @@ class Connection(Shell[Cluster | Node]):
         """Closes all connections. Later calls raise Closed."""
         self._is_closed = True
         self._server.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -90,7 +90,7 @@ def _locals(values: dict[str, str], named: set[str]) -> str:
 def _parts(source: str, read: Read) -> Iterator[_Part]:
     first, *parts = _INCLUDE.split(_compact(source))
     if first:
-        yield _piece(first)
+        yield _part(first)
     outer: list[str] = []
     for indent, names, code in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         includes = [include for include in _in_order(names.split(", "), read) if include not in outer]
@@ -98,7 +98,7 @@ def _parts(source: str, read: Read) -> Iterator[_Part]:
             yield from _definitions(include, read)
         if not indent:
             outer += includes
-        yield _piece(code)
+        yield _part(code)
 
 
 def _in_order(names: Iterable[str], read: Read, users: tuple[str, ...] = ()) -> list[str]:
@@ -121,7 +121,7 @@ def _definitions(include: str, read: Read) -> Iterator[_Part]:
         )
     ends = [*(start.start() for start in starts[1:]), len(text)]
     for start, end in zip(starts, ends, strict=True):
-        yield _piece(text[start.start() : end], start[1].split(", "))
+        yield _part(text[start.start() : end], start[1].split(", "))
 
 
 def _needed(parts: Sequence[_Part], code: Iterable[_Part]) -> list[_Part]:
@@ -132,7 +132,7 @@ def _needed(parts: Sequence[_Part], code: Iterable[_Part]) -> list[_Part]:
     return [part for part in parts if part in needed]
 
 
-def _piece(text: str, defined: Iterable[str] = ()) -> _Part:
+def _part(text: str, defined: Iterable[str] = ()) -> _Part:
     return _Part(text, frozenset(_NAME.findall(_STRING.sub("", text))), frozenset(defined))
 
 

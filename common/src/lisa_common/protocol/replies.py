@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["byte_values", "number", "numbers", "pairs", "rows"]
+from lisa_common.model.keys import text_of
+
+__all__ = ["byte_values", "fields_of", "number", "numbers", "pairs", "rows"]
 
 _KINDS = (bytes, type(None))
 
@@ -38,6 +40,11 @@ def byte_values(reply: Any, count: int) -> list[bytes | None]:
     if not all(isinstance(value, _KINDS) for value in values):
         raise TypeError("it must be a list of byte strings")
     return values
+
+
+def fields_of(flat: Any) -> dict[str, Any]:
+    """A flat reply of names and values, as a dictionary."""
+    return {text_of(name): value for name, value in pairs(flat)}
 
 
 def pairs(flat: Any) -> Iterator[tuple[Any, Any]]:

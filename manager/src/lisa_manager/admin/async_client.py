@@ -3,10 +3,10 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.closing import AsyncClosing
 from lisa_common.model.keys import wake_channel
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
@@ -36,7 +36,7 @@ __all__ = ["AsyncAdmin"]
 T = TypeVar("T")
 
 
-class AsyncAdmin:
+class AsyncAdmin(AsyncClosing):
     """Looks into topics and operates them, from the tasks of one event loop. Promises what `Admin` promises."""
 
     def __init__(self, url: str | None = None, *, settings: Settings | None = None, patience_s: float = 0.0) -> None:
@@ -198,14 +198,3 @@ class AsyncAdmin:
 
     async def _run(self, flow: Flow[T]) -> T:
         return await self._connection.run(flow, patience_s=self._patience_s)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()

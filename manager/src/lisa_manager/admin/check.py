@@ -9,10 +9,11 @@ from lisa_common.model.keys import KEY_TYPES, NO_GROUP, TOPIC_KEYS, ShardKeys, t
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.consuming import server_time
+from lisa_common.protocol.replies import fields_of
 from lisa_manager.admin.audit import audit
 from lisa_manager.admin.missing import complete_groups, missing_groups
 from lisa_manager.admin.problem import Kind, Problem, Step
-from lisa_manager.admin.queries import chunks, existing, fields_of, list_layouts
+from lisa_manager.admin.queries import chunks, existing, list_layouts
 from lisa_manager.admin.snapshot import Look, forget_stranger, look, read_entries, read_snapshot, repair
 
 __all__ = ["CheckReport", "Finding", "Report", "check", "check_groups", "check_topics"]

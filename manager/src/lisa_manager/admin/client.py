@@ -1,12 +1,12 @@
 """The blocking client of operators."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
+from lisa_common.client.closing import Closing
 from lisa_common.client.connection import Connection
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
@@ -35,7 +35,7 @@ __all__ = ["Admin"]
 T = TypeVar("T")
 
 
-class Admin:
+class Admin(Closing):
     """Looks into topics and operates them. Safe to share among threads; `lisa_manager.AsyncAdmin` is its asyncio twin.
 
     The URL and all settings come from the environment or `lisa.toml` where they are not given. Calls raise the errors
@@ -237,15 +237,15 @@ class Admin:
 
     def doctor(self) -> Health:
         """Problems of the server, or of any node of a Cluster, for a queue that must not lose messages."""
-        return _run_async(self._doctor())
+        return self._at_all_nodes(AsyncAdmin.doctor)
 
     def server_version(self) -> tuple[int, ...]:
         """The version of Redis that the server, or the oldest node of a Cluster, is compatible with, as in (7, 0)."""
-        return _run_async(self._server_version())
+        return self._at_all_nodes(AsyncAdmin.server_version)
 
     def load_scripts(self) -> int:
         """Loads all scripts at each node, for users who may not (`acl --preloaded`). Returns the number of nodes."""
-        return _run_async(self._load_scripts())
+        return self._at_all_nodes(AsyncAdmin.load_scripts)
 
     def close(self) -> None:
         """Closes the connections; later calls raise Closed."""
@@ -254,30 +254,13 @@ class Admin:
     def _run(self, flow: Flow[T]) -> T:
         return self._connection.run(flow, patience_s=self._patience_s)
 
-    # Only an asyncio connection can ask all nodes.
+    def _at_all_nodes(self, call: Callable[[AsyncAdmin], Awaitable[T]]) -> T:
+        async def work() -> T:
+            # Only an asyncio connection can ask all nodes.
+            async with AsyncAdmin(self._url, settings=self._settings) as admin:
+                return await call(admin)
 
-    async def _doctor(self) -> Health:
-        async with AsyncAdmin(self._url, settings=self._settings) as admin:
-            return await admin.doctor()
-
-    async def _server_version(self) -> tuple[int, ...]:
-        async with AsyncAdmin(self._url, settings=self._settings) as admin:
-            return await admin.server_version()
-
-    async def _load_scripts(self) -> int:
-        async with AsyncAdmin(self._url, settings=self._settings) as admin:
-            return await admin.load_scripts()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        return _run_async(work())
 
 
 def _run_async(work: Coroutine[Any, Any, T]) -> T:

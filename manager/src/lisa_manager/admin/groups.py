@@ -9,11 +9,12 @@ from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.groups import join
+from lisa_common.protocol.replies import fields_of
 from lisa_common.protocol.scanning import scan
 from lisa_common.validation import check_name
 from lisa_manager.admin import group_drop
 from lisa_manager.admin.backlog import Backlog, read_backlogs
-from lisa_manager.admin.queries import PAGE, GroupInfo, existing, fields_of, groups
+from lisa_manager.admin.queries import PAGE, GroupInfo, existing, groups
 
 __all__ = ["DroppedGroup", "GroupDebt", "create_group", "drop_group", "list_groups", "read_groups"]
 

@@ -20,7 +20,6 @@ __all__ = [
     "entries",
     "existing",
     "existing_as_stored",
-    "fields_of",
     "first_error",
     "groups",
     "list_layouts",
@@ -46,11 +45,6 @@ def list_layouts(prefix: str) -> Flow[list[Layout]]:
     """The layouts of all topics, by name."""
     registry = yield from read_registry(prefix)
     return [Layout(prefix, name, registry[name].policy) for name in sorted(registry)]
-
-
-def fields_of(flat: Any) -> dict[str, Any]:
-    """A flat reply of names and values, as a dictionary."""
-    return {text_of(name): value for name, value in pairs(flat)}
 
 
 def scored(flat: Any) -> list[tuple[str, float]]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cached_property
 from math import inf
 from typing import Annotated, Any, ClassVar, Self
 
@@ -12,7 +13,7 @@ from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput, InvalidSettings
 from lisa_common.protocol.paging import PAGED
 from lisa_common.protocol.producing import State
-from lisa_common.validation import check_id, check_name, moment_ms
+from lisa_common.validation import check_id, check_name, expected_by, moment_ms
 from lisa_producer.message import Confirm
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.spark.rows import UNKNOWN_REASON, MessageRow
@@ -90,7 +91,7 @@ class _Options(BaseModel):
             return InvalidInput("option", name, f"one of {', '.join(known)}")
         if problem["type"] == "missing":
             return InvalidInput(f"option {name}", None, "a value")
-        return InvalidInput(f"option {name}", problem["input"], problem["msg"].removeprefix("Input should be "))
+        return InvalidInput(f"option {name}", problem["input"], expected_by(problem))
 
 
 class WriteOptions(_Options):
@@ -181,7 +182,7 @@ class SnapshotOptions(_Options):
     def _are_ids(cls, ids: tuple[str, ...] | None) -> tuple[str, ...] | None:
         return None if ids is None else tuple(dict.fromkeys(map(check_id, ids)))
 
-    @property
+    @cached_property
     def states(self) -> tuple[State, ...]:
         """The states whose messages can pass the other options."""
         states = self.state

@@ -1,0 +1,39 @@
+"""Clients that close when their `with` block ends."""
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+__all__ = ["AsyncClosing", "Closing"]
+
+
+class Closing(ABC):
+    """Closes at the end of a `with` block."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes all connections."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncClosing(ABC):
+    """Closes at the end of an `async with` block."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Closes all connections."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
