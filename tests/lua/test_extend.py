@@ -14,6 +14,11 @@ LEASE_MS = STEADY.visibility_ms
 DAY_MS = 86_400_000
 
 
+def ends_in(reclaimed: Reclaimed, ms: int) -> bool:
+    """Whether the first lease ends in so many ms. Until Redis 7.2 the clock runs on while a script does."""
+    return reclaimed.next_in_ms is not None and 0 <= ms - reclaimed.next_in_ms <= 1
+
+
 def test_renewed_from_now(queue: Queue) -> None:
     """A renewed delivery is its consumer's for another visibility timeout."""
     queue.join("g")
@@ -46,7 +51,9 @@ def test_longer_lease(queue: Queue) -> None:
     (delivery,) = queue.read("g")
     assert queue.extend("c", delivery, lease_ms=3 * LEASE_MS) == [True]
     queue.advance(3 * LEASE_MS - 100)
-    assert queue.reclaim("g") == Reclaimed("0-0", 0, 0, 0, next_in_ms=100)
+    reclaimed = queue.reclaim("g")
+    assert reclaimed.count == 0
+    assert ends_in(reclaimed, 100)
     queue.advance(100)
     assert queue.reclaim("g").retry == 1
     assert queue.failure("g/a").error == "not acked within its lease of 90000 ms"
@@ -73,7 +80,7 @@ def test_a_lease_holds_though_the_visibility_timeout_is_changed(queue: Queue, le
     queue.extend("c", delivery, lease_ms=lease_ms)
     for visibility_ms in (100, DAY_MS):
         queue.policy = Policy.of({"visibility_ms": visibility_ms})
-        assert queue.reclaim("g").next_in_ms == lease_ms
+        assert ends_in(queue.reclaim("g"), lease_ms)
     queue.advance(lease_ms)
     assert queue.reclaim("g").retry == 1
 
