@@ -15,7 +15,7 @@ DAY_MS = 86_400_000
 
 
 def ends_in(reclaimed: Reclaimed, ms: int) -> bool:
-    """Whether the first lease ends in so many ms. Up to Redis 7.0 the clock runs on between the commands of a script."""
+    """Whether the first lease ends in so many ms. Until Redis 7.2 the clock runs on while a script does."""
     return reclaimed.next_in_ms is not None and 0 <= ms - reclaimed.next_in_ms <= 1
 
 
