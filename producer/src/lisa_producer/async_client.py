@@ -144,4 +144,3 @@ class AsyncProducer(AsyncClosing):
 
     async def _run(self, flow: Flow[T]) -> T:
         return await self._connection.run(flow, patience_s=self._settings.patience_s)
-
