@@ -7,7 +7,8 @@ from typing import Any
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, text_of
 from lisa_common.protocol.call import Call, Each, Flow, command
-from lisa_manager.admin.queries import chunks, existing, fields_of, first_error, list_layouts
+from lisa_common.protocol.replies import fields_of
+from lisa_manager.admin.queries import chunks, existing, first_error, list_layouts
 
 __all__ = ["TopicTraffic", "read_traffic"]
 
