@@ -10,6 +10,7 @@ from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_common.validation import Duration, check_id, duration_ms
 from lisa_consumer.async_client import AsyncConsumer
 from lisa_consumer.lending_core import Ending, LendingCore, Lent, Note
+from lisa_consumer.metrics import METRICS
 from lisa_consumer.names import topic_names
 from lisa_consumer.settings import ConsumerSettings
 
@@ -33,6 +34,7 @@ class AsyncLender(AsyncConsumer):
         self._settings = settings or ConsumerSettings.load(redis_url=url)
         self._topics = ()  # each read names its own
         self._body = None
+        METRICS.ask()
         self._core: LendingCore = LendingCore(self._settings.prefix, group, name)
         self._connection = AsyncConnection.of(
             self._settings, name="lisa-lender", url=url, blocking_s=self._settings.block_s
