@@ -1,11 +1,12 @@
 """A consumer that lends: what it reads is ended by id, from any process, fenced as always."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 import redis
 
+from lisa_common.model.policy import Policy
 from lisa_consumer import AsyncLender, ConsumerSettings, InvalidInput, Note
 from lisa_manager import AsyncAdmin
 from lisa_producer import AsyncProducer
@@ -41,6 +42,25 @@ async def test_ended_by_another_lender(
     assert not [key for key in keys_left(client, prefix) if ":loan:" in key]
     assert await lenders[0].drop_note("orders", "a")
     assert not await lenders[0].drop_note("orders", "a")
+
+
+async def test_lenders_that_came_before_their_topic_find_its_shards(
+    lenders: list[AsyncLender], sender: AsyncProducer, declare: Callable[..., Policy]
+) -> None:
+    """And go by its policy, from the first message on."""
+    assert not await lenders[0].read(1, wait=0.01, topics="orders")
+    assert await lenders[1].ack_lent("orders", "m0") is None
+    declare(shards=4, dedup_window_ms=0)
+    ids = [f"m{n}" for n in range(20)]
+    for id in ids:
+        await sender.send("orders", "x", id=id)
+    read = 0
+    while read < len(ids):
+        deliveries = await lenders[0].read(len(ids), wait=5, topics="orders")
+        assert all(await lenders[0].lend(*[(delivery, 60) for delivery in deliveries]))
+        read += len(deliveries)
+    assert [await lenders[1].ack_lent("orders", id) for id in ids] == ["acked"] * len(ids)
+    assert not (await sender.send("orders", "x", id="m0")).duplicate
 
 
 async def test_many_at_once_share_calls(lenders: list[AsyncLender], sender: AsyncProducer, client: redis.Redis) -> None:
