@@ -14,12 +14,13 @@ from lisa_gateway.access import Access, AccessMiddleware, Forbidden
 from lisa_gateway.camellia import interface
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.limits import BodyLimits
+from lisa_gateway.metrics import CountRequests
 from lisa_gateway.problems import Problem, refuse, response_of
 from lisa_gateway.settings import GatewaySettings
 
 __all__ = ["app", "lifespan"]
 
-_PUBLIC = ("/health/live", "/health/ready", "/camellia/health/status", "/camellia/health/check")
+_PUBLIC = (*health.PUBLIC, "/camellia/health/status", "/camellia/health/check")
 """Paths for balancers and supervisors, which have no token."""
 
 
@@ -31,6 +32,7 @@ def app(settings: GatewaySettings | None = None) -> Starlette:
     """
     gateway = Gateway(settings or GatewaySettings.load())
     middleware = [
+        Middleware(CountRequests),
         Middleware(AccessMiddleware, Access(gateway.settings), public=_PUBLIC),
         Middleware(BodyLimits, gateway.settings),
     ]
@@ -50,8 +52,9 @@ async def _forbid(_: Request, error: Exception) -> Response:
 
 @asynccontextmanager
 async def lifespan(application: Starlette) -> AsyncIterator[None]:
-    """Closes the gateway of an application at the end."""
+    """Watches the server while its block runs, and closes the gateway of an application at the end."""
     gateway: Gateway = application.state.gateway
+    gateway.begin()
     try:
         yield
     finally:

@@ -30,6 +30,7 @@ from lisa_gateway.camellia.messages import (
 from lisa_gateway.camellia.monitor import Event, Monitor
 from lisa_gateway.camellia.parameters import Parameters
 from lisa_gateway.gateway import Gateway, GroupDesk
+from lisa_gateway.metrics import METRICS
 from lisa_gateway.polls import MAX_BATCH, Poller
 from lisa_producer import CancelOutcome, State
 
@@ -187,6 +188,7 @@ class MessageCalls:
             outcome = await lender.nack_lent(topic, id, delay=delay, error="ack=false")
         if outcome in (None, AckOutcome.STALE, NackOutcome.STALE):
             self._monitor.stale += 1
+            METRICS.count("lisa_http_stale_acks_total")
         self._monitor.count(topic, Event.ACK)
         return answer()
 

@@ -20,6 +20,7 @@ from lisa_gateway.camellia.parameters import Parameters, read_parameters
 from lisa_gateway.camellia.status import ServiceStatus
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.limits import RequestCut
+from lisa_gateway.metrics import name_route
 
 __all__ = ["routes"]
 
@@ -111,6 +112,7 @@ class _Interface:
     async def _call(self, request: Request, path: str) -> Response:
         if path not in self._calls:
             raise Misunderstood("path: there is no such call", 404)
+        name_route(request.scope, f"/camellia{path}")
         methods, call, roles = self._calls[path]
         if request.method not in methods:
             allowed = ", ".join(sorted(methods))

@@ -12,6 +12,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from lisa_gateway.limits.settings import LimitSettings
+from lisa_gateway.metrics import METRICS
 from lisa_gateway.problems import Problem
 
 __all__ = ["limited_protocol"]
@@ -184,6 +185,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return cycle is not None and not all(each.response_complete for each in self._cycles)
 
     def _refuse(self, problem: Problem) -> None:
+        METRICS.count("lisa_http_requests_total", "refused", "none", str(problem.status))
         self._refusal = problem
         self._head_since = None
         if not self._is_answering:

@@ -1,0 +1,74 @@
+"""What gateways and pushers count. `register` starts it, and adds the metrics to a registry of `prometheus_client`."""
+
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from lisa_common.observing import prometheus
+from lisa_common.observing.catalog import Program
+from lisa_common.observing.health import Health
+from lisa_common.observing.metrics import MetricSet
+from lisa_common.observing.server import serving
+from lisa_consumer import metrics as of_consumers
+from lisa_producer import metrics as of_producers
+
+__all__ = ["METRICS", "CountRequests", "name_route", "observed", "register"]
+
+METRICS = MetricSet(Program.GATEWAY)
+
+_Message = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[_Message]]
+_Send = Callable[[_Message], Awaitable[None]]
+
+_KEY = "lisa.route"
+_OTHER = "other"
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+
+
+def register(registry: Any = None) -> None:
+    """Counts from now on what this process does as gateway or pusher, as producer and as consumer."""
+    for each in (METRICS, of_producers.METRICS, of_consumers.METRICS):
+        each.register(registry)
+
+
+def observed(address: str | None, health: Health) -> AbstractContextManager[object]:
+    """Counts from now on; serves metrics and health at an address, if there is one, while its block runs."""
+    register()
+    return nullcontext() if address is None else serving(address, prometheus.default(), health)
+
+
+def name_route(scope: Any, route: str) -> None:
+    """Names the route of a request, as documented: a path with its parameters by name."""
+    scope[_KEY] = route
+
+
+class CountRequests:
+    """Counts the requests of an ASGI application by route, method and status, and measures them."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: _Receive, send: _Send) -> None:
+        """Serves one connection of ASGI."""
+        if scope["type"] != "http" or not METRICS.on:
+            await self._app(scope, receive, send)
+            return
+        status = "none"
+
+        async def note(message: _Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+            await send(message)
+
+        began = time.monotonic()
+        try:
+            await self._app(scope, receive, note)
+        except Exception:
+            status = "500"
+            raise
+        finally:
+            route, method = scope.get(_KEY, _OTHER), scope["method"]
+            METRICS.count("lisa_http_requests_total", route, method if method in _METHODS else _OTHER, status)
+            METRICS.observe("lisa_http_request_seconds", (time.monotonic() - began,), route)
