@@ -28,12 +28,19 @@ class AsyncLender(AsyncConsumer):
     """
 
     def __init__(
-        self, group: str, *, url: str | None = None, name: str | None = None, settings: ConsumerSettings | None = None
+        self,
+        group: str,
+        *,
+        url: str | None = None,
+        name: str | None = None,
+        most_bytes: int | None = None,
+        settings: ConsumerSettings | None = None,
     ) -> None:
+        """A read ends with the message that exceeds `most_bytes` of records; it releases the others."""
         self._settings = settings or ConsumerSettings.load(redis_url=url)
         self._topics = ()  # each read names its own
         self._body = None
-        self._core: LendingCore = LendingCore(self._settings.prefix, group, name)
+        self._core: LendingCore = LendingCore(self._settings.prefix, group, name, most_bytes=most_bytes)
         self._connection = AsyncConnection.of(
             self._settings, name="lisa-lender", url=url, blocking_s=self._settings.block_s
         )

@@ -61,6 +61,10 @@ _Found = tuple[int, ShardKeys, Lent]
 class LendingCore(Core):
     """The flows of a consumer that lends."""
 
+    def __init__(self, prefix: str, group: str, name: str | None = None, *, most_bytes: int | None = None) -> None:
+        super().__init__(prefix, group, name)
+        self._records.most_bytes = most_bytes
+
     def lend(self, loans: Sequence[tuple[Delivery, Duration]]) -> Flow[list[bool]]:
         """Gives deliveries their leases, and remembers them by id. Result: False for each whose lease was lost.
 

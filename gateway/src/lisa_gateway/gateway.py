@@ -34,9 +34,9 @@ _LOOK_S = 1.0
 class GroupDesk:
     """Serves the requests of one group: its lender, and its polls."""
 
-    def __init__(self, group: str, settings: ConsumerSettings) -> None:
+    def __init__(self, group: str, settings: ConsumerSettings, most_bytes: int) -> None:
         self.group = group
-        self.lender = AsyncLender(group, settings=settings)
+        self.lender = AsyncLender(group, most_bytes=most_bytes, settings=settings)
         self.polls = Polls(self.lender)
 
 
@@ -116,7 +116,7 @@ class Gateway:
         if name in self._desks:
             self._desks.move_to_end(name)
             return self._desks[name]
-        desk = self._desks[name] = GroupDesk(name, self.consumer_settings)
+        desk = self._desks[name] = GroupDesk(name, self.consumer_settings, self.settings.max_body_bytes)
         self._close_idle()
         return desk
 
