@@ -81,7 +81,8 @@ class RecordFetcher:
         The first round trip also makes the calls `along`.
 
         Result: the records of all entries whose leases were not lost meanwhile, and since when those surely last.
-        Entries that cannot be fetched, or are beyond `most_bytes`, are released. Raises LisaError if nothing was fetched.
+        Entries that cannot be fetched, or are beyond `most_bytes`, are released. Raises LisaError if nothing was
+        fetched.
         """
         renew_after = min([layouts[keys.topic].policy.visibility_ms for keys, _ in batches]) / 1000 / _RENEWALS
         fetched: list[Fetched] = []
