@@ -36,7 +36,7 @@ class AsyncLender(AsyncConsumer):
         most_bytes: int | None = None,
         settings: ConsumerSettings | None = None,
     ) -> None:
-        """A read ends with the message that exceeds `most_bytes` of records; it releases the others."""
+        """A read ends once it has `most_bytes` of records, and releases the others; one request brings 4 MiB."""
         self._settings = settings or ConsumerSettings.load(redis_url=url)
         self._topics = ()  # each read names its own
         self._body = None

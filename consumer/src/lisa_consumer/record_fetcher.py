@@ -57,7 +57,7 @@ class RecordFetcher:
         self._group = group
         self.consumer = consumer
         self.most_bytes: int | None = None
-        """A read ends with the record that exceeds so many bytes; None for no limit."""
+        """A read ends with the request that brings so many bytes in all; None for no limit."""
         self._clock = clock
         self._largest: dict[str, float] = {}
         """Bytes of the largest of the latest records, by topic."""
@@ -81,28 +81,22 @@ class RecordFetcher:
         The first round trip also makes the calls `along`.
 
         Result: the records of all entries whose leases were not lost meanwhile, and since when those surely last.
-        Entries that cannot be fetched, or are beyond `most_bytes`, are released. Raises LisaError if nothing was
-        fetched.
+        Entries that cannot be fetched or exceed `most_bytes` are released. Raises LisaError if nothing was fetched.
         """
         renew_after = min([layouts[keys.topic].policy.visibility_ms for keys, _ in batches]) / 1000 / _RENEWALS
         fetched: list[Fetched] = []
         pending = batches
-        left = float("inf") if self.most_bytes is None else self.most_bytes
         try:
             while pending:
                 if self._clock() - leased_at > renew_after:
                     fetched, pending, leased_at = yield from self._renew(layouts, fetched, pending, leased_at)
                 if pending:
-                    arrived, pending = yield from self._fetch_some(
-                        pending, along, target_s=min(_TARGET_S, renew_after / 2), most_bytes=left
-                    )
+                    target_s = min(_TARGET_S, renew_after / 2)
+                    arrived, pending = yield from self._fetch_some(pending, along, target_s=target_s)
                     fetched += arrived
                     along = ()
-                    left -= _size(arrived)
-                if pending and left <= 0:
-                    self._note_unfetched(pending)
-                    pending = ()
-                    yield from self.release()
+                if pending and self.most_bytes is not None and _size(fetched) >= self.most_bytes:
+                    pending = yield from self._leave(pending)
             if self._clock() - leased_at > renew_after:
                 fetched, _, leased_at = yield from self._renew(layouts, fetched, (), leased_at)
         except GeneratorExit:
@@ -116,6 +110,12 @@ class RecordFetcher:
                 raise
             self._log_unfetched(pending, error)
         return fetched, leased_at
+
+    def _leave(self, batches: Sequence[Batch]) -> Flow[Sequence[Batch]]:
+        """Releases entries, as the read has brought enough. Result: none."""
+        self._note_unfetched(batches)
+        yield from self.release()
+        return ()
 
     def _log_unfetched(self, batches: Sequence[Batch], error: LisaError) -> None:
         count = sum(len(entries) for _, entries in batches)
@@ -165,17 +165,12 @@ class RecordFetcher:
         return [entry if entry.group in (None, self._group) else entry._replace(id=None) for entry in entries]
 
     def _fetch_some(
-        self,
-        batches: Sequence[Batch],
-        along: Sequence[Call[Any]],
-        *,
-        target_s: float,
-        most_bytes: float,
+        self, batches: Sequence[Batch], along: Sequence[Call[Any]], *, target_s: float
     ) -> Flow[tuple[list[Fetched], list[Batch]]]:
         """Makes one round trip. Result: what it brought, and the batches that are left."""
         # A new record may be larger than all before: only the script keeps to a limit.
         fits = self.most_bytes is None and self.fits(batches)
-        share = int(min(self._at_once, most_bytes)) // len(batches)
+        share = min(self._at_once, self.most_bytes or _MAX_BYTES) // len(batches)
         calls: list[Call[Any]] = []
         for number, (keys, entries) in enumerate(batches):
             ids = [entry.id or "" for entry in entries]

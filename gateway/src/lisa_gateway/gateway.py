@@ -80,6 +80,10 @@ class Gateway:
             return str(error)
         return ""
 
+    async def now_ms(self) -> int:
+        """The server's time in ms, as estimated; see `ServerClock`. Raises LisaError."""
+        return await self.clock.now_ms(self.desk().lender)
+
     async def _watch_server(self) -> None:
         while True:
             self._problem = await self.find_problem()

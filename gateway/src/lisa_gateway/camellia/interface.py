@@ -17,6 +17,7 @@ from lisa_gateway.camellia.calls import MessageCalls
 from lisa_gateway.camellia.monitor import Monitor
 from lisa_gateway.camellia.observation import ObservationCalls
 from lisa_gateway.camellia.parameters import Parameters, read_parameters
+from lisa_gateway.camellia.sending import SendCalls
 from lisa_gateway.camellia.status import ServiceStatus
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.limits import RequestCut
@@ -42,10 +43,14 @@ _POST = frozenset(("POST",))
 def routes(gateway: Gateway) -> list[Mount | Route]:
     """All below `/camellia`, and `/metrics`."""
     monitor = Monitor(gateway.settings.monitor_s)
-    messages, observation = MessageCalls(gateway, monitor), ObservationCalls(gateway, monitor)
+    sends, messages = SendCalls(gateway, monitor), MessageCalls(gateway, monitor)
+    observation = ObservationCalls(gateway, monitor)
     status = ServiceStatus(gateway)
     calls: dict[str, _Route] = {
-        "/delayQueue/sendMsg": (_POST, messages.send, (Role.SEND,)),
+        "/delayQueue/sendMsg": (_POST, sends.send, (Role.SEND,)),
+        "/delayQueue/sendMsgBatch": (_POST, sends.send_batch, (Role.SEND,)),
+        "/delayQueue/triggerMsg": (_POST, messages.trigger, (Role.SEND,)),
+        "/delayQueue/rescheduleMsg": (_POST, messages.reschedule, (Role.SEND,)),
         "/delayQueue/deleteMsg": (_POST, messages.delete, (Role.SEND,)),
         "/delayQueue/pullMsg": (_POST, messages.pull, (Role.CONSUME,)),
         "/delayQueue/longPollingMsg": (_POST, messages.long_poll, (Role.CONSUME,)),

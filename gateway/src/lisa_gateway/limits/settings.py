@@ -19,7 +19,7 @@ class LimitSettings(Settings):
         Field(
             ge=1_024,
             le=1024 * _MIB,
-            description="largest body of a request; of a stream, its longest line; of a read, all but its last message",
+            description="largest body of a request; of a stream, its longest line; of a read, all messages",
         ),
     ] = 8 * _MIB
     max_header_bytes: Annotated[
