@@ -91,8 +91,7 @@ class RecordFetcher:
                 if self._clock() - leased_at > renew_after:
                     fetched, pending, leased_at = yield from self._renew(layouts, fetched, pending, leased_at)
                 if pending:
-                    target_s = min(_TARGET_S, renew_after / 2)
-                    arrived, pending = yield from self._fetch_some(pending, along, target_s=target_s)
+                    arrived, pending = yield from self._fetch_some(pending, along, min(_TARGET_S, renew_after / 2))
                     fetched += arrived
                     along = ()
                 if pending and self.most_bytes is not None and _size(fetched) >= self.most_bytes:
@@ -165,7 +164,7 @@ class RecordFetcher:
         return [entry if entry.group in (None, self._group) else entry._replace(id=None) for entry in entries]
 
     def _fetch_some(
-        self, batches: Sequence[Batch], along: Sequence[Call[Any]], *, target_s: float
+        self, batches: Sequence[Batch], along: Sequence[Call[Any]], target_s: float
     ) -> Flow[tuple[list[Fetched], list[Batch]]]:
         """Makes one round trip. Result: what it brought, and the batches that are left."""
         # A new record may be larger than all before: only the script keeps to a limit.
