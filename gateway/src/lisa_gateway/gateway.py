@@ -12,7 +12,7 @@ from lisa_common.observing.health import Health
 from lisa_common.settings import Settings
 from lisa_consumer import AsyncLender, AsyncSettler, ConsumerSettings
 from lisa_gateway.clock import ServerClock
-from lisa_gateway.metrics import METRICS
+from lisa_gateway.metrics import METRICS, flush
 from lisa_gateway.polls import Polls
 from lisa_gateway.settings import GatewaySettings
 from lisa_gateway.topics import KnownTopics
@@ -91,6 +91,7 @@ class Gateway:
 
     def _count(self) -> None:
         METRICS.set("lisa_http_polls", self.count_polls())
+        flush()
 
     def listen(self, hear: Callable[[Mapping[str, TopicEvents]], None]) -> None:
         """Receives the managers' events, from now until the gateway closes. Nothing else waits for it."""

@@ -6,14 +6,13 @@ import time
 from contextlib import suppress
 from datetime import timedelta
 
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.types import Receive
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.delivery import Delivery
 from lisa_common.validation import MAX_DELAY_S
 from lisa_consumer import AckOutcome, NackOutcome, Note
-from lisa_gateway.camellia.answers import Code, Failed, answer
+from lisa_gateway.camellia.answers import Code, Failed, Reply, answer
 from lisa_gateway.camellia.known import find_known
 from lisa_gateway.camellia.messages import (
     END_STATES,
@@ -48,13 +47,13 @@ class MessageCalls:
         self._settings = gateway.settings
         self._monitor = monitor
 
-    async def pull(self, parameters: Parameters, _: Request) -> Response:
+    async def pull(self, parameters: Parameters, _: Receive) -> Reply:
         """`pullMsg`: messages that are ready now."""
         topic, batch, lease_s, desk = self._read_pull(parameters)
         deliveries = await desk.polls.pull(topic, batch, lease_s)
         return await self._pulled(topic, deliveries)
 
-    async def long_poll(self, parameters: Parameters, request: Request) -> Response:
+    async def long_poll(self, parameters: Parameters, receive: Receive) -> Reply:
         """`longPollingMsg`: messages that are ready, or become ready before the timeout; else none."""
         topic, batch, lease_s, desk = self._read_pull(parameters)
         wait_s = parameters.positive("longPollingTimeoutMillis", round(self._settings.poll_s * 1000)) / 1000
@@ -62,7 +61,7 @@ class MessageCalls:
             return answer(msg=None, delayMsgList=[])
         poller = Poller(topic, batch, lease_s)
         began = time.monotonic()
-        watch = asyncio.create_task(_watch(request, poller))
+        watch = asyncio.create_task(_watch(receive, poller))
         try:
             deliveries = await desk.polls.poll(poller, wait_s)
             if watch.done() and deliveries:
@@ -92,7 +91,7 @@ class MessageCalls:
             raise Failed(Code.PARAM_WRONG, f"ackTimeoutMillis must be at most {_MAX_MS}, ten years; got {lease_ms}")
         return topic, batch, lease_ms / 1000, self._gateway.desk(parameters.text("group"))
 
-    async def _pulled(self, topic: str, deliveries: list[Delivery]) -> Response:
+    async def _pulled(self, topic: str, deliveries: list[Delivery]) -> Reply:
         if not deliveries:
             return answer(msg=None, delayMsgList=[])
         policy = await self._gateway.topics.policy(topic)
@@ -100,7 +99,7 @@ class MessageCalls:
         self._monitor.count_pulled(topic, [now_ms - delivery.due_ms for delivery in deliveries])
         return answer(msg=None, delayMsgList=[delivered(delivery, policy) for delivery in deliveries])
 
-    async def ack(self, parameters: Parameters, _: Request) -> Response:
+    async def ack(self, parameters: Parameters, _: Receive) -> Reply:
         """`ackMsg`: ends a delivery that a client holds, or gives it back. Only counts an ack of any other message."""
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
         lender = self._gateway.desk(parameters.text("group")).lender
@@ -123,7 +122,7 @@ class MessageCalls:
         policy = await self._gateway.topics.policy(topic)
         return Note(lambda lent: lent_note(lent, policy), round(self._settings.ended_s * 1000))
 
-    async def delete(self, parameters: Parameters, _: Request) -> Response:
+    async def delete(self, parameters: Parameters, _: Receive) -> Reply:
         """`deleteMsg`: ends a live message; with `release`, `getMsg` no longer shows it."""
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
         release = parameters.flag("release", default=False)
@@ -146,16 +145,16 @@ class MessageCalls:
         self._monitor.count(topic, Event.DELETE)
         return answer()
 
-    async def trigger(self, parameters: Parameters, _: Request) -> Response:
+    async def trigger(self, parameters: Parameters, _: Receive) -> Reply:
         """`triggerMsg`: makes a waiting message, or one to be retried, due now; a ready one is left as it is."""
         return await self._reschedule(parameters, 0, fine=(RescheduleOutcome.RESCHEDULED, RescheduleOutcome.READY))
 
-    async def reschedule(self, parameters: Parameters, _: Request) -> Response:
+    async def reschedule(self, parameters: Parameters, _: Receive) -> Reply:
         """`rescheduleMsg`: gives a waiting message, or one to be retried, another due time, counted from now."""
         delay_ms = max(0, parameters.required_number("delayMillis"))
         return await self._reschedule(parameters, delay_ms, fine=(RescheduleOutcome.RESCHEDULED,))
 
-    async def _reschedule(self, parameters: Parameters, delay_ms: int, fine: tuple[RescheduleOutcome, ...]) -> Response:
+    async def _reschedule(self, parameters: Parameters, delay_ms: int, fine: tuple[RescheduleOutcome, ...]) -> Reply:
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
         if delay_ms > _MAX_MS:
             raise Failed(Code.PARAM_WRONG, f"delayMillis must be at most {_MAX_MS}, ten years; got {delay_ms}")
@@ -180,7 +179,7 @@ class MessageCalls:
         if known and known.state is State.GARBAGE:
             await self._gateway.admin.purge(topic, [id])
 
-    async def get(self, parameters: Parameters, _: Request) -> Response:
+    async def get(self, parameters: Parameters, _: Receive) -> Reply:
         """`getMsg`: a message as it stands now, also for a while after its end."""
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
         known = await find_known(self._gateway, topic, id)
@@ -194,8 +193,8 @@ class MessageCalls:
         return answer(delayMsg=shown)
 
 
-async def _watch(request: Request, poller: Poller) -> None:
+async def _watch(receive: Receive, poller: Poller) -> None:
     """Ends a poll when its client hangs up."""
-    while (await request.receive())["type"] != "http.disconnect":
+    while (await receive())["type"] != "http.disconnect":
         pass
     poller.leave()

@@ -23,7 +23,7 @@ from lisa_gateway.access import ALL_TOPICS, Role, caller_of
 from lisa_gateway.camellia.monitor import Gap, Monitor
 from lisa_gateway.camellia.observation import topic_info
 from lisa_gateway.gateway import Gateway
-from lisa_gateway.metrics import name_route
+from lisa_gateway.metrics import flush, name_route
 
 __all__ = ["route"]
 
@@ -64,6 +64,7 @@ def route(gateway: Gateway, monitor: Monitor) -> Route:
             rows += [({"topic": info["topic"], "type": kind}, size) for kind, size in sizes.items()]
         lines += _gauge("topic_info", rows)
         # In a thread: a thousand topics take longer than other requests should wait.
+        flush()
         common = await asyncio.to_thread(generate_latest, prometheus.default())
         return PlainTextResponse(common + "".join(f"{line}\n" for line in lines).encode(), media_type=_TYPE)
 

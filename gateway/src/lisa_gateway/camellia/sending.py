@@ -5,12 +5,11 @@ import json
 import uuid
 from typing import Any, NamedTuple
 
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.types import Receive
 
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import MAX_DELAY_S, MAX_RETRIES, check_new_id
-from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer
+from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, Reply, answer
 from lisa_gateway.camellia.known import find_known
 from lisa_gateway.camellia.messages import END_STATES, Message, Status, from_note, message
 from lisa_gateway.camellia.monitor import Event, Monitor
@@ -49,14 +48,14 @@ class SendCalls:
         self._monitor = monitor
         self._ttl_ms = round(gateway.settings.ttl_s * 1000)
 
-    async def send(self, parameters: Parameters, _: Request) -> Response:
+    async def send(self, parameters: Parameters, _: Receive) -> Reply:
         """`sendMsg`: sends one message. If a message with its id is alive, answers with that message."""
         topic = parameters.required_text("topic")
         new = self._read(parameters)
         await self._gateway.topics.declare(topic)
         return answer(delayMsg=await self._send(topic, new))
 
-    async def send_batch(self, parameters: Parameters, _: Request) -> Response:
+    async def send_batch(self, parameters: Parameters, _: Receive) -> Reply:
         """`sendMsgBatch`: sends many messages of one topic. If one of them has a wrong value, none is sent."""
         topic = parameters.required_text("topic")
         new = [self._item(place, item) for place, item in enumerate(_items(parameters.required_text("msgs")))]

@@ -11,6 +11,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from lisa_gateway.limits.bodies import CYCLE
 from lisa_gateway.limits.settings import LimitSettings
 from lisa_gateway.metrics import METRICS
 from lisa_gateway.problems import Problem
@@ -143,7 +144,9 @@ class LimitedProtocol(HttpToolsProtocol):
         """Starts or queues the request."""
         self._head_since, self._unparsed, self._in_message = None, 0, True
         super().on_headers_complete()
-        self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
+        self.scope[CYCLE] = self.cycle  # type: ignore[literal-required]
+        if self._cycles and self._cycles[0].response_complete:
+            self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
         self._cycles.append(self.cycle)
         if len(self.pipeline) > self.limits.max_requests_ahead:
             most = self.limits.max_requests_ahead
