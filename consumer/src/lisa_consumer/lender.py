@@ -52,13 +52,14 @@ class AsyncLender(AsyncConsumer):
         """The group that it reads for."""
         return self._core.group
 
-    async def lend(self, *loans: tuple[Delivery, Duration]) -> list[bool]:
+    async def lend(self, *loans: tuple[Delivery, Duration], by_id: bool = True) -> list[bool]:
         """Lends deliveries that were just read, each for its own time, in one round trip.
 
+        Without `by_id` only who knows the delivery itself can end it, and nothing is stored for that.
         Result: False for each whose lease ran out before; another consumer may have it. Raises InvalidInput for a time
         that is not from 1 ms to 10 years.
         """
-        return await self._run(self._core.lend(loans))
+        return await self._run(self._core.lend(loans, by_id=by_id))
 
     async def recall(self, topic: str, id: str) -> Lent | None:
         """The lent delivery of a message; None if nothing is lent. Raises InvalidInput."""

@@ -4,19 +4,26 @@ It reads at one gateway and settles at another. Receipts are opaque to clients; 
 """
 
 import base64
+import json
 import os
 import random
 import signal
 import sys
 import time
 import zlib
+from collections.abc import Sequence
 from typing import Any
+
+import redis
 
 from chaos.history import Begun, Ended, Read, Recorder, Settled, Settling, Taken, now
 from chaos.load import plan_of
 from chaos.over_http import Gateways
-from chaos.programs.setting import GATEWAYS, PREFIX, SEED, TOPICS, recorder
+from chaos.programs.setting import GATEWAYS, PREFIX, SEED, TOPICS, URL, recorder
 from lisa_common.errors import LisaError, Unreachable
+from lisa_common.model.keys import topics_key
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
 from lisa_consumer import Delivery
 from lisa_gateway.v1.receipts import Receipts
 
@@ -24,6 +31,7 @@ __all__ = ["main"]
 
 _PAUSE_S = 0.2
 _LEASE_S = 3.0
+_BY_ID = 0.5
 
 
 class _Consumer:
@@ -35,10 +43,46 @@ class _Consumer:
         self._dice = random.Random(f"{SEED} http consumer")
         self._gateways = Gateways(GATEWAYS, self._dice)
         self._receipts = Receipts(PREFIX, "")
+        self._redis: Any = redis.Redis.from_url(URL, socket_timeout=1)
 
     def turn(self) -> None:
         """One read, and what follows. Raises LisaError."""
         topic = self._dice.choice(list(TOPICS))
+        if self._dice.random() < _BY_ID:
+            self._turn_by_id(topic)
+        else:
+            self._turn_by_receipt(topic)
+
+    def _turn_by_id(self, topic: str) -> None:
+        """As clients of camellia: a pull at one gateway, acks at any. Only the loans say which deliveries these are."""
+        asked = now()
+        more = {"topic": topic, "group": self._group, "batch": self._dice.choice((1, 20)), "ackTimeoutMillis": 3_000}
+        call = self._dice.choice(("pullMsg", "longPollingMsg"))
+        answer = self._gateways.form(call, longPollingTimeoutMillis=500, **more)
+        taken = [each for message in answer["delayMsgList"] if (each := self._lent(topic, message)) is not None]
+        if taken:
+            self._history.write(Read(now(), asked, asked, self._group, taken))
+        for each in taken:
+            self._history.write(Begun(now(), self._group, list(each.place)))
+            self._history.write(Ended(now(), self._group, list(each.place)))
+            self._ack_by_id(each)
+
+    def _lent(self, topic: str, message: Any) -> Taken | None:
+        """None if the loan is lost, or cannot be read now: then the delivery is left to its lease."""
+        body = base64.b64decode(message["msg"]) if "msgEncoding" in message else message["msg"].encode()
+        try:
+            policy = Policy.load(self._redis.hget(topics_key(PREFIX), topic))
+            for keys in Layout(PREFIX, topic, policy).homes(message["msgId"]):
+                loan = self._redis.get(keys.loan(self._group, message["msgId"]))
+                entry, due_ms, attempt, _ = json.loads(loan or "[0, 0, 0, 0]")
+                if attempt == message["retry"]:
+                    facts = (topic, message["msgId"], entry, attempt, due_ms, None)
+                    return Taken(*facts, plan_of(body).mark, zlib.crc32(body), keys.shard)
+        except redis.RedisError as error:
+            print(error, file=sys.stderr, flush=True)  # noqa: T201 - its log
+        return None
+
+    def _turn_by_receipt(self, topic: str) -> None:
         asked = now()
         wait = self._dice.choice((0, 0.3, 1))
         given = {"limit": self._dice.choice((1, 10, 50)), "wait": wait, "bodies": "base64"}
@@ -64,12 +108,8 @@ class _Consumer:
         return held._replace(body=body, due_ms=each["due_ms"])
 
     def _settle(self, done: list[tuple[str, Delivery]], failed: list[tuple[str, Delivery]]) -> None:
-        what = self._dice.choices(("ack", "by id", "release", "extend", "hang"), (50, 35, 5, 8, 2))[0]
-        if done and what == "by id":
-            for each in done:
-                self._ack_by_id(each[1])
-            done = []
-        elif done and what == "release":
+        what = self._dice.choices(("ack", "release", "extend", "hang"), (85, 5, 8, 2))[0]
+        if done and what == "release":
             self._by_receipt("release", done)
             done = []
         elif done and what == "extend":
@@ -99,15 +139,15 @@ class _Consumer:
                 outcomes = answer["outcomes"]
         self._history.write(Settled(now(), op, outcomes))
 
-    def _ack_by_id(self, delivery: Delivery) -> None:
-        """As camellia's clients do: the answer does not say whether it was still this delivery."""
-        op = self._begin("ack", [delivery])
+    def _ack_by_id(self, taken: Taken) -> None:
+        """The answer does not say whether it was still this delivery."""
+        op = self._begin("ack", [taken])
         try:
-            self._gateways.form("ackMsg", topic=delivery.topic, msgId=delivery.id, group=self._group, ack="true")
+            self._gateways.form("ackMsg", topic=taken.topic, msgId=taken.id, group=self._group, ack="true")
         finally:
             self._history.write(Settled(now(), op, None))
 
-    def _begin(self, what: str, deliveries: list[Delivery]) -> str:
+    def _begin(self, what: str, deliveries: Sequence[Delivery | Taken]) -> str:
         op = self._history.op()
         self._history.write(Settling(now(), op, what, self._group, [list(each.place) for each in deliveries]))
         return op

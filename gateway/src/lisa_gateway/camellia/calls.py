@@ -50,7 +50,7 @@ class MessageCalls:
     async def pull(self, parameters: Parameters, _: Receive) -> Reply:
         """`pullMsg`: messages that are ready now."""
         topic, batch, lease_s, desk = self._read_pull(parameters)
-        deliveries = await desk.polls.pull(topic, batch, lease_s)
+        deliveries = await desk.polls.pull(topic, batch, lease_s, by_id=True)
         return await self._pulled(topic, deliveries)
 
     async def long_poll(self, parameters: Parameters, receive: Receive) -> Reply:
@@ -59,7 +59,7 @@ class MessageCalls:
         wait_s = parameters.positive("longPollingTimeoutMillis", round(self._settings.poll_s * 1000)) / 1000
         if desk.polls.count_of(topic) >= self._settings.max_polls:
             return answer(msg=None, delayMsgList=[])
-        poller = Poller(topic, batch, lease_s)
+        poller = Poller(topic, batch, lease_s, by_id=True)
         began = time.monotonic()
         watch = asyncio.create_task(_watch(receive, poller))
         try:
