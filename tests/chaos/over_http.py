@@ -14,10 +14,12 @@ from urllib.parse import quote, urlencode
 from lisa_common.errors import InvalidInput, LisaError, OutcomeUnknown, Unreachable
 from lisa_common.protocol.producing import CancelOutcome, RescheduleOutcome
 from lisa_producer import Message, PartialSend, SendOutcome, SendReport, SendResult
+from support.waiting import wait_until
 
 __all__ = ["Gateways", "OverHttp"]
 
 _TIMEOUT_S = 10.0
+_START_S = 150.0
 _RAISED = (400, 413, 500, 502, 503, 504)
 _PREFIX = "urn:lisa:problem:"
 
@@ -28,6 +30,18 @@ class Gateways:
     def __init__(self, addresses: Iterable[str], dice: random.Random) -> None:
         self._addresses = list(addresses)
         self._dice = dice
+
+    def wait(self) -> Self:
+        """Waits until one of them serves: at the begin of a run all programs start at once."""
+        wait_until(self._is_open, _START_S, what="a gateway listens")
+        return self
+
+    def _is_open(self) -> bool:
+        try:
+            self._connect().close()
+        except Unreachable:
+            return False
+        return True
 
     def call(self, method: str, path: str, document: Any = None) -> tuple[int, Any]:
         """Makes a request with JSON. Result: status and document. Raises what its problem stands for."""

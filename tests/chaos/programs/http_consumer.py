@@ -41,7 +41,7 @@ class _Consumer:
         self._group = group
         self._history = history
         self._dice = random.Random(f"{SEED} http consumer")
-        self._gateways = Gateways(GATEWAYS, self._dice)
+        self._gateways = Gateways(GATEWAYS, self._dice).wait()
         self._receipts = Receipts(PREFIX, "")
         self._redis: Any = redis.Redis.from_url(URL, socket_timeout=1)
 

@@ -105,7 +105,7 @@ class _Sender:
 def _producer(kind: str, settings: ProducerSettings) -> Producer | _OnLoop | OverHttp:
     match kind:
         case "http":
-            return OverHttp(Gateways(GATEWAYS, random.Random(SEED)))
+            return OverHttp(Gateways(GATEWAYS, random.Random(SEED)).wait())
         case "asyncio":
             return _OnLoop(settings)
     return Producer(settings=settings)
