@@ -34,7 +34,11 @@ class _Client:
             wire = AsyncWire(address)
         else:
             self._idle.remove(wire)
-        reply = await wire.post(name, **parameters)
+        try:
+            reply = await wire.post(name, **parameters)
+        except BaseException:
+            await wire.hang_up()
+            raise
         assert (reply.status, reply.code) == (200, 200), reply
         self._idle.append(wire)
         return dict(reply.content)

@@ -135,7 +135,8 @@ def test_another_address_serves_metrics_and_health(stage: Stage, topic: str) -> 
     url = metrics_url(gateway)
     wire = Wire(gateway.listens_at)
     wire.post("sendMsg", topic=topic, msg="x", delayMillis=0)
-    assert scrape(url).sum("lisa_http_requests_total", route="/camellia/delayQueue/sendMsg") == 1
+    sent = {"route": "/camellia/delayQueue/sendMsg"}
+    wait_until(lambda: scrape(url).sum("lisa_http_requests_total", **sent) == 1, 20, what="the request is counted")
     wait_until(lambda: probe(url, "/readyz") == (200, "ok\n"), 20, what="it is ready")
     gateway.send(signal.SIGTERM)
     wait_until(lambda: not gateway.runs, 20, what="it ends")

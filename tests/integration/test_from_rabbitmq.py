@@ -257,10 +257,10 @@ async def test_expires_is_renewed_by_a_declaration(site: Site) -> None:
 
 async def test_expires_not_while_consumers_ask(site: Site, reading: Any) -> None:
     """One that reads, or holds a delivery, uses the topic."""
-    await site.admin.set_policy("orders", expire_idle_ms=500)
+    await site.admin.set_policy("orders", expire_idle_ms=2_000)
     orders = reading("orders")
     async with site.managed():
-        for _ in range(4):
+        for _ in range(7):
             await orders.read(wait=0.4)
         assert "orders" in {topic.name for topic in await site.admin.topics()}
 
