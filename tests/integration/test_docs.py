@@ -13,7 +13,10 @@ from support.documents import Page, run_embedded, run_page
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/how-to.md", "docs/observability.md", "docs/workers.md"])
+_LONG = ("docs/how-to.md", "docs/observability.md", "docs/workers.md")
+
+
+@pytest.mark.parametrize("page", ["README.md", *(pytest.param(page, marks=pytest.mark.long) for page in _LONG)])
 def test_examples_run_as_printed(
     page: str, own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -22,6 +25,7 @@ def test_examples_run_as_printed(
     assert run_page(ROOT / page, tmp_path, own_server(appendonly="yes", save="")) > 3
 
 
+@pytest.mark.long
 def test_the_pages_of_the_packages_run_as_printed(
     own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

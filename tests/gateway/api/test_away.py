@@ -25,6 +25,7 @@ def own(own_server: Callable[..., Server], tmp_path: Path) -> Iterator[tuple[Ser
     gateways.close()
 
 
+@pytest.mark.long
 def test_redis_may_go_away(own: tuple[Server, Gateways, str]) -> None:
     """Every call says so with 503 and when to try again, no call with 500; and all is well once it is back."""
     server, _, url = own
