@@ -122,9 +122,15 @@ class AsyncLender(AsyncConsumer):
                 outcomes = await self._end_batch([ending for ending, _ in batch])
             except LisaError as error:
                 outcomes = [error] * len(batch)
-            except BaseException:
+            except BaseException as error:
                 for _, future in batch:
-                    future.cancel()
+                    if isinstance(error, Exception) and not future.done():
+                        future.set_exception(error)
+                    else:
+                        future.cancel()
+                if isinstance(error, Exception):
+                    # Each caller has it.
+                    continue
                 raise
             for (_, future), outcome in zip(batch, outcomes, strict=True):
                 if future.done():
