@@ -73,6 +73,7 @@ _ROLES = {
         channel="publish",
         registry="hmget",
         on={
+            "waiting": "zrem zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xinfo|groups xpending xrange xreadgroup xrevrange",
             "messages": "hdel hget hmget hstrlen",
             "expiring": "zrem",
@@ -80,7 +81,7 @@ _ROLES = {
             "owed": "hdel hget hmget hset",
             "retry": "zadd zrange zrem",
             "failures": "hdel hget hset",
-            "garbage": "zadd zrem",
+            "garbage": "zadd zrem zscore",
             "failures owed expiring": "exists",
         },
     ),
