@@ -72,6 +72,7 @@ class TlsSentinelConnection(SentinelConnection, TlsConnection):
 class AsyncSentinelConnection(redis.asyncio.Connection):
     """The asyncio twin of `SentinelConnection`."""
 
+    # It keeps a cancellation during a write: a worker may be stopped while it asks a sentinel.
     _kind: type[redis.asyncio.Connection] = noting_arrivals(redis.asyncio.Connection)
 
     def __init__(self, *, sentinels: Sentinels, **options: Any) -> None:

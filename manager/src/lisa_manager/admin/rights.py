@@ -76,6 +76,7 @@ _ROLES = {
         channel="publish",
         registry="hmget",
         on={
+            "waiting": "zrem zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer"
             " xinfo|groups xpending xrange xreadgroup xrevrange",
             "messages": "hdel hget hmget hstrlen",
@@ -84,7 +85,7 @@ _ROLES = {
             "owed": "hdel hget hmget hset",
             "retry": "zadd zrange zrem",
             "failures": "hdel hget hset",
-            "garbage": "zadd zrem",
+            "garbage": "zadd zrem zscore",
             "failures owed expiring": "exists",
         },
     ),
