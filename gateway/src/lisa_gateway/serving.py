@@ -1,6 +1,7 @@
 """Serves a gateway with uvicorn until a signal, then stops gracefully."""
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -25,6 +26,9 @@ __all__ = ["loop_factory", "serve"]
 
 KEEP_ALIVE_S = 75
 """How long an idle connection is kept: clients of camellia keep theirs for 30 s."""
+
+_COLLECT_AFTER = 20_000
+"""Objects that a garbage collection waits for, instead of 700: the requests under way are most of them, and no garbage."""
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +103,13 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return factory or asyncio.new_event_loop
 
 
+def _tune_collector() -> None:
+    """Spares the garbage collector what lives as long as the process: it took an eighth of the time of a request."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER, *gc.get_threshold()[1:])
+
+
 async def serve(settings: GatewaySettings) -> None:
     """Serves until SIGTERM or SIGINT. Raises LisaError if there is no Redis server at the start: probably a mistake."""
     address = parse_listen(settings.listen)
@@ -125,5 +136,6 @@ async def serve(settings: GatewaySettings) -> None:
         lifespan="on",
     )
     gateway.health.notifies = True
+    _tune_collector()
     with observed(settings.metrics, gateway.health):
         await _Server(config, gateway, shown).serve([bound])
