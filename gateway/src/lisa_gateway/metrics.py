@@ -88,11 +88,11 @@ class CountRequests:
             return
         status = "none"
 
-        async def note(message: _Message) -> None:
+        def note(message: _Message) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = str(message["status"])
-            await send(message)
+            return send(message)
 
         began = time.monotonic()
         try:

@@ -57,7 +57,7 @@ def _send(
     layout = declared = topics.known(topic, declared=True)
     if layout is None:
         layout = topics.known(topic) or (yield layout_requests.resolve(topics, topic))
-    outgoing = message.outgoing(layout.policy, new_ids(1)[0], context)
+    outgoing = message.outgoing(layout.policy, new_ids(1)[0] if message.id is None else "", context)
     if declared is None:
         layout = yield layout_requests.declare(topics, topic)
     rerouted = False

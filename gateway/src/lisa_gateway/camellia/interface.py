@@ -76,10 +76,10 @@ class Direct:
         self._app = app
         self._target = target
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serves one connection of ASGI."""
         is_ours = scope["type"] == "http" and path_of(scope).startswith(_PREFIX)
-        await (self._target if is_ours else self._app)(scope, receive, send)
+        return (self._target if is_ours else self._app)(scope, receive, send)
 
 
 def path_of(scope: Scope) -> str:
