@@ -22,7 +22,7 @@ class AccessMiddleware:
     """
 
     def __init__(self, app: Any, access: Access, *, public: tuple[str, ...] = ()) -> None:
-        self._app = app
+        self._app: Callable[..., Awaitable[None]] = app
         self._access = access
         self._public = frozenset(public)
 

@@ -59,10 +59,7 @@ class Reply(NamedTuple):
 
 def answer(code: int = Code.SUCCESS, msg: str | None = "success", *, status: int = 200, **fields: Any) -> Reply:
     """An answer as JSON; `msg` None leaves it out."""
-    content: dict[str, Any] = {"code": int(code)}
-    if msg is not None:
-        content["msg"] = msg
-    content |= fields
+    content = {"code": int(code), **fields} if msg is None else {"code": int(code), "msg": msg, **fields}
     return Reply(_encode(content).encode("utf-8", "replace"), status)
 
 

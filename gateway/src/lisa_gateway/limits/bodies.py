@@ -39,7 +39,7 @@ class BodyLimits:
     """
 
     def __init__(self, app: Any, limits: LimitSettings) -> None:
-        self._app = app
+        self._app: Callable[..., Awaitable[None]] = app
         self._limits = limits
 
     # No coroutine of its own: it would be one more in the way of each request.

@@ -47,6 +47,43 @@ class _TooMuch(Exception):
     """Ends the parsing of a request that takes up too much."""
 
 
+class _JoinedWrites:
+    """Writes the head of an answer together with the first part of its body.
+
+    Apart they are two system calls and two packets, which cost more than most of the rest of an answer.
+    """
+
+    __slots__ = ("_cycle", "_head", "_is_begun", "_transport", "is_closing")
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._transport = cycle.transport
+        self._head = b""
+        self._is_begun = False
+        self.is_closing = cycle.transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        """Writes a part, or keeps it if it is the head, which the application follows up at once."""
+        if self._cycle.response_started and not self._is_begun:
+            self._is_begun = True
+            self._head = data
+        elif self._head:
+            head, self._head = self._head, b""
+            self._transport.writelines((head, data))
+        else:
+            self._transport.write(data)
+
+    def flush(self) -> None:
+        """Writes a head that no body has followed, as in an answer to HEAD."""
+        if self._head:
+            self.write(b"")
+
+    def close(self) -> None:
+        """Writes what is left, and closes the connection."""
+        self.flush()
+        self._transport.close()
+
+
 class LimitedProtocol(HttpToolsProtocol):
     """One connection of a client."""
 
@@ -55,8 +92,6 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self._head_bytes = 0
-        """Bytes of the first line and the headers so far."""
         self._unparsed = 0
         """Bytes since the parser last had something for us: it buffers a header until its end."""
         self._in_message = False
@@ -125,25 +160,18 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._unparsed > self.limits.max_header_bytes + len(data):
             self._refuse(self._too_large())
 
-    def on_message_begin(self) -> None:
-        """Begins to count a request's headers."""
-        super().on_message_begin()
-        self._head_bytes = 0
-
-    def on_url(self, url: bytes) -> None:
-        """Counts the path."""
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Counts a header, or a trailer behind the body."""
-        self._count(len(name) + len(value) + 4)
-        super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
-        """Starts or queues the request."""
+        """Starts or queues the request, unless its headers are too large; `data_received` bounds them until then."""
+        if len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers]) > (
+            self.limits.max_header_bytes
+        ):
+            self._refusal = self._too_large()
+            # The parser turns it into its own error, for which the protocol sends a response and closes.
+            raise _TooMuch
         self._head_since, self._unparsed, self._in_message = None, 0, True
         super().on_headers_complete()
+        # The request has not begun yet: its task starts with the next turn of the loop.
+        self.cycle.transport = _JoinedWrites(self.cycle)  # type: ignore[assignment]
         self.scope[CYCLE] = self.cycle  # type: ignore[literal-required]
         if self._cycles and self._cycles[0].response_complete:
             self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
@@ -152,6 +180,12 @@ class LimitedProtocol(HttpToolsProtocol):
             most = self.limits.max_requests_ahead
             self._refusal = Problem(400, "too-busy", f"at most {most} requests may be sent before their answers")
             raise _TooMuch
+
+    def on_response_complete(self) -> None:
+        """Ends an answer, and starts the next request."""
+        for cycle in self._cycles:
+            cycle.transport.flush()  # type: ignore[attr-defined] - `_JoinedWrites`
+        super().on_response_complete()
 
     def on_body(self, body: bytes) -> None:
         """Takes a part of the body."""
@@ -162,13 +196,6 @@ class LimitedProtocol(HttpToolsProtocol):
         """Ends a request."""
         self._unparsed, self._in_message = 0, False
         super().on_message_complete()
-
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > self.limits.max_header_bytes:
-            self._refusal = self._too_large()
-            # The parser turns it into its own error, for which the protocol sends a response and closes.
-            raise _TooMuch
 
     def _too_large(self) -> Problem:
         most = self.limits.max_header_bytes
