@@ -28,7 +28,7 @@ KEEP_ALIVE_S = 75
 """How long an idle connection is kept: clients of camellia keep theirs for 30 s."""
 
 _COLLECT_AFTER = 20_000
-"""New objects that start a garbage collection, instead of 700: most belong to requests under way, and are no garbage."""
+"""New objects that start a garbage collection, not 700: most belong to requests under way, and are no garbage."""
 
 logger = logging.getLogger(__name__)
 

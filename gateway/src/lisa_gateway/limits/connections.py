@@ -184,7 +184,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Ends an answer, and starts the next request."""
         for cycle in self._cycles:
-            cycle.transport.flush()  # type: ignore[attr-defined] - `_JoinedWrites`
+            cycle.transport.flush()  # type: ignore[attr-defined]
         super().on_response_complete()
 
     def on_body(self, body: bytes) -> None:
