@@ -10,6 +10,7 @@
 -- KEYS[8] failures   hash    copy -> failure
 -- KEYS[9] garbage    zset    copy -> died at, ms
 -- KEYS[10] closed    string  exists if new messages go to other shards
+-- KEYS[11] door      hash    limits of the topic, and what they have let pass
 -- ARGV[1] force      flag    "1" to drop messages, too
 -- returns  { 1 if it was dropped, number of messages that it held }
 local count = redis.pcall('HLEN', messages)

@@ -1,5 +1,5 @@
--- Moves due messages from the waiting set, and due retries from the retry set, into the ready stream, earliest first.
--- Removes before it adds, so that a full server still drains.
+-- Moves due messages from the waiting set, and due retries from the retry set, into the ready stream, earliest first, as
+-- far as the topic's door lets them pass. Removes before it adds, so that a full server still drains.
 --
 -- KEYS[1] waiting    zset    message id -> due ms
 -- KEYS[2] retry      zset    copy -> due ms
@@ -7,11 +7,53 @@
 -- KEYS[4] owed       hash    message id -> groups
 -- KEYS[5] failures   hash    copy -> failure
 -- KEYS[6] messages   hash    message id -> record
+-- KEYS[7] door       hash    limits of the topic, and what they have let pass
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] limit      number  at most so many of each set
--- returns  { now ms, number promoted, next due ms or -1, 1 if a batch was full }
+-- returns  { now ms, number promoted, next due ms or -1, 1 if a batch was full, why due messages did not pass the door: 0 if
+--            none was held back, -1 if the topic is paused, -2 if too many are in flight, or the time in ms to come again }
 --@include clock, failure, groups, record, wake
 local now = clock(now_ms)
+
+-- At most so many of each set may pass. `passing` stays nil where the door is open.
+local is_known, passing, why_held = false, nil, nil
+local quota = { [waiting] = limit, [retry] = limit }
+
+-- Learns what may pass, the first time that something is due. A narrow door lets the earliest pass, of either set.
+local function look_at_door()
+  if is_known then
+    return
+  end
+  is_known = true
+  if redis.call('EXISTS', door) == 0 then
+    return
+  end
+  --@include door, passage
+  passing = read_door()
+  if passing.shut and passing.shut <= now then
+    redis.call('HDEL', door, 'shut')
+  end
+  passing.spend, passing.room, why_held = spend, passage(passing, now)
+  local room = passing.room
+  if not room then
+    return
+  end
+  quota[waiting], quota[retry] = math.min(limit, room), math.min(limit, room)
+  if room > 0 and room < 2 * limit then
+    local messages_due = redis.call('ZRANGE', waiting, '-inf', now, 'BYSCORE', 'LIMIT', 0, quota[waiting], 'WITHSCORES')
+    local retries_due = redis.call('ZRANGE', retry, '-inf', now, 'BYSCORE', 'LIMIT', 0, quota[retry], 'WITHSCORES')
+    local i, j = 0, 0
+    while i + j < room and (messages_due[2 * i + 2] or retries_due[2 * j + 2]) do
+      local first, second = tonumber(messages_due[2 * i + 2]), tonumber(retries_due[2 * j + 2])
+      if not second or first and first <= second then
+        i = i + 1
+      else
+        j = j + 1
+      end
+    end
+    quota[waiting], quota[retry] = i, j
+  end
+end
 
 -- Takes the due members out of a set. Returns them with their scores, and the time of the next member, nil for none.
 -- Calls `prepare` before it takes any: if that raises an error, nothing has changed.
@@ -22,16 +64,25 @@ local function take_due(zset, prepare)
   if not first or first > now then
     return {}, first
   end
+  look_at_door()
+  if quota[zset] == 0 then
+    return {}, first
+  end
   if prepare then
     prepare()
   end
   if second and second <= now then
-    due = redis.call('ZRANGE', zset, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+    due = redis.call('ZRANGE', zset, '-inf', now, 'BYSCORE', 'LIMIT', 0, quota[zset], 'WITHSCORES')
     redis.call('ZREMRANGEBYRANK', zset, 0, #due / 2 - 1)
-    return due, earliest(zset)
+    second = earliest(zset)
+  else
+    redis.call('ZREMRANGEBYRANK', zset, 0, 0)
+    due = { due[1], due[2] }
   end
-  redis.call('ZREMRANGEBYRANK', zset, 0, 0)
-  return { due[1], due[2] }, second
+  if passing then
+    passing.spend(passing, #due / 2, now)
+  end
+  return due, second
 end
 
 -- Puts the rest back where the stream refuses an entry. A stream takes no more entries once it has had one with the
@@ -95,4 +146,8 @@ end
 
 local next_due = math.min(next_message or math.huge, next_retry or math.huge)
 local is_full = (#due_messages == 2 * limit or #due_retries == 2 * limit or returned > 0) and 1 or 0
-return { now, (#due_messages + #due_retries) / 2 - returned, next_due < math.huge and math.ceil(next_due) or -1, is_full }
+local count, held = (#due_messages + #due_retries) / 2, 0
+if why_held and count >= passing.room and next_due <= now then
+  is_full, held = 0, why_held()
+end
+return { now, count - returned, next_due < math.huge and math.ceil(next_due) or -1, is_full, held }

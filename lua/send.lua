@@ -1,5 +1,6 @@
 -- Stores messages and schedules them: a message due later waits, one due now is ready. An id that is alive, or that the
--- dedup window knows, is a duplicate: nothing changes.
+-- dedup window knows, is a duplicate: nothing changes. Where the topic has a door, a message due now has to pass it: it
+-- waits, too. Where the topic is full, nothing is stored.
 --
 -- KEYS[1] messages   hash    message id -> record
 -- KEYS[2] waiting    zset    message id -> due ms
@@ -8,17 +9,48 @@
 -- KEYS[5] finished   zset    message id -> forget at, ms
 -- KEYS[6] owed       hash    message id -> groups
 -- KEYS[7] closed     string  exists if new messages go to other shards
+-- KEYS[8] door       hash    limits of the topic, and what they have let pass
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] channel    text    where managers listen
 -- ARGV[3] topic      text    the topic, for the wake
 -- ARGV[4...] id, due, content per message; due is "+ms" from now or an absolute time in ms, content is the record
 --            after its stamp
--- returns  per message its due time in ms, or 0 for a duplicate; the error RESHARDED where the shard is closed
+-- returns  per message its due time in ms, or 0 for a duplicate; the error RESHARDED where the shard is closed, or QUEUEFULL
+--            where the new messages would exceed the limit of the topic
 --@include clock, due, finished, groups, record, wake
-if redis.call('EXISTS', closed) == 1 then
-  return redis.error_reply('RESHARDED new messages of ' .. topic .. ' go to other shards')
-end
 local now = clock(now_ms)
+local waits = false
+-- Mostly neither exists. One command tells.
+if redis.call('EXISTS', closed, door) > 0 then
+  if redis.call('EXISTS', closed) == 1 then
+    return redis.error_reply('RESHARDED new messages of ' .. topic .. ' go to other shards')
+  end
+  --@include door
+  local limits = read_door()
+  waits = is_guarded(limits, now)
+
+  -- How many of these messages the shard does not know yet.
+  local function count_new()
+    local is_counted, count = {}, 0
+    for i = 4, #ARGV, 3 do
+      local id = ARGV[i]
+      local is_known = is_chosen(id) and is_finished(id, now) or redis.call('HEXISTS', messages, id) == 1
+      if not is_known and not is_counted[id] then
+        is_counted[id], count = true, count + 1
+      end
+    end
+    return count
+  end
+
+  if limits.most then
+    local stored, added = redis.call('HLEN', messages), count_new()
+    if added > 0 and stored + added > limits.most then
+      return redis.error_reply(string.format(
+        'QUEUEFULL %s holds %.0f messages of at most %.0f; %.0f more were refused', topic, stored, limits.most, added
+      ))
+    end
+  end
+end
 
 local scheduled, expiries, immediate, replies = {}, {}, {}, {}
 local first, first_exact, text, due, exact, head, alive
@@ -45,7 +77,7 @@ for i = 4, #ARGV, 3 do
       expiries[#expiries + 1] = due + ttl
       expiries[#expiries + 1] = id
     end
-    if due > now then
+    if due > now or waits then
       scheduled[#scheduled + 1] = priority == 0 and exact or score_of(due, priority)
       scheduled[#scheduled + 1] = id
       if not first or due < first then

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lisa_common.errors import InvalidInput
-from lisa_common.model.policy import DEFAULT_POLICY, LAYOUT_FIELDS, Policy
+from lisa_common.model.policy import DEFAULT_POLICY, LAYOUT_FIELDS, LIMIT_FIELDS, Policy
 
 
 def test_defaults() -> None:
@@ -25,6 +25,13 @@ def test_defaults() -> None:
         "max_groups": 100,
         "max_body_bytes": 1_048_576,
         "priority": 0,
+        "paused": False,
+        "max_in_flight": None,
+        "rate": None,
+        "burst": None,
+        "max_messages": None,
+        "overflow": "reject",
+        "limits_revision": 0,
         "shards": 1,
         "former": (),
         "drained": (),
@@ -45,8 +52,11 @@ def test_scripts_get_every_field() -> None:
     assert json.loads(DEFAULT_POLICY.as_json).keys() == Policy.model_fields.keys() - {
         "ttl_ms",
         "max_groups",
+        "limits_revision",
+        *LIMIT_FIELDS,
         *LAYOUT_FIELDS,
     }
+    assert json.loads(Policy(max_in_flight=3).as_json)["max_in_flight"] == 3
 
 
 @pytest.mark.parametrize(

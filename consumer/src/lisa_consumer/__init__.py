@@ -15,7 +15,7 @@ from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_consumer.async_client import AsyncConsumer
 from lisa_consumer.client import Consumer
-from lisa_consumer.handler import Reject, Retry
+from lisa_consumer.handler import RateLimited, Reject, Retry
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.worker import Worker
 
@@ -31,6 +31,7 @@ __all__ = [
     "LisaError",
     "NackOutcome",
     "OutcomeUnknown",
+    "RateLimited",
     "Refused",
     "Reject",
     "Retry",

@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from lisa_common.errors import InvalidInput, NoGroup
@@ -225,11 +225,21 @@ class Core:
         outcomes = yield from self._settle([delivery for delivery, _ in nacks], calls)
         return [outcome for outcome, _ in outcomes]
 
-    def release(self, deliveries: Sequence[Delivery]) -> Flow[int]:
-        """Releases deliveries that have not begun, without spending an attempt. Result: how many."""
-        batches = self._by_shard(deliveries)
-        calls = [consuming.release(keys, self.group, [d.entry for _, d in batch]) for keys, batch in batches]
-        return sum((yield from self._end(deliveries, calls)))
+    def release(self, deliveries: Sequence[Delivery], shut_ms: Mapping[str, int] | None = None) -> Flow[int]:
+        """Releases deliveries without spending an attempt. Result: how many.
+
+        Shuts the doors of the topics in `shut_ms` for so long: all shards, as a handler that has to wait meets the same
+        limit with messages of each.
+        """
+        shut_ms = shut_ms or {}
+        layouts = yield from self._topics.recall_each(shut_ms)
+        doors = [consuming.shut_door(keys, ms) for topic, ms in shut_ms.items() for keys in layouts[topic].served]
+        calls = [
+            consuming.release(keys, self.group, [d.entry for _, d in batch], shut_ms=shut_ms.get(keys.topic, 0))
+            for keys, batch in self._by_shard(deliveries)
+        ]
+        replies = yield from self._end(deliveries, [*doors, *calls])
+        return sum(replies[len(doors) :])
 
     def extend(self, deliveries: Sequence[Delivery], lease: Duration | None = None) -> Flow[list[bool]]:
         """Renews leases. Result: for each, whether this consumer still has it."""

@@ -57,8 +57,14 @@ class Fetcher:
         self._on_fetched: Callable[[ReadResult], None] = lambda _: None
         self._changed = asyncio.Event()
         """Set when there may be more capacity, and when the worker stops."""
+        self._paused = False
         self._aside: dict[str, float] = {}
         """Topics that cannot be read, and until when they are set aside."""
+
+    def pause(self, *, paused: bool) -> None:
+        """Begins no more reads, or reads again. A read that waits at the server goes on until that answers."""
+        self._paused = paused
+        self._changed.set()
 
     def wake(self) -> None:
         """Makes the fetcher look at capacities again, and whether to stop."""
@@ -101,6 +107,9 @@ class Fetcher:
         A read that brings something proves it only for some of them.
         """
         self._changed.clear()
+        if self._paused:
+            await self._changed.wait()
+            return False
         self._aside = {topic: end for topic, end in self._aside.items() if end > time.monotonic()}
         topics = self.windows.keys() - self._aside.keys()
         capacities = self._capacities(topics)
@@ -131,7 +140,7 @@ class Fetcher:
             while not waiting.done():
                 self._changed.clear()
                 freed = self._capacities(full - self._aside.keys() - failed)
-                if freed and not self._stopping.is_set():
+                if freed and not self._stopping.is_set() and not self._paused:
                     try:
                         await self._read_capacities(freed, wait=_BUSY_POLL_S)
                     except LisaError as error:

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.delivery import Delivery
-from lisa_common.protocol.consuming import Nack
+from lisa_common.protocol.consuming import Nack, Postponed
 from lisa_common.validation import Duration, duration_ms
 
-__all__ = ["Handler", "Reject", "Retry", "Route", "nack_of"]
+__all__ = ["Handler", "RateLimited", "Reject", "Retry", "Route", "outcome_of"]
 
 T = TypeVar("T")
 
@@ -37,6 +37,18 @@ class Reject(LisaError):
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "the handler rejected the message")
+
+
+class RateLimited(LisaError):
+    """Raised by a handler that may go on only after `delay`, in seconds or as a timedelta: at an HTTP 429, for example.
+
+    Its message is given back, and no attempt is spent. For so long nothing of the topic becomes ready, in any group;
+    messages that are ready already are still delivered. Raises InvalidInput for a delay out of range.
+    """
+
+    def __init__(self, delay: Duration, reason: str = "") -> None:
+        self.delay_ms = duration_ms("delay", delay, low_ms=1)
+        super().__init__(reason or f"the handler may go on after {self.delay_ms / 1000:g} s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +128,10 @@ def _is_fit(handler: object) -> bool:
     return not any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in functions)
 
 
-def nack_of(delivery: Delivery, error: BaseException) -> Nack:
-    """The nack that an exception of a handler asks for."""
+def outcome_of(delivery: Delivery, error: BaseException) -> Nack | Postponed:
+    """What an exception of a handler asks for."""
+    if isinstance(error, RateLimited):
+        return Postponed(error.delay_ms)
     if isinstance(error, Reject):
         return Nack(delivery.entry, str(error), rejected=True)
     if isinstance(error, Retry):

@@ -10,11 +10,11 @@ from contextlib import suppress
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import LisaError
 from lisa_common.model.delivery import Delivery
-from lisa_common.protocol.consuming import Nack
+from lisa_common.protocol.consuming import Nack, Postponed
 from lisa_consumer.concurrency import ConcurrencyLimit
 from lisa_consumer.core import Core, ReadResult
 from lisa_consumer.fetcher import Fetcher
-from lisa_consumer.handler import Route, nack_of
+from lisa_consumer.handler import RateLimited, Route, outcome_of
 from lisa_consumer.leases import Leases
 from lisa_consumer.queues import Queues
 from lisa_consumer.settings import ConsumerSettings
@@ -68,6 +68,7 @@ class Runner:
             may_begin=self._is_quick,
         )
         self._running: set[asyncio.Task[None]] = set()
+        self._giving_back: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         """Set when a handler begins or ends."""
         self._drain_until = self._begin_until = 0.0
@@ -93,7 +94,7 @@ class Runner:
             await self._drain()
         finally:
             self._stopping.set()
-            await cancel_all(reader, waiter, marker)
+            await cancel_all(reader, waiter, marker, *self._giving_back)
             await self._cancel_handlers()
             self._settler.close()
             # Without a server nothing can be settled: handled messages come again when their leases have run out.
@@ -105,6 +106,26 @@ class Runner:
     def _add(self, fetched: ReadResult) -> None:
         self._leases.hold(fetched.deliveries, fetched.leased_at)
         self._queues.add(fetched.deliveries)
+        if self._queues.paused:
+            # The read was under way when the pause came.
+            self._give_back()
+
+    def pause(self) -> None:
+        """Begins nothing more until `resume`, and gives back what has not begun. Running handlers go on."""
+        self._queues.paused = True
+        self._fetcher.pause(paused=True)
+        self._give_back()
+
+    def resume(self) -> None:
+        """Ends a pause."""
+        self._queues.paused = False
+        self._fetcher.pause(paused=False)
+        self._queues.start()
+
+    def _give_back(self) -> None:
+        task = asyncio.create_task(self._release(None))
+        self._giving_back.add(task)
+        task.add_done_callback(self._giving_back.discard)
 
     def _begin(self, delivery: Delivery) -> None:
         handling = self._handle(self._routes[delivery.topic], delivery)
@@ -119,26 +140,30 @@ class Runner:
                 self._drop(delivery)
                 return
             began = time.monotonic()
-            nack = await self._call(route, delivery)
+            outcome = await self._call(route, delivery)
             self._windows[delivery.topic].observe(time.monotonic() - began)
             self._leases.end(delivery)
-            self._settler.settle(delivery, nack)
+            self._settler.settle(delivery, outcome)
+            if isinstance(outcome, Postponed):
+                await self._release([delivery.topic])
         finally:
             if task := asyncio.current_task():
                 self._running.discard(task)
             self._queues.end(delivery)
             self._changed.set()
 
-    async def _call(self, route: Route, delivery: Delivery) -> Nack | None:
+    async def _call(self, route: Route, delivery: Delivery) -> Nack | Postponed | None:
         try:
             await route.call(delivery, self._threads)
         except asyncio.CancelledError:
             # The drain cancelled the handler, or the handler itself did: either way it did not finish.
             return Nack(delivery.entry, "the handler was cancelled before it ended")
         except BaseException as error:
-            if not isinstance(error, LisaError):
+            if isinstance(error, RateLimited):
+                logger.warning("gave %s back: %s", delivery, error)
+            elif not isinstance(error, LisaError):
                 logger.warning("the handler of %s failed", delivery, exc_info=error)
-            return nack_of(delivery, error)
+            return outcome_of(delivery, error)
         return None
 
     def _drop(self, delivery: Delivery) -> None:

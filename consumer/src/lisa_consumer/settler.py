@@ -9,7 +9,7 @@ from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.model.delivery import Delivery
-from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
+from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome, Postponed
 from lisa_consumer.core import MAX_BATCH, Core
 
 __all__ = ["Settler"]
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 class _Ended(NamedTuple):
     delivery: Delivery
-    nack: Nack | None
+    outcome: Nack | Postponed | None
 
 
 class Settler:
@@ -39,9 +39,9 @@ class Settler:
         self._wake = asyncio.Event()
         self._closing = False
 
-    def settle(self, delivery: Delivery, nack: Nack | None) -> None:
-        """Queues a delivery whose handler has ended: to be nacked if a nack is given, acked otherwise."""
-        self._apart.get((delivery.topic, delivery.shard), self._ended).append(_Ended(delivery, nack))
+    def settle(self, delivery: Delivery, outcome: Nack | Postponed | None) -> None:
+        """Queues a delivery whose handler has ended: to be nacked or given back, or to be acked for None."""
+        self._apart.get((delivery.topic, delivery.shard), self._ended).append(_Ended(delivery, outcome))
         self._wake.set()
 
     def close(self) -> None:
@@ -63,12 +63,18 @@ class Settler:
                         self._set_apart(batch, error, apart)
 
     async def _settle(self, batch: list[_Ended], *, again: bool = False) -> None:
-        acks = [ended.delivery for ended in batch if ended.nack is None]
-        nacks = [(ended.delivery, ended.nack) for ended in batch if ended.nack is not None]
+        acks = [ended.delivery for ended in batch if ended.outcome is None]
+        nacks = [(delivery, outcome) for delivery, outcome in batch if isinstance(outcome, Nack)]
+        postponed = [(delivery, outcome.delay_ms) for delivery, outcome in batch if isinstance(outcome, Postponed)]
         if acks:
             _log_acks(acks, await self._connection.run(self._core.ack(acks)), again=again)
         if nacks:
             _log_nacks(nacks, await self._connection.run(self._core.nack_each(nacks)))
+        if postponed:
+            shut_ms: dict[str, int] = {}
+            for delivery, delay_ms in postponed:
+                shut_ms[delivery.topic] = max(delay_ms, shut_ms.get(delivery.topic, 0))
+            await self._connection.run(self._core.release([delivery for delivery, _ in postponed], shut_ms))
         for ended in batch:
             self._on_settled(ended.delivery)
 

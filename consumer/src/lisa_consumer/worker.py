@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import NoReturn, TypeVar
 
 from lisa_common.client.async_connection import AsyncConnection
@@ -84,6 +85,8 @@ class Worker:
         self._routes: dict[str, Route] = {}
         self._stopping = asyncio.Event()
         self._drain_until = 0.0
+        self._is_paused = False
+        self._running: tuple[asyncio.AbstractEventLoop, Runner] | None = None
 
     @property
     def name(self) -> str:
@@ -137,6 +140,31 @@ class Worker:
         self._drain_until = time.monotonic() + self.settings.drain_s
         self._stopping.set()
 
+    def pause(self) -> None:
+        """Makes this worker begin nothing more until `resume`. It may be called in any thread, and before `run`.
+
+        Running handlers go on, and their leases are renewed. What the worker holds and has not begun is given back to
+        the other workers, without an attempt spent. A policy with `paused` stops a topic for all workers.
+        """
+        self._pause(paused=True)
+
+    def resume(self) -> None:
+        """Ends a pause. It may be called in any thread."""
+        self._pause(paused=False)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the worker is paused."""
+        return self._is_paused
+
+    def _pause(self, *, paused: bool) -> None:
+        self._is_paused = paused
+        if self._running:
+            loop, runner = self._running
+            # A worker that has just ended needs no pause.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(runner.pause if paused else runner.resume)
+
     async def serve(self) -> None:
         """Works until `stop` is called, then drains. Raises InvalidInput if no topic has a handler."""
         if not self._routes:
@@ -160,6 +188,12 @@ class Worker:
                 renewing=renewing,
             )
             logger.info("worker %s of group %s reads %s", self.name, self._core.group, ", ".join(self._routes))
-            await runner.run()
+            self._running = asyncio.get_running_loop(), runner
+            if self._is_paused:
+                runner.pause()
+            try:
+                await runner.run()
+            finally:
+                self._running = None
         threads.shutdown(wait=False, cancel_futures=True)
         logger.info("worker %s has ended", self.name)

@@ -13,6 +13,7 @@ from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import LisaError
 from lisa_manager.jobs.adopter import Adopter
 from lisa_manager.jobs.discoverer import Discoverer
+from lisa_manager.jobs.doorkeeper import Doorkeeper
 from lisa_manager.jobs.drainer import Drainer
 from lisa_manager.jobs.loader import Loader
 from lisa_manager.jobs.promoter import Promoter
@@ -73,6 +74,7 @@ class Manager:
             discover=self._discover,
         )
         self._drainer = Drainer(self._connection, self._discoverer)
+        self._doorkeeper = Doorkeeper(self._connection, self._discoverer)
         self._loader = Loader(self._connection)
         self._problems = ProblemLog(logger)
         self._stopping = asyncio.Event()
@@ -138,6 +140,7 @@ class Manager:
             ("sweep", housekeeping_s, _TURNS, self._sweeper.turn),
             ("discover", self._settings.discover_s, 1, self._discover),
             ("drain", self._settings.discover_s, 1, self._drainer.turn),
+            ("limits", self._settings.discover_s, 1, self._doorkeeper.turn),
             ("scripts", _SCRIPTS_S, 1, self._loader.turn),
             ("gauges", _GAUGES_S, 1, self._gauges),
         ]

@@ -14,6 +14,7 @@ from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import Topic, dropped_mark, parse_topic, read_mark, read_registry, store_policy
 from lisa_common.validation import check_name
 from lisa_manager.admin.queries import GroupInfo, existing_as_stored, groups
+from lisa_manager.doors import revised, set_doors
 
 __all__ = ["DEFAULT", "Dropped", "create_topic", "drop_topic", "list_topics", "set_policy"]
 
@@ -41,8 +42,11 @@ def set_policy(prefix: str, topic: str, changes: Mapping[str, Any]) -> Flow[Poli
             raise InvalidInput("policy field shards", policy.shards, expected)
         if stored is None:
             policy = yield from _as_dropped(prefix, topic, policy)
+        policy = yield from revised(known.policy, policy)
         # Managers write here as well.
         if (yield store_policy(prefix, topic, stored, policy)):
+            if policy.limits_revision:
+                yield from set_doors(prefix, topic)
             return policy
 
 
@@ -50,7 +54,10 @@ def create_topic(prefix: str, topic: str, fields: Mapping[str, Any]) -> Flow[boo
     """Declares a topic with this policy, unless it exists. Returns whether it did; raises as `set_policy` does."""
     check_name("topic", topic)
     policy = yield from _as_dropped(prefix, topic, _changed(DEFAULT_POLICY, fields))
+    policy = yield from revised(DEFAULT_POLICY, policy)
     created: bool = yield store_policy(prefix, topic, None, policy)
+    if created and policy.limits_revision:
+        yield from set_doors(prefix, topic)
     return created
 
 
@@ -97,6 +104,8 @@ def drop_topic(prefix: str, topic: str, *, force: bool) -> Flow[Dropped]:
         layout, stored = yield from existing_as_stored(prefix, topic)
         if not (yield from _drop_shards(layout, gone, force=force)):
             yield from _make_again(layout, gone)
+            if gone.shards and layout.policy.is_limited:
+                yield from set_doors(prefix, topic)
             return Dropped(done=False, messages=gone.messages, made_again=len(gone.shards))
         now = yield server_time()
         mark = dropped_mark(now, layout)
