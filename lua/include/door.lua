@@ -1,5 +1,7 @@
 -- Reads a topic's door, which limits what becomes ready. A topic without limits has no door: it is open.
--- Needs the key: door. Its fields:
+-- Needs the key: door.
+--
+-- Its fields:
 --   limits  what the policy sets for this shard, as JSON; `lisa_common.model.door` writes it
 --   spent   ms: tokens of the rate are spent up to this time
 --   shut    ms: nothing becomes ready before this time, because a handler asked for that

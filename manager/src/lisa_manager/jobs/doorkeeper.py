@@ -3,8 +3,9 @@
 import logging
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.errors import LisaError, Unreachable
+from lisa_common.errors import LisaError
 from lisa_common.model.door import limits_of
+from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_manager.doors import read_limits, set_doors
 from lisa_manager.jobs.discoverer import Discoverer
@@ -15,6 +16,10 @@ __all__ = ["Doorkeeper"]
 logger = logging.getLogger(__name__)
 
 
+_AT_ONCE = 1_000
+"""Most doors in one round trip."""
+
+
 class Doorkeeper:
     """Compares the doors of topics with their policies: of limited topics always, of others after a change."""
 
@@ -22,37 +27,35 @@ class Doorkeeper:
         self._connection = connection
         self._discoverer = discoverer
         self._problems = ProblemLog(logger)
-        self._opened: dict[str, int] = {}
-        """The revisions at which topics without limits were found open."""
+        self._seen: dict[str, Policy] = {}
+        """The policies of the last turn."""
 
     async def turn(self) -> None:
         """Runs one turn over these topics."""
-        layouts = [layout for layout in self._discoverer.layouts.values() if self._is_due(layout)]
+        seen, self._seen = self._seen, {name: layout.policy for name, layout in self._discoverer.layouts.items()}
+        layouts = [
+            layout
+            for name, layout in self._discoverer.layouts.items()
+            if layout.policy.is_limited or seen.get(name) != layout.policy
+        ]
         shards = [(layout, keys) for layout in layouts for keys in layout.served]
-        doors = await self._connection.execute_each([read_limits(keys) for _, keys in shards]) if shards else []
-        wrong = {
-            layout.topic
-            for (layout, keys), door in zip(shards, doors, strict=True)
-            if isinstance(door, LisaError) or door != limits_of(layout, keys)
-        }
-        for layout in layouts:
-            if layout.topic in wrong:
-                await self._set(layout)
-            if not layout.policy.is_limited:
-                self._opened[layout.topic] = layout.policy.limits_revision
-
-    def _is_due(self, layout: Layout) -> bool:
-        revision = layout.policy.limits_revision
-        return layout.policy.is_limited or (revision > 0 and self._opened.get(layout.topic) != revision)
+        wrong: dict[str, Layout] = {}
+        for start in range(0, len(shards), _AT_ONCE):
+            batch = shards[start : start + _AT_ONCE]
+            doors = await self._connection.execute_each([read_limits(keys) for _, keys in batch])
+            for (layout, keys), door in zip(batch, doors, strict=True):
+                if isinstance(door, LisaError) or door != limits_of(layout, keys):
+                    wrong[layout.topic] = layout
+        for layout in wrong.values():
+            await self._set(layout)
 
     async def _set(self, layout: Layout) -> None:
         subject = f"limits of {layout.topic}"
         try:
             await self._connection.run(set_doors(layout.prefix, layout.topic))
         except LisaError as error:
-            # One node of a Cluster may be away; the topics of the others get theirs.
-            if isinstance(error, Unreachable) and self._connection.node_of(layout.shards[0]) is None:
-                raise
+            # A node of a Cluster may be away, or a key be of another type; the other topics get their limits.
             self._problems.report(subject, error)
+            self._seen.pop(layout.topic, None)
         else:
             self._problems.resolve(subject)
