@@ -21,6 +21,7 @@ _NUMBERS = ("waiting", "ready", "delivered", "retry", "garbage")
 _COLUMNS = (Column("topic"), *(Column(name, number=True) for name in (*_NUMBERS, "late")))
 _DUE_IN = (*(name for name, _ in BUCKETS), "beyond")
 _HISTOGRAM = (Column("waiting"), *(Column(name, number=True) for name in _DUE_IN))
+_LIMITS = (Column("topic"), Column("limits"))
 _GROUPS = (
     Column("topic"),
     Column("group"),
@@ -72,8 +73,19 @@ def _tables(statuses: Sequence[TopicStatus]) -> list[tuple[Sequence[Column], lis
         for s in statuses
         for group in s.groups
     ]
-    tables = [(_COLUMNS, topics), (_HISTOGRAM, waiting), (_GROUPS, groups)]
+    limits = [[s.topic, _limits(s)] for s in statuses if _limits(s)]
+    tables: list[tuple[Sequence[Column], list[list[str]]]] = [
+        (_COLUMNS, topics),
+        (_HISTOGRAM, waiting),
+        (_GROUPS, groups),
+        (_LIMITS, limits),
+    ]
     return [(columns, rows) for columns, rows in tables if rows]
+
+
+def _limits(status: TopicStatus) -> str:
+    shut = f"shut by a handler for {shown_duration(status.shut_ms)}" if status.shut_ms else ""
+    return ", ".join(filter(None, (status.limits, shut)))
 
 
 def _print(statuses: Sequence[TopicStatus]) -> None:
