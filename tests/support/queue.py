@@ -14,7 +14,7 @@ from lisa_common.model.delivery import Delivery, Entry
 from lisa_common.model.door import limits_of
 from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.keys import ShardKeys
-from lisa_common.model.policy import Policy
+from lisa_common.model.policy import LIMIT_FIELDS, Policy
 from lisa_common.model.record import pack_content
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, managing, producing
@@ -251,7 +251,8 @@ class Queue:
 
     def limit(self, **fields: Any) -> None:
         """Sets limits, and no others."""
-        self.policy = Policy.of({"backoff_jitter": 0} | fields)
+        others = self.policy.model_dump(exclude_unset=True, exclude=set(LIMIT_FIELDS))
+        self.policy = Policy.of(others | fields)
         before: str = self._do(read_limits(self.keys))
         layout = Layout(self.keys.prefix, self.keys.topic, self.policy)
         assert self._do(managing.set_door(self.keys, before, limits_of(layout, self.keys)))

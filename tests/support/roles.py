@@ -26,6 +26,7 @@ _CONSUMERS = (
     "ack",
     "nack",
     "release",
+    "shut_door",
     "extend",
     "skip",
     "XREADGROUP",

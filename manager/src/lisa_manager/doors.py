@@ -16,7 +16,7 @@ from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import parse_topic
 
-__all__ = ["read_limits", "revised", "set_doors", "write_doors"]
+__all__ = ["read_limits", "revised", "set_doors", "write_doors", "wrong_doors"]
 
 
 def revised(before: Policy, after: Policy) -> Flow[Policy]:
@@ -33,6 +33,12 @@ def revised(before: Policy, after: Policy) -> Flow[Policy]:
 def read_limits(keys: ShardKeys) -> Call[str]:
     """Reads what the door of a shard limits; empty where it is open."""
     return command("HGET", keys.of("door"), "limits", decode=lambda reply: text_of(reply or b""))
+
+
+def wrong_doors(layout: Layout) -> Flow[list[ShardKeys]]:
+    """The shards of a topic whose doors differ from its policy."""
+    doors: list[str] = yield [read_limits(keys) for keys in layout.served]
+    return [keys for keys, door in zip(layout.served, doors, strict=True) if door != limits_of(layout, keys)]
 
 
 def set_doors(prefix: str, topic: str) -> Flow[None]:
