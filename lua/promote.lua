@@ -17,43 +17,7 @@ local now = clock(now_ms)
 
 -- At most so many of each set may pass. `passing` stays nil where the door is open.
 local is_known, passing, why_held = false, nil, nil
-local quota = { [waiting] = limit, [retry] = limit }
-
--- Learns what may pass, the first time that something is due. A narrow door lets the earliest pass, of either set.
-local function look_at_door()
-  if is_known then
-    return
-  end
-  is_known = true
-  if redis.call('EXISTS', door) == 0 then
-    return
-  end
-  --@include door, passage
-  passing = read_door()
-  if passing.shut and passing.shut <= now then
-    redis.call('HDEL', door, 'shut')
-  end
-  passing.spend, passing.room, why_held = spend, passage(passing, now)
-  local room = passing.room
-  if not room then
-    return
-  end
-  quota[waiting], quota[retry] = math.min(limit, room), math.min(limit, room)
-  if room > 0 and room < 2 * limit then
-    local messages_due = redis.call('ZRANGE', waiting, '-inf', now, 'BYSCORE', 'LIMIT', 0, quota[waiting], 'WITHSCORES')
-    local retries_due = redis.call('ZRANGE', retry, '-inf', now, 'BYSCORE', 'LIMIT', 0, quota[retry], 'WITHSCORES')
-    local i, j = 0, 0
-    while i + j < room and (messages_due[2 * i + 2] or retries_due[2 * j + 2]) do
-      local first, second = tonumber(messages_due[2 * i + 2]), tonumber(retries_due[2 * j + 2])
-      if not second or first and first <= second then
-        i = i + 1
-      else
-        j = j + 1
-      end
-    end
-    quota[waiting], quota[retry] = i, j
-  end
-end
+local most_messages, most_retries = limit, limit
 
 -- Takes the due members out of a set. Returns them with their scores, and the time of the next member, nil for none.
 -- Calls `prepare` before it takes any: if that raises an error, nothing has changed.
@@ -64,15 +28,25 @@ local function take_due(zset, prepare)
   if not first or first > now then
     return {}, first
   end
-  look_at_door()
-  if quota[zset] == 0 then
+  -- The first time that something is due, learn what may pass.
+  if not is_known then
+    is_known = true
+    if redis.call('EXISTS', door) == 1 then
+      --@include door, passage
+      passing = read_door()
+      passing.spend, passing.room, why_held = spend, passage(passing, now)
+      most_messages, most_retries = shares(passing.room, limit, now)
+    end
+  end
+  local most = zset == waiting and most_messages or most_retries
+  if most == 0 then
     return {}, first
   end
   if prepare then
     prepare()
   end
   if second and second <= now then
-    due = redis.call('ZRANGE', zset, '-inf', now, 'BYSCORE', 'LIMIT', 0, quota[zset], 'WITHSCORES')
+    due = redis.call('ZRANGE', zset, '-inf', now, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
     redis.call('ZREMRANGEBYRANK', zset, 0, #due / 2 - 1)
     second = earliest(zset)
   else

@@ -1,5 +1,5 @@
 -- Decides how many messages may pass a topic's door now.
--- Needs the keys: door, ready.
+-- Needs the keys: door, ready, waiting, retry.
 --@include groups
 
 -- Why not more may pass, where it is not a time.
@@ -84,6 +84,8 @@ local function passage(limits, moment)
     return 0, function() return PAUSED end
   elseif limits.shut and limits.shut > moment then
     return 0, function() return limits.shut end
+  elseif limits.shut then
+    redis.call('HDEL', door, 'shut')
   end
   if limits.interval then
     room, why = math.max(0, tokens(limits, moment)), function() return tokens_at(limits, moment) end
@@ -102,4 +104,28 @@ local function passage(limits, moment)
     end
   end
   return room, why
+end
+
+-- How many of the waiting, and how many retries, may pass where there is room for so many, nil for any number: those
+-- that are due first, and at most `batch` of each.
+local function shares(room, batch, moment)
+  room = room or 2 * batch
+  local some, others = math.min(batch, room), math.min(batch, room)
+  if room == 0 or room >= 2 * batch then
+    return some, others
+  end
+  local due_some = redis.call('ZRANGE', waiting, '-inf', moment, 'BYSCORE', 'LIMIT', 0, some, 'WITHSCORES')
+  local due_others = redis.call('ZRANGE', retry, '-inf', moment, 'BYSCORE', 'LIMIT', 0, others, 'WITHSCORES')
+  some, others = 0, 0
+  while some + others < room do
+    local of_some, of_others = tonumber(due_some[2 * some + 2]), tonumber(due_others[2 * others + 2])
+    if not of_some and not of_others then
+      break
+    elseif not of_others or of_some and of_some <= of_others then
+      some = some + 1
+    else
+      others = others + 1
+    end
+  end
+  return some, others
 end
