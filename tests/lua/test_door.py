@@ -7,10 +7,17 @@ import pytest
 import redis
 
 from lisa_common.errors import QueueFull
+from lisa_common.protocol import managing
 from lisa_common.protocol.managing import PAUSED, TOO_MANY_IN_FLIGHT, Promoted
 from support.queue import EPOCH_MS, Queue, outgoing
 
 Wakes = Callable[[], list[str]]
+
+
+def set_limits(queue: Queue, **limits: object) -> None:
+    """Sets what a policy of today refuses."""
+    before = queue.door().get("limits", "")
+    assert queue.connection.call(managing.set_door(queue.keys, before, json.dumps(limits)))
 
 
 def _send(queue: Queue, count: int, *, due: str = "+0") -> None:
@@ -212,6 +219,23 @@ def test_max_messages(queue: Queue) -> None:
     queue.send_all([outgoing(id) for id in ("x", "a", "b", "c")])
     with pytest.raises(QueueFull):
         queue.send("d")
+
+
+def test_what_is_refused_may_become_a_dead_letter(queue: Queue) -> None:
+    """Of the same call, all; a repeated send is refused again. What was known stays as it was."""
+    queue.join("g")
+    queue.send("known")
+    queue.limit(max_messages=2)
+    set_limits(queue, messages=2, overflow="reject-dead-letter")
+    for _ in range(2):
+        with pytest.raises(QueueFull, match="2 more were refused"):
+            queue.send_all([outgoing("x"), outgoing("known"), outgoing("y", due="+5")])
+    contents = queue.contents()
+    assert contents.garbage == {"/x": EPOCH_MS, "/y": EPOCH_MS}
+    assert queue.failure("/x").reason == "full"
+    assert contents.ready_ids == ["known"]
+    assert queue.purge("/x", "/y") == 2
+    assert queue.send("x") == EPOCH_MS
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 import redis
 
 from lisa_common.client.connection import Connection
-from lisa_common.errors import AccessDenied, LisaError
+from lisa_common.errors import AccessDenied, LisaError, QueueFull
 from lisa_common.model.keys import ShardKeys, dropped_key
 from lisa_common.model.policy import Policy
-from lisa_common.protocol import consuming, paging
+from lisa_common.protocol import consuming, managing, paging
 from lisa_common.protocol.call import command
 from lisa_common.protocol.marking import Begun
 from lisa_common.protocol.producing import State
@@ -167,6 +167,13 @@ def _limit(queue: Queue, groups: list[str]) -> None:
         queue.nack(nacked, rejected=True)
         queue.release(released, shut_ms=10)
         queue.replay(f"{group}/{nacked.id}")
+    limits = '{"messages":0,"overflow":"reject-dead-letter"}'
+    queue.limit()
+    queue.connection.call(managing.set_door(queue.keys, "", limits))
+    with suppress(QueueFull):
+        queue.send("refused")
+    queue.purge("/refused")
+    queue.connection.call(managing.set_door(queue.keys, limits, ""))
     queue.shut(20)
     queue.advance(20)
     queue.sweep()

@@ -162,6 +162,9 @@ class Policy(BaseModel):
         for name, (value, shards) in limits.items():
             if value is not None and value < shards:
                 raise InvalidInput(f"policy field {name}", value, f"at least {shards}, one for each shard")
+        if self.overflow == "reject-dead-letter" and getattr(self, "dead_letter_topic", None) is None:
+            # Refused messages count until they have moved there.
+            raise InvalidInput("policy field overflow", self.overflow, "reject, where no dead_letter_topic is set")
         if self.rate is not None and read_rate(self.rate)[0] < served:
             expected = f"at least {served} messages in a period, one for each shard"
             raise InvalidInput("policy field rate", self.rate, expected)
