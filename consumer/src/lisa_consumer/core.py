@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -235,11 +235,21 @@ class Core:
         count_nacks(results)
         return results
 
-    def release(self, deliveries: Sequence[Delivery]) -> Flow[int]:
-        """Releases deliveries that have not begun, without spending an attempt. Result: how many."""
-        batches = self._by_shard(deliveries)
-        calls = [consuming.release(keys, self.group, [d.entry for _, d in batch]) for keys, batch in batches]
-        released: int = sum((yield from self._end(deliveries, calls)))
+    def release(self, deliveries: Sequence[Delivery], shut_ms: Mapping[str, int] | None = None) -> Flow[int]:
+        """Releases deliveries without spending an attempt. Result: how many.
+
+        Shuts the doors of the topics in `shut_ms` for so long: all shards, as a handler that has to wait meets the same
+        limit with messages of each.
+        """
+        shut_ms = shut_ms or {}
+        layouts = yield from self.topics.recall_each(shut_ms)
+        doors = [consuming.shut_door(keys, ms) for topic, ms in shut_ms.items() for keys in layouts[topic].served]
+        calls = [
+            consuming.release(keys, self.group, [d.entry for _, d in batch], shut_ms=shut_ms.get(keys.topic, 0))
+            for keys, batch in self._by_shard(deliveries)
+        ]
+        replies = yield from self._end(deliveries, [*doors, *calls])
+        released: int = sum(replies[len(doors) :])
         METRICS.count("lisa_settled_total", "released", by=released)
         return released
 

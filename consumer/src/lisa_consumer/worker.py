@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, overload
 
 from lisa_common.bodies import Codec, check_codec
@@ -86,6 +86,8 @@ class Worker:
         self._stopping = asyncio.Event()
         self._is_serving = False
         self._drain_until = 0.0
+        self._is_paused = False
+        self._running: tuple[asyncio.AbstractEventLoop, Runner] | None = None
         self.health = Health()
         """Whether the event loop runs, and this worker reads and settles; `lisa-consumer run --metrics` serves it."""
 
@@ -231,6 +233,31 @@ class Worker:
             self._drain_until = time.monotonic() + self.settings.drain_s
             self._stopping.set()
 
+    def pause(self) -> None:
+        """Makes this worker begin nothing more until `resume`. It may be called in any thread, and before `run`.
+
+        Running handlers go on, and their leases are renewed. What the worker holds and has not begun is given back to
+        the other workers, without an attempt spent. A policy with `paused` stops a topic for all workers.
+        """
+        self._pause(paused=True)
+
+    def resume(self) -> None:
+        """Ends a pause. It may be called in any thread."""
+        self._pause(paused=False)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the worker is paused."""
+        return self._is_paused
+
+    def _pause(self, *, paused: bool) -> None:
+        self._is_paused = paused
+        if self._running:
+            loop, runner = self._running
+            # A worker that has just ended needs no pause.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(runner.pause if paused else runner.resume)
+
     async def serve(self, *, burst: bool = False) -> None:
         """Works until `stop` is called, then drains; may be called again after that.
 
@@ -291,7 +318,13 @@ class Worker:
                 extra=event("worker_started", consumer=self.name, group=self._core.group, topics=names),
             )
             async with Presence(renewing, self._core).shown(), discovery.running(once=burst):
-                await runner.run()
+                self._running = asyncio.get_running_loop(), runner
+                if self._is_paused:
+                    runner.pause()
+                try:
+                    await runner.run()
+                finally:
+                    self._running = None
         threads.shutdown(wait=False, cancel_futures=True)
         ended = event("worker_ended", consumer=self.name, group=self._core.group)
         logger.info("worker %s has ended", self.name, extra=ended)

@@ -1,10 +1,10 @@
-"""Calls of the consumer: join, attend, read, list_pending, ack, nack, release, extend, skip, deregister."""
+"""Calls of the consumer: join, attend, read, list_pending, ack, nack, release, shut_door, extend, skip, deregister."""
 
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from lisa_common.model.delivery import Entry, entry_of
 from lisa_common.model.keys import ShardKeys, wake_channel
@@ -17,6 +17,7 @@ __all__ = [
     "AckOutcome",
     "Nack",
     "NackOutcome",
+    "Postponed",
     "ack",
     "attend",
     "deregister",
@@ -29,6 +30,7 @@ __all__ = [
     "read",
     "release",
     "server_time",
+    "shut_door",
     "skip",
 ]
 
@@ -162,6 +164,8 @@ def ack(
         group=group,
         window_ms=policy.dedup_window_ms,
         judge=int(judge),
+        listeners=wake_channel(keys.prefix) if policy.max_in_flight else "",
+        tag=keys.tag,
     )
     parts = in_parts(
         call, len(entries), lambda done: ack(keys, group, entries[done:], policy, now_ms=now_ms, judge=True)
@@ -186,6 +190,12 @@ class Nack:
     def reason(self) -> str:
         """Why, as it is stored with the failure."""
         return _REASON_REJECTED if self.rejected else _REASON_SNOOZED if self.snoozed else _REASON_NACK
+
+
+class Postponed(NamedTuple):
+    """A delivery that is given back, while nothing of its topic becomes ready for so long."""
+
+    delay_ms: int
 
 
 class NackOutcome(StrEnum):
@@ -233,10 +243,30 @@ def nack(
     return in_parts(call, len(nacks), lambda done: nack(keys, group, nacks[done:], policy, now_ms=now_ms))
 
 
-def release(keys: ShardKeys, group: str, entries: Sequence[Entry], *, now_ms: Arg = "") -> Call[int]:
-    """Returns deliveries that have not begun, without spending an attempt. Result: how many."""
-    call: Call[int] = script("release", keys, _rows(entries), decode=number, now_ms=now_ms, group=group)
-    return in_parts(call, len(entries), lambda done: release(keys, group, entries[done:], now_ms=now_ms))
+def release(keys: ShardKeys, group: str, entries: Sequence[Entry], *, shut_ms: int = 0, now_ms: Arg = "") -> Call[int]:
+    """Returns deliveries without spending an attempt. Result: how many.
+
+    With `shut_ms` nothing becomes ready in the shard for so long.
+    """
+    call: Call[int] = script(
+        "release",
+        keys,
+        _rows(entries),
+        decode=number,
+        now_ms=now_ms,
+        group=group,
+        channel=wake_channel(keys.prefix),
+        topic=keys.tag,
+        shut_ms=shut_ms,
+    )
+    return in_parts(
+        call, len(entries), lambda done: release(keys, group, entries[done:], shut_ms=shut_ms, now_ms=now_ms)
+    )
+
+
+def shut_door(keys: ShardKeys, shut_ms: int, *, now_ms: Arg = "") -> Call[None]:
+    """Lets nothing become ready in a shard for so long, unless its door is shut for longer."""
+    return script("shut_door", keys, decode=lambda _: None, now_ms=now_ms, shut_ms=shut_ms)
 
 
 def extend(

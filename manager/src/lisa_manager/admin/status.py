@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, idle_key
+from lisa_common.model.policy import Policy
 from lisa_common.model.scores import whole_ms
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Each, Flow, command
@@ -14,7 +15,7 @@ from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin.backlog import Backlog, read_backlogs
 from lisa_manager.admin.queries import GroupInfo, chunks, existing, first_error, groups, list_layouts, scored
 
-__all__ = ["BUCKETS", "GroupStatus", "TopicSizes", "TopicStatus", "read_sizes", "read_status"]
+__all__ = ["BUCKETS", "GroupStatus", "TopicSizes", "TopicStatus", "read_sizes", "read_status", "shown_limits"]
 
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
 
@@ -70,10 +71,16 @@ class TopicSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStatus(TopicSizes):
-    """The sizes of one topic, and when its messages are or were due."""
+    """The sizes of one topic, when its messages are or were due, and what its policy limits."""
 
     late_ms: int = 0
-    """How long the oldest undelivered message has been due, in ms; 0 where none is."""
+    """How long the oldest undelivered message has been due, in ms; 0 where none is, and while the topic is paused."""
+    paused: bool = False
+    """Whether nothing becomes ready, by the policy."""
+    shut_ms: int = 0
+    """For how many ms from now nothing becomes ready, as a handler raised `RateLimited`."""
+    limits: str = ""
+    """What the policy limits, in words: "paused, 100/s, 5 in flight, 1000 messages"."""
     due_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
     """Waiting messages by `BUCKETS`, and beyond."""
     retry_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
@@ -126,11 +133,30 @@ def _layouts_of(prefix: str, topic: str | None) -> Flow[list[Layout]]:
 
 
 def _read_topics(layouts: Sequence[Layout], read: _Read[_S]) -> Flow[list[_S]]:
+    policies = {layout.topic: layout.policy for layout in layouts}
     by_topic: dict[str, list[_S]] = {layout.topic: [] for layout in layouts}
     for shards in chunks([keys for layout in layouts for keys in layout.served], _SHARDS_AT_ONCE):
         for sizes in (yield from read(shards)):
             by_topic[sizes.topic].append(sizes)
-    return [_sum(of_shards) for of_shards in by_topic.values()]
+    return [_with_limits(_sum(of_shards), policies[topic]) for topic, of_shards in by_topic.items()]
+
+
+def _with_limits(sizes: _S, policy: Policy) -> _S:
+    if not isinstance(sizes, TopicStatus) or not policy.is_limited:
+        return sizes
+    late_ms = 0 if policy.paused else sizes.late_ms
+    return replace(sizes, late_ms=late_ms, paused=policy.paused, limits=shown_limits(policy))
+
+
+def shown_limits(policy: Policy) -> str:
+    """What a policy limits, in words; empty where it limits nothing."""
+    words = (
+        ("paused", policy.paused),
+        (policy.rate, policy.rate),
+        (f"{policy.max_in_flight} in flight", policy.max_in_flight),
+        (f"{policy.max_messages} messages", policy.max_messages),
+    )
+    return ", ".join(str(text) for text, is_set in words if is_set)
 
 
 _STATES = ("stored", "waiting", "ready", "delivered", "retry", "garbage")
@@ -147,6 +173,7 @@ def _sum(shards: Sequence[_S]) -> _S:
     fields["damage"] = next((shard.damage for shard in shards if shard.damage), "")
     if statuses := [shard for shard in shards if isinstance(shard, TopicStatus)]:
         fields["late_ms"] = max(status.late_ms for status in statuses)
+        fields["shut_ms"] = max(status.shut_ms for status in statuses)
         for name in ("due_in", "retry_in"):
             fields[name] = tuple(map(sum, zip(*(getattr(status, name) for status in statuses), strict=True)))
     return replace(shards[0], **fields)
@@ -199,13 +226,14 @@ class _Reading:
 
     def due_fields(self, now_ms: int, waiting: int, retry: int) -> dict[str, Any]:
         """The fields that `TopicStatus` adds."""
-        first_waiting, first_retry, *due_in = self.dues
+        shut, first_waiting, first_retry, *due_in = self.dues
         retry_in = self.retries or [0] * len(BUCKETS)
         dues = [whole_ms(score) for _, score in (*first_waiting, *first_retry)]
         dues += [b.oldest.at_ms or b.oldest.due_ms for b in self.backlogs if b.oldest and b.oldest.id]
         late_ms = max(0, now_ms - min(dues, default=now_ms))
         return {
             "late_ms": late_ms,
+            "shut_ms": max(0, shut - now_ms),
             "due_in": (*due_in, waiting - sum(due_in)),
             "retry_in": (*retry_in, retry - sum(retry_in)),
         }
@@ -262,6 +290,7 @@ def _size_calls(keys: ShardKeys) -> Iterator[Call[Any]]:
 
 
 def _due_calls(keys: ShardKeys, now_ms: int) -> Iterator[Call[Any]]:
+    yield command("HGET", keys.of("door"), "shut", decode=lambda reply: int(reply) if reply and reply.isdigit() else 0)
     for name in ("waiting", "retry"):
         yield command("ZRANGE", keys.of(name), 0, 0, "WITHSCORES", decode=scored)
     yield from _bucket_calls(keys, "waiting", now_ms)
