@@ -4,7 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from lisa_common.errors import InvalidInput, NoGroup
 from lisa_common.model.delivery import Delivery, Entry
@@ -22,6 +22,7 @@ from lisa_consumer.arguments import check_delivery, error_text
 from lisa_consumer.mark_hooks import MarkHooks, check_mark
 from lisa_consumer.metrics import METRICS, count_acks, count_deliveries, count_expired, count_nacks
 from lisa_consumer.names import consumer_name
+from lisa_consumer.read_plan import KeysByPlace, ReadPlan, ReadResult
 from lisa_consumer.record_fetcher import RecordFetcher
 
 __all__ = ["Core", "ReadPlan", "ReadResult"]
@@ -29,32 +30,6 @@ __all__ = ["Core", "ReadPlan", "ReadResult"]
 T = TypeVar("T")
 
 MAX_BATCH = 1_000  # most deliveries in one script call
-
-
-class _Keys(dict[tuple[str, str], ShardKeys]):
-    """The keys of shards by topic and shard, each built once."""
-
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
-
-    def __missing__(self, place: tuple[str, str]) -> ShardKeys:
-        return self.setdefault(place, ShardKeys(self._prefix, *place))
-
-
-class ReadPlan(NamedTuple):
-    """The shards to read for some topics. It holds until the layout of one of them changes."""
-
-    layouts: dict[str, Layout]
-    shards: list[ShardKeys]
-    widest: int  # number of shards of the topic with the most
-
-
-class ReadResult(NamedTuple):
-    """The deliveries of one read."""
-
-    deliveries: list[Delivery]
-    leased_at: float
-    """A moment before their leases began or were last renewed, by the clock of the core."""
 
 
 class Core:
@@ -69,7 +44,7 @@ class Core:
         self.joined: set[ShardKeys] = set()
         """The shards in which this consumer has joined its group."""
         self._plan: ReadPlan | None = None
-        self._keys = _Keys(prefix)
+        self._keys = KeysByPlace(prefix)
         self._clock = clock
         self._records = RecordFetcher(self.group, self.name, clock)
         self._hooks: MarkHooks | None = None

@@ -74,8 +74,7 @@ class Runner:
             soon=lambda topic: self._windows[topic].soon,
             may_begin=self._is_quick,
         )
-        self._running: set[asyncio.Task[None]] = set()
-        self._giving_back: set[asyncio.Task[None]] = set()
+        self._running, self._giving_back = set[asyncio.Task[None]](), set[asyncio.Task[None]]()
         self._changed = asyncio.Event()  # set when a handler begins or ends
         self._times = HandlerTimes(core.group)
         self._spans = HandlerSpans(core, settings.spans_per_s)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar, overload
 
 from lisa_common.bodies import Codec, check_codec
@@ -26,6 +26,7 @@ from lisa_consumer.leases import Leases
 from lisa_consumer.leftovers import abandon_handlers, tasks_left, threads_left
 from lisa_consumer.middleware import Middleware
 from lisa_consumer.names import HANDLER
+from lisa_consumer.pausable import Pausable
 from lisa_consumer.presence import Presence
 from lisa_consumer.routing import WITHIN_S, Routing
 from lisa_consumer.runner import Runner
@@ -44,7 +45,7 @@ _INTERRUPTED_S = 3.0
 """How long a worker that was interrupted twice may take to cancel its handlers and to settle."""
 
 
-class Worker:
+class Worker(Pausable):
     """Handles the messages of topics, as one consumer of a group.
 
         worker = Worker(group="billing", concurrency=32)
@@ -76,6 +77,7 @@ class Worker:
         middleware: Sequence[Middleware] = (),
         settings: ConsumerSettings | None = None,
     ) -> None:
+        super().__init__()
         self.settings = settings or ConsumerSettings.load(redis_url=url, concurrency=concurrency, prefetch=prefetch)
         self.url = url or self.settings.redis_url.get_secret_value()
         self._core = Core(self.settings.prefix, group, name)
@@ -86,8 +88,6 @@ class Worker:
         self._stopping = asyncio.Event()
         self._is_serving = False
         self._drain_until = 0.0
-        self._is_paused = False
-        self._running: tuple[asyncio.AbstractEventLoop, Runner] | None = None
         self.health = Health()
         """Whether the event loop runs, and this worker reads and settles; `lisa-consumer run --metrics` serves it."""
 
@@ -233,31 +233,6 @@ class Worker:
             self._drain_until = time.monotonic() + self.settings.drain_s
             self._stopping.set()
 
-    def pause(self) -> None:
-        """Makes this worker begin nothing more until `resume`. It may be called in any thread, and before `run`.
-
-        Running handlers go on, and their leases are renewed. What the worker holds and has not begun is given back to
-        the other workers, without an attempt spent. A policy with `paused` stops a topic for all workers.
-        """
-        self._pause(paused=True)
-
-    def resume(self) -> None:
-        """Ends a pause. It may be called in any thread."""
-        self._pause(paused=False)
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether the worker is paused."""
-        return self._is_paused
-
-    def _pause(self, *, paused: bool) -> None:
-        self._is_paused = paused
-        if self._running:
-            loop, runner = self._running
-            # A worker that has just ended needs no pause.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(runner.pause if paused else runner.resume)
-
     async def serve(self, *, burst: bool = False) -> None:
         """Works until `stop` is called, then drains; may be called again after that.
 
@@ -318,13 +293,8 @@ class Worker:
                 extra=event("worker_started", consumer=self.name, group=self._core.group, topics=names),
             )
             async with Presence(renewing, self._core).shown(), discovery.running(once=burst):
-                self._running = asyncio.get_running_loop(), runner
-                if self._is_paused:
-                    runner.pause()
-                try:
+                with self._pausing(runner):
                     await runner.run()
-                finally:
-                    self._running = None
         threads.shutdown(wait=False, cancel_futures=True)
         ended = event("worker_ended", consumer=self.name, group=self._core.group)
         logger.info("worker %s has ended", self.name, extra=ended)

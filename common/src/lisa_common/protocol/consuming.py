@@ -2,14 +2,13 @@
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from lisa_common.model.delivery import Entry, entry_of
 from lisa_common.model.keys import ShardKeys, wake_channel
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import Call, command, in_parts, script
+from lisa_common.protocol.outcomes import AckOutcome, Nack, NackOutcome, Postponed
 from lisa_common.protocol.replies import number, numbers, pairs, rows
 from lisa_common.protocol.scripts import Arg
 
@@ -35,7 +34,6 @@ __all__ = [
 ]
 
 MAX_ERROR_CHARACTERS = 2_000
-_REASON_NACK, _REASON_REJECTED, _REASON_SNOOZED = "nack", "rejected", "snoozed"
 
 
 def join(keys: ShardKeys, group: str, *, most: int = 0) -> Call[bool]:
@@ -130,16 +128,6 @@ def _time_ms(reply: list[Any]) -> int:
     return int(seconds) * 1000 + int(microseconds) // 1000
 
 
-class AckOutcome(StrEnum):
-    """What an ack did."""
-
-    ACKED = "acked"
-    LATE = "late"
-    """The lease had run out, but no newer delivery had begun: the retry is withdrawn, and the message is done."""
-    STALE = "stale"
-    """A newer delivery exists, or the message is done or gone. Nothing changed."""
-
-
 def ack(
     keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = "", judge: bool = False
 ) -> Call[list[AckOutcome]]:
@@ -171,44 +159,6 @@ def ack(
         call, len(entries), lambda done: ack(keys, group, entries[done:], policy, now_ms=now_ms, judge=True)
     )
     return parts._replace(decode=lambda reply: parts.decode(decode(reply)))
-
-
-@dataclass(frozen=True, slots=True)
-class Nack:
-    """A failed delivery. `delay_ms` None: the policy's backoff. Rejected: garbage at once.
-
-    Snoozed: no attempt is spent.
-    """
-
-    entry: Entry
-    error: str = ""
-    delay_ms: int | None = None
-    rejected: bool = False
-    snoozed: bool = False
-
-    @property
-    def reason(self) -> str:
-        """Why, as it is stored with the failure."""
-        return _REASON_REJECTED if self.rejected else _REASON_SNOOZED if self.snoozed else _REASON_NACK
-
-
-class Postponed(NamedTuple):
-    """A delivery that is given back, while nothing of its topic becomes ready for so long."""
-
-    delay_ms: int
-
-
-class NackOutcome(StrEnum):
-    """The outcome of a nack."""
-
-    RETRY = "retry"
-    GARBAGE = "garbage"
-    DROPPED = "dropped"
-    """Expired meanwhile, and the policy drops expired messages."""
-    GONE = "gone"
-    """Cancelled or done meanwhile."""
-    STALE = "stale"
-    """The lease had run out and the delivery was reclaimed. Nothing changed."""
 
 
 def nack(

@@ -13,9 +13,10 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin.backlog import Backlog, read_backlogs
+from lisa_manager.admin.limits import shown_limits
 from lisa_manager.admin.queries import GroupInfo, chunks, existing, first_error, groups, list_layouts, scored
 
-__all__ = ["BUCKETS", "GroupStatus", "TopicSizes", "TopicStatus", "read_sizes", "read_status", "shown_limits"]
+__all__ = ["BUCKETS", "GroupStatus", "TopicSizes", "TopicStatus", "read_sizes", "read_status"]
 
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
 
@@ -146,17 +147,6 @@ def _with_limits(sizes: _S, policy: Policy) -> _S:
         return sizes
     late_ms = 0 if policy.paused else sizes.late_ms
     return replace(sizes, late_ms=late_ms, paused=policy.paused, limits=shown_limits(policy))
-
-
-def shown_limits(policy: Policy) -> str:
-    """What a policy limits, in words; empty where it limits nothing."""
-    words = (
-        ("paused", policy.paused),
-        (policy.rate, policy.rate),
-        (f"{policy.max_in_flight} in flight", policy.max_in_flight),
-        (f"{policy.max_messages} messages", policy.max_messages),
-    )
-    return ", ".join(str(text) for text, is_set in words if is_set)
 
 
 _STATES = ("stored", "waiting", "ready", "delivered", "retry", "garbage")
