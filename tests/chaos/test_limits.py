@@ -20,8 +20,11 @@ from support.processes import Process, Programs
 
 pytestmark = pytest.mark.slow
 
-SECONDS = float(os.environ.get("LISA_LIMITS_SECONDS", "10"))
-"""How long each story is told; `LISA_LIMITS_SECONDS=600` for ten minutes."""
+SECONDS = float(os.environ.get("LISA_LIMITS_SECONDS", "30"))
+"""How long each long story is told; `LISA_LIMITS_SECONDS=600` for ten minutes."""
+
+told_for = pytest.mark.parametrize("seconds", [3.0, pytest.param(SECONDS, marks=pytest.mark.long)])
+"""The short story belongs to the normal suite."""
 
 
 @pytest.fixture
@@ -86,15 +89,18 @@ def _sampled(sample: Callable[[], Any]) -> Iterator[list[Any]]:
         thread.join()
 
 
-def test_rate(admin: Admin, producer: Producer, programs: Programs, client: redis.Redis, prefix: str) -> None:
+@told_for
+def test_rate(
+    admin: Admin, producer: Producer, programs: Programs, client: redis.Redis, prefix: str, *, seconds: float
+) -> None:
     """Never more than n + burst in any window, and 99 % of the rate while there is work."""
     rate, burst = 200, 100
     admin.set_policy("orders", rate=f"{rate}/s", burst=burst, visibility_ms=1_000, backoff_base_ms=100)
     # Nobody reads for this group, so no entry is ever trimmed.
     admin.create_group("orders", "observer")
     crew = Crew(programs)
-    _send(producer, int(rate * SECONDS * 4))
-    until = time.monotonic() + SECONDS
+    _send(producer, int(rate * seconds * 4))
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         crew.kill_one()
     assert admin.sizes("orders")[0].waiting, "there must be work until the end"
@@ -122,29 +128,35 @@ return most
 """
 
 
-def test_max_in_flight(admin: Admin, producer: Producer, programs: Programs, client: redis.Redis, prefix: str) -> None:
+@told_for
+def test_max_in_flight(
+    admin: Admin, producer: Producer, programs: Programs, client: redis.Redis, prefix: str, *, seconds: float
+) -> None:
     """Never more are ready or delivered, and the places are used."""
     admin.set_policy("orders", max_in_flight=7, visibility_ms=1_000, backoff_base_ms=100)
     ready = ShardKeys(prefix, "orders").of("ready")
     crew = Crew(programs)
-    _send(producer, int(2_000 * SECONDS))
+    _send(producer, int(2_000 * seconds))
     count = client.register_script(_IN_FLIGHT)
     with _sampled(lambda: count(keys=[ready])) as samples:
-        until = time.monotonic() + SECONDS
+        until = time.monotonic() + seconds
         while time.monotonic() < until:
             crew.kill_one()
     assert max(samples) == 7
     # Handlers take no time: a manager that heard of no ack would promote 7 messages in 20 ms at best.
-    assert len(programs.journal.ended()) > 30 * SECONDS
+    assert len(programs.journal.ended()) > 30 * seconds
 
 
-def test_pause(admin: Admin, producer: Producer, programs: Programs, client: redis.Redis, prefix: str) -> None:
+@told_for
+def test_pause(
+    admin: Admin, producer: Producer, programs: Programs, client: redis.Redis, prefix: str, *, seconds: float
+) -> None:
     """Nothing becomes ready from the moment when the pause is acknowledged until it ends; then all does."""
     admin.set_policy("orders", visibility_ms=500, backoff_base_ms=50)
     ready = ShardKeys(prefix, "orders").of("ready")
     crew = Crew(programs)
     total = 0
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         _send(producer, 500)
         producer.send_many("orders", (Message(body=b"x", delay=0.3) for _ in range(500)))
