@@ -8,12 +8,13 @@
 --   held    1 while a promotion waits until a delivery ends
 -- Other programs may write any value, so whatever cannot be read sets no limit; an audit reports it.
 
-local function at_least(value, least)
-  return type(value) == 'number' and value >= least and value < 2 ^ 53 and value or nil
+local function at_least(value, least, bound)
+  return type(value) == 'number' and value >= least and value < (bound or 2 ^ 53) and value or nil
 end
 
+-- A time of 16 digits or more is none: it would shut the door for ever.
 local function time_in(text)
-  return text and #text <= 24 and string.find(text, '^%d+%.?%d*$') and tonumber(text) or nil
+  return text and #text <= 24 and string.find(text, '^%d+%.?%d*$') and at_least(tonumber(text), 0, 10 ^ 15) or nil
 end
 
 -- The limits of the topic; a field is nil where it sets none.

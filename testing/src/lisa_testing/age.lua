@@ -57,8 +57,11 @@ end
 
 if redis.call('EXISTS', door) == 1 then
   local limits = read_door()
-  for name, moment in pairs({ spent = limits.used, shut = limits.shut }) do
-    redis.call('HSET', door, name, string.format('%.6f', math.max(0, moment - by_ms)))
+  if limits.interval then
+    redis.call('HSET', door, 'spent', string.format('%.6f', math.max(0, limits.used - by_ms)))
+  end
+  if limits.shut then
+    redis.call('HSET', door, 'shut', string.format('%.0f', math.max(0, limits.shut - by_ms)))
   end
 end
 

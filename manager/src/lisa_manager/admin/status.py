@@ -21,6 +21,7 @@ from lisa_manager.admin.topic_status import BUCKETS, GroupStatus, TopicSizes, To
 __all__ = ["BUCKETS", "GroupStatus", "TopicSizes", "TopicStatus", "read_sizes", "read_status", "read_status_of"]
 
 _SHARDS_AT_ONCE = 250
+_DIGITS = 15
 
 
 def read_status(prefix: str, topic: str | None = None) -> Flow[list[TopicStatus]]:
@@ -220,8 +221,13 @@ def _size_calls(keys: ShardKeys) -> Iterator[Call[Any]]:
         yield command("ZCARD", keys.of(name))
 
 
+def _shut_until_ms(reply: bytes | None) -> int:
+    # Scripts take a longer number for none.
+    return int(reply) if reply and reply.isdigit() and len(reply) <= _DIGITS else 0
+
+
 def _due_calls(keys: ShardKeys, now_ms: int) -> Iterator[Call[Any]]:
-    yield command("HGET", keys.of("door"), "shut", decode=lambda reply: int(reply) if reply and reply.isdigit() else 0)
+    yield command("HGET", keys.of("door"), "shut", decode=_shut_until_ms)
     for name in ("waiting", "retry", "garbage"):
         yield command("ZRANGE", keys.of(name), 0, 0, "WITHSCORES", decode=scored)
     yield from _bucket_calls(keys, "waiting", now_ms)
