@@ -1,0 +1,107 @@
+"""What a connection of the gateway writes: the head of an answer together with its body, and nothing too late."""
+
+import asyncio
+from typing import Any
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from lisa_gateway.limits import limited_protocol
+from lisa_gateway.settings import GatewaySettings
+from support.waiting import wait_until_async
+
+_MOST = 1_024
+
+
+class _Wire(asyncio.Transport):
+    """Records each write that would be a system call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        assert not self.closed
+        self.writes.append(bytes(data))
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.write(b"".join(list_of_data))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        """All has been read."""
+
+    def resume_reading(self) -> None:
+        """All has been read."""
+
+
+async def _answer(_: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+def _writes(request: bytes, count: int) -> _Wire:
+    """What a connection writes for a request, once it has written so often, or has closed."""
+    wire = _Wire()
+
+    async def run() -> None:
+        kind = limited_protocol(GatewaySettings(max_header_bytes=_MOST))
+        config = uvicorn.Config(_answer, http=kind, ws="none", lifespan="off", log_config=None, access_log=False)
+        config.load()
+        connection = kind(config=config, server_state=ServerState(), app_state={})
+        connection.connection_made(wire)
+        connection.data_received(request)
+        await wait_until_async(lambda: len(wire.writes) >= count, 10, what="it is answered")
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+    return wire
+
+
+def test_an_answer_is_one_write() -> None:
+    """Head and body leave together."""
+    [answer] = _writes(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\nx", 1).writes
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert answer.endswith(b"\r\n\r\nok")
+
+
+def test_an_answer_without_body_is_written() -> None:
+    """No body follows the head of an answer to HEAD."""
+    [answer] = _writes(b"HEAD / HTTP/1.1\r\nhost: x\r\n\r\n", 1).writes
+    assert answer.endswith(b"\r\n\r\n")
+
+
+def test_an_answer_is_whole_before_its_connection_closes() -> None:
+    """A close loses no head."""
+    for method in (b"GET", b"HEAD"):
+        wire = _writes(method + b" / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", 1)
+        assert wire.writes[0].startswith(b"HTTP/1.1 200 OK\r\n")
+        assert wire.closed
+
+
+def test_a_client_that_waits_for_the_word_to_continue_gets_it() -> None:
+    """It is no head of an answer, and not kept back."""
+    request = b"POST / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\n"
+    assert _writes(request, 1).writes[0] == b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+def test_pipelined_answers_come_in_order() -> None:
+    """Each answer is whole before the next."""
+    one = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+    assert [write.endswith(b"\r\n\r\nok") for write in _writes(one * 3, 3).writes] == [True] * 3
+
+
+def test_headers_in_one_piece_are_counted() -> None:
+    """The limit also holds for headers that arrive with their end."""
+    request = b"GET / HTTP/1.1\r\nhost: x\r\nlong: " + b"x" * _MOST + b"\r\n\r\n"
+    assert _writes(request, 1).writes[0].startswith(b"HTTP/1.1 431 ")
