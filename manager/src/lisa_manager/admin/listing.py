@@ -25,7 +25,8 @@ from lisa_common.protocol.paging import END, PAGED, START, Page, Point
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.replies import byte_values
 from lisa_common.validation import check_int, check_name
-from lisa_manager.admin.queries import GroupInfo, entries, existing, groups
+from lisa_manager.admin.queries import entries, existing
+from lisa_manager.shard_groups import GroupInfo, groups
 
 __all__ = ["ListedMessage", "MessagePage", "list_messages"]
 

@@ -13,7 +13,8 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin.backlog import Backlog, read_backlogs
-from lisa_manager.admin.queries import GroupInfo, chunks, existing, first_error, groups, list_layouts, scored
+from lisa_manager.admin.queries import chunks, existing, first_error, list_layouts, scored
+from lisa_manager.shard_groups import GroupInfo, groups
 
 __all__ = ["BUCKETS", "GroupStatus", "TopicSizes", "TopicStatus", "read_sizes", "read_status", "read_status_of"]
 
