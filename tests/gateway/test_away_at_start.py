@@ -22,6 +22,9 @@ _PROGRAMS = {
     "pusher": ("lisa-gateway", "push", "orders", "http://127.0.0.1:9/"),
 }
 
+_START_S = 90
+"""Programs import much, and machines of tests are busy."""
+
 
 @pytest.fixture
 def server(own_server: Callable[..., Server]) -> Server:
@@ -41,22 +44,25 @@ def _started(own: Gateways, *command: str) -> Process:
     return own.start(*command, "--metrics", "127.0.0.1:0", test_topics="orders", timeout_s="1")
 
 
-@pytest.mark.parametrize("frozen", [False, True], ids=["away", "frozen"])
-@pytest.mark.parametrize("name", _PROGRAMS)
+@pytest.mark.parametrize(
+    ("name", "frozen"),
+    [*((name, False) for name in _PROGRAMS), ("worker", True), ("gateway", True)],
+)
 def test_probes_answer_before_the_server_does(own: Gateways, server: Server, name: str, frozen: bool) -> None:  # noqa: FBT001
     """Alive and not ready, with the reason; ready once the server answers."""
     server.freeze() if frozen else server.kill()
     program = _started(own, *_PROGRAMS[name])
     try:
+        program.wait_for("serving metrics at", _START_S)
         url = metrics_url(program)
         wait_until(lambda: "server" in probe(url, "/readyz")[1], 20, what="the reason")
         assert probe(url, "/readyz")[0] == 503
         assert probe(url, "/livez") == (200, "ok\n")
         if not frozen:
-            wait_until(lambda: "refused" in probe(url, "/readyz")[1], 20, what="the error")
+            wait_until(lambda: "cannot reach Redis" in probe(url, "/readyz")[1], 20, what="the error")
     finally:
         server.thaw() if frozen else server.start()
-    wait_until(lambda: probe(url, "/readyz") == (200, "ok\n"), 40, what="ready")
+    wait_until(lambda: probe(url, "/readyz") == (200, "ok\n"), _START_S, what="ready")
     assert program.stop() == 0
 
 
@@ -67,7 +73,7 @@ def test_a_program_that_shall_not_wait_ends_with_one_line(own: Gateways, server:
     program = _started(own, *_PROGRAMS[name], "--wait", "0")
     wait_until(lambda: not program.runs, 60, what="the end")
     assert program.code == 2
-    assert "cannot" in program.log.splitlines()[-1] or "refused" in program.log.splitlines()[-1], program.log
+    assert "cannot reach Redis" in program.log.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["worker", "gateway", "pusher"])
@@ -75,7 +81,7 @@ def test_a_program_that_waits_stops_on_a_signal(own: Gateways, server: Server, n
     """Cleanly, whatever it waits for."""
     server.kill()
     program = _started(own, *_PROGRAMS[name])
-    program.wait_for("waiting for the server")
+    program.wait_for("waiting for the server", _START_S)
     assert program.stop() == 0
 
 
