@@ -115,6 +115,29 @@ def test_every_metric_is_on_the_board_or_in_an_alert() -> None:
     assert unused == []
 
 
+def test_garbage_has_a_row_on_the_board() -> None:
+    """How much there is, how old it is, when it is removed, and what makes and removes it."""
+    panels = json.loads(read_dashboard())["panels"]
+    at = next(number for number, panel in enumerate(panels) if (panel["type"], panel["title"]) == ("row", "Garbage"))
+    row = [panel for panel in panels[at + 1 : at + 4] if panel["type"] == "timeseries"]
+    assert {panel["gridPos"]["y"] for panel in row} == {panels[at]["gridPos"]["y"] + 1}
+    asked = " ".join(target["expr"] for panel in row for target in panel["targets"])
+    assert [m.name for m in METRICS if "garbage" in m.name and m.name not in asked] == []
+    assert 'lisa_settled_total{outcome="garbage"}' in asked
+    places = [tuple(panel["gridPos"].values()) for panel in panels]
+    assert len(set(places)) == len(places), "panels overlap"
+
+
+def test_the_page_says_after_which_time_each_alert_fires() -> None:
+    """Severity and `for` of each rule, beside its condition."""
+    page = (Path(__file__).parents[2] / "docs/observability.md").read_text("utf-8")
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `Lisa")
+    ]
+    shown = [(name.strip("`"), severity, held) for name, severity, _, held, _ in rows]
+    assert shown == [(rule["alert"], rule["labels"]["severity"], rule.get("for", "0s")) for rule in rules()]
+
+
 def test_the_board_can_be_provisioned() -> None:
     """Its data source is a variable of the board: an import's input would break provisioning by file."""
     board = json.loads(read_dashboard())

@@ -1,5 +1,6 @@
 """The catalog of metrics and its documentation; addresses; batches of histograms."""
 
+import re
 import threading
 import urllib.request
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from lisa_common.errors import InvalidInput
-from lisa_common.observing.catalog import HORIZONS, METRICS, STATES, Kind, Program
+from lisa_common.observing.catalog import HORIZONS, JOBS, METRICS, STATES, Kind, Program
 from lisa_common.observing.health import Health
 from lisa_common.observing.metrics import MetricSet
 from lisa_common.observing.server import serving
@@ -32,6 +33,15 @@ def test_the_page_lists_every_metric_with_its_labels() -> None:
         assert [label for label in metric.labels if f"`{label}`" not in row.split("|")[2]] == []
     assert [word for word in (*STATES, *HORIZONS) if f"`{word}`" not in PAGE] == []
     assert len(HORIZONS) == len(BUCKETS) + 1
+
+
+def test_jobs_of_a_manager_are_named_alike() -> None:
+    """In lower case, with hyphens; and each is in the catalog, so that its count of errors begins at 0."""
+    source = (Path(__file__).parents[2] / "manager/src/lisa_manager/daemon.py").read_text("utf-8")
+    names = re.findall(r'^ +\("([^"]+)", [\w.]+, \w+, self\.', source, re.MULTILINE)
+    assert len(names) == 10
+    assert [name for name in names if not re.fullmatch(r"[a-z]+(-[a-z]+)?", name)] == []
+    assert set(JOBS) == {*names, "promote", "sample"}
 
 
 def test_names_are_as_prometheus_wants_them() -> None:

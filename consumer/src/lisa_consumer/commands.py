@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -62,13 +63,10 @@ def run(
             metrics.register()
         loaded.run()
         return
-
-    def is_served(health: Health) -> bool:
-        return not check or asyncio.run(_wait_for_server(loaded, health, patience_s))
-
+    is_served = partial(_is_served, loaded, patience_s if check else None)
     if processes > 1:
-        command = worker_command(worker, overridden)
-        sys.exit(_run_processes(command, loaded, processes, settings.metrics, is_served))
+        words = worker_command(worker, overridden)
+        sys.exit(_run_processes(words, loaded, processes, settings.metrics, is_served))
     with _serving(settings.metrics, loaded.health):
         if is_served(loaded.health):
             loaded.run()
@@ -105,6 +103,11 @@ def _export(settings: ConsumerSettings) -> None:
         value = getattr(settings, name)
         text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
         os.environ[f"LISA_{name.upper()}"] = text
+
+
+def _is_served(worker: Worker, patience_s: float | None, health: Health) -> bool:
+    """Waits for the server, unless `patience_s` is None. Result: False if the program was stopped before."""
+    return patience_s is None or asyncio.run(_wait_for_server(worker, health, patience_s))
 
 
 async def _wait_for_server(worker: Worker, health: Health, patience_s: float) -> bool:

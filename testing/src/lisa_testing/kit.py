@@ -1,6 +1,7 @@
 """The object that the fixture `lisa` gives to a test."""
 
 import asyncio
+import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -149,7 +150,8 @@ class Lisa:
     async def drain_async(self, worker: Worker) -> Drained:
         """As `drain`, in the event loop of the test."""
         self.attach(worker)
-        return await drain(worker, self.turn, self._failures, rounds=_MOST_ROUNDS)
+        work = functools.partial(turn, self._connection, self.prefix)
+        return await drain(worker, work, self._failures, rounds=_MOST_ROUNDS)
 
     async def _drain_and_renew(self, worker: Worker) -> Drained:
         try:
@@ -169,7 +171,9 @@ class Lisa:
         """Makes the next delivery that the worker gets in a drain fail, of one topic or of any.
 
         `error` is raised before the handler runs; with `after`, once it has returned: its effects stay, and the message
-        comes again, as when a worker dies. Raises InvalidInput for `times` below 1.
+        comes again, as when a worker dies. This is around the worker's middleware: before the handler, middleware does
+        not run either; after it, middleware has seen a success, such as a transaction that is committed.
+        Raises InvalidInput for `times` below 1.
         """
         check_int("times", times, 1, 1_000_000)
         error = error or RuntimeError("this delivery fails, as the test asked for it")

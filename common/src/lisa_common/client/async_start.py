@@ -46,9 +46,8 @@ async def wait_for_server(
             delay_s = RECONNECT.compute(failures)
             if time.monotonic() + delay_s > deadline:
                 raise
-            if str(error) != reported:
-                reported = str(error)
-                logger.warning("waiting for the server: %s", error, extra=event("server_awaited", error=str(error)))
+            if reported != (reported := str(error)):
+                logger.warning("waiting for the server: %s", error, extra=event("server_awaited", error=reported))
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
                     await stopping.wait()

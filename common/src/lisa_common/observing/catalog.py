@@ -86,6 +86,17 @@ METRICS: Final = (
         sampled=True,
     ),
     Metric(
+        *("lisa_group_oldest_due_seconds", Kind.GAUGE, _MANAGER, _GROUPED),
+        "Time since the due time of the oldest message that the group has not read; of messages that are not ready, "
+        "and of topics without a group, for an empty group.",
+        sampled=True,
+    ),
+    Metric(
+        *("lisa_consumers", Kind.GAUGE, _MANAGER, _GROUPED),
+        "Consumers of the group. Workers deregister when they end; killed ones and others are removed once idle.",
+        sampled=True,
+    ),
+    Metric(
         *("lisa_waiting_due_in", Kind.GAUGE, _MANAGER, ("topic", "horizon")),
         "Waiting messages by due time: within the horizon, and not within a nearer one.",
         sampled=True,

@@ -2,7 +2,7 @@
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -12,9 +12,9 @@ from lisa_common.model.scores import whole_ms
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.consuming import server_time
-from lisa_manager.admin.backlog import Backlog, read_backlogs
+from lisa_manager.admin.backlog import Backlog, backlogs_of, read_backlogs
 from lisa_manager.admin.queries import chunks, existing, first_error, list_layouts, scored
-from lisa_manager.shard_groups import GroupInfo, groups
+from lisa_manager.shard_groups import groups
 
 __all__ = ["BUCKETS", "GroupStatus", "TopicSizes", "TopicStatus", "read_sizes", "read_status", "read_status_of"]
 
@@ -46,6 +46,8 @@ class GroupStatus:
     delivered: int
     """Copies that consumers hold."""
     consumers: int
+    late_ms: int = 0
+    """How long the oldest copy that no consumer has read has been due, in ms; known to `status`, not to `sizes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,8 @@ class TopicStatus(TopicSizes):
 
     late_ms: int = 0
     """How long the oldest undelivered message has been due, in ms; 0 where none is."""
+    not_ready_late_ms: int = 0
+    """The same of messages that managers have yet to make ready, and of ready ones that no group has."""
     due_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
     """Waiting messages by `BUCKETS`, and beyond."""
     retry_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
@@ -134,6 +138,7 @@ def read_sizes(prefix: str, topic: str | None = None) -> Flow[list[TopicSizes]]:
 
 _S = TypeVar("_S", bound=TopicSizes)
 _Read = Callable[[Sequence[ShardKeys]], Flow[list[_S]]]
+_Calls = Callable[[ShardKeys], Iterable[Call[Any]]]
 
 
 def _layouts_of(prefix: str, topic: str | None) -> Flow[list[Layout]]:
@@ -161,7 +166,7 @@ def _sum(shards: Sequence[_S]) -> _S:
     fields["groups"] = tuple(_sum_group(name, groups_of[name]) for name in sorted(groups_of))
     fields["damage"] = next((shard.damage for shard in shards if shard.damage), "")
     if statuses := [shard for shard in shards if isinstance(shard, TopicStatus)]:
-        for name in ("late_ms", "oldest_garbage_ms"):
+        for name in ("late_ms", "not_ready_late_ms", "oldest_garbage_ms"):
             fields[name] = max(getattr(status, name) for status in statuses)
         for name in ("due_in", "retry_in"):
             fields[name] = tuple(map(sum, zip(*(getattr(status, name) for status in statuses), strict=True)))
@@ -171,10 +176,8 @@ def _sum(shards: Sequence[_S]) -> _S:
 def _sum_group(name: str, shards: Sequence[GroupStatus]) -> GroupStatus:
     # A consumer reads all shards, so each of them counts it.
     consumers = max(shard.consumers for shard in shards)
-    return GroupStatus(name, sum(s.ready for s in shards), sum(s.delivered for s in shards), consumers)
-
-
-_Calls = Callable[[ShardKeys], Iterable[Call[Any]]]
+    late_ms = max(shard.late_ms for shard in shards)
+    return GroupStatus(name, sum(s.ready for s in shards), sum(s.delivered for s in shards), consumers, late_ms)
 
 
 @dataclass(slots=True)
@@ -213,18 +216,20 @@ class _Reading:
         """Whether there are retries to count by their due times."""
         return self.error is None and bool(self.sizes[4])
 
-    def due_fields(self, now_ms: int, waiting: int, retry: int) -> dict[str, Any]:
+    def due_fields(self, now_ms: int, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that `TopicStatus` adds."""
         first_waiting, first_retry, first_garbage, *due_in = self.dues
         retry_in = self.retries or [0] * len(BUCKETS)
+        late_ms = {b.group.name if b.group else "": b.late_ms(now_ms) for b in self.backlogs}
         dues = [whole_ms(score) for _, score in (*first_waiting, *first_retry)]
-        dues += [b.oldest.at_ms or b.oldest.due_ms for b in self.backlogs if b.oldest and b.oldest.id]
-        late_ms = max(0, now_ms - min(dues, default=now_ms))
+        not_ready_late_ms = max(0, now_ms - min(dues, default=now_ms), late_ms.get("", 0))
         return {
-            "late_ms": late_ms,
+            "late_ms": max(not_ready_late_ms, *late_ms.values()),
+            "not_ready_late_ms": not_ready_late_ms,
+            "groups": tuple(replace(group, late_ms=late_ms[group.group]) for group in sizes["groups"]),
             "oldest_garbage_ms": max((now_ms - whole_ms(died) for _, died in first_garbage), default=0),
-            "due_in": (*due_in, waiting - sum(due_in)),
-            "retry_in": (*retry_in, retry - sum(retry_in)),
+            "due_in": (*due_in, sizes["waiting"] - sum(due_in)),
+            "retry_in": (*retry_in, sizes["retry"] - sum(retry_in)),
         }
 
 
@@ -240,8 +245,8 @@ def _read_status(shards: Sequence[ShardKeys], *, partial: bool) -> Flow[list[Top
     yield from _read_retries([reading for reading in readings if reading.has_retries], now, partial=partial)
     for reading in readings:
         fields = reading.fields()
-        more = {} if "damage" in fields else reading.due_fields(now, fields["waiting"], fields["retry"])
-        statuses.append(TopicStatus(**fields, **more))
+        more = {} if "damage" in fields else reading.due_fields(now, fields)
+        statuses.append(TopicStatus(**(fields | more)))
     return statuses
 
 
@@ -266,7 +271,7 @@ def _read(
     for reading in readings:
         reading.error = first_error((*reading.sizes, *reading.dues), partial=partial)
         if reading.error is None:
-            reading.backlogs = _backlogs(reading.keys, reading.sizes)
+            reading.backlogs = backlogs_of(reading.keys, *reading.sizes[:2])
     backlogs = [backlog for reading in readings for backlog in reading.backlogs]
     yield from read_backlogs(backlogs, exact=exact, partial=partial)
     return readings
@@ -292,9 +297,3 @@ def _bucket_calls(keys: ShardKeys, name: str, now_ms: int) -> Iterator[Call[Any]
     for _, limit in BUCKETS:
         yield command("ZCOUNT", keys.of(name), low, now_ms + limit)
         low = f"({now_ms + limit}"
-
-
-def _backlogs(keys: ShardKeys, sizes: list[Any]) -> list[Backlog]:
-    infos: list[GroupInfo] = sizes[0]
-    length: int = sizes[1]
-    return [Backlog(keys, info, length, alone=len(infos) <= 1) for info in infos or (None,)]
