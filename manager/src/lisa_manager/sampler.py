@@ -162,9 +162,9 @@ def _add_status(values: Values, topic: str, status: TopicStatus) -> None:
     oldest = values["lisa_oldest_due_seconds"]
     oldest[topic,] = max(oldest[topic,], status.late_ms / 1000)
     of_group, consumers = values["lisa_group_oldest_due_seconds"], values["lisa_consumers"]
-    of_group[topic, ""] = max(of_group[topic, ""], status.not_ready_late_ms / 1000)
+    for name, late_ms in status.group_late_ms.items():
+        of_group[topic, name] = max(of_group[topic, name], late_ms / 1000)
     for group in status.groups:
-        of_group[topic, group.group] = max(of_group[topic, group.group], group.late_ms / 1000)
         consumers[topic, group.group] += group.consumers
     for horizon, count in zip(HORIZONS, status.due_in, strict=True):
         values["lisa_waiting_due_in"][topic, horizon] += count

@@ -47,4 +47,5 @@ def turn(connection: Connection, prefix: str, *, with_retries: bool = True) -> i
 
 
 def _has_due_retries(connection: Connection, keys: ShardKeys) -> bool:
-    return bool(connection.call(command("ZCOUNT", keys.of("retry"), "-inf", connection.call(server_time()))))
+    first = connection.call(command("ZRANGE", keys.of("retry"), 0, 0, "WITHSCORES"))
+    return bool(first) and float(first[1]) <= connection.call(server_time())

@@ -46,8 +46,6 @@ class GroupStatus:
     delivered: int
     """Copies that consumers hold."""
     consumers: int
-    late_ms: int = 0
-    """How long the oldest copy that no consumer has read has been due, in ms; known to `status`, not to `sizes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +76,8 @@ class TopicStatus(TopicSizes):
 
     late_ms: int = 0
     """How long the oldest undelivered message has been due, in ms; 0 where none is."""
-    not_ready_late_ms: int = 0
-    """The same of messages that managers have yet to make ready, and of ready ones that no group has."""
+    group_late_ms: Mapping[str, int] = field(default_factory=dict)
+    """The same by group, and for "" of messages that managers have yet to make ready, or that no group has."""
     due_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
     """Waiting messages by `BUCKETS`, and beyond."""
     retry_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
@@ -166,8 +164,10 @@ def _sum(shards: Sequence[_S]) -> _S:
     fields["groups"] = tuple(_sum_group(name, groups_of[name]) for name in sorted(groups_of))
     fields["damage"] = next((shard.damage for shard in shards if shard.damage), "")
     if statuses := [shard for shard in shards if isinstance(shard, TopicStatus)]:
-        for name in ("late_ms", "not_ready_late_ms", "oldest_garbage_ms"):
+        for name in ("late_ms", "oldest_garbage_ms"):
             fields[name] = max(getattr(status, name) for status in statuses)
+        names = {name for status in statuses for name in status.group_late_ms}
+        fields["group_late_ms"] = {n: max(status.group_late_ms.get(n, 0) for status in statuses) for n in names}
         for name in ("due_in", "retry_in"):
             fields[name] = tuple(map(sum, zip(*(getattr(status, name) for status in statuses), strict=True)))
     return replace(shards[0], **fields)
@@ -176,8 +176,7 @@ def _sum(shards: Sequence[_S]) -> _S:
 def _sum_group(name: str, shards: Sequence[GroupStatus]) -> GroupStatus:
     # A consumer reads all shards, so each of them counts it.
     consumers = max(shard.consumers for shard in shards)
-    late_ms = max(shard.late_ms for shard in shards)
-    return GroupStatus(name, sum(s.ready for s in shards), sum(s.delivered for s in shards), consumers, late_ms)
+    return GroupStatus(name, sum(s.ready for s in shards), sum(s.delivered for s in shards), consumers)
 
 
 @dataclass(slots=True)
@@ -222,11 +221,10 @@ class _Reading:
         retry_in = self.retries or [0] * len(BUCKETS)
         late_ms = {b.group.name if b.group else "": b.late_ms(now_ms) for b in self.backlogs}
         dues = [whole_ms(score) for _, score in (*first_waiting, *first_retry)]
-        not_ready_late_ms = max(0, now_ms - min(dues, default=now_ms), late_ms.get("", 0))
+        late_ms[""] = max(0, now_ms - min(dues, default=now_ms), late_ms.get("", 0))
         return {
-            "late_ms": max(not_ready_late_ms, *late_ms.values()),
-            "not_ready_late_ms": not_ready_late_ms,
-            "groups": tuple(replace(group, late_ms=late_ms[group.group]) for group in sizes["groups"]),
+            "late_ms": max(late_ms.values()),
+            "group_late_ms": late_ms,
             "oldest_garbage_ms": max((now_ms - whole_ms(died) for _, died in first_garbage), default=0),
             "due_in": (*due_in, sizes["waiting"] - sum(due_in)),
             "retry_in": (*retry_in, sizes["retry"] - sum(retry_in)),
