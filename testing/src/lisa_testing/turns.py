@@ -47,5 +47,5 @@ def turn(connection: Connection, prefix: str, *, with_retries: bool = True) -> i
 
 
 def _has_due_retries(connection: Connection, keys: ShardKeys) -> bool:
-    first = connection.call(command("ZRANGE", keys.of("retry"), 0, 0, "WITHSCORES"))
+    first: list[bytes] = connection.call(command("ZRANGE", keys.of("retry"), 0, 0, "WITHSCORES"))
     return bool(first) and float(first[1]) <= connection.call(server_time())
