@@ -10,6 +10,7 @@ from typing import Any
 
 import promql_parser as promql
 import pytest
+import yaml
 
 from lisa_common.observing.catalog import METRICS, Kind
 from lisa_manager.monitoring import read_alerts, read_dashboard
@@ -136,6 +137,17 @@ def test_the_page_says_after_which_time_each_alert_fires() -> None:
     ]
     shown = [(name.strip("`"), severity, held) for name, severity, _, held, _ in rows]
     assert shown == [(rule["alert"], rule["labels"]["severity"], rule.get("for", "0s")) for rule in rules()]
+
+
+def test_the_page_names_all_that_is_scraped_and_installed() -> None:
+    """Targets of every kind of program; the SDK beside the extras that bring only OpenTelemetry's API."""
+    page = (Path(__file__).parents[2] / "docs/observability.md").read_text("utf-8")
+    [example] = re.findall(r"^```yaml\n(scrape_configs:.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    [job] = yaml.safe_load(example)["scrape_configs"]
+    targets = [target for static in job["static_configs"] for target in static["targets"]]
+    assert {target.partition("-")[0] for target in targets} == {"manager", "worker", "gateway", "pusher", "shop"}
+    [traces] = re.findall(r"^## Traces\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    assert "pip install 'lisa-producer[otel]' 'lisa-consumer[otel]' opentelemetry-sdk" in traces
 
 
 def test_the_board_can_be_provisioned() -> None:

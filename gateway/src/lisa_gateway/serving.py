@@ -75,7 +75,8 @@ class _Server(uvicorn.Server):
         self._gateway.begin_stop()
         await super().shutdown(sockets)
         if self._waiting:
-            await self._waiting
+            self._waiting.cancel()
+            await asyncio.wait((self._waiting,))
 
 
 class _Patient:
