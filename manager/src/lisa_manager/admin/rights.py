@@ -60,14 +60,16 @@ _ROLES = {
         on={
             "waiting": "zadd zcount zrange zrem zscore",
             "ready": "exists xadd xdel xinfo|groups xpending xrange",
-            "messages": "hdel hexists hget hset hsetnx hstrlen",
+            "messages": "hdel hexists hget hlen hset hsetnx hstrlen",
             "expiring": "exists zadd zrem",
             "finished": "zscore",
             "owed": "hdel hexists hget hset",
             "retry": "zadd zrange zrem zscore",
-            "failures": "hdel hget",
-            "garbage": "zrem zscore",
-            "closed": "exists set",
+            "failures": "hdel hget hset",
+            "garbage": "zadd zrem zscore",
+            "closed": "set",
+            "door": "hmget",
+            "closed door": "exists",
         },
     ),
     RoleName.CONSUMER: _Role(
@@ -87,6 +89,7 @@ _ROLES = {
             "failures": "hdel hget hset",
             "garbage": "zadd zrem zscore",
             "failures owed expiring": "exists",
+            "door": "exists hdel hmget hset",
         },
     ),
     RoleName.MANAGER: _Role(
@@ -109,6 +112,7 @@ _ROLES = {
             "failures": "hdel hget hmget hscan hset",
             "garbage": "zadd zcard zcount zmscore zrange zrem zscan zscore",
             "closed": "exists set",
+            "door": "exists hdel hget hmget hset",
         },
     ),
     RoleName.READER: _Role(

@@ -8,91 +8,21 @@ from typing import Any, TypeVar
 
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, idle_key
+from lisa_common.model.policy import Policy
 from lisa_common.model.scores import whole_ms
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin.backlog import Backlog, backlogs_of, read_backlogs
+from lisa_manager.admin.limits import shown_limits
 from lisa_manager.admin.queries import chunks, existing, first_error, list_layouts, scored
+from lisa_manager.admin.topic_status import BUCKETS, GroupStatus, TopicSizes, TopicStatus
 from lisa_manager.shard_groups import groups
 
 __all__ = ["BUCKETS", "GroupStatus", "TopicSizes", "TopicStatus", "read_sizes", "read_status", "read_status_of"]
 
-_MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
-
-BUCKETS: tuple[tuple[str, int], ...] = (
-    ("0-1 min", _MINUTE),
-    ("-10 min", 10 * _MINUTE),
-    ("-30 min", 30 * _MINUTE),
-    ("-1 h", _HOUR),
-    ("-6 h", 6 * _HOUR),
-    ("-1 d", _DAY),
-    ("-7 d", 7 * _DAY),
-    ("-30 d", 30 * _DAY),
-)
-"""How soon waiting messages fall due: names and upper limits in ms. The first bucket includes overdue messages; later
-ones than the last limit are "beyond"."""
-
 _SHARDS_AT_ONCE = 250
-
-
-@dataclass(frozen=True, slots=True)
-class GroupStatus:
-    """One group of a topic."""
-
-    group: str
-    ready: int
-    """Copies that no consumer has read yet."""
-    delivered: int
-    """Copies that consumers hold."""
-    consumers: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSizes:
-    """The sizes of one topic. With several groups, all but `stored` and `waiting` count each group's copy."""
-
-    topic: str
-    stored: int = 0
-    """Messages with a record, in whatever state."""
-    waiting: int = 0
-    ready: int = 0
-    delivered: int = 0
-    retry: int = 0
-    garbage: int = 0
-    groups: tuple[GroupStatus, ...] = ()
-    damage: str = ""
-    """Why the topic, or one of its shards, could not be read. What could not be read is not counted."""
-
-    @property
-    def messages(self) -> int:
-        """The sum of all states."""
-        return self.waiting + self.ready + self.delivered + self.retry + self.garbage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicStatus(TopicSizes):
-    """The sizes of one topic, and when its messages are or were due."""
-
-    late_ms: int = 0
-    """How long the oldest undelivered message has been due, in ms; 0 where none is."""
-    group_late_ms: Mapping[str, int] = field(default_factory=dict)
-    """The same by group, and for "" of messages that managers have yet to make ready, or that no group has."""
-    due_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
-    """Waiting messages by `BUCKETS`, and beyond."""
-    retry_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
-    """Copies to be retried, likewise."""
-    dead_letter_topic: str | None = None
-    """The topic to which its garbage is moved."""
-    dead_letter_delay_ms: int = 0
-    expire_idle_ms: int | None = None
-    """It is dropped after this time without use."""
-    oldest_garbage_ms: int = 0
-    """How long ago the oldest of its garbage became garbage, in ms; 0 where there is none."""
-    garbage_retention_ms: int = 0
-    """After this time garbage is removed."""
-    unused_ms: int | None = None
-    """How long it has been unused, as far as managers know; None for a topic that does not expire, or was just used."""
+_DIGITS = 15
 
 
 def read_status(prefix: str, topic: str | None = None) -> Flow[list[TopicStatus]]:
@@ -144,11 +74,25 @@ def _layouts_of(prefix: str, topic: str | None) -> Flow[list[Layout]]:
 
 
 def _read_topics(layouts: Sequence[Layout], read: _Read[_S]) -> Flow[list[_S]]:
+    policies = {layout.topic: layout.policy for layout in layouts}
     by_topic: dict[str, list[_S]] = {layout.topic: [] for layout in layouts}
     for shards in chunks([keys for layout in layouts for keys in layout.served], _SHARDS_AT_ONCE):
         for sizes in (yield from read(shards)):
             by_topic[sizes.topic].append(sizes)
-    return [_sum(of_shards) for of_shards in by_topic.values()]
+    return [_with_limits(_sum(of_shards), policies[topic]) for topic, of_shards in by_topic.items()]
+
+
+def _with_limits(sizes: _S, policy: Policy) -> _S:
+    if not isinstance(sizes, TopicStatus) or not policy.is_limited:
+        return sizes
+    late = {} if policy.paused else sizes.group_late_ms
+    return replace(
+        sizes,
+        late_ms=max(late.values(), default=0),
+        group_late_ms=late,
+        paused=policy.paused,
+        limits=shown_limits(policy),
+    )
 
 
 _STATES = ("stored", "waiting", "ready", "delivered", "retry", "garbage")
@@ -164,7 +108,7 @@ def _sum(shards: Sequence[_S]) -> _S:
     fields["groups"] = tuple(_sum_group(name, groups_of[name]) for name in sorted(groups_of))
     fields["damage"] = next((shard.damage for shard in shards if shard.damage), "")
     if statuses := [shard for shard in shards if isinstance(shard, TopicStatus)]:
-        for name in ("late_ms", "oldest_garbage_ms"):
+        for name in ("late_ms", "oldest_garbage_ms", "shut_ms"):
             fields[name] = max(getattr(status, name) for status in statuses)
         names = {name for status in statuses for name in status.group_late_ms}
         fields["group_late_ms"] = {n: max(status.group_late_ms.get(n, 0) for status in statuses) for n in names}
@@ -217,7 +161,7 @@ class _Reading:
 
     def due_fields(self, now_ms: int, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that `TopicStatus` adds."""
-        first_waiting, first_retry, first_garbage, *due_in = self.dues
+        shut, first_waiting, first_retry, first_garbage, *due_in = self.dues
         retry_in = self.retries or [0] * len(BUCKETS)
         late_ms = {b.group.name if b.group else "": b.late_ms(now_ms) for b in self.backlogs}
         dues = [whole_ms(score) for _, score in (*first_waiting, *first_retry)]
@@ -225,6 +169,7 @@ class _Reading:
         return {
             "late_ms": max(late_ms.values()),
             "group_late_ms": late_ms,
+            "shut_ms": max(0, shut - now_ms),
             "oldest_garbage_ms": max((now_ms - whole_ms(died) for _, died in first_garbage), default=0),
             "due_in": (*due_in, sizes["waiting"] - sum(due_in)),
             "retry_in": (*retry_in, sizes["retry"] - sum(retry_in)),
@@ -284,7 +229,13 @@ def _size_calls(keys: ShardKeys) -> Iterator[Call[Any]]:
         yield command("ZCARD", keys.of(name))
 
 
+def _shut_until_ms(reply: bytes | None) -> int:
+    # Scripts take a longer number for none.
+    return int(reply) if reply and reply.isdigit() and len(reply) <= _DIGITS else 0
+
+
 def _due_calls(keys: ShardKeys, now_ms: int) -> Iterator[Call[Any]]:
+    yield command("HGET", keys.of("door"), "shut", decode=_shut_until_ms)
     for name in ("waiting", "retry", "garbage"):
         yield command("ZRANGE", keys.of(name), 0, 0, "WITHSCORES", decode=scored)
     yield from _bucket_calls(keys, "waiting", now_ms)
