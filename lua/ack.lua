@@ -154,7 +154,7 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
 end
 end_copies(group, done, window_ms > 0 and any_chosen(done) and clock(now_ms) + window_ms or nil)
 if listeners ~= '' then
-  --@include held
+  --@include held, wake
   if has_queued then
     wake(0, listeners, tag)
   else
