@@ -256,6 +256,16 @@ class Deliveries:
         self._verdict.check(3, found, text)
 
     def _unseen(self, story: Story, since: float, delivery: Delivery) -> bool:
-        """Whether a fault may have lost a delivery before this one."""
+        """Whether a fault may have lost a delivery before this one, or a consumer could not record it."""
         crashed = self._crashes(story.topic, since - 1.0, delivery.until)
-        return crashed or bool(self.faults(since - 1.0, delivery.until))
+        return (
+            crashed
+            or bool(self.faults(since - 1.0, delivery.until))
+            or any(
+                (each.topic, each.group) == (story.topic, delivery.group)
+                and each.id in ("", story.id)
+                and since <= each.at
+                and each.since <= delivery.until
+                for each in self._stories.unrecorded
+            )
+        )

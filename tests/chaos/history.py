@@ -34,6 +34,7 @@ __all__ = [
     "Settling",
     "Taken",
     "Told",
+    "Unrecorded",
     "Visit",
     "now",
     "read_history",
@@ -125,6 +126,20 @@ class Read:
     asked: float
     group: str
     taken: list[Taken]
+
+
+@dataclass(frozen=True, slots=True)
+class Unrecorded:
+    """A consumer may have got deliveries between `since` and `at` that it cannot name; without an `id`, of any message.
+
+    Its answer was lost, or the loan was that says which delivery it is.
+    """
+
+    at: float
+    since: float
+    topic: str
+    group: str
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +261,7 @@ Event = (
     | Asked
     | Told
     | Read
+    | Unrecorded
     | Begun
     | Ended
     | Settling

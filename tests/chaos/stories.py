@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from chaos.history import Fault, Problem, Sending, Taken, Visit
+from chaos.history import Fault, Problem, Sending, Taken, Unrecorded, Visit
 from chaos.timeline import Timeline
 from lisa_common.model.delivery import entry_place
 
@@ -161,4 +161,5 @@ class Stories:
     problems: list[Problem]
     answers: list[Answer]
     visits: list[Visit] = field(default_factory=list)
+    unrecorded: list[Unrecorded] = field(default_factory=list)
     reads: int = 0

@@ -19,6 +19,7 @@ from chaos.history import (
     Settling,
     Taken,
     Told,
+    Unrecorded,
     Visit,
 )
 from chaos.stories import Answer, Ask, Delivery, Settle, Stories, Story, Try
@@ -43,6 +44,7 @@ class _Teller:
         self.problems: list[Problem] = []
         self.answers: list[Answer] = []
         self.visits: list[Visit] = []
+        self.unrecorded: list[Unrecorded] = []
         self.reads = 0
 
     def story(self, topic: str, id: str) -> Story:
@@ -91,6 +93,8 @@ class _Teller:
                 self.problems.append(event)
             case Visit():
                 self.visits.append(event)
+            case Unrecorded():
+                self.unrecorded.append(event)
 
     def sent(self, event: Sent) -> None:
         tries = [Try(message, event.at, id=message.id) for message in event.messages]
@@ -181,5 +185,6 @@ def tell(history: Iterable[Event]) -> Stories:
         teller.problems,
         teller.answers,
         teller.visits,
+        teller.unrecorded,
         teller.reads,
     )

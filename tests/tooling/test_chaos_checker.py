@@ -28,6 +28,7 @@ from chaos.history import (
     Settling,
     Taken,
     Told,
+    Unrecorded,
     Visit,
     read_history,
 )
@@ -405,6 +406,26 @@ def test_planted_violations_are_found(run: Run, broken: set[int], plant: Callabl
     found = run.check().broken
     # What comes too often, or after its end, has no reason either.
     assert found == broken or found == broken | {3}
+
+
+@pytest.mark.parametrize(
+    ("lost", "explained"),
+    [
+        (Unrecorded(2.2, 2, "orders", GROUP), True),
+        (Unrecorded(2.2, 2, "orders", GROUP, "m1"), True),
+        (Unrecorded(2.2, 2, "orders", GROUP, "m2"), False),
+        (Unrecorded(2.2, 2, "orders", "audit"), False),
+        (Unrecorded(2.2, 2, "mail", GROUP), False),
+        (Unrecorded(20, 19, "orders", GROUP), False),
+    ],
+)
+def test_a_consumer_that_could_not_record_a_delivery_explains_the_next_attempt(
+    run: Run, lost: Unrecorded, *, explained: bool
+) -> None:
+    """Only of its message, in its group and topic, and before the attempt."""
+    unseen_attempt(run)
+    run.add(lost)
+    assert run.check().broken == (set() if explained else {3})
 
 
 def spent_by_a_link(run: Run) -> None:

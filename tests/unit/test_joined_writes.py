@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
@@ -11,6 +12,7 @@ from lisa_gateway.settings import GatewaySettings
 from support.waiting import wait_until_async
 
 _MOST = 1_024
+_LONG = bytes(100_000)
 
 
 class _Wire(asyncio.Transport):
@@ -26,7 +28,7 @@ class _Wire(asyncio.Transport):
         self.writes.append(bytes(data))
 
     def writelines(self, list_of_data: Any) -> None:
-        self.write(b"".join(list_of_data))
+        pytest.fail(f"asyncio does not slow the application down after writelines, everywhere: {list_of_data}")
 
     def close(self) -> None:
         self.closed = True
@@ -44,10 +46,12 @@ class _Wire(asyncio.Transport):
         """All has been read."""
 
 
-async def _answer(_: Any, receive: Any, send: Any) -> None:
+async def _answer(scope: Any, receive: Any, send: Any) -> None:
     await receive()
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-    await send({"type": "http.response.body", "body": b"ok"})
+    body = _LONG if scope["path"] == "/long" else b"ok"
+    length = str(len(body)).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _writes(request: bytes, count: int) -> _Wire:
@@ -105,3 +109,10 @@ def test_headers_in_one_piece_are_counted() -> None:
     """The limit also holds for headers that arrive with their end."""
     request = b"GET / HTTP/1.1\r\nhost: x\r\nlong: " + b"x" * _MOST + b"\r\n\r\n"
     assert _writes(request, 1).writes[0].startswith(b"HTTP/1.1 431 ")
+
+
+def test_a_long_body_is_not_copied() -> None:
+    """It follows its head in a write of its own."""
+    head, body = _writes(b"GET /long HTTP/1.1\r\nhost: x\r\n\r\n", 2).writes
+    assert head.endswith(b"\r\n\r\n")
+    assert body == _LONG

@@ -11,12 +11,13 @@ import signal
 import sys
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import redis
 
-from chaos.history import Begun, Ended, Read, Recorder, Settled, Settling, Taken, now
+from chaos.history import Begun, Ended, Read, Recorder, Settled, Settling, Taken, Unrecorded, now
 from chaos.load import plan_of
 from chaos.over_http import Gateways
 from chaos.programs.setting import GATEWAYS, PREFIX, SEED, TOPICS, URL, recorder
@@ -58,8 +59,9 @@ class _Consumer:
         asked = now()
         more = {"topic": topic, "group": self._group, "batch": self._dice.choice((1, 20)), "ackTimeoutMillis": 3_000}
         call = self._dice.choice(("pullMsg", "longPollingMsg"))
-        answer = self._gateways.form(call, longPollingTimeoutMillis=500, **more)
-        taken = [each for message in answer["delayMsgList"] if (each := self._lent(topic, message)) is not None]
+        with self._noting_loss(topic, asked):
+            answer = self._gateways.form(call, longPollingTimeoutMillis=500, **more)
+        taken = [each for message in answer["delayMsgList"] if (each := self._lent(topic, message, asked)) is not None]
         if taken:
             self._history.write(Read(now(), asked, asked, self._group, taken))
         for each in taken:
@@ -67,7 +69,18 @@ class _Consumer:
             self._history.write(Ended(now(), self._group, list(each.place)))
             self._ack_by_id(each)
 
-    def _lent(self, topic: str, message: Any) -> Taken | None:
+    @contextmanager
+    def _noting_loss(self, topic: str, asked: float) -> Iterator[None]:
+        """Notes that a read was given up: its answer may have held any message. Only `Unreachable` promises none."""
+        try:
+            yield
+        except Unreachable:
+            raise
+        except LisaError:
+            self._history.write(Unrecorded(now(), asked, topic, self._group))
+            raise
+
+    def _lent(self, topic: str, message: Any, asked: float) -> Taken | None:
         """None if the loan is lost, or cannot be read now: then the delivery is left to its lease."""
         body = base64.b64decode(message["msg"]) if "msgEncoding" in message else message["msg"].encode()
         try:
@@ -80,13 +93,15 @@ class _Consumer:
                     return Taken(*facts, plan_of(body).mark, zlib.crc32(body), keys.shard)
         except redis.RedisError as error:
             print(error, file=sys.stderr, flush=True)  # noqa: T201 - its log
+        self._history.write(Unrecorded(now(), asked, topic, self._group, message["msgId"]))
         return None
 
     def _turn_by_receipt(self, topic: str) -> None:
         asked = now()
         wait = self._dice.choice((0, 0.3, 1))
         given = {"limit": self._dice.choice((1, 10, 50)), "wait": wait, "bodies": "base64"}
-        _, answer = self._gateways.call("POST", f"/v1/topics/{topic}/groups/{self._group}/read", given)
+        with self._noting_loss(topic, asked):
+            _, answer = self._gateways.call("POST", f"/v1/topics/{topic}/groups/{self._group}/read", given)
         held = [(each["receipt"], self._delivery(each)) for each in answer["deliveries"]]
         if not held:
             return
