@@ -1,15 +1,13 @@
 """One run: load, faults, heal, drain, verdict."""
 
-import re
 import shutil
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import redis
 
@@ -29,16 +27,12 @@ from lisa_common.model.keys import topics_key
 from lisa_manager.admin.check import check_groups
 from support.waiting import wait_until
 
-__all__ = ["Options", "Result", "lasting", "run"]
+__all__ = ["Options", "Result", "run"]
 
 _WARM_S = 5.0
 _DRAIN_S = 240.0
 _STOP_S = 60.0
 _STRUCK_S = 90.0
-_BRIEF_MS = 300_000
-"""The longest life of a loan or a note in a run: `ended_s` of the gateways."""
-_GONE = -2
-"""The reply of PTTL for a key that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,22 +239,8 @@ def _look_for_keys(arena: Arena) -> None:
     found -= {key for key in found if key.startswith(f"{PREFIX}:{{{FOREIGN}}}")}
     # A reshard that broke off early has made groups on shards that never existed.
     found -= {key for key in found if key.startswith(f"{PREFIX}:{{{RESHARDED}/") and _is_empty_stream(arena, key)}
-    found = set(lasting(arena.admin, found))
     if found:
         arena.recorder.write(Problem(now(), 11, f"keys are left: {sorted(found)}"))
-
-
-def lasting(admin: Any, keys: Iterable[str]) -> Iterator[str]:
-    """The keys that do not go by themselves: all but loans and notes of gateways that expire soon.
-
-    The server's clock was set forward a moment ago, and the server looks at it once a second: the last ones may be
-    there yet.
-    """
-    for key in keys:
-        is_brief = re.search(r"\}:(loan|note):", key) and 0 <= admin.pttl(key) <= _BRIEF_MS
-        # -2: gone since it was listed.
-        if not is_brief and admin.pttl(key) != _GONE:
-            yield key
 
 
 def _is_empty_stream(arena: Arena, key: str) -> bool:
