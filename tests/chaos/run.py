@@ -216,7 +216,9 @@ def _audit(arena: Arena, observer: Observer) -> None:
 def _strike_out(arena: Arena) -> None:
     """Waits until former shards are removed: their garbage is purged, and dedup windows have passed."""
     arena.operate("garbage", "purge", RESHARDED, "--all", "--yes").wait(_STOP_S)
+    before = arena.admin.time()[0]
     arena.set_clock(2 * HOUR_S)
+    wait_until(lambda: arena.admin.time()[0] >= before + HOUR_S / 2, _STOP_S, what="the server's clock")
     try:
         wait_until(lambda: not arena.layout(RESHARDED).former, _STRUCK_S)
     except AssertionError:

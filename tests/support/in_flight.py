@@ -12,8 +12,13 @@ local most = 0
 for _, info in ipairs(groups) do
   local group = {}
   for i = 1, #info, 2 do group[info[i]] = info[i + 1] end
-  local unread = #redis.call('XRANGE', KEYS[1], '(' .. group['last-delivered-id'], '+')
-  most = math.max(most, group['pending'] + unread)
+  local count = group['pending']
+  for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '(' .. group['last-delivered-id'], '+')) do
+    local fields = {}
+    for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
+    count = count + ((fields['g'] or group['name']) == group['name'] and 1 or 0)
+  end
+  most = math.max(most, count)
 end
 return most
 """
