@@ -69,7 +69,8 @@ class Observer:
                     count = in_flight.count()
                     self.counted += 1
                     if count > most:
-                        self._arena.recorder.write(Problem(now(), 15, f"{METERED}: {count} in flight, {most} allowed"))
+                        text = f"{METERED}: {count} in flight, {most} allowed: {in_flight.told}"
+                        self._arena.recorder.write(Problem(now(), 15, text))
 
     def _audit(self) -> None:
         with Connection(self._arena.server.url, name="audit", timeout_s=5) as connection:

@@ -7,20 +7,22 @@ import redis
 __all__ = ["InFlight"]
 
 _SCRIPT = """
-local groups = redis.call('XINFO', 'GROUPS', KEYS[1])
-local most = 0
-for _, info in ipairs(groups) do
+local counts = {}
+for _, info in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
   local group = {}
   for i = 1, #info, 2 do group[info[i]] = info[i + 1] end
-  local count = group['pending']
+  local unread = {}
   for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '(' .. group['last-delivered-id'], '+')) do
     local fields = {}
     for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
-    count = count + ((fields['g'] or group['name']) == group['name'] and 1 or 0)
+    if (fields['g'] or group['name']) == group['name'] then
+      unread[#unread + 1] = entry[1]
+    end
   end
-  most = math.max(most, count)
+  local count = group['pending'] + #unread
+  counts[#counts + 1] = { count, group['name'], redis.call('XPENDING', KEYS[1], group['name'], '-', '+', 1000), unread }
 end
-return most
+return counts
 """
 
 
@@ -30,8 +32,12 @@ class InFlight:
     def __init__(self, client: redis.Redis, ready: str) -> None:
         self._count: Any = client.register_script(_SCRIPT)
         self._ready = ready
+        self.told = ""
+        """What was counted last: the count, the group, and its pending and unread entries."""
 
     def count(self) -> int:
         """The number now."""
-        number: int = self._count(keys=[self._ready])
-        return number
+        counts = self._count(keys=[self._ready])
+        number, *told = max(counts, default=[0])
+        self.told = repr(told)
+        return int(number)
