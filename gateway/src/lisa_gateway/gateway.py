@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from lisa_common.backoff import RECONNECT
 from lisa_common.errors import LisaError
@@ -54,6 +54,8 @@ class Gateway:
         self._desks: OrderedDict[str, GroupDesk] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Task[None] | None = None
+        self.on_close: list[Callable[[], Awaitable[None]]] = []
+        """Called first as the gateway closes, by parts that have tasks of their own."""
 
     def listen(self, hear: Callable[[Mapping[str, TopicEvents]], None]) -> None:
         """Receives the managers' events, from now until the gateway closes. Nothing else waits for it."""
@@ -110,6 +112,8 @@ class Gateway:
     async def close(self) -> None:
         """Ends all polls, releases what is unsent, and closes the connections."""
         self.begin_stop()
+        for close in self.on_close:
+            await close()
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.gather(self._listener, return_exceptions=True)

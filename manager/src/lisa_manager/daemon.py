@@ -20,6 +20,7 @@ from lisa_manager.jobs.adopter import Adopter
 from lisa_manager.jobs.dead_letterer import DeadLetterer
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.drainer import Drainer
+from lisa_manager.jobs.historian import Historian
 from lisa_manager.jobs.idle_expirer import IdleExpirer
 from lisa_manager.jobs.loader import Loader
 from lisa_manager.jobs.promoter import Promoter
@@ -103,7 +104,8 @@ class Manager:
         self._settings = settings
         self._connection = AsyncConnection.of(settings, name="lisa-manager")
         self._table = ShardTable(settings.prefix, fallback_s=settings.poll_s)
-        self._reporter = Reporter(self._connection, settings.prefix)
+        self._historian = Historian(self._connection, settings, lambda: self._discoverer.layouts)
+        self._reporter = Reporter(self._connection, settings.prefix, self._historian)
         self._reclaimer = Reclaimer(self._connection, self._table, settings, self._reporter)
         self._trimmer = Trimmer(self._connection, self._table, settings)
         self._sweeper = Sweeper(self._connection, self._table, settings, self._reporter)
@@ -200,6 +202,7 @@ class Manager:
             ("expire idle", housekeeping_s, 1, self._idle_expirer.turn),
             ("scripts", _SCRIPTS_S, 1, self._loader.turn),
             ("report", _REPORT_S, 1, self._reporter.turn),
+            ("history", self._settings.history_s, 1, self._historian.turn),
             ("gauges", _GAUGES_S, 1, self._gauges),
         ]
         for name, seconds, turns, turn in jobs:

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from lisa_common.errors import OF_THE_SERVER, LisaError
-from lisa_common.model.keys import ShardKeys, dropped_key, idle_key
+from lisa_common.model.keys import ShardKeys, dropped_key, history_key, idle_key
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, managing, producing
 from lisa_common.protocol.call import Call, Flow, command, script
@@ -50,6 +50,7 @@ def drop_topic(prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys,
         # The mark comes first, so that managers always see the mark or the topic.
         yield command("HSET", dropped_key(prefix), topic, mark)
         if (yield store_policy(prefix, topic, stored, None)):
+            yield command("UNLINK", history_key(prefix, topic))
             if layout.policy.expire_idle_ms is not None:
                 yield command("HDEL", idle_key(prefix), topic)
             return Dropped(done=True, messages=gone.messages)

@@ -9,15 +9,20 @@ from typing import Final
 
 __all__ = [
     "ABSENT",
+    "HISTORY",
     "KEY_TYPES",
     "NO_GROUP",
     "TOPIC_KEYS",
     "ShardKeys",
     "absent_key",
+    "activity_key",
     "bytes_of",
     "copy_of",
     "dropped_key",
+    "history_key",
     "idle_key",
+    "managers_key",
+    "operations_key",
     "split_copy",
     "text_of",
     "topics_key",
@@ -40,6 +45,9 @@ KEY_TYPES: Final = {
 
 TOPIC_KEYS: Final = tuple(KEY_TYPES)
 
+HISTORY: Final = "history"
+"""The name of the key with a topic's samples. It belongs to a topic, not to each of its shards."""
+
 ABSENT: Final = "absent"
 """The name of a key that never exists; see `lisa_common.client.cluster.slots.guarded`."""
 
@@ -60,6 +68,26 @@ def dropped_key(prefix: str) -> str:
 def idle_key(prefix: str) -> str:
     """The hash of unused topics that expire: topic -> since when, in ms. Only managers and operators use it."""
     return f"{prefix}:idle"
+
+
+def activity_key(prefix: str) -> str:
+    """The stream of what operators did; see `lisa_manager.admin.activity`."""
+    return f"{prefix}:activity"
+
+
+def operations_key(prefix: str) -> str:
+    """The hash of operations over many messages: id -> how far it is; see `lisa_manager.admin.operations`."""
+    return f"{prefix}:operations"
+
+
+def managers_key(prefix: str) -> str:
+    """The sorted set of managers: name -> when it last wrote samples, in ms."""
+    return f"{prefix}:managers"
+
+
+def history_key(prefix: str, topic: str) -> str:
+    """The stream of a topic's samples, for charts; it expires by itself. See `lisa_manager.admin.history`."""
+    return ShardKeys(prefix, topic).of(HISTORY)
 
 
 def wake_channel(prefix: str) -> str:

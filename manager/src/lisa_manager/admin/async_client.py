@@ -15,12 +15,30 @@ from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutco
 from lisa_common.protocol.registry import Topic
 from lisa_common.settings import Settings
 from lisa_common.validation import Duration
-from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, status, topics, traffic
+from lisa_manager.admin import (
+    activity,
+    bulk,
+    by_id,
+    check,
+    consumers,
+    groups,
+    history,
+    listing,
+    operations,
+    reshard,
+    status,
+    topics,
+    traffic,
+)
+from lisa_manager.admin.activity import Activity
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.check import CheckReport
+from lisa_manager.admin.consumers import ConsumerStatus
 from lisa_manager.admin.events import TopicEvents, read_events
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
+from lisa_manager.admin.history import Sample
 from lisa_manager.admin.listing import MessagePage
+from lisa_manager.admin.operations import Operation
 from lisa_manager.admin.queries import existing
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.status import TopicSizes, TopicStatus
@@ -29,6 +47,7 @@ from lisa_manager.admin.trace import Hop, trace
 from lisa_manager.admin.traffic import TopicTraffic
 from lisa_manager.jobs import loader
 from lisa_manager.server_checks import Health, examine, read_version
+from lisa_manager.server_facts import ServerFacts, read_facts
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["AsyncAdmin"]
@@ -49,11 +68,11 @@ class AsyncAdmin(AsyncClosing):
         """See `Admin.sizes`."""
         return await self._run(status.read_sizes(self._prefix, topic))
 
-    async def status(self, topic: str | None = None) -> list[TopicStatus]:
+    async def status(self, topic: str | Sequence[str] | None = None) -> list[TopicStatus]:
         """See `Admin.status`."""
         return await self._run(status.read_status(self._prefix, topic))
 
-    async def traffic(self, topic: str | None = None) -> list[TopicTraffic]:
+    async def traffic(self, topic: str | Sequence[str] | None = None) -> list[TopicTraffic]:
         """See `Admin.traffic`."""
         return await self._run(traffic.read_traffic(self._prefix, topic))
 
@@ -90,9 +109,9 @@ class AsyncAdmin(AsyncClosing):
         """See `Admin.garbage`."""
         return await self._run(bulk.dead_letters(self._prefix, topic, where, limit))
 
-    async def count_garbage(self, topic: str) -> int:
+    async def count_garbage(self, topic: str, where: GarbageFilter = ALL_GARBAGE) -> int:
         """See `Admin.count_garbage`."""
-        return await self._run(bulk.count(self._prefix, topic))
+        return await self._run(bulk.count(self._prefix, topic, where))
 
     async def replay(
         self,
@@ -170,6 +189,34 @@ class AsyncAdmin(AsyncClosing):
         """See `Admin.check`."""
         return await self._run(check.check_topics(self._prefix, topic, mend=repair, on_progress=on_progress))
 
+    async def history(self, topics: Sequence[str], *, hours: float = 24.0) -> dict[str, list[Sample]]:
+        """See `Admin.history`."""
+        return await self._run(history.read_history(self._prefix, topics, hours))
+
+    async def consumers(self, topic: str) -> list[ConsumerStatus]:
+        """See `Admin.consumers`."""
+        return await self._run(consumers.list_consumers(self._prefix, topic))
+
+    async def note_activity(self, done: Activity) -> None:
+        """See `Admin.note_activity`."""
+        await self._run(activity.note(self._prefix, done))
+
+    async def activity(self, *, limit: int = 100, before: str | None = None) -> list[Activity]:
+        """See `Admin.activity`."""
+        return await self._run(activity.read(self._prefix, limit, before))
+
+    async def operations(self) -> list[Operation]:
+        """See `Admin.operations`."""
+        return await self._run(operations.read(self._prefix))
+
+    async def save_operation(self, operation: Operation) -> bool:
+        """See `Admin.save_operation`."""
+        return await self._run(operations.save(self._prefix, operation))
+
+    async def stop_operation(self, id: str) -> bool:
+        """See `Admin.stop_operation`."""
+        return await self._run(operations.stop(self._prefix, id))
+
     async def events(self) -> AsyncGenerator[dict[str, TopicEvents]]:
         """The events that managers publish, by topic: about once a second, if anything happened.
 
@@ -183,6 +230,10 @@ class AsyncAdmin(AsyncClosing):
     async def doctor(self) -> Health:
         """See `Admin.doctor`."""
         return await examine(self._connection)
+
+    async def server_facts(self) -> ServerFacts:
+        """See `Admin.server_facts`."""
+        return await read_facts(self._connection, self._prefix)
 
     async def server_version(self) -> tuple[int, ...]:
         """See `Admin.server_version`."""

@@ -15,12 +15,30 @@ from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutco
 from lisa_common.protocol.registry import Topic
 from lisa_common.settings import Settings
 from lisa_common.validation import Duration
-from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, status, topics, traffic
+from lisa_manager.admin import (
+    activity,
+    bulk,
+    by_id,
+    check,
+    consumers,
+    groups,
+    history,
+    listing,
+    operations,
+    reshard,
+    status,
+    topics,
+    traffic,
+)
+from lisa_manager.admin.activity import Activity
 from lisa_manager.admin.async_client import AsyncAdmin
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.check import CheckReport
+from lisa_manager.admin.consumers import ConsumerStatus
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
+from lisa_manager.admin.history import Sample
 from lisa_manager.admin.listing import MessagePage
+from lisa_manager.admin.operations import Operation
 from lisa_manager.admin.queries import existing
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.status import TopicSizes, TopicStatus
@@ -28,6 +46,7 @@ from lisa_manager.admin.topics import Dropped
 from lisa_manager.admin.trace import Hop, trace
 from lisa_manager.admin.traffic import TopicTraffic
 from lisa_manager.server_checks import Health
+from lisa_manager.server_facts import ServerFacts
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["Admin"]
@@ -57,17 +76,19 @@ class Admin(Closing):
         """
         return self._run(status.read_sizes(self._prefix, topic))
 
-    def status(self, topic: str | None = None) -> list[TopicStatus]:
-        """The sizes of one topic, or of each, and when their messages are or were due. Raises UnknownTopic.
+    def status(self, topic: str | Sequence[str] | None = None) -> list[TopicStatus]:
+        """The sizes of one topic, of several or of all, and when their messages are or were due.
 
-        Costs a few round trips more than `sizes`, and counts the ready messages of short streams one by one.
+        Raises UnknownTopic for one unknown topic; of several, leaves it out. Costs a few round trips more than `sizes`,
+        and counts the ready messages of short streams one by one.
         """
         return self._run(status.read_status(self._prefix, topic))
 
-    def traffic(self, topic: str | None = None) -> list[TopicTraffic]:
-        """How many entries the streams of one topic ever had, or of each, and how many each group has read.
+    def traffic(self, topic: str | Sequence[str] | None = None) -> list[TopicTraffic]:
+        """How many entries the streams of one topic, of several or of all ever had, and how many each group has read.
 
-        The difference of two results gives rates. Costs two commands for each shard. Raises UnknownTopic.
+        The difference of two results gives rates. Costs two commands for each shard. Raises UnknownTopic for one
+        unknown topic; of several, leaves it out.
         """
         return self._run(traffic.read_traffic(self._prefix, topic))
 
@@ -125,9 +146,12 @@ class Admin(Closing):
         """The latest dead letters, up to `limit` (1 to 1,000,000), without bodies. Raises UnknownTopic."""
         return self._run(bulk.dead_letters(self._prefix, topic, where, limit))
 
-    def count_garbage(self, topic: str) -> int:
-        """How many dead letters a topic holds. Raises UnknownTopic."""
-        return self._run(bulk.count(self._prefix, topic))
+    def count_garbage(self, topic: str, where: GarbageFilter = ALL_GARBAGE) -> int:
+        """How many selected dead letters a topic holds. Raises UnknownTopic.
+
+        A filter by group or reason looks at each of them.
+        """
+        return self._run(bulk.count(self._prefix, topic, where))
 
     def replay(
         self,
@@ -235,9 +259,44 @@ class Admin(Closing):
         """
         return self._run(check.check_topics(self._prefix, topic, mend=repair, on_progress=on_progress))
 
+    def history(self, topics: Sequence[str], *, hours: float = 24.0) -> dict[str, list[Sample]]:
+        """The samples of topics that managers wrote in the last so many hours, up to 744, oldest first, by topic.
+
+        Managers write one a minute unless settings say otherwise; an unchanged topic gets fewer.
+        """
+        return self._run(history.read_history(self._prefix, topics, hours))
+
+    def consumers(self, topic: str) -> list[ConsumerStatus]:
+        """The consumers of a topic's groups: what they hold, and how long they have been idle. Raises UnknownTopic."""
+        return self._run(consumers.list_consumers(self._prefix, topic))
+
+    def note_activity(self, done: Activity) -> None:
+        """Adds an action to the list that `activity` returns. The latest 10,000 or so are kept."""
+        self._run(activity.note(self._prefix, done))
+
+    def activity(self, *, limit: int = 100, before: str | None = None) -> list[Activity]:
+        """The latest noted actions, newest first, up to `limit` (1 to 1,000); `before` is the `entry` of one."""
+        return self._run(activity.read(self._prefix, limit, before))
+
+    def operations(self) -> list[Operation]:
+        """The latest operations over many messages, newest first, with their progress."""
+        return self._run(operations.read(self._prefix))
+
+    def save_operation(self, operation: Operation) -> bool:
+        """Stores the progress of an operation. Returns whether somebody asked for its end. 100 are kept."""
+        return self._run(operations.save(self._prefix, operation))
+
+    def stop_operation(self, id: str) -> bool:
+        """Asks for the end of a running operation, which ends after its present step. Returns whether it runs."""
+        return self._run(operations.stop(self._prefix, id))
+
     def doctor(self) -> Health:
         """Problems of the server, or of any node of a Cluster, for a queue that must not lose messages."""
         return self._at_all_nodes(AsyncAdmin.doctor)
+
+    def server_facts(self) -> ServerFacts:
+        """Version, memory, clients and clock of the server, or of each node, and the managers that lately lived."""
+        return self._at_all_nodes(AsyncAdmin.server_facts)
 
     def server_version(self) -> tuple[int, ...]:
         """The version of Redis that the server, or the oldest node of a Cluster, is compatible with, as in (7, 0)."""

@@ -10,7 +10,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lisa_common.errors import InvalidInput
-from lisa_common.model.keys import ABSENT, ShardKeys, dropped_key, idle_key, topics_key, wake_channel
+from lisa_common.model.keys import (
+    ABSENT,
+    HISTORY,
+    ShardKeys,
+    activity_key,
+    dropped_key,
+    idle_key,
+    managers_key,
+    operations_key,
+    topics_key,
+    wake_channel,
+)
 from lisa_common.validation import check_name
 
 __all__ = ["ANY_TOPIC", "RoleName", "rules"]
@@ -41,6 +52,9 @@ class _Role:
     dropped: str = ""
     idle: str = ""
     """Commands on the hash of unused topics."""
+    activity: str = ""
+    operations: str = ""
+    managers: str = ""
     channel: str = ""
     """Commands on the wake channel."""
     in_cluster: str = "asking cluster|slots"
@@ -95,6 +109,9 @@ _ROLES = {
         registry="evalsha hdel hget hgetall hmget hset hsetnx",
         dropped="evalsha hdel hget hgetall hset",
         idle="hdel hgetall hmget hset",
+        activity="xadd xrevrange",
+        operations="hdel hget hgetall hset",
+        managers="pexpire zadd zrange zremrangebyrank zremrangebyscore",
         on_all="evalsha exists type unlink",
         on={
             "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
@@ -108,6 +125,7 @@ _ROLES = {
             "failures": "hdel hget hmget hscan hset",
             "garbage": "zadd zcard zcount zmscore zrange zrem zscan zscore",
             "closed": "exists set",
+            HISTORY: "pexpire xadd xrevrange",
         },
     ),
     RoleName.READER: _Role(
@@ -124,6 +142,9 @@ _ROLES = {
 }
 
 
+_MERGED = ("keyless", "on_all", "registry", "dropped", "activity", "operations", "managers", "channel", "in_cluster")
+
+
 def _union(*roles: _Role, on: Mapping[str, str]) -> _Role:
     """A role that does the work of several, and more of its own."""
     commands: dict[str, list[str]] = {}
@@ -137,7 +158,7 @@ def _union(*roles: _Role, on: Mapping[str, str]) -> _Role:
 
     return _Role(
         on={name: " ".join(dict.fromkeys(verbs)) for name, verbs in commands.items()},
-        **{name: every(name) for name in ("keyless", "on_all", "registry", "dropped", "channel", "in_cluster")},
+        **{name: every(name) for name in _MERGED},
     )
 
 
@@ -193,7 +214,13 @@ def rules(
 
 
 def _of_managers(rights: _Role, prefix: str) -> list[tuple[str, str]]:
-    return [(rights.dropped, dropped_key(prefix)), (rights.idle, idle_key(prefix))]
+    return [
+        (rights.dropped, dropped_key(prefix)),
+        (rights.idle, idle_key(prefix)),
+        (rights.activity, activity_key(prefix)),
+        (rights.operations, operations_key(prefix)),
+        (rights.managers, managers_key(prefix)),
+    ]
 
 
 def _places(topic: str) -> list[tuple[str, str]]:

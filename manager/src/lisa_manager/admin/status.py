@@ -12,7 +12,7 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin.backlog import Backlog, read_backlogs
-from lisa_manager.admin.queries import GroupInfo, chunks, existing, first_error, groups, list_layouts, scored
+from lisa_manager.admin.queries import GroupInfo, chunks, first_error, groups, layouts_of, scored
 
 __all__ = ["BUCKETS", "GroupStatus", "TopicSizes", "TopicStatus", "read_sizes", "read_status"]
 
@@ -32,6 +32,11 @@ BUCKETS: tuple[tuple[str, int], ...] = (
 ones than the last limit are "beyond"."""
 
 _SHARDS_AT_ONCE = 250
+
+_LATE_MS = 30_000
+"""A topic is late from this age on: a working manager and idle workers need less than a second."""
+
+_VERY_LATE_MS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +91,35 @@ class TopicStatus(TopicSizes):
     unused_ms: int | None = None
     """How long it has been unused, as far as managers know; None for a topic that does not expire, or was just used."""
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with the topic, the worst first."""
+        problems = ["cannot be read"] if self.damage else []
+        problems += ["late"] if self.late_ms >= _LATE_MS else []
+        problems += [f"{group.group}: no consumers" for group in self.groups if group.ready and not group.consumers]
+        problems += ["garbage"] if self.garbage else []
+        return tuple(problems)
 
-def read_status(prefix: str, topic: str | None = None) -> Flow[list[TopicStatus]]:
-    """The status of one topic or of all, by name; raises UnknownTopic. A handful of round trips for 1,000 topics."""
-    layouts = yield from _layouts_of(prefix, topic)
+    @property
+    def urgency(self) -> tuple[int, int, str]:
+        """Sorts topics: first those that cannot be read, then late ones, without readers, with garbage; by name."""
+        unread = any(group.ready and not group.consumers for group in self.groups)
+        if self.damage:
+            return 0, 0, self.topic
+        if self.late_ms >= _VERY_LATE_MS:
+            return 1, -self.late_ms, self.topic
+        if self.late_ms >= _LATE_MS or unread:
+            return 2, -self.late_ms, self.topic
+        # By name, so that rows keep their places.
+        return 3 if self.garbage else 4, 0, self.topic
+
+
+def read_status(prefix: str, topic: str | Sequence[str] | None = None) -> Flow[list[TopicStatus]]:
+    """The status of one topic, of several or of all, by name; a handful of round trips for 1,000 topics.
+
+    Raises UnknownTopic for one unknown topic; of several, leaves it out.
+    """
+    layouts = yield from layouts_of(prefix, topic)
     statuses = yield from _read_topics(layouts, _read_status)
     expiring = [layout.topic for layout in layouts if layout.policy.expire_idle_ms]
     unused: dict[str, int | None] = (yield from _read_unused(prefix, expiring)) if expiring else {}
@@ -114,15 +144,11 @@ def _read_unused(prefix: str, topics: Sequence[str]) -> Flow[dict[str, int | Non
 
 def read_sizes(prefix: str, topic: str | None = None) -> Flow[list[TopicSizes]]:
     """The sizes of one topic or of all, by name; raises UnknownTopic. Two round trips for 250 shards, as a rule."""
-    return (yield from _read_topics((yield from _layouts_of(prefix, topic)), _read_sizes))
+    return (yield from _read_topics((yield from layouts_of(prefix, topic)), _read_sizes))
 
 
 _S = TypeVar("_S", bound=TopicSizes)
 _Read = Callable[[Sequence[ShardKeys]], Flow[list[_S]]]
-
-
-def _layouts_of(prefix: str, topic: str | None) -> Flow[list[Layout]]:
-    return (yield from list_layouts(prefix)) if topic is None else [(yield from existing(prefix, topic))]
 
 
 def _read_topics(layouts: Sequence[Layout], read: _Read[_S]) -> Flow[list[_S]]:

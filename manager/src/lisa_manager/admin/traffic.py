@@ -1,6 +1,6 @@
 """How many entries each topic's streams ever had, and how many its groups have read, as the server counts them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +8,7 @@ from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, text_of
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.replies import fields_of
-from lisa_manager.admin.queries import chunks, existing, first_error, list_layouts
+from lisa_manager.admin.queries import chunks, first_error, layouts_of
 
 __all__ = ["TopicTraffic", "read_traffic"]
 
@@ -26,12 +26,12 @@ class TopicTraffic:
     """Entries that each group has read or passed; groups without a count at the server are missing."""
 
 
-def read_traffic(prefix: str, topic: str | None = None) -> Flow[list[TopicTraffic]]:
-    """The counters of one topic or of all, by name, except those of damaged shards. Two commands for each shard.
+def read_traffic(prefix: str, topic: str | Sequence[str] | None = None) -> Flow[list[TopicTraffic]]:
+    """The counters of one topic, of several or of all, by name, except those of damaged shards.
 
-    Raises UnknownTopic.
+    Two commands for each shard. Raises UnknownTopic for one unknown topic; of several, leaves it out.
     """
-    layouts = (yield from list_layouts(prefix)) if topic is None else [(yield from existing(prefix, topic))]
+    layouts = yield from layouts_of(prefix, topic)
     by_topic = {layout.topic: TopicTraffic(layout.topic) for layout in layouts}
     for shards in chunks([keys for layout in layouts for keys in layout.served], _SHARDS_AT_ONCE):
         replies = yield Each(call for keys in shards for call in (_added(keys), _read(keys)))
