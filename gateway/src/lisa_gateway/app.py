@@ -12,7 +12,7 @@ from starlette.responses import Response
 from lisa_gateway import health, v1
 from lisa_gateway.access import Access, AccessMiddleware, Forbidden
 from lisa_gateway.camellia import interface
-from lisa_gateway.dashboard import PAGES, dashboard_mount
+from lisa_gateway.dashboard import PAGES, dashboard_routes
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.limits import BodyLimits
 from lisa_gateway.problems import Problem, refuse, response_of
@@ -31,7 +31,7 @@ def app(settings: GatewaySettings | None = None) -> Starlette:
     `lifespan(application)` in that of the outer application; then polls end and connections close with it.
     """
     gateway = Gateway(settings or GatewaySettings.load())
-    pages = [dashboard_mount(gateway)] if gateway.settings.dashboard else []
+    pages = dashboard_routes(gateway) if gateway.settings.dashboard else []
     middleware = [
         Middleware(AccessMiddleware, Access(gateway.settings), public=_PUBLIC, pages=PAGES if pages else None),
         Middleware(BodyLimits, gateway.settings),

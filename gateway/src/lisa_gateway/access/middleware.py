@@ -18,7 +18,8 @@ _KEY = "lisa.caller"
 class AccessMiddleware:
     """Puts the caller into the scope of each request; refuses requests without a valid caller.
 
-    `public` are paths that anybody may ask for, such as health checks. Below `pages` browsers ask for pages; None: nowhere.
+    `public` are paths that anybody may ask for, such as health checks. Below `pages` browsers ask for pages; None:
+    nowhere.
     """
 
     def __init__(self, app: Any, access: Access, *, public: tuple[str, ...] = (), pages: str | None = None) -> None:

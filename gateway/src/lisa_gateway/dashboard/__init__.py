@@ -1,5 +1,5 @@
 """Pages for people: topics, messages, schedules, the server, and who did what. They need the extra `dashboard`."""
 
-from lisa_gateway.dashboard.mounting import PAGES, dashboard, dashboard_mount
+from lisa_gateway.dashboard.mounting import PAGES, dashboard, dashboard_routes
 
-__all__ = ["PAGES", "dashboard", "dashboard_mount"]
+__all__ = ["PAGES", "dashboard", "dashboard_routes"]

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from lisa_common.errors import InvalidInput, LisaError
@@ -40,10 +40,9 @@ def application(gateway: Gateway, identify: _Identify) -> Starlette:
     """All pages of a gateway. `identify` says who asks; None: the caller that the gateway has found."""
     sampler, site = Sampler(gateway), Site()
     desk = Desk(gateway, site, sampler, BulkRunner(gateway), Fragments())
-    hashed = {name.removeprefix("static/"): site.assets[plain] for plain, name in site.names.items()}
 
     async def static(request: Request) -> Response:
-        asset = hashed.get(request.path_params["name"])
+        asset = site.assets.get(request.path_params["name"])
         if asset is None:
             return Response("there is no such file", 404, HEADERS, "text/plain")
         return Response(asset.content, 200, HEADERS | {"cache-control": _FOR_EVER}, asset.media_type)
@@ -57,7 +56,7 @@ def application(gateway: Gateway, identify: _Identify) -> Starlette:
         *actions,
     ]
 
-    async def refuse(request: Request, error: Exception) -> Response:
+    async def refuse(_: Request, error: Exception) -> Response:
         if isinstance(error, RequestCut):
             return Response(str(error.detail), error.status_code, HEADERS | {"connection": "close"}, "text/plain")
         status = error.status_code if isinstance(error, HTTPException) else 404
@@ -70,9 +69,6 @@ def application(gateway: Gateway, identify: _Identify) -> Starlette:
 
 def _endpoint(desk: Desk, identify: _Identify, handler: Handler) -> Callable[..., object]:
     async def endpoint(request: Request) -> Response:
-        # Links are relative to the directory of the pages, which ends in a slash.
-        if not request.url.path.endswith("/") and request.path_params == {} and request.scope["path"] in ("", "/"):
-            return RedirectResponse(request.url.path.rpartition("/")[2] + "/")
         view = View(desk, request, User("nobody"))
         try:
             view.user = user_of(request, identify)
@@ -82,19 +78,24 @@ def _endpoint(desk: Desk, identify: _Identify, handler: Handler) -> Callable[...
             return await handler(view)
         except ClientDisconnect:
             return Response(status_code=400)
-        except Forbidden as error:
-            return _refuse(view, Problem(403, "forbidden", str(error)))
-        except Silent as error:
-            return _refuse(view, Problem(504, "server-away", str(error)))
-        except LisaError as error:
-            return _refuse(view, problem_of(error))
-        except RequestCut:
-            raise
-        except Exception:
-            logger.exception("a page failed: %s", request.url.path, extra=event("page_failed", path=request.url.path))
-            return _refuse(view, Problem(500, "server-away", "internal error; the log of the gateway says more"))
+        except Exception as error:
+            if isinstance(error, RequestCut):
+                raise
+            return _refuse(view, _problem(request, error))
 
     return endpoint
+
+
+def _problem(request: Request, error: Exception) -> Problem:
+    if isinstance(error, Forbidden):
+        return Problem(403, "forbidden", str(error))
+    if isinstance(error, Silent):
+        return Problem(504, "server-away", str(error))
+    if isinstance(error, LisaError):
+        return problem_of(error)
+    path = request.url.path
+    logger.error("a page failed: %s", path, exc_info=error, extra=event("page_failed", path=path))
+    return Problem(500, "server-away", "internal error; the log of the gateway says more")
 
 
 def _refuse(view: View, problem: Problem) -> Response:

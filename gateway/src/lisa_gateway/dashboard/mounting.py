@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
 
 from lisa_common.observing.metrics import MissingExtra
 
@@ -13,21 +15,26 @@ if TYPE_CHECKING:
     from lisa_gateway.gateway import Gateway
     from lisa_gateway.settings import GatewaySettings
 
-__all__ = ["PAGES", "dashboard", "dashboard_mount"]
+__all__ = ["PAGES", "dashboard", "dashboard_routes"]
 
 PAGES = "/dashboard"
 """Where a gateway serves its pages."""
 
 
-def dashboard_mount(gateway: "Gateway") -> Mount:
+def dashboard_routes(gateway: "Gateway") -> list[Route | Mount]:
     """All pages, below `PAGES`. Raises MissingExtra."""
-    return Mount(PAGES, app=_application(gateway, None))
+
+    async def to_directory(_: Request) -> Response:
+        # Links are relative to the directory of the pages, which ends in a slash; a proxy may have cut a prefix.
+        return Response(status_code=307, headers={"location": f"{PAGES.removeprefix('/')}/"})
+
+    return [Route(PAGES, to_directory), Mount(PAGES, app=_application(gateway, None))]
 
 
 def dashboard(
     settings: "GatewaySettings | None" = None, *, user: "Callable[[Any], User | None] | None" = None
 ) -> Starlette:
-    """The pages as an ASGI application, to mount in another one: `app.mount("/queue", dashboard())`.
+    """The pages as an ASGI application, to mount at a path of another one.
 
     `user` gets each request (`starlette.requests.Request`) and returns who asks, or None to refuse. Without it, the
     settings' grants and proxies decide, as in a gateway. Enter `lisa_gateway.lifespan(application)` in the lifespan of

@@ -21,6 +21,9 @@ _INTERVAL_S = 1.0
 _SHARE = 20
 """Samples take at most one part of the time in so many, so that they cost the server little."""
 
+_LONGEST_REST_S = 10.0
+"""A machine that is slow for a moment must not make people wait for longer."""
+
 _AT_ONCE = 250
 """Topics in one sample, beside those that somebody looks at."""
 
@@ -69,6 +72,8 @@ class Sampler:
         self._wanted_until = 0.0
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
+        self._hurry = asyncio.Event()
+        """Set when somebody looks at a topic that has not been sampled yet."""
         self._swept: list[str] = []
         self._sparks: dict[str, tuple[float, list[Sample]]] = {}
         self.topics: dict[str, Topic] = {}
@@ -112,9 +117,11 @@ class Sampler:
         try:
             async with asyncio.timeout(wait_s):
                 while not self.error and not (self.number if needed is None else needed <= self.known.keys()):
-                    if needed is not None and self.number and not needed & self.topics.keys():
-                        return
+                    self._hurry.set()
+                    seen = self.number
                     await self.news()
+                    if needed is not None and self.number > seen and not needed & self.topics.keys():
+                        return
         except TimeoutError:
             return
 
@@ -157,7 +164,16 @@ class Sampler:
             used_s = time.monotonic() - began
             # The first round over all topics is quick, as people wait for it.
             is_first = not self.error and len(self.known) < len(self.topics)
-            await asyncio.sleep(used_s if is_first else max(_INTERVAL_S - used_s, _SHARE * used_s, 0.1))
+            rest_s = max(_INTERVAL_S - used_s, min(_SHARE * used_s, _LONGEST_REST_S))
+            await self._rest(used_s if is_first else rest_s)
+
+    async def _rest(self, seconds: float) -> None:
+        self._hurry.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
+        except TimeoutError:
+            return
 
     async def _sample(self) -> None:
         admin = self._gateway.admin

@@ -73,6 +73,5 @@ async def _steps(view: View, selection: Selection, found: Findings) -> AsyncIter
 
 
 async def _page(view: View, selection: Selection, limit: int, cursor: str | None) -> MessagePage:
-    return await view.admin.messages(
-        selection.topic, selection.state, group=selection.group, limit=limit, cursor=cursor
-    )
+    topic, state = selection.topic, selection.state
+    return await view.admin.messages(topic, state, group=selection.group, limit=limit, cursor=cursor)

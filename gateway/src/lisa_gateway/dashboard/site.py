@@ -30,7 +30,7 @@ class Asset:
     media_type: str
 
 
-def link(page: str, **query: object) -> str:
+def link(page: str, /, **query: object) -> str:
     """A link to a page. All pages lie in one directory, so links are relative and work below any prefix."""
     given = {name: str(value) for name, value in query.items() if value not in (None, "")}
     return f"{page}?{urlencode(given, errors='surrogateescape')}" if given else page
@@ -74,11 +74,12 @@ class Site:
 
     @cached_property
     def assets(self) -> dict[str, Asset]:
-        """The static files, by their names in pages."""
+        """The static files, by their names with hashes."""
         return {name: asset for _, name, asset in self._files}
 
     @cached_property
     def names(self) -> dict[str, str]:
+        """The links to the static files, by their plain names."""
         return {name: f"static/{hashed}" for name, hashed, _ in self._files}
 
     @cached_property
@@ -97,7 +98,7 @@ class Site:
 
 def _rate(value: float | None) -> str:
     if value is None:
-        return "–"
+        return "-"
     return f"{value:,.0f}" if value >= 10 or not value else f"{value:.1f}"  # noqa: PLR2004 - then tenths say nothing
 
 

@@ -49,7 +49,7 @@ class Desk:
         return self.gateway.settings.dashboard_wait_s
 
 
-@dataclass(slots=True)
+@dataclass
 class View:
     """One request."""
 
@@ -107,13 +107,13 @@ class View:
         """Adds what the user did to Activity."""
         await self.admin.note_activity(Activity(self.user.name, what, topic, count, detail))
 
-    def fragment(self, template: str, **values: Any) -> str:
+    def fragment(self, template: str, /, **values: Any) -> str:
         """A part of a page."""
         return self.desk.site.render(
             template, user=self.user, sees_bodies=self.sees_bodies, has_pause="paused" in Policy.model_fields, **values
         )
 
-    def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
+    def page(self, template: str, /, *, status: int = 200, **values: Any) -> Response:
         """A whole page."""
         sampler = self.desk.sampler
         text = self.fragment(
@@ -129,7 +129,7 @@ class View:
         return Response(encode(text), status, headers, "text/html; charset=utf-8")
 
 
-def see_other(page: str, **query: object) -> Response:
+def see_other(page: str, /, **query: object) -> Response:
     """Sends the browser to a page after a form."""
     return Response(status_code=303, headers=HEADERS | {"location": link(page, **query), "cache-control": "no-store"})
 

@@ -2,7 +2,7 @@
 
 The id of an entry is the beginning of its interval, `MS-0`, and the server refuses an id twice. So any number of
 managers write one sample for each interval. A manager that comes second adds only the lags that it measured itself, as
-`MS-1`, `MS-2` and so on. A topic whose numbers are those of its last sample gets a new one in every tenth interval only.
+`MS-1`, `MS-2` and so on. An unchanged topic gets a sample in every tenth interval only.
 
 An entry has one field, `s`: numbers with spaces between. Version; waiting, ready, delivered, retry, garbage; entries
 ever added to the ready streams, entries read by all groups together; the time in ms for which the oldest unread message
