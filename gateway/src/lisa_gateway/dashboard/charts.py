@@ -8,7 +8,7 @@ from lisa_manager import BUCKETS, Sample
 
 __all__ = ["HORIZONS", "bars", "series", "spark"]
 
-HORIZONS = (*(name for name, _ in BUCKETS), "beyond")
+HORIZONS = (*("to " + name.rpartition("-")[2] for name, _ in BUCKETS), "beyond")
 """Names of the nine times within which waiting messages fall due."""
 
 _SIZES = ("waiting", "ready", "delivered", "retry", "garbage")

@@ -40,7 +40,7 @@ def _timeline(found: Found) -> list[_Event]:
             events.append(_Event(copy.at_ms, f"became garbage{of}"))
     for death in found.deaths:
         events.append(_Event(death.last_ms, f"died in {death.queue}: {death.reason}, {death.count} times"))
-    return sorted(set(events), key=lambda event: event.at_ms)
+    return sorted(dict.fromkeys(events), key=lambda event: event.at_ms)
 
 
 def _actions(found: Found) -> list[str]:
@@ -74,6 +74,7 @@ async def show(view: View) -> Response:
         detail = f"topic {topic!r} has no message {id!r}, or no longer knows it"
         return view.page("error.html", status=404, title="No such message", detail=detail)
     hops, untraced = await _trace(view, topic, id)
+    known = view.desk.sampler.topics.get(topic)
     record = found.record if view.sees_bodies else None
     actions = _actions(found) if view.user.operates(topic) else []
     return view.page(
@@ -87,6 +88,7 @@ async def show(view: View) -> Response:
         actions=[each for each in actions if each != "replay-edited" or record],
         timeline=_timeline(found),
         hops=hops,
+        has_dead_letters=bool(known is None or known.policy.dead_letter_topic),
         untraced=untraced,
         asked_for_trace=bool(view.text("trace")),
     )
