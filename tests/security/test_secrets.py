@@ -99,7 +99,9 @@ def test_settings_are_shown_without_secrets(tmp_path: Path, monkeypatch: pytest.
     assert SECRET not in f"{given!r} {given} {given.model_dump()} {given.model_dump_json()} {given.tls!r}"
     (tmp_path / "lisa.toml").write_text(f'tls_key = ["{SECRET}"]\n[producer]\nredis_pasword = "{SECRET}"\n', "utf-8")
     monkeypatch.setenv("LISA_CONFIG", str(tmp_path / "lisa.toml"))
-    with pytest.raises(InvalidSettings, match=r"setting must be one of redis_url, .*; got 'redis_pasword'") as caught:
+    with pytest.raises(
+        InvalidSettings, match=r"setting in \[producer\] must be one of redis_url, .*; got 'redis_pasword'"
+    ) as caught:
         ProducerSettings.load()
     assert "setting tls_key must be a valid string" in str(caught.value)
     assert SECRET not in str(caught.value)

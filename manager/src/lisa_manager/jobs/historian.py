@@ -4,19 +4,20 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from lisa_common import __version__
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.model.keys import managers_key
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import command
 from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin import history
 from lisa_manager.admin.history import Lags
 from lisa_manager.admin.queries import chunks
-from lisa_manager.admin.status import read_status
-from lisa_manager.admin.traffic import read_traffic
+from lisa_manager.admin.status import read_status_of
+from lisa_manager.admin.traffic import read_traffic_of
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.settings import ManagerSettings
 
@@ -45,7 +46,7 @@ class Historian:
     """Samples the topics that a manager serves. Any number of managers write one sample for each interval."""
 
     def __init__(
-        self, connection: AsyncConnection, settings: ManagerSettings, topics: Callable[[], Collection[str]]
+        self, connection: AsyncConnection, settings: ManagerSettings, layouts: Callable[[], Mapping[str, Layout]]
     ) -> None:
         self._connection = connection
         self._prefix = settings.prefix
@@ -56,7 +57,7 @@ class Historian:
         self._written: dict[str, tuple[str, int]] = {}
         """What was last written of each topic, and when."""
         self._problems = ProblemLog(logger)
-        self._topics = topics
+        self._layouts = layouts
 
     def note_promoted(self, topic: str, now_ms: int, dues_ms: Sequence[int]) -> None:
         """Notes how late messages became ready."""
@@ -75,13 +76,16 @@ class Historian:
             self._lags.clear()
             return
         at_ms = now - now % self._interval_ms
-        names = sorted(self._topics())[:_MAX_TOPICS]
-        for some in chunks(names, _AT_ONCE):
-            statuses = await self._connection.run(read_status(self._prefix, some))
-            traffic = {each.topic: each for each in await self._connection.run(read_traffic(self._prefix, some))}
+        layouts = self._layouts()
+        names = sorted(layouts)[:_MAX_TOPICS]
+        for some in chunks([layouts[name] for name in names], _AT_ONCE):
+            # One node of a Cluster may be away; the topics of the others are sampled all the same.
+            statuses = await self._connection.run(read_status_of(some, partial=True))
+            traffic = await self._connection.run(read_traffic_of(some, partial=True))
+            counters = {each.topic: each for each in traffic if not each.damage}
             for status in statuses:
                 if not status.damage:
-                    await self._write(status.topic, at_ms, history.pack(status, traffic.get(status.topic)))
+                    await self._write(status.topic, at_ms, history.pack(status, counters.get(status.topic)))
             await asyncio.sleep(_REST_S)
         self._written = {topic: self._written[topic] for topic in names if topic in self._written}
         self._lags = {topic: self._lags[topic] for topic in names if topic in self._lags}
