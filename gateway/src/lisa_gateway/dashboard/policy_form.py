@@ -1,5 +1,6 @@
 """The form of a policy, made from the fields that policies have: a new field appears by itself."""
 
+import json
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
@@ -11,6 +12,10 @@ from lisa_common.validation import expected_by
 from lisa_manager import DEFAULT
 
 __all__ = ["FormField", "changes", "form_fields"]
+
+
+_HIDDEN = {*LAYOUT_FIELDS, "limits_revision"}
+"""Fields that programs set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +57,28 @@ def form_fields(policy: Policy) -> list[FormField]:
             name in policy.model_fields_set,
         )
         for name, field in Policy.model_fields.items()
-        if name not in LAYOUT_FIELDS
+        if name not in _HIDDEN
     ]
 
 
+def _seen(text: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise InvalidInput("seen", text[:100], "the values with which the form was shown")
+    return values
+
+
 def changes(policy: Policy, form: dict[str, str]) -> dict[str, Any]:
-    """What a sent form changes in a policy; an empty field goes back to its default. Raises InvalidInput."""
+    """What a sent form changes in a policy; an empty field goes back to its default. Raises InvalidInput.
+
+    A field that has the value with which it was shown is left alone, as somebody else may have changed it since.
+    """
+    seen = _seen(form.get("seen", ""))
     names = [field.name for field in form_fields(policy) if field.name in form]
-    given = {name: form[name].strip() for name in names}
+    given = {name: form[name].strip() for name in names if form[name].strip() != seen.get(name)}
     try:
         read = Policy.model_validate_strings({n: v for n, v in given.items() if v}, strict=False)
     except ValidationError as error:

@@ -85,30 +85,34 @@ class Historian:
             counters = {each.topic: each for each in traffic if not each.damage}
             for status in statuses:
                 if not status.damage:
-                    await self._write(status.topic, at_ms, history.pack(status, counters.get(status.topic)))
+                    content = history.pack(status, counters.get(status.topic))
+                    await self._write(layouts[status.topic], at_ms, content)
             await asyncio.sleep(_REST_S)
         self._written = {topic: self._written[topic] for topic in names if topic in self._written}
         self._lags = {topic: self._lags[topic] for topic in names if topic in self._lags}
 
-    async def _write(self, topic: str, at_ms: int, content: str) -> None:
-        lags = self._lags.get(topic, Lags())
+    async def _write(self, layout: Layout, at_ms: int, content: str) -> None:
+        topic, lags = layout.topic, self._lags.pop(layout.topic, Lags())
         before, since_ms = self._written.get(topic, ("", 0))
         if before == content and at_ms - since_ms < _UNCHANGED * self._interval_ms and not lags.counts:
             return
         most = max(1, self._keep_ms // self._interval_ms)
         flow = history.write(self._prefix, topic, at_ms, content, lags, most=most, keep_ms=self._keep_ms)
+        stored = False
         try:
             stored = await self._connection.run(flow)
         except LisaError as error:
-            if isinstance(error, OF_THE_SERVER):
+            if isinstance(error, OF_THE_SERVER) and self._connection.node_of(layout.shards[0]) is None:
                 raise
-            # Another program may have written this key.
+            # One node of a Cluster may be away, or another program has written this key.
             self._problems.report(f"history of {topic}", error, job="history", topic=topic)
-            return
-        self._problems.resolve(f"history of {topic}")
-        self._written[topic] = content, at_ms
-        if stored:
-            self._lags.pop(topic, None)
+        else:
+            self._problems.resolve(f"history of {topic}")
+            self._written[topic] = content, at_ms
+        finally:
+            if not stored and lags.counts:
+                # They belong to the next sample then; more may have been noted meanwhile.
+                self._lags.setdefault(topic, Lags()).merge(lags)
 
     async def _report(self, now: int) -> None:
         key = managers_key(self._prefix)

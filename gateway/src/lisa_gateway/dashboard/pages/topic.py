@@ -26,12 +26,8 @@ async def show(view: View) -> Response:
     topic, sampler = view.topic, view.desk.sampler
     with sampler.watching([topic]):
         await sampler.first([topic], wait_s=view.desk.wait_s)
-    known = sampler.topics.get(topic)
-    if known is None:
-        # Perhaps it is new, and its first sample has not come yet.
-        policy = await view.soon(view.admin.policy(topic))
-    else:
-        policy = known.policy
+    policy = await _policy(view, topic)
+    fields = form_fields(policy)
     consumers, unread = await _consumers(view, topic)
     return view.page(
         "topic.html",
@@ -39,13 +35,27 @@ async def show(view: View) -> Response:
         topic=topic,
         part=await _part(view, topic),
         policy=policy,
-        fields=form_fields(policy),
+        fields=fields,
+        seen={field.name: field.value for field in fields},
         consumers=consumers[:_MOST_CONSUMERS],
         more_consumers=max(0, len(consumers) - _MOST_CONSUMERS),
         unread=unread,
         operates=view.user.operates(topic),
         hours=view.number("hours", 24, 1, _MOST_HOURS),
     )
+
+
+async def _policy(view: View, topic: str) -> Policy:
+    """The policy; where the server is silent, as it was known before."""
+    known = view.desk.sampler.topics.get(topic)
+    try:
+        return await view.soon(view.admin.policy(topic))
+    except UnknownTopic:
+        raise
+    except LisaError:
+        if known is None:
+            raise
+        return known.policy
 
 
 async def _consumers(view: View, topic: str) -> tuple[list[ConsumerStatus], str]:
