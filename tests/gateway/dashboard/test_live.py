@@ -1,4 +1,4 @@
-"""Live parts: one sampler for all who look; pages while the server is silent; below a prefix; in another application."""
+"""Live parts: one sampler for all who look; pages while the server is silent; below a path of another application."""
 
 import asyncio
 import contextlib
