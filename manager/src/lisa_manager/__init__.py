@@ -4,6 +4,7 @@ from lisa_common import __version__
 from lisa_common.model.death import Death
 from lisa_common.model.failure import Failure
 from lisa_common.model.record import Record
+from lisa_common.model.schedule import Schedule
 from lisa_common.protocol.producing import CancelOutcome, CopyState, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic
 from lisa_manager.admin.async_client import AsyncAdmin
@@ -16,6 +17,9 @@ from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import ListedMessage, MessagePage
 from lisa_manager.admin.problem import Kind, Problem
 from lisa_manager.admin.reshard import ReshardResult
+from lisa_manager.admin.schedule_changes import ImportedSchedules
+from lisa_manager.admin.schedule_sends import Backfilled
+from lisa_manager.admin.schedules import ScheduleState
 from lisa_manager.admin.status import BUCKETS, GroupStatus, TopicSizes, TopicStatus
 from lisa_manager.admin.topics import DEFAULT, Dropped
 from lisa_manager.admin.trace import Hop
@@ -29,6 +33,7 @@ __all__ = [
     "REASONS",
     "Admin",
     "AsyncAdmin",
+    "Backfilled",
     "BulkResult",
     "CancelOutcome",
     "CheckReport",
@@ -46,6 +51,7 @@ __all__ = [
     "GroupStatus",
     "Health",
     "Hop",
+    "ImportedSchedules",
     "Kind",
     "ListedMessage",
     "ManagerSettings",
@@ -55,6 +61,8 @@ __all__ = [
     "Record",
     "RescheduleOutcome",
     "ReshardResult",
+    "Schedule",
+    "ScheduleState",
     "State",
     "Topic",
     "TopicEvents",

@@ -18,6 +18,7 @@ __all__ = [
     "copy_of",
     "dropped_key",
     "idle_key",
+    "schedules_key",
     "split_copy",
     "text_of",
     "topics_key",
@@ -35,6 +36,7 @@ KEY_TYPES: Final = {
     "failures": "hash",
     "garbage": "zset",
     "closed": "string",
+    "ticks": "hash",
 }
 """The keys of a shard and their types, in the server's words."""
 
@@ -62,6 +64,11 @@ def idle_key(prefix: str) -> str:
     return f"{prefix}:idle"
 
 
+def schedules_key(prefix: str) -> str:
+    """The hash of all schedules: name -> definition; its field "" is a log of changes."""
+    return f"{prefix}:schedules"
+
+
 def wake_channel(prefix: str) -> str:
     """The Pub/Sub channel on which sends wake sleeping managers."""
     return f"{prefix}:wake"
@@ -86,7 +93,7 @@ class ShardKeys:
         return f"{self.topic}/{self.shard}" if self.shard else self.topic
 
     def of(self, name: str) -> str:
-        """The key of a name: one of `TOPIC_KEYS`, `ABSENT`, `topics` or `dropped`."""
+        """The key of a name: one of `TOPIC_KEYS`, `ABSENT`, `topics`, `dropped` or `schedules`."""
         # Cached, as every call needs some.
         return self._known.get(name) or self._known.setdefault(name, self._make(name))
 
@@ -95,6 +102,8 @@ class ShardKeys:
             return dropped_key(self.prefix)
         if name == "topics":
             return topics_key(self.prefix)
+        if name == "schedules":
+            return schedules_key(self.prefix)
         return f"{self.prefix}:{{{self.tag}}}:{name}"
 
     def of_each(self, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from lisa_common.protocol.registry import Topic
 from lisa_common.settings import Settings
 from lisa_common.validation import Duration
 from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, status, topics, traffic
+from lisa_manager.admin.async_schedule_client import AsyncScheduleAdmin
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.check import CheckReport
 from lisa_manager.admin.events import TopicEvents, read_events
@@ -36,7 +37,7 @@ __all__ = ["AsyncAdmin"]
 T = TypeVar("T")
 
 
-class AsyncAdmin(AsyncClosing):
+class AsyncAdmin(AsyncScheduleAdmin, AsyncClosing):
     """Looks into topics and operates them, from the tasks of one event loop. Promises what `Admin` promises."""
 
     def __init__(self, url: str | None = None, *, settings: Settings | None = None, patience_s: float = 0.0) -> None:

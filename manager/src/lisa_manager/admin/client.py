@@ -23,6 +23,7 @@ from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import MessagePage
 from lisa_manager.admin.queries import existing
 from lisa_manager.admin.reshard import ReshardResult
+from lisa_manager.admin.schedule_client import ScheduleAdmin
 from lisa_manager.admin.status import TopicSizes, TopicStatus
 from lisa_manager.admin.topics import Dropped
 from lisa_manager.admin.trace import Hop, trace
@@ -35,7 +36,7 @@ __all__ = ["Admin"]
 T = TypeVar("T")
 
 
-class Admin(Closing):
+class Admin(ScheduleAdmin, Closing):
     """Looks into topics and operates them. Safe to share among threads; `lisa_manager.AsyncAdmin` is its asyncio twin.
 
     The URL and all settings come from the environment or `lisa.toml` where they are not given. Calls raise the errors
