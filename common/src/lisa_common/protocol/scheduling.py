@@ -87,8 +87,6 @@ def change(prefix: str, topics: Topics, name: str, changed: Changed) -> Flow[Cha
         stored: bytes | None = yield get_definition(prefix, name)
         before = parse_definition(name, stored)
         new = changed(before, (yield server_time()))
-        if new is not None:
-            yield from _declared(topics, new.topic)
         old = before.schedule if before else None
         if before is not None and new == old:
             return Change(before, before)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lisa_common.errors import InvalidInput
-from lisa_common.model.keys import ABSENT, ShardKeys, dropped_key, idle_key, topics_key, wake_channel
+from lisa_common.model.keys import ABSENT, ShardKeys, dropped_key, idle_key, schedules_key, topics_key, wake_channel
 from lisa_common.validation import check_name
 
 __all__ = ["ANY_TOPIC", "RoleName", "rules"]
@@ -41,6 +41,8 @@ class _Role:
     dropped: str = ""
     idle: str = ""
     """Commands on the hash of unused topics."""
+    schedules: str = ""
+    """Commands on the hash of schedules."""
     channel: str = ""
     """Commands on the wake channel."""
     in_cluster: str = "asking cluster|slots"
@@ -75,6 +77,7 @@ _ROLES = {
         in_cluster="asking client|id client|unblock cluster|slots eval",
         channel="publish",
         registry="hmget",
+        schedules="evalsha hget hset",
         on={
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer"
             " xinfo|groups xpending xrange xreadgroup xrevrange",
@@ -86,6 +89,7 @@ _ROLES = {
             "failures": "hdel hget hset",
             "garbage": "zadd zrem",
             "failures owed expiring": "exists",
+            "ticks": "hget",
         },
     ),
     RoleName.MANAGER: _Role(
@@ -95,6 +99,7 @@ _ROLES = {
         registry="evalsha hdel hget hgetall hmget hset hsetnx",
         dropped="evalsha hdel hget hgetall hset",
         idle="hdel hgetall hmget hset",
+        schedules="evalsha hdel hget hkeys hmget hset",
         on_all="evalsha exists type unlink",
         on={
             "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
@@ -108,6 +113,7 @@ _ROLES = {
             "failures": "hdel hget hmget hscan hset",
             "garbage": "zadd zcard zcount zmscore zrange zrem zscan zscore",
             "closed": "exists set",
+            "ticks": "hdel hget hgetall hmget hset",
         },
     ),
     RoleName.READER: _Role(
@@ -137,7 +143,10 @@ def _union(*roles: _Role, on: Mapping[str, str]) -> _Role:
 
     return _Role(
         on={name: " ".join(dict.fromkeys(verbs)) for name, verbs in commands.items()},
-        **{name: every(name) for name in ("keyless", "on_all", "registry", "dropped", "channel", "in_cluster")},
+        **{
+            name: every(name)
+            for name in ("keyless", "on_all", "registry", "dropped", "schedules", "channel", "in_cluster")
+        },
     )
 
 
@@ -178,7 +187,7 @@ def rules(
     selectors = [
         _selector(rights.channel, [f"&{wake_channel(prefix)}"]),
         _selector(rights.registry, [f"~{topics_key(prefix)}"]),
-        *(_selector(on, [f"~{key}"]) for on, key in _of_managers(rights, prefix)),
+        *(_selector(on, [f"~{key}"]) for on, key in _of_some(rights, prefix)),
         _selector(rights.on_all, [f"~{topic.of(name)}" for topic in keys for name in together]),
         *(
             _selector(commands, [f"~{topic.of(name)}" for topic in keys for name in names.split()])
@@ -192,8 +201,12 @@ def rules(
     ]
 
 
-def _of_managers(rights: _Role, prefix: str) -> list[tuple[str, str]]:
-    return [(rights.dropped, dropped_key(prefix)), (rights.idle, idle_key(prefix))]
+def _of_some(rights: _Role, prefix: str) -> list[tuple[str, str]]:
+    return [
+        (rights.dropped, dropped_key(prefix)),
+        (rights.idle, idle_key(prefix)),
+        (rights.schedules, schedules_key(prefix)),
+    ]
 
 
 def _places(topic: str) -> list[tuple[str, str]]:
