@@ -19,7 +19,7 @@ _MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 
 
 def value_of(field: str, text: str, default: object) -> Any:
-    """The value of an option. `default` is returned for the text "default"; "none" is None where a field may have none."""
+    """The value of an option: `default` for the text "default"; None for "none" where a field may have none."""
     if text == "default" and field not in {"body", "topic"}:
         return default
     if text == "none" and field in _NONE:

@@ -233,7 +233,7 @@ def import_(
     json: JsonFlag = False,
     settings: ManagerSettings,
 ) -> None:
-    """Makes schedules as a TOML file says, one table for each: [schedules.NAME]. Fields left out have their defaults."""
+    """Makes schedules as a TOML file says, with a table [schedules.NAME] for each; other fields have their defaults."""
     schedules = read_schedule_file(file)
     with opened(settings) as admin:
         result = admin.import_schedules(schedules, prune=prune)

@@ -9,13 +9,12 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, LisaError, Resharded
 from lisa_common.model.keys import ShardKeys
-from lisa_common.model.schedule import Definition, Mark, Schedule
+from lisa_common.model.schedule import Mark
 from lisa_common.model.ticks import Tick, next_due_ms, plan
 from lisa_common.protocol.call import Call
 from lisa_common.protocol.consuming import server_time
@@ -35,6 +34,7 @@ from lisa_manager.metrics import METRICS, ScheduleMetrics
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.server_clock import ServerClock
 from lisa_manager.settings import ManagerSettings
+from lisa_manager.watched_schedule import WatchedSchedule
 
 __all__ = ["Ticker"]
 
@@ -56,22 +56,6 @@ _RETIRE_S: Final = 65.0
 """Time until the marks that a schedule has left behind are looked at: a little more than they have to stay."""
 
 
-@dataclass(slots=True)
-class _Watched:
-    """A schedule, and what this manager knows of its mark."""
-
-    definition: Definition
-    mark: Mark | None = None
-    """None until the version is known to be in force."""
-
-    @property
-    def schedule(self) -> Schedule:
-        """The schedule, which is not deleted."""
-        if self.definition.schedule is None:
-            raise ValueError(f"{self.definition.name} was deleted")
-        return self.definition.schedule
-
-
 class Ticker:
     """Reads changes of schedules at every turn, and serves those that are due."""
 
@@ -84,7 +68,7 @@ class Ticker:
         self._topics = Topics(settings.prefix)
         self._clocks: dict[object, ServerClock] = defaultdict(ServerClock)
         """By node of a Cluster; by None for the node of the registry."""
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, WatchedSchedule] = {}
         self._due = DueQueue()
         self._exact = DueQueue()
         """Schedules to serve at their moments, which a turn waits for."""
@@ -140,7 +124,7 @@ class Ticker:
             definition = parse_definition(name, text)
             self._forget(name)
             if definition is not None:
-                self._watched[name] = _Watched(definition)
+                self._watched[name] = WatchedSchedule(definition)
                 self._due.put(name, self._clock())
 
     def _look_for_former_marks(self) -> None:
@@ -156,11 +140,11 @@ class Ticker:
             queue.drop(name)
         self._metrics.forget(name)
 
-    async def _serve(self, page: Sequence[_Watched]) -> None:
+    async def _serve(self, page: Sequence[WatchedSchedule]) -> None:
         """Puts definitions in force, and sends ticks, for some schedules."""
         await self._read_marks([each for each in page if each.mark is None])
         calls: list[Call[Any]] = []
-        served: list[_Watched] = []
+        served: list[WatchedSchedule] = []
         for each in page:
             if each.mark is None or each.definition.schedule is None:
                 continue
@@ -176,20 +160,20 @@ class Ticker:
         for each, result in zip(served, await self._connection.execute_each(calls), strict=True):
             await self._note(each, result)
 
-    def _call(self, each: _Watched, keys: ShardKeys, mark: Mark, ticks: Sequence[Tick]) -> Call[Ticked]:
+    def _call(self, each: WatchedSchedule, keys: ShardKeys, mark: Mark, ticks: Sequence[Tick]) -> Call[Ticked]:
         layout = self._topics.recall(each.schedule.topic)
         if layout is None:
             raise ValueError(f"the topic of {each.definition.name} was not resolved")
         return send_ticks(keys, each.definition, each.schedule, mark=mark, ticks=ticks, policy=layout.policy)
 
-    async def _keys_of(self, each: _Watched) -> ShardKeys:
+    async def _keys_of(self, each: WatchedSchedule) -> ShardKeys:
         topic = each.schedule.topic
         layout = self._topics.known(topic)
         if layout is None:
             layout = await self._connection.run(self._topics.resolve(topic))
         return mark_shard(layout, each.definition.name)
 
-    async def _read_marks(self, page: Sequence[_Watched]) -> None:
+    async def _read_marks(self, page: Sequence[WatchedSchedule]) -> None:
         """Reads marks, and puts definitions in force whose marks are of another version."""
         plain = [each for each in page if each.definition.schedule is not None and not each.definition.left]
         calls = [get_mark(await self._keys_of(each), each.definition.name) for each in plain]
@@ -201,11 +185,11 @@ class Ticker:
             if each.mark is None:
                 await self._settle(each)
 
-    def _has_former(self, each: _Watched) -> bool:
+    def _has_former(self, each: WatchedSchedule) -> bool:
         layout = self._topics.recall(each.schedule.topic)
         return layout is None or bool(layout.former)
 
-    async def _settle(self, each: _Watched) -> None:
+    async def _settle(self, each: WatchedSchedule) -> None:
         name = each.definition.name
         try:
             definition, marked = await self._connection.run(
@@ -227,7 +211,7 @@ class Ticker:
             each.mark = marked.mark
             self._see(await self._keys_of(each), marked.now_ms)
 
-    async def _note(self, each: _Watched, result: Ticked | LisaError) -> None:
+    async def _note(self, each: WatchedSchedule, result: Ticked | LisaError) -> None:
         """Takes in what the server answered to ticks of a schedule."""
         name = each.definition.name
         if isinstance(result, Resharded):
@@ -254,7 +238,7 @@ class Ticker:
         each.mark = result.mark
         self._queue(each, keys, result.now_ms, retry=not has_moved)
 
-    def _queue(self, each: _Watched, keys: ShardKeys, now_ms: int, *, retry: bool = False) -> None:
+    def _queue(self, each: WatchedSchedule, keys: ShardKeys, now_ms: int, *, retry: bool = False) -> None:
         """Plans the next look at a schedule."""
         name, mark, schedule = each.definition.name, each.mark, each.schedule
         self._due.drop(name)
