@@ -1,5 +1,6 @@
--- Makes a version of a schedule the one whose ticks may be sent, and takes back what an older one has sent ahead. Whoever
--- comes first does this, a manager or the author of the change: it makes no difference how many do.
+-- Makes a version of a schedule the one whose ticks may be sent, and takes back what an older one has sent ahead: what was
+-- due before the change stays. Whoever comes first does this, a manager or the author of the change: it makes no difference
+-- how many do.
 --
 -- KEYS[1] ticks      hash    schedule -> mark
 -- KEYS[2] messages   hash    message id -> record
@@ -9,7 +10,7 @@
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] topic      text    the topic, for errors
 -- ARGV[3] name       text    the schedule
--- ARGV[4] version    number  the new version
+-- ARGV[4] version    number  the new version, which is the time of its change or later, ms
 -- ARGV[5] since      number  no tick up to this time is of the new version, ms
 -- ARGV[6] base       text    the mark in the shard that held it before a reshard; empty for none
 -- ARGV[7] read       number  when the caller began to read the definition, ms of this server's clock
@@ -39,7 +40,7 @@ if mark == nil then
 elseif mark == false then
   -- Nobody knows which ticks were sent, so all up to now count as sent.
   mark = { version = 0, last = now, base = now, due = 0, sent = 0, skipped = 0, id = '-' }
-elseif take_back(mark) then
+elseif mark.due > math.min(version, now) and take_back(mark) then
   mark.last = mark.base
 end
 mark.version, mark.last, mark.due = version, math.max(mark.last, since), 0

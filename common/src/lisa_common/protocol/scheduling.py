@@ -12,7 +12,7 @@ from lisa_common.errors import Refused, Resharded
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.schedule import Definition, Mark, Schedule
 from lisa_common.model.sharding import Layout, home
-from lisa_common.model.ticks import MOST_AT_ONCE, plan
+from lisa_common.model.ticks import MOST_AT_ONCE, next_due_ms, plan
 from lisa_common.protocol import producing
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.consuming import server_time
@@ -78,11 +78,15 @@ def declare(prefix: str, topics: Topics, schedule: Schedule) -> Flow[Change]:
         new = schedule.model_copy(update={"paused": known.paused}) if known else schedule
         return new.checked(now_ms)
 
-    return (yield from change(prefix, topics, schedule.name, changed))
+    return (yield from change(prefix, topics, schedule.name, changed, catches_up=False))
 
 
-def change(prefix: str, topics: Topics, name: str, changed: Changed) -> Flow[Change]:
-    """Writes a new definition, the first of the two writes. Raises what `changed` raises before anything is written."""
+def change(prefix: str, topics: Topics, name: str, changed: Changed, *, catches_up: bool = True) -> Flow[Change]:
+    """Writes a new definition, the first of the two writes. Raises what `changed` raises before anything is written.
+
+    With `catches_up`, it first sends what is due by the former definition: else that is lost if no manager has sent it.
+    """
+    tries = _TRIES if catches_up else 0
     while True:
         stored: bytes | None = yield get_definition(prefix, name)
         before = parse_definition(name, stored)
@@ -94,10 +98,34 @@ def change(prefix: str, topics: Topics, name: str, changed: Changed) -> Flow[Cha
             return Change(None, None)
         topic = new.topic if new else old.topic if old else None
         now_ms, known = yield from _look(topics, topic, name)
+        if tries and before is not None and old is not None and _is_behind(before, old, known, now_ms):
+            tries -= 1
+            yield from _catch_up(prefix, topics, before)
+            continue
         version = max(now_ms, *(1 + each.version for each in (before, known) if each), 0)
         after = _next_definition(before, new, name, version, now_ms)
         if (yield store_definition(prefix, stored, after, name)):
             return Change(before, after)
+
+
+def _is_behind(definition: Definition, schedule: Schedule, mark: Mark | None, now_ms: int) -> bool:
+    """Whether a tick is due that nobody has sent."""
+    if schedule.paused:
+        return False
+    if mark is None or mark.version != definition.version:
+        return True
+    due_ms = next_due_ms(schedule, mark.last_ms)
+    return due_ms is not None and due_ms <= now_ms
+
+
+def _catch_up(prefix: str, topics: Topics, definition: Definition) -> Flow[None]:
+    settled = yield from settle(prefix, topics, definition)
+    if settled.marked is not None:
+        try:
+            yield from advance(topics, settled.definition, settled.marked)
+        except Resharded:
+            if settled.definition.schedule is not None:
+                yield from topics.resolve_anew(settled.definition.schedule.topic)
 
 
 def _look(topics: Topics, topic: str | None, name: str) -> Flow[tuple[int, Mark | None]]:
@@ -128,7 +156,8 @@ def _next_definition(
 def settle(prefix: str, topics: Topics, definition: Definition) -> Flow[Settled]:
     """Puts a definition in force, the second of the two writes, where that was not done yet."""
     for topic, version in definition.left.items():
-        if (yield from _fence(prefix, topics, topic, definition, version=version, since_ms=0)) is None:
+        # Versions are times: what was due before the schedule left is its last message there.
+        if (yield from _fence(prefix, topics, topic, definition, version=version, since_ms=version)) is None:
             return Settled(definition, None)
     if definition.schedule is None:
         return Settled(definition, None)
