@@ -14,7 +14,7 @@
 -- ARGV[4...] id, due, content per message; due is "+ms" from now or an absolute time in ms, content is the record
 --            after its stamp
 -- returns  per message its due time in ms, or 0 for a duplicate; the error RESHARDED where the shard is closed
---@include clock, due, finished, groups, record, wake
+--@include clock, due, finished, groups, put_waiting, record
 if redis.call('EXISTS', closed) == 1 then
   return redis.error_reply('RESHARDED new messages of ' .. topic .. ' go to other shards')
 end
@@ -61,12 +61,7 @@ if #expiries > 0 then
   redis.call('ZADD', expiring, unpack(expiries))
 end
 if first then
-  -- ZCOUNT is cheaper than `earliest`, and every send asks.
-  local is_first = redis.call('ZCOUNT', waiting, '-inf', first_exact) == 0
-  redis.call('ZADD', waiting, unpack(scheduled))
-  if is_first then
-    wake(first, channel, topic)
-  end
+  put_waiting(scheduled, first, first_exact, channel, topic)
 end
 if #immediate > 0 then
   table.sort(immediate, function(a, b)

@@ -4,6 +4,7 @@ from lisa_common import __version__
 from lisa_common.model.death import Death
 from lisa_common.model.failure import Failure
 from lisa_common.model.record import Record
+from lisa_common.model.schedule import Schedule
 from lisa_common.protocol.producing import CancelOutcome, CopyState, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic
 from lisa_manager.admin.activity import Activity
@@ -20,6 +21,9 @@ from lisa_manager.admin.listing import ListedMessage, MessagePage
 from lisa_manager.admin.operations import Operation, new_operation_id
 from lisa_manager.admin.problem import Kind, Problem
 from lisa_manager.admin.reshard import ReshardResult
+from lisa_manager.admin.schedule_changes import ImportedSchedules
+from lisa_manager.admin.schedule_sends import Backfilled
+from lisa_manager.admin.schedules import ScheduleState
 from lisa_manager.admin.status import BUCKETS, GroupStatus, TopicSizes, TopicStatus
 from lisa_manager.admin.topics import DEFAULT, Dropped
 from lisa_manager.admin.trace import Hop
@@ -35,6 +39,7 @@ __all__ = [
     "Activity",
     "Admin",
     "AsyncAdmin",
+    "Backfilled",
     "BulkResult",
     "CancelOutcome",
     "CheckReport",
@@ -53,6 +58,7 @@ __all__ = [
     "GroupStatus",
     "Health",
     "Hop",
+    "ImportedSchedules",
     "Kind",
     "Lags",
     "ListedMessage",
@@ -67,6 +73,8 @@ __all__ = [
     "RescheduleOutcome",
     "ReshardResult",
     "Sample",
+    "Schedule",
+    "ScheduleState",
     "ServerFacts",
     "State",
     "StopBulk",

@@ -27,6 +27,7 @@ from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.jobs.reclaimer import Reclaimer
 from lisa_manager.jobs.reporter import Reporter
 from lisa_manager.jobs.sweeper import Sweeper
+from lisa_manager.jobs.ticker import Ticker
 from lisa_manager.jobs.trimmer import Trimmer
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.server_checks import examine
@@ -121,6 +122,7 @@ class Manager:
         )
         self._drainer = Drainer(self._connection, self._discoverer)
         self._idle_expirer = IdleExpirer(self._connection, self._discoverer, settings)
+        self._ticker = Ticker(self._connection, settings)
         self._loader = Loader(self._connection)
         self._problems = ProblemLog(logger)
         self._answered = False
@@ -200,6 +202,7 @@ class Manager:
             ("discover", self._settings.discover_s, 1, self._discover),
             ("drain", self._settings.discover_s, 1, self._drainer.turn),
             ("expire idle", housekeeping_s, 1, self._idle_expirer.turn),
+            ("tick", housekeeping_s, _TURNS, self._ticker.turn),
             ("scripts", _SCRIPTS_S, 1, self._loader.turn),
             ("report", _REPORT_S, 1, self._reporter.turn),
             ("history", self._settings.history_s, 1, self._historian.turn),

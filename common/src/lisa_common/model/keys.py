@@ -23,6 +23,7 @@ __all__ = [
     "idle_key",
     "managers_key",
     "operations_key",
+    "schedules_key",
     "split_copy",
     "text_of",
     "topics_key",
@@ -40,6 +41,7 @@ KEY_TYPES: Final = {
     "failures": "hash",
     "garbage": "zset",
     "closed": "string",
+    "ticks": "hash",
 }
 """The keys of a shard and their types, in the server's words."""
 
@@ -90,6 +92,11 @@ def history_key(prefix: str, topic: str) -> str:
     return ShardKeys(prefix, topic).of(HISTORY)
 
 
+def schedules_key(prefix: str) -> str:
+    """The hash of all schedules: name -> definition; its field "" is a log of changes."""
+    return f"{prefix}:schedules"
+
+
 def wake_channel(prefix: str) -> str:
     """The Pub/Sub channel on which sends wake sleeping managers."""
     return f"{prefix}:wake"
@@ -114,7 +121,7 @@ class ShardKeys:
         return f"{self.topic}/{self.shard}" if self.shard else self.topic
 
     def of(self, name: str) -> str:
-        """The key of a name: one of `TOPIC_KEYS`, `ABSENT`, `topics` or `dropped`."""
+        """The key of a name: one of `TOPIC_KEYS`, `ABSENT`, `topics`, `dropped` or `schedules`."""
         # Cached, as every call needs some.
         return self._known.get(name) or self._known.setdefault(name, self._make(name))
 
@@ -123,6 +130,8 @@ class ShardKeys:
             return dropped_key(self.prefix)
         if name == "topics":
             return topics_key(self.prefix)
+        if name == "schedules":
+            return schedules_key(self.prefix)
         return f"{self.prefix}:{{{self.tag}}}:{name}"
 
     def of_each(self, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -138,20 +138,19 @@ METRICS: Final = (
     Metric(
         *("lisa_manager_errors_total", Kind.COUNTER, _MANAGER, ("job",)),
         "Turns of a job that failed, and shards at which it failed.",
-        values=("promote", "reclaim", "trim", "sweep", "discover", "drain", "scripts", "sample"),
+        values=("promote", "reclaim", "trim", "sweep", "discover", "drain", "tick", "scripts", "sample"),
     ),
     Metric(
         *("lisa_manager_last_turn_timestamp_seconds", Kind.GAUGE, _MANAGER, ("job",)),
         "When a job last ended a turn without an error, in seconds since 1970.",
     ),
-    # Of schedules, once there are any.
     Metric(
         *("lisa_schedule_next_timestamp_seconds", Kind.GAUGE, _MANAGER, ("schedule",)),
         "When the schedule has its next tick, in seconds since 1970.",
     ),
     Metric(
         *("lisa_schedule_ticks_total", Kind.COUNTER, _MANAGER, ("schedule", "outcome")),
-        "Ticks of a schedule that this manager made.",
+        "Ticks of a schedule that this manager sent, or left out as missed or because an earlier one was not done.",
     ),
     # What a producer did.
     Metric(

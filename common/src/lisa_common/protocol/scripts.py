@@ -28,6 +28,7 @@ SCRIPT_NAMES = (
     "drop_group",
     "end_copies",
     "extend",
+    "fence",
     "fetch",
     "find",
     "forget_drop",
@@ -47,9 +48,13 @@ SCRIPT_NAMES = (
     "scan",
     "send",
     "set_policy",
+    "set_schedule",
     "skip",
     "sweep",
+    "tick",
     "trim",
+    "unmark",
+    "withdraw",
 )
 
 

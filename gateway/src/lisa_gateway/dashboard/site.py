@@ -16,7 +16,7 @@ from lisa_common.cli import shown_duration
 
 __all__ = ["Asset", "Site", "encode", "link"]
 
-_PAGES = (("", "Topics"), ("server", "Server"), ("activity", "Activity"))
+_PAGES = (("", "Topics"), ("schedules", "Schedules"), ("server", "Server"), ("activity", "Activity"))
 """The pages that the head of each page links to, with their names."""
 
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "LICENSE": "text/plain"}

@@ -15,30 +15,14 @@ from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutco
 from lisa_common.protocol.registry import Topic
 from lisa_common.settings import Settings
 from lisa_common.validation import Duration
-from lisa_manager.admin import (
-    activity,
-    bulk,
-    by_id,
-    check,
-    consumers,
-    groups,
-    history,
-    listing,
-    operations,
-    reshard,
-    status,
-    topics,
-    traffic,
-)
-from lisa_manager.admin.activity import Activity
+from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, status, topics, traffic
+from lisa_manager.admin.async_observing_client import AsyncObservingAdmin
+from lisa_manager.admin.async_schedule_client import AsyncScheduleAdmin
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.check import CheckReport
-from lisa_manager.admin.consumers import ConsumerStatus
 from lisa_manager.admin.events import TopicEvents, read_events
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
-from lisa_manager.admin.history import Sample
 from lisa_manager.admin.listing import MessagePage
-from lisa_manager.admin.operations import Operation
 from lisa_manager.admin.queries import existing
 from lisa_manager.admin.reshard import ReshardResult
 from lisa_manager.admin.status import TopicSizes, TopicStatus
@@ -55,7 +39,7 @@ __all__ = ["AsyncAdmin"]
 T = TypeVar("T")
 
 
-class AsyncAdmin(AsyncClosing):
+class AsyncAdmin(AsyncScheduleAdmin, AsyncObservingAdmin, AsyncClosing):
     """Looks into topics and operates them, from the tasks of one event loop. Promises what `Admin` promises."""
 
     def __init__(self, url: str | None = None, *, settings: Settings | None = None, patience_s: float = 0.0) -> None:
@@ -188,34 +172,6 @@ class AsyncAdmin(AsyncClosing):
     ) -> CheckReport:
         """See `Admin.check`."""
         return await self._run(check.check_topics(self._prefix, topic, mend=repair, on_progress=on_progress))
-
-    async def history(self, topics: Sequence[str], *, hours: float = 24.0) -> dict[str, list[Sample]]:
-        """See `Admin.history`."""
-        return await self._run(history.read_history(self._prefix, topics, hours))
-
-    async def consumers(self, topic: str) -> list[ConsumerStatus]:
-        """See `Admin.consumers`."""
-        return await self._run(consumers.list_consumers(self._prefix, topic))
-
-    async def note_activity(self, done: Activity) -> None:
-        """See `Admin.note_activity`."""
-        await self._run(activity.note(self._prefix, done))
-
-    async def activity(self, *, limit: int = 100, before: str | None = None) -> list[Activity]:
-        """See `Admin.activity`."""
-        return await self._run(activity.read(self._prefix, limit, before))
-
-    async def operations(self) -> list[Operation]:
-        """See `Admin.operations`."""
-        return await self._run(operations.read(self._prefix))
-
-    async def save_operation(self, operation: Operation) -> bool:
-        """See `Admin.save_operation`."""
-        return await self._run(operations.save(self._prefix, operation))
-
-    async def stop_operation(self, id: str) -> bool:
-        """See `Admin.stop_operation`."""
-        return await self._run(operations.stop(self._prefix, id))
 
     async def events(self) -> AsyncGenerator[dict[str, TopicEvents]]:
         """The events that managers publish, by topic: about once a second, if anything happened.

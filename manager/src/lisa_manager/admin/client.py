@@ -15,32 +15,16 @@ from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutco
 from lisa_common.protocol.registry import Topic
 from lisa_common.settings import Settings
 from lisa_common.validation import Duration
-from lisa_manager.admin import (
-    activity,
-    bulk,
-    by_id,
-    check,
-    consumers,
-    groups,
-    history,
-    listing,
-    operations,
-    reshard,
-    status,
-    topics,
-    traffic,
-)
-from lisa_manager.admin.activity import Activity
+from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, status, topics, traffic
 from lisa_manager.admin.async_client import AsyncAdmin
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.check import CheckReport
-from lisa_manager.admin.consumers import ConsumerStatus
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
-from lisa_manager.admin.history import Sample
 from lisa_manager.admin.listing import MessagePage
-from lisa_manager.admin.operations import Operation
+from lisa_manager.admin.observing_client import ObservingAdmin
 from lisa_manager.admin.queries import existing
 from lisa_manager.admin.reshard import ReshardResult
+from lisa_manager.admin.schedule_client import ScheduleAdmin
 from lisa_manager.admin.status import TopicSizes, TopicStatus
 from lisa_manager.admin.topics import Dropped
 from lisa_manager.admin.trace import Hop, trace
@@ -54,7 +38,7 @@ __all__ = ["Admin"]
 T = TypeVar("T")
 
 
-class Admin(Closing):
+class Admin(ScheduleAdmin, ObservingAdmin, Closing):
     """Looks into topics and operates them. Safe to share among threads; `lisa_manager.AsyncAdmin` is its asyncio twin.
 
     The URL and all settings come from the environment or `lisa.toml` where they are not given. Calls raise the errors
@@ -258,37 +242,6 @@ class Admin(Closing):
         read is a finding. Raises UnknownTopic.
         """
         return self._run(check.check_topics(self._prefix, topic, mend=repair, on_progress=on_progress))
-
-    def history(self, topics: Sequence[str], *, hours: float = 24.0) -> dict[str, list[Sample]]:
-        """The samples of topics that managers wrote in the last so many hours, up to 744, oldest first, by topic.
-
-        Managers write one a minute unless settings say otherwise; an unchanged topic gets fewer.
-        """
-        return self._run(history.read_history(self._prefix, topics, hours))
-
-    def consumers(self, topic: str) -> list[ConsumerStatus]:
-        """The consumers of a topic's groups: what they hold, and how long they have been idle. Raises UnknownTopic."""
-        return self._run(consumers.list_consumers(self._prefix, topic))
-
-    def note_activity(self, done: Activity) -> None:
-        """Adds an action to the list that `activity` returns. The latest 10,000 or so are kept."""
-        self._run(activity.note(self._prefix, done))
-
-    def activity(self, *, limit: int = 100, before: str | None = None) -> list[Activity]:
-        """The latest noted actions, newest first, up to `limit` (1 to 1,000); `before` is the `entry` of one."""
-        return self._run(activity.read(self._prefix, limit, before))
-
-    def operations(self) -> list[Operation]:
-        """The latest operations over many messages, newest first, with their progress."""
-        return self._run(operations.read(self._prefix))
-
-    def save_operation(self, operation: Operation) -> bool:
-        """Stores the progress of an operation. Returns whether somebody asked for its end. 100 are kept."""
-        return self._run(operations.save(self._prefix, operation))
-
-    def stop_operation(self, id: str) -> bool:
-        """Asks for the end of a running operation, which ends after its present step. Returns whether it runs."""
-        return self._run(operations.stop(self._prefix, id))
 
     def doctor(self) -> Health:
         """Problems of the server, or of any node of a Cluster, for a queue that must not lose messages."""

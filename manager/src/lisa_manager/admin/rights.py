@@ -19,6 +19,7 @@ from lisa_common.model.keys import (
     idle_key,
     managers_key,
     operations_key,
+    schedules_key,
     topics_key,
     wake_channel,
 )
@@ -55,6 +56,8 @@ class _Role:
     activity: str = ""
     operations: str = ""
     managers: str = ""
+    schedules: str = ""
+    """Commands on the hash of schedules."""
     channel: str = ""
     """Commands on the wake channel."""
     in_cluster: str = "asking cluster|slots"
@@ -89,6 +92,7 @@ _ROLES = {
         in_cluster="asking client|id client|unblock cluster|slots eval",
         channel="publish",
         registry="hmget",
+        schedules="evalsha hget hset",
         on={
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer"
             " xinfo|groups xpending xrange xreadgroup xrevrange",
@@ -100,6 +104,7 @@ _ROLES = {
             "failures": "hdel hget hset",
             "garbage": "zadd zrem",
             "failures owed expiring": "exists",
+            "ticks": "hget",
         },
     ),
     RoleName.MANAGER: _Role(
@@ -112,6 +117,7 @@ _ROLES = {
         activity="xadd xrevrange",
         operations="hdel hget hgetall hset",
         managers="pexpire zadd zrange zremrangebyrank zremrangebyscore",
+        schedules="evalsha hdel hget hkeys hmget hset",
         on_all="evalsha exists type unlink",
         on={
             "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
@@ -126,6 +132,7 @@ _ROLES = {
             "garbage": "zadd zcard zcount zmscore zrange zrem zscan zscore",
             "closed": "exists set",
             HISTORY: "pexpire xadd xrevrange",
+            "ticks": "hdel hget hgetall hmget hset",
         },
     ),
     RoleName.READER: _Role(
@@ -142,7 +149,11 @@ _ROLES = {
 }
 
 
-_MERGED = ("keyless", "on_all", "registry", "dropped", "activity", "operations", "managers", "channel", "in_cluster")
+_MERGED = (
+    *("keyless", "on_all", "registry", "dropped", "schedules", "activity", "operations", "managers"),
+    *("channel", "in_cluster"),
+)
+"""Rights that belong to no topic, and are united."""
 
 
 def _union(*roles: _Role, on: Mapping[str, str]) -> _Role:
@@ -199,7 +210,7 @@ def rules(
     selectors = [
         _selector(rights.channel, [f"&{wake_channel(prefix)}"]),
         _selector(rights.registry, [f"~{topics_key(prefix)}"]),
-        *(_selector(on, [f"~{key}"]) for on, key in _of_managers(rights, prefix)),
+        *(_selector(on, [f"~{key}"]) for on, key in _of_some(rights, prefix)),
         _selector(rights.on_all, [f"~{topic.of(name)}" for topic in keys for name in together]),
         *(
             _selector(commands, [f"~{topic.of(name)}" for topic in keys for name in names.split()])
@@ -213,13 +224,14 @@ def rules(
     ]
 
 
-def _of_managers(rights: _Role, prefix: str) -> list[tuple[str, str]]:
+def _of_some(rights: _Role, prefix: str) -> list[tuple[str, str]]:
     return [
         (rights.dropped, dropped_key(prefix)),
         (rights.idle, idle_key(prefix)),
         (rights.activity, activity_key(prefix)),
         (rights.operations, operations_key(prefix)),
         (rights.managers, managers_key(prefix)),
+        (rights.schedules, schedules_key(prefix)),
     ]
 
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import re
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from lisa_manager.jobs.batches import Batches
 from lisa_manager.jobs.reporter import Reporter
 from lisa_manager.metrics import METRICS, turn
 from lisa_manager.problem_log import ProblemLog
+from lisa_manager.server_clock import ServerClock
 from lisa_manager.settings import ManagerSettings
 from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
 
@@ -51,26 +52,6 @@ def _due_ms(reply: list[Any]) -> float:
     return whole_ms(reply[1]) if reply else math.inf
 
 
-class _ServerClock:
-    """Maps the server's clock to the monotonic one, by the time in its latest replies.
-
-    A reply takes a while to arrive, so its time is a little behind. The largest offset of recent replies is nearest.
-    """
-
-    def __init__(self) -> None:
-        self._offsets: deque[float] = deque(maxlen=16)
-        self._ahead_s = 0.0
-
-    def see(self, now_ms: int, moment: float) -> None:
-        """Notes the server's time in a reply that arrived at that moment."""
-        self._offsets.append(now_ms / 1000 - moment)
-        self._ahead_s = max(self._offsets)
-
-    def moment_of(self, server_ms: float) -> float:
-        """Returns the moment when the server's clock shows that time."""
-        return server_ms / 1000 - self._ahead_s
-
-
 class Promoter:
     """Promotes in a task for each node. Wakes only hasten this; every shard is polled as well."""
 
@@ -86,7 +67,7 @@ class Promoter:
         self._table = table
         self._settings = settings
         self.unknown_shards = UnknownShards()
-        self._clocks: dict[object, _ServerClock] = defaultdict(_ServerClock)
+        self._clocks: dict[object, ServerClock] = defaultdict(ServerClock)
         """One for each node of a Cluster, or one for the single server."""
         self._woken = asyncio.Event()
         self._listening = False
@@ -215,7 +196,7 @@ class Promoter:
     def _node_of(self, shard: WatchedShard) -> object:
         return self._connection.node_of(shard.keys)
 
-    def _clock_of(self, shard: WatchedShard) -> _ServerClock:
+    def _clock_of(self, shard: WatchedShard) -> ServerClock:
         return self._clocks[self._node_of(shard)]
 
     async def _promote(self, shards: Shards) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from lisa_gateway.dashboard.pages import actions, activity, bulk, message, messages, server, topic, topics
+from lisa_gateway.dashboard.pages import actions, activity, bulk, message, messages, schedules, server, topic, topics
 from lisa_gateway.dashboard.parts import Part
 from lisa_gateway.dashboard.view import Handler, View
 
@@ -17,12 +17,20 @@ PAGES: Mapping[str, Handler] = {
     "body": message.download,
     "find": messages.find,
     "confirm": bulk.confirm,
+    "schedules": schedules.show,
+    "schedule": schedules.show_one,
     "server": server.show,
     "activity": activity.show,
 }
 """By their paths below the dashboard."""
 
-ACTIONS: Mapping[str, Handler] = {**actions.ACTIONS, **bulk.ACTIONS, "policy": topic.set_policy, "pause": topic.pause}
+ACTIONS: Mapping[str, Handler] = {
+    **actions.ACTIONS,
+    **bulk.ACTIONS,
+    **schedules.ACTIONS,
+    "policy": topic.set_policy,
+    "pause": topic.pause,
+}
 """Forms, by their names."""
 
 PARTS: Mapping[str, Callable[[View], Part]] = {"topics": topics.part, "topic": topic.part, "activity": activity.part}
