@@ -35,7 +35,7 @@ test-long: .venv/synced ## run those that take a minute each: whole pipelines, c
 test-lowest: .venv/synced ## the same with the lowest versions that our distributions allow
 	$(UV) venv --quiet --clear .venv-lowest
 	$(UV) pip install --quiet --python .venv-lowest --resolution lowest-direct --group test --group bench \
-		-e 'common[cli,embedded,metrics,otel]' -e 'producer[cli,spark]' -e 'consumer[cli]' -e manager -e 'gateway[push]' -e testing
+		-e 'common[cli,embedded,metrics,otel]' -e 'producer[cli,spark]' -e 'consumer[cli]' -e manager -e 'gateway[push,dashboard]' -e testing
 	PATH="$(CURDIR)/.venv-lowest/bin:$$PATH" pytest $(PARALLEL) $(PYTEST)
 
 test-topologies: .venv/synced ## fail-over, and the functional tests behind sentinels and on a Cluster; needs redis-server

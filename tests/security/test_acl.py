@@ -3,23 +3,38 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import redis
 
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.connection import Connection
 from lisa_common.errors import AccessDenied, LisaError
-from lisa_common.model.keys import ShardKeys, dropped_key, idle_key, topics_key
+from lisa_common.model.keys import (
+    ShardKeys,
+    activity_key,
+    dropped_key,
+    history_key,
+    idle_key,
+    managers_key,
+    operations_key,
+    topics_key,
+)
 from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, managing, paging
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.marking import Begun
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.registry import Topics
+from lisa_common.settings import Settings
 from lisa_consumer import AsyncLender, Consumer, ConsumerSettings, Note
+from lisa_manager import Activity, Admin, AsyncAdmin, ManagerSettings, Operation
 from lisa_manager.admin.rights import RoleName, rules
 from lisa_manager.dead_lettering import move_page
+from lisa_manager.jobs.historian import Historian
 from lisa_producer import AsyncProducer, Confirm, Message, NotConfirmed, Producer, ProducerSettings
 from support import Server, wait_until_async
 from support.commands import Commands
@@ -242,6 +257,7 @@ def _operate(server: Server, queue: Queue, commands: Commands, admin: Connection
         *(["garbage", "replay", OURS, "--all"], ["garbage", "purge", OURS, "--all", "--yes"], ["cancel", OURS, "w"]),
     ):
         assert commands.manager(*words).code in (0, 1), words
+    _look(server)
     _move_dead_letters(server, queue, commands, admin)
     # Damage of each kind that is mended.
     for id in ("x", "y", "z"):
@@ -265,9 +281,36 @@ def _operate(server: Server, queue: Queue, commands: Commands, admin: Connection
     assert commands.manager("topic", "drop", OURS, "--force", "--yes").code == 0
 
 
+def _look(server: Server) -> None:
+    """What the dashboard reads and notes beside messages."""
+    settings = Settings(redis_url=user_url(server, RoleName.MANAGER, PREFIX), prefix=PREFIX)
+    with Admin(settings=settings) as operator:
+        assert operator.history([OURS])[OURS] == []
+        assert operator.consumers(OURS)
+        assert operator.server_facts().nodes
+        operator.note_activity(Activity("olaf", "replay", OURS))
+        assert operator.activity()[0].who == "olaf"
+        operations = [Operation(f"o{number}", "olaf", "replay", OURS, "state=garbage", 1) for number in range(101)]
+        assert not any(map(operator.save_operation, operations))
+        assert operator.stop_operation("o100")
+        assert operator.save_operation(replace(operations[-1], status="done"))
+        assert len(operator.operations()) == 100
+
+
+async def _write_history(server: Server) -> None:
+    """What a manager does once a minute."""
+    settings = ManagerSettings(redis_url=user_url(server, RoleName.MANAGER, PREFIX), prefix=PREFIX)
+    layout = Layout(PREFIX, OURS, Policy())
+    async with AsyncConnection.of(settings, name="lisa-manager") as connection:
+        await Historian(connection, settings, lambda: {OURS: layout}).turn()
+    async with AsyncAdmin(settings=settings) as operator:
+        assert (await operator.history([OURS]))[OURS]
+
+
 async def _manage(server: Server, admin: Connection) -> None:
     """The daemon: it listens, adopts a topic that is sent to, and retires those that were dropped."""
     keys = ShardKeys(PREFIX, OURS)
+    await _write_history(server)
     admin.call(command("HSET", dropped_key(PREFIX), OURS, 1, "gone", 1))
     admin.call(command("ZADD", keys.of("waiting"), 1, "x"))
     async with managed(user_url(server, RoleName.MANAGER, PREFIX), PREFIX):
@@ -326,6 +369,7 @@ def rights(guarded: Server) -> Iterator[Rights]:
     """Asks for the rights of users on every key of ours, and on some of others."""
     ours = [*ShardKeys(PREFIX, OURS).all(), *ShardKeys(PREFIX, OURS, "1.2").all()]
     ours += _lent_keys(PREFIX)
+    ours += [history_key(PREFIX, OURS), activity_key(PREFIX), operations_key(PREFIX), managers_key(PREFIX)]
     ours += [*(f"{PREFIX}:{name}" for name in ("topics", "dropped", "idle", "wake"))]
     with Connection(guarded.url) as admin:
         yield Rights(admin, [*ours, *THEIRS, *FOREIGN])

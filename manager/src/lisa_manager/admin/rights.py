@@ -131,7 +131,7 @@ _ROLES = {
             "failures": "hdel hget hmget hscan hset",
             "garbage": "zadd zcard zcount zmscore zrange zrem zscan zscore",
             "closed": "exists set",
-            HISTORY: "pexpire xadd xrevrange",
+            HISTORY: "pexpire unlink xadd xrevrange",
             "ticks": "hdel hget hgetall hmget hset",
         },
     ),
@@ -205,8 +205,8 @@ def rules(
     keyless = [command for command in rights.keyless.split() if command not in left_out]
     keyless += ["select"] * select + rights.in_cluster.split() * cluster
     names_of_keys = dict.fromkeys(name for names in rights.on for name in names.split())
-    # Scripts get no keys that are named for a message.
-    together = [*(name for name in names_of_keys if "*" not in name), *[ABSENT] * cluster]
+    # Scripts get neither keys that are named for a message, nor the history.
+    together = [*(name for name in names_of_keys if "*" not in name and name != HISTORY), *[ABSENT] * cluster]
     selectors = [
         _selector(rights.channel, [f"&{wake_channel(prefix)}"]),
         _selector(rights.registry, [f"~{topics_key(prefix)}"]),
