@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -160,6 +161,17 @@ def test_mounted_in_another_application(redis_url: str, gateways: Gateways, prod
         for name in [given["src"] for tag, given in page.tags if tag == "script"]:
             assert client.get(name, headers={"x-name": "eve"}).status_code == 200
         assert [each.who for each in _activity(settings) if each.topic == topic] == ["olaf"]
+
+
+def test_the_example_of_the_docs(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses whom the application does not know."""
+    page = (Path(__file__).parents[3] / "docs/dashboard.md").read_text("utf-8")
+    monkeypatch.setenv("LISA_REDIS_URL", redis_url)
+    monkeypatch.setenv("LISA_PREFIX", "example")
+    names: dict[str, Any] = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], names)  # noqa: S102 - that is the test
+    with _served(names["app"]) as url:
+        assert httpx.get(f"{url}/queue/").status_code == 403
 
 
 def _activity(settings: Settings) -> list[object]:
