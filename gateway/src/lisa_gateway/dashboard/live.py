@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
 
 from starlette.responses import Response, StreamingResponse
 
@@ -44,8 +43,6 @@ async def _events(view: View, part: Part) -> AsyncIterator[bytes]:
                     (fresh, stopping), timeout=_HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED
                 )
                 fresh.cancel()
-                with suppress(asyncio.CancelledError):
-                    await fresh
             if not done:
                 yield b": still here\n\n"
                 continue

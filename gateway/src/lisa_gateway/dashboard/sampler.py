@@ -32,6 +32,11 @@ _IDLE_S = 30.0
 
 _MOST_WATCHED = 1_000
 
+_FRESH_S = 2.0
+"""A page about one topic shows numbers that are no older."""
+
+_LEAST_REST_S = 0.2
+
 _SPARK_S = 60.0
 """How old the history for the small charts of a list may be."""
 
@@ -79,6 +84,7 @@ class Sampler:
         self.topics: dict[str, Topic] = {}
         """All topics and their policies."""
         self.known: dict[str, Known] = {}
+        self._sampled_at = 0.0
         self.number = 0
         """The number of samples so far."""
         self.error = ""
@@ -108,22 +114,32 @@ class Sampler:
         """Begins to sample, or goes on."""
         self._wanted_until = time.monotonic() + _IDLE_S
         if self._task is None or self._task.done():
+            # What is known is old.
+            self.error, self.number = "", 0
             self._task = asyncio.create_task(self._run())
 
     async def first(self, topics: Collection[str] | None = None, *, wait_s: float) -> None:
-        """Waits until these topics, or some, have been sampled; at most so long, and not while the server is silent."""
+        """Waits until these topics, or some, have lately been sampled; at most so long, and not for a silent server."""
         self.want()
-        needed = None if topics is None else set(topics)
         try:
             async with asyncio.timeout(wait_s):
-                while not self.error and not (self.number if needed is None else needed <= self.known.keys()):
+                while not self.error and not self._is_fresh(topics):
                     self._hurry.set()
-                    seen = self.number
                     await self.news()
-                    if needed is not None and self.number > seen and not needed & self.topics.keys():
-                        return
         except TimeoutError:
             return
+
+    def _is_fresh(self, topics: Collection[str] | None) -> bool:
+        if not self.number:
+            return False
+        oldest = time.monotonic() - _FRESH_S
+
+        def is_fresh(topic: str) -> bool:
+            known = self.known.get(topic)
+            # A topic that no sample has found may have been made since.
+            return self._sampled_at > oldest if known is None else known.at > oldest
+
+        return all(map(is_fresh, topics or ()))
 
     async def news(self) -> None:
         """Waits for the next sample, or for its failure."""
@@ -158,6 +174,7 @@ class Sampler:
                 self.error = str(error)
             else:
                 self.error, self.answered_at = "", time.monotonic()
+                self._sampled_at = self.answered_at
                 self.number += 1
             news, self._news = self._news, asyncio.Event()
             news.set()
@@ -169,8 +186,10 @@ class Sampler:
 
     async def _rest(self, seconds: float) -> None:
         self._hurry.clear()
+        least_s = min(seconds, _LEAST_REST_S)
+        await asyncio.sleep(least_s)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds - least_s):
                 await self._hurry.wait()
         except TimeoutError:
             return

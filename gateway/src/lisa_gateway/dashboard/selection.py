@@ -46,7 +46,7 @@ class Selection:
     @classmethod
     def parse(cls, topic: str, text: str) -> Self:
         """The selection of a stored operation. Raises InvalidInput."""
-        return cls.of(topic, dict(parse_qsl(text, keep_blank_values=True)), sees_bodies=True)
+        return cls.of(topic, dict(parse_qsl(text, keep_blank_values=True, errors="surrogateescape")), sees_bodies=True)
 
     def check(self) -> None:
         """Raises InvalidInput for a filter that no message can match."""
@@ -70,7 +70,7 @@ class Selection:
     @property
     def text(self) -> str:
         """As a query."""
-        return urlencode({"state": self.state.value, **self.given})
+        return urlencode({"state": self.state.value, **self.given}, errors="surrogateescape")
 
     @property
     def is_filtered(self) -> bool:
@@ -109,7 +109,7 @@ class Selection:
             return False
         if "id" in given and given["id"] not in message.id:
             return False
-        if "body" in given and (record is None or given["body"].encode() not in record.body):
+        if "body" in given and (record is None or given["body"].encode("utf-8", "surrogateescape") not in record.body):
             return False
         return "header" not in given or (record is not None and _has_header(record.headers, given["header"]))
 

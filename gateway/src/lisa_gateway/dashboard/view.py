@@ -22,7 +22,7 @@ from lisa_gateway.dashboard.user import User
 from lisa_gateway.gateway import Gateway
 from lisa_manager import Activity, AsyncAdmin
 
-__all__ = ["Desk", "Silent", "View", "see_other"]
+__all__ = ["Desk", "Handler", "Silent", "View", "read_fields", "see_other"]
 
 T = TypeVar("T")
 

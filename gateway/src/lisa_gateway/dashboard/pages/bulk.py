@@ -1,7 +1,6 @@
 """Actions on all messages that a filter selects: first a page that names the number and asks; then they run."""
 
 from collections.abc import Mapping
-from urllib.parse import parse_qsl
 
 from starlette.responses import Response
 
@@ -10,7 +9,7 @@ from lisa_common.validation import check_id
 from lisa_gateway.dashboard.bulk import VERBS
 from lisa_gateway.dashboard.search import count
 from lisa_gateway.dashboard.selection import Selection
-from lisa_gateway.dashboard.view import Handler, View, see_other
+from lisa_gateway.dashboard.view import Handler, View, read_fields, see_other
 
 __all__ = ["ACTIONS", "confirm"]
 
@@ -62,7 +61,7 @@ def _confirm_one(view: View, topic: str, what: str) -> Response:
 def _selection(view: View, topic: str, what: str) -> Selection:
     if what not in VERBS:
         raise InvalidInput("what", what, f"one of {', '.join(VERBS)}")
-    fields = dict(parse_qsl(view.form["selection"])) if "selection" in view.form else view.query
+    fields = read_fields(view.form["selection"]) if "selection" in view.form else view.query
     if "to" in view.form:
         fields = fields | {"to": view.form["to"]}
     selection = Selection.of(topic, fields, sees_bodies=view.sees_bodies)
