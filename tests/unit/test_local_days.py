@@ -1,7 +1,7 @@
 """Clock changes: a daily time comes once on each local day, in all zones, from 2020 to 2035.
 
 The reference is the definition itself: it walks through the minutes of a day and takes the first at which a wall clock
-shows the time or a later one.
+shows the time or a later one; where a gap ends at midnight, the first of the next day.
 """
 
 import zoneinfo
@@ -58,7 +58,10 @@ def _check(name: str) -> int:
         days = _days(around, zone)
         start, end = days[min(days)][0][1], days[max(days)][-1][1]
         for at in _TIMES:
-            expected = [next(when for shown, when in minutes if shown >= at) for minutes in days.values()]
+            expected = [next((when for shown, when in minutes if shown >= at), None) for minutes in days.values()]
+            # Where the gap ends at midnight, its end is the first minute of the next day.
+            following = [minutes[0][1] for minutes in days.values()][1:]
+            expected = [when or later for when, later in zip(expected, [*following, end], strict=True)]
             for fields in (f"{at.minute} {at.hour} * * *", f"0 {at.minute} {at.hour} * * *"):
                 assert _ticks(CronRhythm(fields, name), start, end) == expected, (name, around, fields)
             for day, moment in zip(days, expected, strict=True):
