@@ -90,19 +90,13 @@ class Author:
 
     def create(self) -> None:
         """Makes all schedules."""
-        with (
-            Admin(settings=self._settings, patience_s=20) as admin,
-            Connection.of(self._settings, name="lisa-operator") as connection,
-        ):
+        with Connection.of(self._settings, name="lisa-operator") as connection:
             for name in self._names:
-                self._change(admin, connection, name, may_die=False, kind="set")
+                self._change(connection, name, may_die=False, kind="set")
 
     def run(self, until: float) -> None:
         """Changes schedules at random, sometimes dying half-way."""
-        with (
-            Admin(settings=self._settings, patience_s=20) as admin,
-            Connection.of(self._settings, name="lisa-operator") as connection,
-        ):
+        with Connection.of(self._settings, name="lisa-operator") as connection:
             while time.monotonic() < until:
                 kind = self._dice.choice(("set", "set", "body", "pause", "resume", "delete"))
                 self._change(connection, self._dice.choice(self._names), may_die=True, kind=kind)
@@ -280,7 +274,7 @@ def read_messages(url: str, prefix: str, topics: Sequence[str]) -> dict[str, lis
     with Connection(url) as connection:
         for topic in topics:
             for keys in _layout(connection, prefix, topic).ever:
-                entries = connection.call(command("XRANGE", keys.of("ready"), "-", "+"))
+                entries: list[Any] = connection.call(command("XRANGE", keys.of("ready"), "-", "+"))
                 for entry, values in entries:
                     id = values[1].decode()
                     record = unpack_record(connection.call(command("HGET", keys.of("messages"), id)))

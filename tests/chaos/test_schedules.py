@@ -71,7 +71,7 @@ def test_each_tick_is_one_message_under_faults(own_server: Callable[..., Server]
 def test_thousands_of_ticks_under_all_faults(own_server: Callable[..., Server], tmp_path: Path) -> None:
     """Eight managers with wrong clocks; the server is killed as well; topics are resharded."""
     server = own_server(appendonly="yes", appendfsync="always")
-    options = Options("long", 150, 80, topics=("orders", "mail"))
+    options = Options("long", 170, 100, topics=("orders", "mail"))
     verdict = _torment(server, tmp_path, options, 8, kills=True)
     assert verdict.violations == []
     assert verdict.expected >= 5_000

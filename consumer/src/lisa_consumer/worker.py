@@ -29,6 +29,7 @@ from lisa_consumer.names import HANDLER
 from lisa_consumer.presence import Presence
 from lisa_consumer.routing import WITHIN_S, Routing
 from lisa_consumer.runner import Runner
+from lisa_consumer.schedules import DeclaresSchedules
 from lisa_consumer.settings import ConsumerSettings
 
 __all__ = ["Worker"]
@@ -44,7 +45,7 @@ _INTERRUPTED_S = 3.0
 """How long a worker that was interrupted twice may take to cancel its handlers and to settle."""
 
 
-class Worker:
+class Worker(DeclaresSchedules):
     """Handles the messages of topics, as one consumer of a group.
 
         worker = Worker(group="billing", concurrency=32)
@@ -76,6 +77,7 @@ class Worker:
         middleware: Sequence[Middleware] = (),
         settings: ConsumerSettings | None = None,
     ) -> None:
+        super().__init__()
         self.settings = settings or ConsumerSettings.load(redis_url=url, concurrency=concurrency, prefetch=prefetch)
         self.url = url or self.settings.redis_url.get_secret_value()
         self._core = Core(self.settings.prefix, group, name)
@@ -290,7 +292,8 @@ class Worker:
                 *(self.name, self._core.group, ", ".join(names)),
                 extra=event("worker_started", consumer=self.name, group=self._core.group, topics=names),
             )
-            async with Presence(renewing, self._core).shown(), discovery.running(once=burst):
+            declared = self._declared(renewing, settings.prefix)
+            async with declared, Presence(renewing, self._core).shown(), discovery.running(once=burst):
                 await runner.run()
         threads.shutdown(wait=False, cancel_futures=True)
         ended = event("worker_ended", consumer=self.name, group=self._core.group)
