@@ -11,7 +11,7 @@ from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.validation import check_id
 from lisa_gateway.access import Forbidden
 from lisa_gateway.dashboard.view import Handler, View, see_other
-from lisa_manager import BulkResult, CancelOutcome, GarbageFilter, RescheduleOutcome
+from lisa_manager import BulkResult, CancelOutcome, GarbageFilter, Record, RescheduleOutcome
 
 __all__ = ["ACTIONS"]
 
@@ -99,24 +99,7 @@ async def _replay_edited(view: View) -> Response:
     found = await view.soon(view.admin.find(topic, id))
     if found is None or found.record is None or not any(copy.state == "garbage" for copy in found.copies):
         raise InvalidInput("id", id, "the id of a dead letter that can be read")
-    record = found.record
-    body = view.text("body").encode("utf-8", "surrogateescape")
-    if b"\r\n" not in record.body:
-        # Browsers send each end of a line so.
-        body = body.replace(b"\r\n", b"\n")
-    digest = hashlib.sha256(body).hexdigest()[:12]
-    new_id = f"{id.rstrip('~')[:_KEPT_OF_ID]}.edited-{digest}"
-    sent = await view.soon(
-        view.desk.gateway.producer.send(
-            topic,
-            body,
-            id=new_id,
-            ttl=None if record.ttl_ms is None else record.ttl_ms / 1000,
-            max_retries=record.max_retries,
-            priority=record.priority,
-            headers=dict(record.headers),
-        )
-    )
+    new_id = await _send_edited(view, topic, id, found.record)
     said = f"sent with the edited body as {new_id}"
     try:
         purged = await view.soon(view.admin.purge(topic, [id]))
@@ -124,9 +107,28 @@ async def _replay_edited(view: View) -> Response:
         said += f"; but the dead letter {id} could not be purged: {error}"
     else:
         said += "" if purged.done else f"; the dead letter {id} was no longer there"
-    if not sent.duplicate:
-        await view.note("replay edited", topic, detail=f"{id} as {new_id}")
     return see_other("message", topic=topic, id=new_id, said=said)
+
+
+async def _send_edited(view: View, topic: str, id: str, record: Record) -> str:
+    """Sends the body of the form with the headers and limits of a record. Result: the new id."""
+    body = view.text("body").encode("utf-8", "surrogateescape")
+    if b"\r\n" not in record.body:
+        # Browsers send each end of a line so.
+        body = body.replace(b"\r\n", b"\n")
+    new_id = f"{id.rstrip('~')[:_KEPT_OF_ID]}.edited-{hashlib.sha256(body).hexdigest()[:12]}"
+    send = view.desk.gateway.producer.send(
+        topic,
+        body,
+        id=new_id,
+        ttl=None if record.ttl_ms is None else record.ttl_ms / 1000,
+        max_retries=record.max_retries,
+        priority=record.priority,
+        headers=dict(record.headers),
+    )
+    if not (await view.soon(send)).duplicate:
+        await view.note("replay edited", topic, detail=f"{id} as {new_id}")
+    return new_id
 
 
 async def _stop(view: View) -> Response:
