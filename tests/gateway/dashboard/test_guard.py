@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
@@ -41,9 +41,10 @@ def guarded(gateways: Gateways, base_url: str) -> str:
 
 
 @pytest.fixture
-def http(guarded: str) -> httpx.Client:
+def http(guarded: str) -> Iterator[httpx.Client]:
     """A plain client of the guarded gateway."""
-    return httpx.Client(base_url=f"{guarded}/dashboard/", timeout=30)
+    with httpx.Client(base_url=f"{guarded}/dashboard/", timeout=30) as client:
+        yield client
 
 
 def test_browsers_are_asked_for_a_password_on_pages_alone(http: httpx.Client, guarded: str) -> None:
@@ -68,7 +69,7 @@ def test_viewers_change_nothing(http: httpx.Client, producer: Producer, admin: A
     for path in ("", f"topic?topic={topic}", f"messages?topic={topic}&state=garbage", f"message?topic={topic}&id=a"):
         page = viewer.get(path)
         assert page.status == 200
-        assert [form for form in page.forms if form.method == "post" and form.action != "do-policy"] == []
+        assert [form for form in page.forms if form.method == "post"] == []
         assert "secret" not in page.html
     assert viewer.client.get("body", params={"topic": topic, "id": "a"}, headers=_basic(VIEWER)).status_code == 403
     assert viewer.get("messages", topic=topic, state="garbage", body="secret").status == 400
@@ -155,12 +156,11 @@ def test_hostile_data_is_shown_as_text(browser: Browser, producer: Producer, top
     producer.send(topic, b"\xff\xfe\x00<script>", id="bytes")
     producer.send(topic, json.dumps({"x": "<b>" * 340_000})[:1_048_576], id="large")
     producer.send(topic, "</textarea></pre><script>alert(1)</script>", id="escape")
-    producer.send(topic, "x", id="\u202egnp.exe")
-    kill(topic, 5, error=NASTY)
+    kill(topic, 4, error=NASTY)
     page = browser.get("messages", topic=topic, state="garbage")
     _is_harmless(page)
     assert page.text.count(NASTY) >= 1
-    for id in (NASTY, "bytes", "large", "escape", "\u202egnp.exe"):
+    for id in (NASTY, "bytes", "large", "escape"):
         for form in ("", "text", "json", "hex"):
             _is_harmless(browser.get("message", topic=topic, id=id, view=form))
         _is_harmless(browser.get("confirm", what="purge", topic=topic, id=id, id_only="1"))
