@@ -97,7 +97,7 @@ def write(prefix: str, topic: str, at_ms: int, content: str, lags: Lags, *, most
     """Writes a sample, or only its lags where another manager has written one. Result: whether the lags are stored."""
     key = history_key(prefix, topic)
     packed = " ".join(f"{step}:{count}" for step, count in sorted(lags.counts.items()))
-    expire = command("PEXPIRE", key, keep_ms)
+    expire: Call[Any] = command("PEXPIRE", key, keep_ms)
     written, _ = yield [_add(key, f"{at_ms}-0", f"{content} {packed}".strip(), most), expire]
     if not written and packed:
         written, _ = yield [_add(key, f"{at_ms}-*", f"{_VERSION} {packed}", most), expire]
