@@ -194,12 +194,12 @@ def test_ten_thousand_topics(own_server: Callable[..., Server], tmp_path: Path) 
             browser = Browser(client)
             began = time.monotonic()
             page = browser.get()
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 15
             assert "of 10,000 topics" in page.text
             assert sum(tag == "tr" for tag, _ in page.tags) == 101
             began = time.monotonic()
             assert "topic-07777" in browser.get(q="07777").text
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 15
             assert "1 waiting" in wait_until(
                 lambda: (p := browser.get("topic", topic="topic-07777").text) and "1 waiting" in p and p, 30
             )
