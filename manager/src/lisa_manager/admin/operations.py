@@ -62,9 +62,11 @@ def save(prefix: str, operation: Operation) -> Flow[bool]:
     """Stores an operation and its progress. Result: whether somebody asked for its end."""
     key = operations_key(prefix)
     now: int = yield server_time()
-    if not operation.began_ms:
+    stored: bytes | None = yield command("HGET", key, operation.id)
+    known = _load(stored, now) if stored else None
+    if known is None:
         yield from _make_room(key)
-    values = asdict(operation) | {"seen_ms": now, "began_ms": operation.began_ms or now}
+    values = asdict(operation) | {"seen_ms": now, "began_ms": known.began_ms if known else now}
     stopping: bytes | None = yield command("HGET", key, operation.id + _STOP)
     yield command("HSET", key, operation.id, json.dumps(values, separators=(",", ":")))
     if operation.status != RUNNING:
