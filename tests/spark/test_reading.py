@@ -122,6 +122,7 @@ def test_reading_while_messages_move(topic: SparkTopic, producer: Producer) -> N
     assert {f"i{number}" for number in range(1, ROWS, 2)} <= ids.keys()
 
 
+@pytest.mark.long
 def test_a_stream_read_as_a_group(topic: SparkTopic, producer: Producer, tmp_path: Path) -> None:
     """A restarted query misses nothing, and repeats nothing that it had committed."""
     rows, restarts = 200 * LONG, 2

@@ -4,6 +4,7 @@ import base64
 import binascii
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from lisa_common.errors import LisaError
@@ -104,8 +105,8 @@ class Access:
         A page can send forms to any address. It can also make its own host name resolve to a loopback address.
         """
         given = dict(headers)
-        host = _host_of(given.get(b"host", b"localhost"))
-        if not self._anywhere and not is_loopback(host):
+        host, is_local = _host(given.get(b"host", b"localhost"))
+        if not self._anywhere and not is_local:
             raise Forbidden(f"host must be a loopback address where no token is required; got {host!r}")
         if is_link:
             return
@@ -132,6 +133,13 @@ def _password(encoded: bytes) -> bytes:
         return base64.b64decode(encoded.strip(), validate=True).partition(b":")[2]
     except binascii.Error:
         return b""
+
+
+@lru_cache(maxsize=256)
+def _host(authority: bytes) -> tuple[str, bool]:
+    """The host of a request, and whether it is a loopback one."""
+    host = _host_of(authority)
+    return host, is_loopback(host)
 
 
 def _host_of(authority: bytes) -> str:

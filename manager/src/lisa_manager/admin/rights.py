@@ -94,6 +94,7 @@ _ROLES = {
         registry="hmget",
         schedules="evalsha hget hset",
         on={
+            "waiting": "zrem zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer"
             " xinfo|groups xpending xrange xreadgroup xrevrange",
             "messages": "hdel hget hmget hstrlen",
@@ -102,7 +103,7 @@ _ROLES = {
             "owed": "hdel hget hmget hset",
             "retry": "zadd zrange zrem",
             "failures": "hdel hget hset",
-            "garbage": "zadd zrem",
+            "garbage": "zadd zrem zscore",
             "failures owed expiring": "exists",
             "ticks": "hget",
         },
