@@ -40,8 +40,11 @@ if mark == nil then
 elseif mark == false then
   -- Nobody knows which ticks were sent, so all up to now count as sent.
   mark = { version = 0, last = now, base = now, due = 0, sent = 0, skipped = 0, id = '-' }
-elseif mark.due > math.min(version, now) and take_back(mark) then
-  mark.last = mark.base
+elseif mark.due > math.min(version, now) then
+  -- A future tick that was left out, or cancelled, must not hold up a new rhythm.
+  if take_back(mark) or mark.due > now and since > mark.base then
+    mark.last = mark.base
+  end
 end
 mark.version, mark.last, mark.due = version, math.max(mark.last, since), 0
 mark.base = mark.last

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from lisa_common.client.connection import Connection
-from lisa_common.model.keys import TOPIC_KEYS, dropped_key, idle_key, topics_key, wake_channel
+from lisa_common.model.keys import TOPIC_KEYS, dropped_key, idle_key, schedules_key, topics_key, wake_channel
 from lisa_common.protocol.call import Call, command
 from lisa_manager.admin.rights import RoleName, rules
 from support.server import Server
@@ -102,6 +102,7 @@ _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"')
 def key_name(prefix: str, key: str) -> str:
     """The name of a key, or of the channel, in `lisa_common.model.keys`, for any topic; empty for none of these."""
     shared = {topics_key(prefix): "topics", dropped_key(prefix): "dropped", idle_key(prefix): "idle"}
+    shared[schedules_key(prefix)] = "schedules"
     shared[wake_channel(prefix)] = "wake"
     of_topic = re.fullmatch(rf"{prefix}:{{[^}}]+}}:(\w+)(:.*)?", key)
     known = of_topic and of_topic[1] in (("loan", "note") if of_topic[2] else TOPIC_KEYS)
