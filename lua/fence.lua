@@ -43,9 +43,12 @@ elseif mark == false then
 elseif mark.due > math.min(version, now) then
   -- A future tick that was left out, or cancelled, must not hold up a new rhythm.
   if take_back(mark) or mark.due > now and since > mark.base then
-    mark.last = mark.base
+    mark.last, mark.due = mark.base, 0
   end
 end
-mark.version, mark.last, mark.due = version, math.max(mark.last, since), 0
-mark.base = mark.last
+mark.version = version
+if mark.due <= now then
+  mark.last, mark.due = math.max(mark.last, since), 0
+  mark.base = mark.last
+end
 return { now, set_tick_mark(name, mark) }

@@ -89,7 +89,6 @@ _ROLES = {
             "failures": "hdel hget hset",
             "garbage": "zadd zrem",
             "failures owed expiring": "exists",
-            "ticks": "hget",
         },
     ),
     RoleName.MANAGER: _Role(
