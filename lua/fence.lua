@@ -40,9 +40,15 @@ if mark == nil then
 elseif mark == false then
   -- Nobody knows which ticks were sent, so all up to now count as sent.
   mark = { version = 0, last = now, base = now, due = 0, sent = 0, skipped = 0, id = '-' }
-elseif mark.due > math.min(version, now) and take_back(mark) then
-  mark.last = mark.base
+elseif mark.due > math.min(version, now) then
+  -- A future tick that was left out, or cancelled, must not hold up a new rhythm.
+  if take_back(mark) or mark.due > now and since > mark.base then
+    mark.last, mark.due = mark.base, 0
+  end
 end
-mark.version, mark.last, mark.due = version, math.max(mark.last, since), 0
-mark.base = mark.last
+mark.version = version
+if mark.due <= now then
+  mark.last, mark.due = math.max(mark.last, since), 0
+  mark.base = mark.last
+end
 return { now, set_tick_mark(name, mark) }

@@ -104,6 +104,16 @@ def test_a_change_takes_back_what_is_ahead(queue: Queue) -> None:
     assert fence(queue, V + 500, since=EPOCH_MS + 500).last_ms == EPOCH_MS + 500
 
 
+def test_a_skip_does_not_hold_up_a_new_rhythm(queue: Queue) -> None:
+    """The skipped tick is forgotten with its rhythm; a change of anything else keeps it."""
+    ahead = tick(queue, fence(queue)).mark
+    queue.connection.call(withdraw(queue.keys, "beat", skip=True))
+    assert ahead is not None
+    assert fence(queue, V + 1).last_ms == ahead.last_ms
+    queue.advance(10)
+    assert fence(queue, V + 10, since=queue.now_ms).last_ms == queue.now_ms
+
+
 def test_what_was_due_before_a_change_stays(queue: Queue) -> None:
     """Even where no manager has promoted it yet."""
     first = first_after(EPOCH_MS)

@@ -17,7 +17,6 @@ LONGER: dict[str, str] = {
     "gateway/src/lisa_gateway/polls.py": "one read, and all who wait for it: they share their state",
     "manager/src/lisa_manager/admin/rights.py::rules": "a table: one line for each right of a role",
     "manager/src/lisa_manager/commands/rights.py::acl": "one line for each option of the command",
-    "manager/src/lisa_manager/commands/schedules.py::set_": "one line for each option of the command",
 }
 
 

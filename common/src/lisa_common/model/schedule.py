@@ -139,6 +139,8 @@ class Schedule(BaseModel):
             schedule = self.model_copy(update={"cron": check_cron(self.cron, self.tz, now_ms=now_ms)})
         if self.from_ms is not None and self.from_ms > now_ms + _MAX_MS:
             raise InvalidInput("from", Described(iso_of(self.from_ms)), "within the next 10 years")
+        if not self.jitter_ms:
+            return schedule
         ticks = list(islice(schedule.ticks_after(now_ms), _LOOKED_AT))
         gap_ms = min((later - tick for tick, later in pairwise(ticks)), default=None)
         gap_ms = self.every_ms if self.every_ms is not None else gap_ms

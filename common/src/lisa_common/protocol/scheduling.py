@@ -97,7 +97,8 @@ def change(prefix: str, topics: Topics, name: str, changed: Changed, *, catches_
         if new is None and stored is None:
             return Change(None, None)
         topic = new.topic if new else old.topic if old else None
-        now_ms, known = yield from _look(topics, topic, name)
+        # Workers have no rights on marks.
+        now_ms, known = yield from _look(topics, topic if catches_up else None, name)
         if tries and before is not None and old is not None and _is_behind(before, old, known, now_ms):
             tries -= 1
             yield from _catch_up(prefix, topics, before)

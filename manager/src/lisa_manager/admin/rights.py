@@ -105,7 +105,6 @@ _ROLES = {
             "failures": "hdel hget hset",
             "garbage": "zadd zrem zscore",
             "failures owed expiring": "exists",
-            "ticks": "hget",
         },
     ),
     RoleName.MANAGER: _Role(
