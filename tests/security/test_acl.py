@@ -431,10 +431,11 @@ FOREIGN = [
     "foreign",
     *ShardKeys("other", OURS).all(),
     *_lent_keys("other"),
-    "other:topics",
-    "other:dropped",
-    "other:idle",
-    "other:wake",
+    history_key("other", OURS),
+    activity_key("other"),
+    operations_key("other"),
+    managers_key("other"),
+    *(f"other:{name}" for name in ("topics", "dropped", "idle", "schedules", "wake")),
 ]
 
 
