@@ -33,9 +33,10 @@ if mark == nil then
     return { now, false }
   end
   mark = { version = 0, last = 0, base = 0, due = 0, sent = 0, skipped = 0, id = '-' }
-  local last, sent, skipped = string.match(base, '^%d+ (%d+) %d+ %d+ (%d+) (%d+) ')
+  local last, sent, skipped, id = string.match(base, '^%d+ (%d+) %d+ %d+ (%d+) (%d+) (.+)$')
   if last then
-    mark.last, mark.sent, mark.skipped = tonumber(last), tonumber(sent), tonumber(skipped)
+    -- Its last message stays in the former shard, where callers look for it.
+    mark.last, mark.sent, mark.skipped, mark.id = tonumber(last), tonumber(sent), tonumber(skipped), id
   end
 elseif mark == false then
   -- Nobody knows which ticks were sent, so all up to now count as sent.

@@ -1,27 +1,24 @@
 """Chaos for schedules: managers that die, freeze and have wrong clocks, while schedules are changed by authors who die.
 
-Each message says by its body which change it belongs to, and by its headers which tick it is. So after the run a
-checker that shares no code with the product counts the ticks that each change should have had: whole multiples of its
-period.
+Each message says by its body which change it belongs to, and by its headers which tick it is, for
+`chaos.schedule_verdict`.
 """
 
 import json
 import math
 import random
-import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from lisa_common.client.connection import Connection
 from lisa_common.errors import LisaError, ServerError
 from lisa_common.model.keys import schedules_key
 from lisa_common.model.policy import Policy
-from lisa_common.model.record import unpack_record
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.consuming import server_time
@@ -32,7 +29,10 @@ from lisa_manager.settings import ManagerSettings
 from support.processes import Process
 from support.waiting import idle
 
-__all__ = ["Changes", "Options", "Verdict", "judge", "read_messages", "torment"]
+__all__ = ["Changes", "Fault", "Options", "Version", "layout_of", "torment"]
+
+Fault = Callable[[random.Random], None]
+"""Does something to the server, and returns once it serves again."""
 
 _PERIODS_S = (1, 2, 3)
 _SETTLED_S = 5.0
@@ -167,7 +167,7 @@ class Author:
         raise AssertionError(f"no manager has put {name} in force for 60 s: {stored!r}")
 
     def _mark_version(self, connection: Connection, topic: str, name: str) -> int:
-        layout = _layout(connection, self._prefix, topic)
+        layout = layout_of(connection, self._prefix, topic)
         marks = [_patiently(connection, command("HGET", keys.of("ticks"), name)) for keys in layout.ever]
         return max((int(mark.split()[0]) for mark in marks if mark), default=0)
 
@@ -177,7 +177,8 @@ def hash_of(name: str) -> int:
     return sum(name.encode())
 
 
-def _layout(connection: Connection, prefix: str, topic: str) -> Layout:
+def layout_of(connection: Connection, prefix: str, topic: str) -> Layout:
+    """The present layout of a topic."""
     registry = connection.run(read_registry(prefix), patience_s=20)
     return Layout(prefix, topic, registry[topic].policy if topic in registry else Policy())
 
@@ -196,153 +197,77 @@ def _run_partly(connection: Connection, flow: Flow[Any], steps: int) -> None:
     flow.close()
 
 
-def torment(  # noqa: C901 - one branch for each fault
+def torment(
     url: str,
     prefix: str,
     options: Options,
     start_manager: Callable[[int], Process],
     managers: int,
     *,
-    kill_server: Callable[[], None] | None = None,
+    more: Sequence[Fault] = (),
 ) -> Changes:
-    """Runs managers, authors and faults; then leaves the managers alone for a while. Result: the changes."""
-    dice = random.Random(options.seed)
+    """Runs managers, authors and faults; then leaves the managers alone for a while. Result: the changes.
+
+    `more` are faults of the server, of which each turn makes one in twenty.
+    """
     changes = Changes()
     authors = [Author(url, prefix, options, number, changes) for number in range(4)]
     for author in authors:
         author.create()
-    running = [start_manager(number) for number in range(managers)]
-    for process in running:
-        process.wait_for("manager serves", 90)
+    cast = _Cast(start_manager, managers)
     until = time.monotonic() + options.seconds
-    failures: list[BaseException] = []
-
-    def work(author: Author) -> None:
-        try:
-            author.run(until)
-        except BaseException as error:
-            failures.append(error)
-            raise
-
-    threads = [threading.Thread(target=work, args=(author,)) for author in authors]
-    for thread in threads:
-        thread.start()
-    frozen: list[tuple[float, Process]] = []
-    shards = 1
-    while time.monotonic() < until:
-        idle(dice.uniform(0.2, 0.8))
-        for since, process in [each for each in frozen if each[0] < time.monotonic()]:
-            process.thaw()
-            frozen.remove((since, process))
-        fault = dice.choice(("kill", "freeze", "freeze", "reshard", "server"))
-        at = dice.randrange(managers)
-        if fault == "kill":
-            running[at].kill()
-            running[at] = start_manager(at)
-            frozen = [each for each in frozen if each[1].runs]
-        elif fault == "freeze":
-            running[at].freeze()
-            frozen.append((time.monotonic() + dice.uniform(0.2, 4), running[at]))
-        elif fault == "reshard" and options.reshards and dice.random() < 0.15:
-            shards = shards % 4 + 1
-            with suppress(LisaError), Admin(url, settings=ManagerSettings.load(redis_url=url, prefix=prefix)) as admin:
-                admin.reshard(dice.choice(list(options.topics)), shards)
-        elif fault == "server" and kill_server is not None and dice.random() < 0.1:
-            kill_server()
-    for _, process in frozen:
-        process.thaw()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
+    with ThreadPoolExecutor(len(authors)) as pool:
+        works = [pool.submit(author.run, until) for author in authors]
+        _make_faults((url, prefix), options, cast, more, until)
+    for work in works:
+        work.result()
     idle(_SETTLED_S)
     return changes
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A message of a tick."""
+class _Cast:
+    """The managers."""
 
-    tick_ms: int
-    number: int
-    ready_ms: int
+    def __init__(self, start: Callable[[int], Process], count: int) -> None:
+        self._start = start
+        self._running = [start(number) for number in range(count)]
+        self._frozen: list[tuple[float, Process]] = []
+        for process in self._running:
+            process.wait_for("manager serves", 90)
 
+    def kill(self, dice: random.Random) -> None:
+        at = dice.randrange(len(self._running))
+        self._running[at].kill()
+        self._running[at] = self._start(at)
+        self._frozen = [each for each in self._frozen if each[1].runs]
 
-def read_messages(url: str, prefix: str, topics: Sequence[str]) -> dict[str, list[Sent]]:
-    """All messages of ticks that ever became ready, by schedule. Nobody has consumed any."""
-    sent: dict[str, list[Sent]] = defaultdict(list)
-    with Connection(url) as connection:
-        for topic in topics:
-            for keys in _layout(connection, prefix, topic).ever:
-                entries: list[Any] = connection.call(command("XRANGE", keys.of("ready"), "-", "+"))
-                for entry, values in entries:
-                    id = values[1].decode()
-                    record = unpack_record(connection.call(command("HGET", keys.of("messages"), id)))
-                    tick_ms = round(datetime.fromisoformat(record.headers["lisa-tick"]).timestamp() * 1000)
-                    number = int(record.body.split()[1])
-                    ready_ms = int(entry.split(b"-")[0])
-                    sent[record.headers["lisa-schedule"]].append(Sent(tick_ms, number, ready_ms))
-    return sent
+    def freeze(self, dice: random.Random) -> None:
+        process = dice.choice(self._running)
+        process.freeze()
+        self._frozen.append((time.monotonic() + dice.uniform(0.2, 4), process))
 
-
-@dataclass(slots=True)
-class Verdict:
-    """What was found."""
-
-    expected: int = 0
-    sent: int = 0
-    violations: list[str] = field(default_factory=list)
+    def thaw(self, now: float) -> None:
+        for until, process in [each for each in self._frozen if each[0] < now]:
+            process.thaw()
+            self._frozen.remove((until, process))
 
 
-def judge(changes: Changes, sent: dict[str, list[Sent]], end_ms: int) -> Verdict:
-    """Compares the ticks that were to be sent until the end of the run with those that were."""
-    verdict = Verdict(sent=sum(map(len, sent.values())))
-    for name, versions in changes.versions.items():
-        _judge_one(name, versions, sent.get(name, []), end_ms, verdict)
-    return verdict
-
-
-def _judge_one(  # noqa: C901, PLR0912 - one branch for each promise
-    name: str, versions: list[Version], sent: list[Sent], end_ms: int, verdict: Verdict
-) -> None:
-    def report(text: str) -> None:
-        verdict.violations.append(f"{name}: {text}")
-
-    ticks = Counter(message.tick_ms for message in sent)
-    for tick_ms, count in ticks.items():
-        if count > 1:
-            report(f"tick {tick_ms} was sent {count} times")
-    for message in sent:
-        if message.ready_ms < message.tick_ms:
-            report(f"tick {message.tick_ms} was ready {message.tick_ms - message.ready_ms} ms early")
-    for at, version in enumerate(versions):
-        following = versions[at + 1] if at + 1 < len(versions) else None
-        until_ms = following.since_ms if following else end_ms
-        known_until_ms = following.known_ms if following else math.inf
-        same = {message.tick_ms for message in sent if message.number == version.number}
-        numbers = {each.number for each in versions[: at + 1]}
-        # Other versions with the same number differ only in being paused.
-        alike = [each for each in versions if each.number == version.number]
-        for tick_ms in same if version is alike[0] else ():
-            if tick_ms <= version.since_ms and at and versions[at - 1].period_ms != version.period_ms:
-                report(f"tick {tick_ms} is of change {version.number}, which was written only at {version.since_ms}")
-            last = alike[-1]
-            after = versions[versions.index(last) + 1] if versions.index(last) + 1 < len(versions) else None
-            if after is not None and tick_ms > after.known_ms:
-                report(f"tick {tick_ms} is of change {version.number}, which was replaced by {after.known_ms}")
-        if version.period_ms is None:
-            quiet = [t for t in ticks if version.known_ms < t <= until_ms]
-            for tick_ms in quiet:
-                report(f"tick {tick_ms} came while it was paused or deleted, {version.known_ms} to {until_ms}")
-            continue
-        first = (version.known_ms // version.period_ms + 1) * version.period_ms
-        for tick_ms in range(first, until_ms + 1, version.period_ms):
-            verdict.expected += 1
-            if tick_ms not in ticks:
-                report(f"tick {tick_ms} of change {version.number} is missing ({version.since_ms} to {until_ms})")
-        for tick_ms in (t for t in ticks if version.known_ms < t <= min(until_ms, known_until_ms)):
-            if tick_ms % version.period_ms:
-                report(f"tick {tick_ms} is none of change {version.number}, with a period of {version.period_ms}")
-        for message in sent:
-            if version.known_ms < message.tick_ms <= until_ms and message.number not in numbers:
-                report(f"tick {message.tick_ms} has the body of change {message.number}, not of {version.number}")
+def _make_faults(place: tuple[str, str], options: Options, cast: _Cast, more: Sequence[Fault], until: float) -> None:
+    url, prefix = place
+    dice = random.Random(options.seed)
+    shards = 1
+    while time.monotonic() < until:
+        idle(dice.uniform(0.2, 0.8))
+        cast.thaw(time.monotonic())
+        fault = dice.choice(("kill", "freeze", "freeze", "reshard", "server"))
+        if fault == "kill":
+            cast.kill(dice)
+        elif fault == "freeze":
+            cast.freeze(dice)
+        elif fault == "reshard" and options.reshards and dice.random() < 0.15:
+            shards = shards % 4 + 1
+            with suppress(LisaError), Admin(url, settings=ManagerSettings.load(redis_url=url, prefix=prefix)) as admin:
+                admin.reshard(dice.choice(list(options.topics)), shards)
+        elif fault == "server" and more and dice.random() < 0.25:
+            dice.choice(more)(dice)
+    cast.thaw(math.inf)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -11,11 +12,12 @@ import pytest
 import redis
 
 from lisa_common.errors import InvalidInput, UnknownSchedule
-from lisa_consumer import ConsumerSettings, Delivery, Worker
+from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Worker
 from lisa_manager import DEFAULT, Admin, ManagerSettings
 from lisa_producer import Producer, ProducerSettings
 from support import wait_until, wait_until_async
 from support.commands import Commands
+from support.metrics import metrics_url, scrape
 from support.processes import Programs
 from support.running import managed
 
@@ -91,7 +93,7 @@ def test_bad_input_writes_nothing(admin: Admin, client: redis.Redis, prefix: str
     assert client.keys(f"{prefix}:*") == []
 
 
-async def test_a_worker_declares_its_schedules(redis_url: str, prefix: str, admin: Admin) -> None:
+async def test_a_worker_declares_its_schedules(redis_url: str, prefix: str, admin: Admin, client: redis.Redis) -> None:
     """Each message says which tick it is; many workers declare once; an operator's pause stays."""
     seen: list[Delivery] = []
 
@@ -124,8 +126,13 @@ async def test_a_worker_declares_its_schedules(redis_url: str, prefix: str, admi
     await asyncio.to_thread(admin.pause_schedule, "beat")
     version = (await asyncio.to_thread(admin.schedule, "beat")).version
     again = worker()
+
+    @again.every(3600)
+    def last(delivery: Delivery) -> None:
+        """Declared after the others."""
+
     task = asyncio.create_task(again.serve())
-    await asyncio.sleep(0.3)  # time to declare, which it must not do
+    await wait_until_async(lambda: client.hexists(f"{prefix}:schedules", "last"), 20, what="the last declaration")
     again.stop()
     await task
     assert (await asyncio.to_thread(admin.schedule, "beat")).version == version
@@ -182,6 +189,63 @@ def test_ticks_go_on_through_a_reshard(
         assert found.id == ids[0]
     finally:
         programs.close()
+
+
+async def test_a_tick_is_left_out_while_a_former_shard_holds_one(redis_url: str, prefix: str, admin: Admin) -> None:
+    """With overlap = skip, a message that runs while its topic is resharded still counts; once it is acked, no more."""
+    await asyncio.to_thread(lambda: admin.set_schedule("s", topic="orders", every=1, overlap="skip"))
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+
+    async def skips(more: int) -> None:
+        before = (await asyncio.to_thread(admin.schedule, "s")).skipped
+        await wait_until_async(lambda: admin.schedule("s").skipped >= before + more, 20, what="ticks left out")
+
+    async with managed(redis_url, prefix), AsyncConsumer("orders", "g", settings=settings) as consumer:
+        [held] = await consumer.read(limit=1, wait=10)
+        await skips(2)
+        sent = (await asyncio.to_thread(admin.schedule, "s")).sent
+        await asyncio.to_thread(admin.reshard, "orders", 3)
+        await skips(3)
+        assert (await asyncio.to_thread(admin.schedule, "s")).sent == sent
+        assert await consumer.ack(held) == ["acked"]
+        [following] = await consumer.read(limit=1, wait=20)
+        assert following.shard != held.shard
+        assert following.headers["lisa-tick"] > held.headers["lisa-tick"]
+
+
+def test_a_manager_exports_what_it_does_with_schedules(
+    admin: Admin, redis_url: str, prefix: str, tmp_path: Path
+) -> None:
+    """Ticks by outcome, and when the next one is due; nothing more of a schedule that is deleted."""
+    programs = Programs(redis_url, prefix, tmp_path)
+    name = "lisa_schedule_next_timestamp_seconds"
+    try:
+        url = metrics_url(programs.manager("--metrics", "127.0.0.1:0"))
+        admin.set_schedule("often", topic="orders", every=1)
+        admin.set_schedule("seldom", topic="orders", every=86_400)
+        wait_until(lambda: scrape(url).sum("lisa_schedule_ticks_total", schedule="often", outcome="sent") >= 2, 20)
+        wait_until(lambda: scrape(url).sum(name, schedule="seldom") * 1000 == admin.schedule("seldom").next_ms, 20)
+        assert abs(scrape(url).sum(name, schedule="often") - time.time()) < 5
+        admin.delete_schedule("often")
+        wait_until(lambda: not scrape(url).sum(name, schedule="often"), 20, what="a deleted schedule to be forgotten")
+        assert scrape(url).sum(name, schedule="seldom")
+    finally:
+        programs.close()
+
+
+def test_an_import_of_many_writes_each(admin: Admin) -> None:
+    """They are written side by side; a refusal names the schedule, and what is the same is left alone."""
+    many: dict[str, dict[str, Any]] = {f"s{at}": {"topic": f"t{at % 3}", "every": 3600 + at} for at in range(250)}
+    assert len(admin.import_schedules(many).created) == 250
+    many["s7"] = {"topic": "t2", "every": 60}
+    done = admin.import_schedules(many)
+    assert (done.created, done.changed, len(done.unchanged)) == ((), ("s7",), 249)
+    states = admin.list_schedules()
+    assert len(states) == 250
+    assert all(state.is_sent_ahead for state in states)
+    done = admin.import_schedules({"s7": many["s7"]}, prune=True)
+    assert len(done.deleted) == 249
+    assert sum(sizes.waiting for sizes in admin.sizes()) == 1
 
 
 def test_run_now_and_backfill(admin: Admin) -> None:

@@ -4,7 +4,7 @@ A change is two writes: the definition in the registry, then the fence in the sh
 sees the definition makes the second write too, so that an author who dies between them leaves nothing half done.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -12,10 +12,11 @@ from lisa_common.errors import Refused, Resharded
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.schedule import Definition, Mark, Schedule
 from lisa_common.model.sharding import Layout, home
-from lisa_common.model.ticks import MOST_AT_ONCE, next_due_ms, plan
+from lisa_common.model.ticks import MOST_AT_ONCE, Tick, next_due_ms, plan
 from lisa_common.protocol import producing
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.consuming import server_time
+from lisa_common.protocol.producing import Found, State
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.schedules import (
     Marked,
@@ -30,7 +31,18 @@ from lisa_common.protocol.schedules import (
     withdraw,
 )
 
-__all__ = ["Change", "Settled", "advance", "change", "declare", "mark_shard", "retire", "settle"]
+__all__ = [
+    "Change",
+    "Settled",
+    "advance",
+    "change",
+    "declare",
+    "is_held_up",
+    "left_out",
+    "mark_shard",
+    "retire",
+    "settle",
+]
 
 _GRACE_MS: Final = 60_000
 """How long a mark stays where its schedule has left: longer than a manager may take from its reading of a definition to
@@ -233,6 +245,8 @@ def advance(topics: Topics, definition: Definition, marked: Marked) -> Flow[Tick
         ticks = plan(schedule, result.mark.last_ms, result.now_ms)
         if not ticks or result.now_ms < result.mark.due_ms:
             break
+        if (yield from is_held_up(layout, schedule, result.mark)):
+            ticks = left_out(ticks)
         keys = mark_shard(layout, schedule.name)
         before = result.mark.last_ms
         ticked: Ticked = yield send_ticks(
@@ -242,6 +256,26 @@ def advance(topics: Topics, definition: Definition, marked: Marked) -> Flow[Tick
         if len(ticks) < MOST_AT_ONCE or result.mark is None or result.mark.last_ms == before:
             break
     return result
+
+
+def is_held_up(layout: Layout, schedule: Schedule, mark: Mark) -> Flow[bool]:
+    """Whether a former shard holds a message that a schedule without overlap waits for.
+
+    Scripts see their own shard only. Once done, such a message stays done, so it is enough to ask beforehand.
+    """
+    if schedule.overlap == "allow" or mark.id == "-":
+        return False
+    for shards in layout.former.values():
+        found: Found | None = yield producing.find(home(shards, schedule.name), mark.id)
+        if found is not None and found.state is not State.FINISHED:
+            copies = {copy.state for copy in found.copies}
+            return not copies or copies != {State.GARBAGE}
+    return False
+
+
+def left_out(ticks: Sequence[Tick]) -> list[Tick]:
+    """The same ticks, to move the mark and send nothing."""
+    return [replace(tick, send=False) for tick in ticks]
 
 
 def retire(prefix: str, topics: Topics, definition: Definition) -> Flow[bool]:

@@ -1,10 +1,10 @@
 """Changes of schedules, by operators."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from lisa_common.errors import InvalidInput, Refused, Resharded, UnknownSchedule
+from lisa_common.errors import InvalidInput, LisaError, Refused, Resharded, UnknownSchedule
 from lisa_common.model.schedule import Definition, Mark, Schedule
 from lisa_common.model.schedule_input import stored_fields
 from lisa_common.model.ticks import Tick
@@ -20,11 +20,14 @@ from lisa_common.protocol.schedules import (
     withdraw,
 )
 from lisa_common.protocol.scheduling import Change, Settled, advance, change, mark_shard, settle
+from lisa_common.protocol.side_by_side import run_each
 from lisa_common.validation import check_name
 from lisa_manager.admin.schedules import existing_schedule
 from lisa_manager.admin.topics import DEFAULT
 
 __all__ = ["ImportedSchedules", "delete_schedule", "import_schedules", "set_paused", "set_schedule", "skip_tick"]
+
+T = TypeVar("T")
 
 _TRIES: Final = 5
 """How often a flow begins anew because others change the same schedule."""
@@ -157,14 +160,24 @@ def import_schedules(
             raise InvalidInput(f"{error.field} of schedule {name}", error.value, error.expected) from None
     stored = yield from read_definitions(prefix)
     existing = {name for name, text in stored.items() if _is_alive(name, text)}
+    settings = [set_schedule(prefix, topics, name, fields, whole=True) for name, fields in schedules.items()]
+    changes = _all_done((yield from run_each(settings)))
     created, changed, unchanged = list[str](), list[str](), list[str]()
-    for name, fields in schedules.items():
-        made = yield from set_schedule(prefix, topics, name, fields, whole=True)
+    for name, made in zip(schedules, changes, strict=True):
         (created if name not in existing else changed if made.changed else unchanged).append(name)
     deleted = sorted(existing - schedules.keys()) if prune else []
-    for name in deleted:
-        yield from delete_schedule(prefix, topics, name)
+    _all_done((yield from run_each([delete_schedule(prefix, topics, name) for name in deleted])))
     return ImportedSchedules(tuple(created), tuple(changed), tuple(unchanged), tuple(deleted))
+
+
+def _all_done(results: Sequence[T | LisaError]) -> list[T]:
+    """The results; raises the first error among them."""
+    done: list[T] = []
+    for result in results:
+        if isinstance(result, LisaError):
+            raise result
+        done.append(result)
+    return done
 
 
 def _is_alive(name: str, text: bytes) -> bool:

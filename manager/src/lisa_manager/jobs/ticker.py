@@ -28,7 +28,8 @@ from lisa_common.protocol.schedules import (
     read_log,
     send_ticks,
 )
-from lisa_common.protocol.scheduling import mark_shard, retire, settle
+from lisa_common.protocol.scheduling import Settled, is_held_up, left_out, mark_shard, retire, settle
+from lisa_common.protocol.side_by_side import run_each
 from lisa_manager.due_queue import DueQueue
 from lisa_manager.metrics import METRICS, ScheduleMetrics
 from lisa_manager.problem_log import ProblemLog
@@ -152,7 +153,7 @@ class Ticker:
             ticks = plan(each.schedule, each.mark.last_ms, self._now_ms(keys))
             if ticks and each.mark.due_ms <= self._now_ms(keys):
                 served.append(each)
-                calls.append(self._call(each, keys, each.mark, ticks))
+                calls.append(await self._call(each, keys, each.mark, ticks))
             else:
                 self._queue(each, keys, self._now_ms(keys))
         if not calls:
@@ -160,10 +161,12 @@ class Ticker:
         for each, result in zip(served, await self._connection.execute_each(calls), strict=True):
             await self._note(each, result)
 
-    def _call(self, each: WatchedSchedule, keys: ShardKeys, mark: Mark, ticks: Sequence[Tick]) -> Call[Ticked]:
+    async def _call(self, each: WatchedSchedule, keys: ShardKeys, mark: Mark, ticks: Sequence[Tick]) -> Call[Ticked]:
         layout = self._topics.recall(each.schedule.topic)
         if layout is None:
             raise ValueError(f"the topic of {each.definition.name} was not resolved")
+        if await self._connection.run(is_held_up(layout, each.schedule, mark)):
+            ticks = left_out(ticks)
         return send_ticks(keys, each.definition, each.schedule, mark=mark, ticks=ticks, policy=layout.policy)
 
     async def _keys_of(self, each: WatchedSchedule) -> ShardKeys:
@@ -181,23 +184,21 @@ class Ticker:
         for each, mark in zip(plain, marks, strict=True):
             if isinstance(mark, Mark) and mark.version == each.definition.version and not self._has_former(each):
                 each.mark = mark
-        for each in page:
-            if each.mark is None:
-                await self._settle(each)
+        unsettled = [each for each in page if each.mark is None]
+        flows = [settle(self._settings.prefix, self._topics, each.definition) for each in unsettled]
+        for each, settled in zip(unsettled, await self._connection.run(run_each(flows)), strict=True):
+            await self._note_settled(each, settled)
 
     def _has_former(self, each: WatchedSchedule) -> bool:
         layout = self._topics.recall(each.schedule.topic)
         return layout is None or bool(layout.former)
 
-    async def _settle(self, each: WatchedSchedule) -> None:
+    async def _note_settled(self, each: WatchedSchedule, settled: Settled | LisaError) -> None:
         name = each.definition.name
-        try:
-            definition, marked = await self._connection.run(
-                settle(self._settings.prefix, self._topics, each.definition)
-            )
-        except LisaError as error:
-            self._fail(name, error)
+        if isinstance(settled, LisaError):
+            self._fail(name, settled)
             return
+        definition, marked = settled
         self._problems.resolve(f"schedule {name}")
         if each.definition.left:
             self._leaving.add(name, self._clock() + _RETIRE_S * random.uniform(1, 1.2))
