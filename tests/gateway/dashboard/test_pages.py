@@ -158,6 +158,9 @@ def test_static_files_have_hashed_names_and_licences(browser: Browser) -> None:
         answer = browser.client.get(name)
         assert answer.status_code == 200
         assert "immutable" in answer.headers["cache-control"]
+        assert answer.headers["content-encoding"] == "gzip"
+        plain = browser.client.get(name, headers={"accept-encoding": "identity"})
+        assert plain.content == answer.content
     assert browser.client.get("static/dashboard.css").status_code == 404
 
 

@@ -108,3 +108,10 @@ def test_every_static_file_has_its_licence() -> None:
     names = set(Site().names)
     assert {"htmx.LICENSE", "sse.LICENSE", "uplot.LICENSE"} <= names
     assert {"htmx.min.js", "sse.min.js", "uplot.min.js", "uplot.min.css", "dashboard.js", "dashboard.css"} <= names
+
+
+def test_what_a_browser_loads_is_small() -> None:
+    """All scripts and styles, packed as they travel: less than a picture. docs/dashboard.md has the figure."""
+    assets = [asset for name, asset in Site().assets.items() if name.endswith((".js", ".css"))]
+    assert sum(len(asset.packed) for asset in assets) < 50_000
+    assert sum(len(asset.content) for asset in assets) < 125_000

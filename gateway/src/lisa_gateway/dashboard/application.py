@@ -45,7 +45,10 @@ def application(gateway: Gateway, identify: _Identify) -> Starlette:
         asset = site.assets.get(request.path_params["name"])
         if asset is None:
             return Response("there is no such file", 404, HEADERS, "text/plain")
-        return Response(asset.content, 200, HEADERS | {"cache-control": _FOR_EVER}, asset.media_type)
+        headers = HEADERS | {"cache-control": _FOR_EVER, "vary": "accept-encoding"}
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(asset.packed, 200, headers | {"content-encoding": "gzip"}, asset.media_type)
+        return Response(asset.content, 200, headers, asset.media_type)
 
     pages = [Route(f"/{name}", _endpoint(desk, identify, page), methods=["GET"]) for name, page in PAGES.items()]
     actions = [Route(f"/do-{name}", _endpoint(desk, identify, act), methods=["POST"]) for name, act in ACTIONS.items()]

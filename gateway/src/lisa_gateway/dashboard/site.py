@@ -1,5 +1,6 @@
 """Templates and static files of the pages. Everything comes from this package; no page names another host."""
 
+import gzip
 import hashlib
 import json
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ class Asset:
 
     content: bytes
     media_type: str
+    packed: bytes
+    """The same by gzip."""
 
 
 def link(page: str, /, **query: object) -> str:
@@ -92,7 +95,13 @@ class Site:
                 if kind in _TYPES:
                     content = file.read_bytes()
                     digest = hashlib.sha256(content).hexdigest()[:12]
-                    found.append((file.name, f"{stem}.{digest}.{kind}", Asset(content, _TYPES[kind])))
+                    found.append(
+                        (
+                            file.name,
+                            f"{stem}.{digest}.{kind}",
+                            Asset(content, _TYPES[kind], gzip.compress(content, mtime=0)),
+                        )
+                    )
         return found
 
 
