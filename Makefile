@@ -20,7 +20,7 @@ demo: .venv/synced ## one day of real air traffic in 30 s; DEMO="--seconds 10" s
 demo-spark: .venv/synced ## the same day as a pipeline of Spark jobs, with a chart; needs Java 17
 	$(RUN) python -m demo.spark $(DEMO)
 
-demo-http: .venv/synced ## the same day by two HTTP gateways, with clients in Python, curl and Node; one gateway is killed
+demo-http: .venv/synced ## the same day by two HTTP gateways, with clients in Python, curl and Node, and a dashboard; one gateway is killed
 	$(RUN) python -m demo.http $(DEMO)
 
 test: .venv/synced ## run the tests; PYTEST="-k ack" narrows it
