@@ -48,6 +48,8 @@ class Options:
     schedules: int
     topics: Sequence[str] = ("orders",)
     reshards: bool = True
+    share: float = 0.25
+    """Of the turns that are for a fault of the server, those that make one; the others pass."""
 
 
 @dataclass(slots=True)
@@ -208,7 +210,7 @@ def torment(
 ) -> Changes:
     """Runs managers, authors and faults; then leaves the managers alone for a while. Result: the changes.
 
-    `more` are faults of the server, of which each turn makes one in twenty.
+    `more` are faults of the server: every fifth turn is for one of them.
     """
     changes = Changes()
     authors = [Author(url, prefix, options, number, changes) for number in range(4)]
@@ -268,6 +270,6 @@ def _make_faults(place: tuple[str, str], options: Options, cast: _Cast, more: Se
             shards = shards % 4 + 1
             with suppress(LisaError), Admin(url, settings=ManagerSettings.load(redis_url=url, prefix=prefix)) as admin:
                 admin.reshard(dice.choice(list(options.topics)), shards)
-        elif fault == "server" and more and dice.random() < 0.25:
+        elif fault == "server" and more and dice.random() < options.share:
             dice.choice(more)(dice)
     cast.thaw(math.inf)
