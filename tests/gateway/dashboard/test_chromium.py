@@ -4,6 +4,7 @@ It needs Debian's `chromium`; the checks of accessibility also need `axe-core` f
 `LISA_TEST_AXE` names. What can be checked without a browser is in the other files.
 """
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,8 +15,11 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
+from lisa_gateway.access import hash_of, new_token
 from lisa_manager import Admin
 from lisa_producer import Message, Producer
+from support.gateways import Gateways
+from support.prefix_proxy import below_prefix
 
 CHROMIUM = shutil.which("chromium")
 AXE = Path(os.environ.get("LISA_TEST_AXE", "axe.min.js"))
@@ -146,6 +150,50 @@ def test_an_operator_works_with_the_keyboard(watched: Watched, admin: Admin, fil
     watched.open("activity")
     for text in ("replay edited", "purge all", "run now"):
         expect(page.get_by_role("region", name="Who did what")).to_contain_text(text)
+
+
+@pytest.mark.timeout(300)
+def test_below_a_prefix_of_a_proxy(chromium: Browser, base_url: str, producer: Producer, filled: str) -> None:
+    """Every page, live parts and forms; no request leaves the prefix."""
+    with below_prefix(base_url, "/tools/queue") as url:
+        context = chromium.new_context()
+        watching = Watched(context, url)
+        for path in _paths(filled):
+            watching.open(path)
+        page = watching.open(f"topic?topic={filled}")
+        expect(page.locator(".u-wrap canvas")).to_have_count(3, timeout=20_000)
+        waiting = int(page.locator("#size-waiting b").inner_text())
+        producer.send(filled, "x", delay=3_600)
+        expect(page.locator("#size-waiting b")).to_have_text(str(waiting + 1), timeout=2_000)
+        page = watching.open(f"message?topic={filled}&id=w7")
+        page.get_by_role("button", name="Due now").click()
+        expect(page.get_by_role("status")).to_contain_text("due now")
+        context.close()
+    assert watching.problems == []
+
+
+@pytest.mark.timeout(300)
+def test_a_viewer_sees_every_page_and_no_action(
+    chromium: Browser, base_url: str, gateways: Gateways, filled: str
+) -> None:
+    """Signed in by the browser's own password dialog; the live stream works with it."""
+    assert base_url
+    token = new_token()
+    grant = {"name": "eve", "tokens": [hash_of(token)], "roles": ["view"]}
+    _, url = gateways.gateway("--dashboard", grants=json.dumps([grant]))
+    context = chromium.new_context(http_credentials={"username": "eve", "password": token})
+    watching = Watched(context, url)
+    for path in _paths(filled):
+        if path.startswith("confirm"):
+            continue
+        page = watching.open(path)
+        assert page.locator("main form[method=post]").count() == 0, path
+        assert "viewer" in page.locator("header").inner_text()
+    page = watching.open(f"topic?topic={filled}")
+    expect(page.locator(".u-wrap canvas")).to_have_count(3, timeout=20_000)
+    context.close()
+    # Chromium notes that it was asked for a password.
+    assert [problem for problem in watching.problems if "401" not in problem] == []
 
 
 @pytest.mark.timeout(300)
