@@ -12,6 +12,7 @@
 -- KEYS[8] failures   hash    copy -> failure
 -- KEYS[9] retry      zset    copy -> due ms
 -- KEYS[10] garbage   zset    copy -> died at, ms
+-- KEYS[11] door      hash    limits of the topic, and what they have let pass
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] channel    text    where managers listen
 -- ARGV[3] topic      text    the topic, for the wake
@@ -23,8 +24,15 @@
 --            ticks that are left out with it, content is the record after its stamp, or empty to leave the tick out
 -- returns  { now ms, the mark or nil, messages sent, ticks left out }; the error RESHARDED where the shard is closed
 --@include clock, put_waiting, record, tick_mark
-if redis.call('EXISTS', closed) == 1 then
-  return redis.error_reply('RESHARDED new messages of ' .. topic .. ' go to other shards')
+-- How many more messages the topic may store; nil for any number.
+local room
+if redis.call('EXISTS', closed, door) > 0 then
+  if redis.call('EXISTS', closed) == 1 then
+    return redis.error_reply('RESHARDED new messages of ' .. topic .. ' go to other shards')
+  end
+  --@include door
+  local limits = read_door()
+  room = limits.most and limits.most - redis.call('HLEN', messages)
 end
 local now = clock(now_ms)
 local mark = get_tick_mark(name)
@@ -62,6 +70,7 @@ local function send(id, content, due)
     local exact = string.format('%d', due)
     put_waiting({ priority == 0 and exact or score_of(due, priority), id }, due, exact, channel, topic)
     mark.sent = mark.sent + 1
+    room = room and room - 1
   end
   mark.base, mark.id = mark.last, id
 end
@@ -70,6 +79,10 @@ local sent, skipped = mark.sent, mark.skipped
 for i = 8, #ARGV, 6 do
   local tick, due, late, content = tonumber(ARGV[i]), tonumber(ARGV[i + 1]), ARGV[i + 2] == '1', ARGV[i + 5]
   if tick <= mark.last or now < mark.due or exclusive and due > now and content ~= '' then
+    break
+  end
+  if room and room < 1 and content ~= '' then
+    -- A full topic takes no tick. The mark stays, so that it is sent once there is room.
     break
   end
   mark.skipped = mark.skipped + tonumber(ARGV[i + 3])

@@ -52,6 +52,17 @@ def ids(queue: Queue) -> list[str]:
     return sorted(queue.contents().waiting)
 
 
+def test_a_full_topic_takes_no_tick_until_there_is_room(queue: Queue) -> None:
+    """And loses none: the mark stays."""
+    queue.connection.call(command("HSET", queue.keys.of("door"), "limits", '{"messages": 1}'))
+    mark = fence(queue)
+    queue.send("other", due=EPOCH_MS + MINUTE)
+    ticked = tick(queue, mark)
+    assert (ticked.sent, ticked.mark) == (0, mark)
+    queue.connection.call(command("HSET", queue.keys.of("door"), "limits", '{"messages": 2}'))
+    assert tick(queue, mark).sent == 1
+
+
 def test_one_tick_is_sent_ahead(queue: Queue) -> None:
     """It is due at its time, and says what it is; the next follows once it is due."""
     mark = fence(queue)

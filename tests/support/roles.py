@@ -39,6 +39,7 @@ _CONSUMERS = (
     "ack",
     "nack",
     "release",
+    "shut_door",
     "extend",
     "skip",
     "XREADGROUP",

@@ -14,6 +14,7 @@ from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import Topics, dropped_mark, store_policy
 from lisa_common.protocol.schedules import parse_definition, read_definitions
 from lisa_common.protocol.scheduling import Change, change, settle
+from lisa_manager.doors import set_doors
 from lisa_manager.existing import existing_as_stored
 from lisa_manager.shard_groups import GroupInfo, groups
 
@@ -78,6 +79,8 @@ def _drop(prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys, str]
         layout, stored = yield from existing_as_stored(prefix, topic)
         if not (yield from _drop_shards(layout, gone, force=force, last=last)):
             yield from _make_again(layout, gone)
+            if gone.shards and layout.policy.is_limited:
+                yield from set_doors(prefix, topic)
             return Dropped(done=False, messages=gone.messages, made_again=len(gone.shards))
         now = yield server_time()
         mark = dropped_mark(now, layout)

@@ -41,6 +41,7 @@ KEY_TYPES: Final = {
     "failures": "hash",
     "garbage": "zset",
     "closed": "string",
+    "door": "hash",
     "ticks": "hash",
 }
 """The keys of a shard and their types, in the server's words."""

@@ -8,17 +8,20 @@ from typing import Any, TypeVar
 
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, idle_key
+from lisa_common.model.policy import Policy
 from lisa_common.model.scores import whole_ms
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin.backlog import Backlog, read_backlogs
+from lisa_manager.admin.limits import shown_limits
 from lisa_manager.admin.queries import GroupInfo, chunks, first_error, groups, layouts_of, scored
 from lisa_manager.admin.topic_status import BUCKETS, GroupStatus, TopicSizes, TopicStatus
 
 __all__ = ["BUCKETS", "GroupStatus", "TopicSizes", "TopicStatus", "read_sizes", "read_status", "read_status_of"]
 
 _SHARDS_AT_ONCE = 250
+_DIGITS = 15
 
 
 def read_status(prefix: str, topic: str | Sequence[str] | None = None) -> Flow[list[TopicStatus]]:
@@ -67,11 +70,19 @@ _Read = Callable[[Sequence[ShardKeys]], Flow[list[_S]]]
 
 
 def _read_topics(layouts: Sequence[Layout], read: _Read[_S]) -> Flow[list[_S]]:
+    policies = {layout.topic: layout.policy for layout in layouts}
     by_topic: dict[str, list[_S]] = {layout.topic: [] for layout in layouts}
     for shards in chunks([keys for layout in layouts for keys in layout.served], _SHARDS_AT_ONCE):
         for sizes in (yield from read(shards)):
             by_topic[sizes.topic].append(sizes)
-    return [_sum(of_shards) for of_shards in by_topic.values()]
+    return [_with_limits(_sum(of_shards), policies[topic]) for topic, of_shards in by_topic.items()]
+
+
+def _with_limits(sizes: _S, policy: Policy) -> _S:
+    if not isinstance(sizes, TopicStatus) or not policy.is_limited:
+        return sizes
+    late_ms = 0 if policy.paused else sizes.late_ms
+    return replace(sizes, late_ms=late_ms, paused=policy.paused, limits=shown_limits(policy))
 
 
 _STATES = ("stored", "waiting", "ready", "delivered", "retry", "garbage")
@@ -87,7 +98,7 @@ def _sum(shards: Sequence[_S]) -> _S:
     fields["groups"] = tuple(_sum_group(name, groups_of[name]) for name in sorted(groups_of))
     fields["damage"] = next((shard.damage for shard in shards if shard.damage), "")
     if statuses := [shard for shard in shards if isinstance(shard, TopicStatus)]:
-        for name in ("late_ms", "oldest_garbage_ms"):
+        for name in ("late_ms", "oldest_garbage_ms", "shut_ms"):
             fields[name] = max(getattr(status, name) for status in statuses)
         for name in ("due_in", "retry_in"):
             fields[name] = tuple(map(sum, zip(*(getattr(status, name) for status in statuses), strict=True)))
@@ -141,13 +152,14 @@ class _Reading:
 
     def due_fields(self, now_ms: int, waiting: int, retry: int) -> dict[str, Any]:
         """The fields that `TopicStatus` adds."""
-        first_waiting, first_retry, first_garbage, *due_in = self.dues
+        shut, first_waiting, first_retry, first_garbage, *due_in = self.dues
         retry_in = self.retries or [0] * len(BUCKETS)
         dues = [whole_ms(score) for _, score in (*first_waiting, *first_retry)]
         dues += [b.oldest.at_ms or b.oldest.due_ms for b in self.backlogs if b.oldest and b.oldest.id]
         late_ms = max(0, now_ms - min(dues, default=now_ms))
         return {
             "late_ms": late_ms,
+            "shut_ms": max(0, shut - now_ms),
             "oldest_garbage_ms": max((now_ms - whole_ms(died) for _, died in first_garbage), default=0),
             "due_in": (*due_in, waiting - sum(due_in)),
             "retry_in": (*retry_in, retry - sum(retry_in)),
@@ -207,7 +219,13 @@ def _size_calls(keys: ShardKeys) -> Iterator[Call[Any]]:
         yield command("ZCARD", keys.of(name))
 
 
+def _shut_until_ms(reply: bytes | None) -> int:
+    # Scripts take a longer number for none.
+    return int(reply) if reply and reply.isdigit() and len(reply) <= _DIGITS else 0
+
+
 def _due_calls(keys: ShardKeys, now_ms: int) -> Iterator[Call[Any]]:
+    yield command("HGET", keys.of("door"), "shut", decode=_shut_until_ms)
     for name in ("waiting", "retry", "garbage"):
         yield command("ZRANGE", keys.of(name), 0, 0, "WITHSCORES", decode=scored)
     yield from _bucket_calls(keys, "waiting", now_ms)

@@ -61,10 +61,16 @@ class TopicSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStatus(TopicSizes):
-    """The sizes of one topic, and when its messages are or were due."""
+    """The sizes of one topic, when its messages are or were due, and what its policy limits."""
 
     late_ms: int = 0
-    """How long the oldest undelivered message has been due, in ms; 0 where none is."""
+    """How long the oldest undelivered message has been due, in ms; 0 where none is, and while the topic is paused."""
+    paused: bool = False
+    """Whether nothing becomes ready, by the policy."""
+    shut_ms: int = 0
+    """For how many ms from now nothing becomes ready, as a handler raised `RateLimited`."""
+    limits: str = ""
+    """What the policy limits, in words: "paused, 100/s, 5 in flight, 1000 messages"."""
     due_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
     """Waiting messages by `BUCKETS`, and beyond."""
     retry_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)

@@ -18,6 +18,7 @@ from lisa_common.model.scores import whole_ms
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.consuming import server_time
+from lisa_common.protocol.managing import Promoted
 from lisa_manager.admin.events import read_events
 from lisa_manager.jobs.adopter import UnknownShards
 from lisa_manager.jobs.batches import Batches
@@ -39,6 +40,8 @@ _LEASE = re.compile(rb"(.+) ([0-9]{1,15}) lease")
 
 _SLOW_S = 2.0
 """How much later than its poll a look may be before the manager is not ready."""
+_FULL_MS, _MOST_FULL_MS = 20, 640
+"""How soon to look again at a topic that has too many messages in flight: ever later while nothing can be promoted."""
 
 _SOON_S = 10.0
 """A shard with something due within this time is polled often, in case a wake was lost."""
@@ -50,6 +53,22 @@ def _first_due(shard: WatchedShard, key: str) -> Call[float]:
 
 def _due_ms(reply: list[Any]) -> float:
     return whole_ms(reply[1]) if reply else math.inf
+
+
+def _next_look_ms(shard: WatchedShard, promoted: Promoted) -> float:
+    """When a promotion may find something to do, by the server's clock."""
+    if promoted.held != managing.TOO_MANY_IN_FLIGHT:
+        shard.full_looks = 0
+    if promoted.held == 0:
+        return math.inf if promoted.next_due_ms is None else promoted.next_due_ms
+    if promoted.held == managing.PAUSED:
+        # Who ends the pause wakes us.
+        return math.inf
+    if promoted.held == managing.TOO_MANY_IN_FLIGHT:
+        # Acks wake us. What else ends a delivery may not, such as a cancel.
+        shard.full_looks = 0 if promoted.count else shard.full_looks + 1
+        return promoted.now_ms + min(_FULL_MS << shard.full_looks, _MOST_FULL_MS)
+    return promoted.held
 
 
 class Promoter:
@@ -212,8 +231,7 @@ class Promoter:
             METRICS.observe_since("lisa_promotion_lag_seconds", promoted.now_ms, promoted.dues_ms, shard.keys.topic)
             self._reporter.note_promoted(shard.keys.topic, promoted.count, promoted.now_ms, promoted.dues_ms)
             self._was_busy = self._was_busy or (promoted.count > 0 and not promoted.more)
-            next_due_ms = math.inf if promoted.next_due_ms is None else promoted.next_due_ms
-            self._plan(shard, promoted.now_ms if promoted.more else next_due_ms, now)
+            self._plan(shard, promoted.now_ms if promoted.more else _next_look_ms(shard, promoted), now)
             if promoted.count:
                 self._table.trims.hasten(shard.tag, now + self._settings.housekeeping_s)
 
