@@ -35,6 +35,7 @@ class DeclaresSchedules:
     on: Any
 
     def __init__(self) -> None:
+        super().__init__()
         self._schedules: list[Schedule] = []
 
     def every(self, period: Duration, *, name: str | None = None, topic: str | None = None, **options: Any) -> Any:

@@ -295,8 +295,6 @@ class Worker(DeclaresSchedules, Pausable):
             )
             declared = self._declared(renewing, settings.prefix)
             async with declared, Presence(renewing, self._core).shown(), discovery.running(once=burst):
-                with self._pausing(runner):
-                    await runner.run()
+                await self._run_pausable(runner)
         threads.shutdown(wait=False, cancel_futures=True)
-        ended = event("worker_ended", consumer=self.name, group=self._core.group)
-        logger.info("worker %s has ended", self.name, extra=ended)
+        logger.info("worker %s has ended", self.name, extra=event("worker_ended", consumer=self.name, group=self.group))

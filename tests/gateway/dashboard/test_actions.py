@@ -181,6 +181,21 @@ def test_policy_is_changed_field_by_field(browser: Browser, admin: Admin, topic:
     assert "nothing to change" in browser.send(page, page.form("do-policy")).text
 
 
+def test_deliveries_are_paused_and_resumed(browser: Browser, producer: Producer, admin: Admin, topic: str) -> None:
+    """From the list or the topic's page: nothing becomes ready meanwhile, and all of it afterwards."""
+    producer.send(topic, "x", id="before")
+    page = browser.get(q=topic)
+    assert f"{topic} is paused" in browser.send(page, page.form("do-pause")).text
+    assert admin.policy(topic).paused
+    producer.send(topic, "x", id="after")
+    assert admin.status(topic)[0].ready == 1
+    page = browser.get("topic", topic=topic)
+    assert "Deliveries are paused" in page.text
+    assert f"{topic} is resumed" in browser.send(page, page.form("do-pause")).text
+    assert _last(admin, topic) == ("anybody", "resume", 1)
+    wait_until(lambda: admin.status(topic)[0].ready == 2, 20, what="what was sent during the pause")
+
+
 def test_wrong_forms_change_nothing(browser: Browser, producer: Producer, admin: Admin, topic: str) -> None:
     """One clear error each."""
     producer.send(topic, "x", id="a", delay=60)

@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lisa_common.errors import InvalidInput, LisaError
-from lisa_common.model.policy import Policy
 from lisa_common.validation import check_name
 from lisa_gateway.dashboard.bulk import BulkRunner
 from lisa_gateway.dashboard.fragments import Fragments
@@ -109,9 +108,7 @@ class View:
 
     def fragment(self, template: str, /, **values: Any) -> str:
         """A part of a page."""
-        return self.desk.site.render(
-            template, user=self.user, sees_bodies=self.sees_bodies, has_pause="paused" in Policy.model_fields, **values
-        )
+        return self.desk.site.render(template, user=self.user, sees_bodies=self.sees_bodies, **values)
 
     def page(self, template: str, /, *, status: int = 200, **values: Any) -> Response:
         """A whole page."""

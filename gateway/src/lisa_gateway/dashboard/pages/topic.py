@@ -124,14 +124,12 @@ async def pause(view: View) -> Response:
     """Pauses the deliveries of a topic, or resumes them."""
     topic = view.topic
     view.user.require_operator(topic)
-    if "paused" not in Policy.model_fields:
-        raise InvalidInput("action", "pause", "one that this release has")
     # As `set_policy` declares a missing topic.
     await view.soon(view.admin.policy(topic))
     paused = view.text("paused")
     if paused not in ("true", "false"):
         raise InvalidInput("paused", paused, "true or false")
     await _apply(view, topic, "pause" if paused == "true" else "resume", {"paused": paused == "true"})
-    said = f"{topic} is {'paused' if paused == 'true' else 'resumed'}; in use within 10 s"
+    said = f"{topic} is {'paused' if paused == 'true' else 'resumed'}"
     back = view.text("back")
     return see_other("topic", topic=topic, said=said) if back == "topic" else see_other("./", said=said)

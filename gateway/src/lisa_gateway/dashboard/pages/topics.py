@@ -101,6 +101,6 @@ def _row(view: View, name: str, known: Known | None, points: str) -> dict[str, A
         "name": name,
         "known": known,
         "points": points,
-        "paused": bool(getattr(policy, "paused", False)),
+        "paused": policy.paused,
         "operates": view.user.operates(name),
     }
