@@ -16,7 +16,9 @@ def _act(browser: Browser, topic: str, id: str, name: str, **fields: str) -> Pag
 
 
 def _last(admin: Admin, topic: str) -> tuple[str, str, int]:
-    done = next(each for each in admin.activity(limit=100) if each.topic == topic)
+    # An operation is noted after its end.
+    done = wait_until(lambda: next((each for each in admin.activity(limit=100) if each.topic == topic), None))
+    assert done is not None
     return done.who, done.what, done.count
 
 
@@ -184,7 +186,10 @@ def test_policy_is_changed_field_by_field(browser: Browser, admin: Admin, topic:
 def test_deliveries_are_paused_and_resumed(browser: Browser, producer: Producer, admin: Admin, topic: str) -> None:
     """From the list or the topic's page: nothing becomes ready meanwhile, and all of it afterwards."""
     producer.send(topic, "x", id="before")
-    page = browser.get(q=topic)
+    # The list is as old as the latest sample.
+    page = wait_until(
+        lambda: (read := browser.get(q=topic)) and any(form.action == "do-pause" for form in read.forms) and read, 20
+    )
     assert f"{topic} is paused" in browser.send(page, page.form("do-pause")).text
     assert admin.policy(topic).paused
     producer.send(topic, "x", id="after")
