@@ -187,9 +187,8 @@ def test_deliveries_are_paused_and_resumed(browser: Browser, producer: Producer,
     """From the list or the topic's page: nothing becomes ready meanwhile, and all of it afterwards."""
     producer.send(topic, "x", id="before")
     # The list is as old as the latest sample.
-    page = wait_until(
-        lambda: (read := browser.get(q=topic)) and any(form.action == "do-pause" for form in read.forms) and read, 20
-    )
+    wait_until(lambda: any(form.action == "do-pause" for form in browser.get(q=topic).forms), 20)
+    page = browser.get(q=topic)
     assert f"{topic} is paused" in browser.send(page, page.form("do-pause")).text
     assert admin.policy(topic).paused
     producer.send(topic, "x", id="after")
