@@ -12,17 +12,14 @@ from lisa_common.protocol.registry import parse_topic, read_registry
 from lisa_common.protocol.replies import pairs
 from lisa_common.validation import check_name
 from lisa_manager.existing import existing, existing_as_stored
-from lisa_manager.shard_groups import GroupInfo, groups
 
 __all__ = [
     "PAGE",
-    "GroupInfo",
     "chunks",
     "entries",
     "existing",
     "existing_as_stored",
     "first_error",
-    "groups",
     "layouts_of",
     "list_layouts",
     "scored",
