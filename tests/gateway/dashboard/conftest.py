@@ -1,6 +1,5 @@
 """Fixtures: a manager and a gateway with its dashboard as real processes, for the tests of a file."""
 
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack as Session
 
@@ -11,20 +10,8 @@ from lisa_common.settings import Settings
 from lisa_consumer import Consumer, ConsumerSettings
 from lisa_manager import Admin
 from lisa_producer import Producer, ProducerSettings
-from support import remove_keys
 from support.gateways import Gateways
 from support.pages import Browser
-from support.plain import plain_client
-
-
-@pytest.fixture(scope="module")
-def gateways(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateways]:
-    """Starts programs on a prefix of the file's own."""
-    own = Gateways(redis_url, tmp_path_factory.mktemp("gateways"))
-    yield own
-    own.close()
-    with plain_client(redis_url) as client:
-        remove_keys(client, own.prefix)
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +26,6 @@ def browser(base_url: str) -> Iterator[Browser]:
     """Reads pages and sends their forms, without scripts."""
     with httpx.Client(base_url=f"{base_url}/dashboard/", timeout=30) as client:
         yield Browser(client)
-
-
-@pytest.fixture
-def topic() -> str:
-    """A topic that no other test uses."""
-    return f"t{secrets.token_hex(4)}"
 
 
 @pytest.fixture

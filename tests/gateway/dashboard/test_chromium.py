@@ -153,6 +153,32 @@ def test_an_operator_works_with_the_keyboard(watched: Watched, admin: Admin, fil
 
 
 @pytest.mark.timeout(300)
+def test_deliveries_are_paused_and_resumed(watched: Watched, admin: Admin, producer: Producer, topic: str) -> None:
+    """In the live list, whose rows may change places, the focus stays on the button of the same topic."""
+    names = [f"{topic}-{name}" for name in ("a", "b")]
+    for name in names:
+        producer.send(name, "x", delay=3_600)
+    page = watched.open(f"?q={topic}&order=waiting")
+    second = page.get_by_role("button", name=f"Pause {names[1]}")
+    expect(second).to_be_visible(timeout=20_000)
+    second.focus()
+    producer.send_many(names[1], [Message(body="x", delay=3_600)] * 2)
+    expect(page.locator("tbody tr").first).to_contain_text(names[1], timeout=10_000)
+    assert page.evaluate("document.activeElement.ariaLabel") == f"Pause {names[1]}"
+    second.press("Enter")
+    expect(page.get_by_role("status")).to_contain_text(f"{names[1]} is paused")
+    assert [admin.policy(name).paused for name in names] == [False, True]
+    page = watched.open(f"topic?topic={names[1]}")
+    expect(page.get_by_text("Deliveries are paused.")).to_be_visible()
+    page.get_by_role("button", name="Resume deliveries").click()
+    expect(page.get_by_role("status")).to_contain_text(f"{names[1]} is resumed")
+    expect(page.get_by_role("button", name="Pause deliveries")).to_be_visible()
+    assert not admin.policy(names[1]).paused
+    watched.open("activity")
+    expect(page.get_by_role("region", name="Who did what")).to_contain_text(names[1])
+
+
+@pytest.mark.timeout(300)
 def test_below_a_prefix_of_a_proxy(chromium: Browser, base_url: str, producer: Producer, filled: str) -> None:
     """Every page, live parts and forms; no request leaves the prefix."""
     with below_prefix(base_url, "/tools/queue") as url:

@@ -81,7 +81,6 @@ async def _part(view: View, topic: str) -> str:
     if known and status and not status.damage:
         sizes = {name: getattr(status, name) for name in ("waiting", "ready", "delivered", "retry", "garbage")}
         latest = sizes | {"ready_s": known.ready_s, "read_s": known.read_s}
-    reads = known.traffic.read if known and known.traffic else {}
     return view.fragment(
         "_topic.html",
         topic=topic,
@@ -89,7 +88,6 @@ async def _part(view: View, topic: str) -> str:
         waiting=bars(status.due_in) if status else [],
         retries=bars(status.retry_in) if status and status.retry else [],
         latest=latest,
-        reads=reads,
     )
 
 
