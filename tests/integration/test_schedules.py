@@ -11,15 +11,20 @@ from typing import Any
 import pytest
 import redis
 
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import InvalidInput, UnknownSchedule
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Worker
 from lisa_manager import DEFAULT, Admin, ManagerSettings
+from lisa_manager.jobs.ticker import Ticker
 from lisa_producer import Producer, ProducerSettings
 from support import wait_until, wait_until_async
 from support.commands import Commands
 from support.metrics import metrics_url, scrape
 from support.processes import Programs
 from support.running import managed
+
+_YEARS_S = 300_000_000
+"""A period that does not end while a test runs: the next whole multiple since 1970 is in 2027."""
 
 
 @pytest.fixture
@@ -213,6 +218,34 @@ async def test_a_tick_is_left_out_while_a_former_shard_holds_one(redis_url: str,
         assert following.headers["lisa-tick"] > held.headers["lisa-tick"]
 
 
+async def test_a_former_shard_that_cannot_be_read_holds_up_no_other_schedule(
+    redis_url: str, prefix: str, admin: Admin, client: redis.Redis
+) -> None:
+    """With overlap = skip, a schedule has to look there before it sends; those of other topics go on meanwhile."""
+
+    def sent(name: str) -> int:
+        return admin.schedule(name).sent
+
+    settings = ManagerSettings(redis_url=redis_url, prefix=prefix, housekeeping_s=0.05)
+    async with AsyncConnection.of(settings, name="ticker") as connection:
+        ticker = Ticker(connection, settings)
+
+        async def turn_until(name: str, least: int) -> None:
+            async def done() -> bool:
+                await ticker.turn()
+                return await asyncio.to_thread(sent, name) >= least
+
+            await wait_until_async(done, 20, what=f"tick {least} of {name}")
+
+        await asyncio.to_thread(lambda: admin.set_schedule("held", topic="orders", every=1, overlap="skip"))
+        await asyncio.to_thread(lambda: admin.set_schedule("free", topic="mail", every=1))
+        await turn_until("held", 1)
+        await asyncio.to_thread(admin.reshard, "orders", 3)
+        client.set(f"{prefix}:{{orders}}:messages", "of another program")
+        await turn_until("free", sent("free") + 3)
+        assert sent("held") == 1
+
+
 def test_a_manager_exports_what_it_does_with_schedules(
     admin: Admin, redis_url: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -235,9 +268,9 @@ def test_a_manager_exports_what_it_does_with_schedules(
 
 def test_an_import_of_many_writes_each(admin: Admin) -> None:
     """They are written side by side; a refusal names the schedule, and what is the same is left alone."""
-    many: dict[str, dict[str, Any]] = {f"s{at}": {"topic": f"t{at % 3}", "every": 3600 + at} for at in range(250)}
+    many: dict[str, dict[str, Any]] = {f"s{at}": {"topic": f"t{at % 3}", "every": _YEARS_S + at} for at in range(250)}
     assert len(admin.import_schedules(many).created) == 250
-    many["s7"] = {"topic": "t2", "every": 60}
+    many["s7"] = {"topic": "t2", "every": _YEARS_S + 7_000_000}
     done = admin.import_schedules(many)
     assert (done.created, done.changed, len(done.unchanged)) == ((), ("s7",), 249)
     states = admin.list_schedules()

@@ -9,13 +9,14 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, LisaError, Resharded
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.schedule import Mark
-from lisa_common.model.ticks import Tick, next_due_ms, plan
+from lisa_common.model.sharding import Layout
+from lisa_common.model.ticks import next_due_ms, plan
 from lisa_common.protocol.call import Call
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import Topics
@@ -144,37 +145,40 @@ class Ticker:
     async def _serve(self, page: Sequence[WatchedSchedule]) -> None:
         """Puts definitions in force, and sends ticks, for some schedules."""
         await self._read_marks([each for each in page if each.mark is None])
-        calls: list[Call[Any]] = []
-        served: list[WatchedSchedule] = []
+        sends: list[tuple[WatchedSchedule, Call[Ticked]]] = []
         for each in page:
-            if each.mark is None or each.definition.schedule is None:
-                continue
-            keys = await self._keys_of(each)
-            ticks = plan(each.schedule, each.mark.last_ms, self._now_ms(keys))
-            if ticks and each.mark.due_ms <= self._now_ms(keys):
-                served.append(each)
-                calls.append(await self._call(each, keys, each.mark, ticks))
-            else:
-                self._queue(each, keys, self._now_ms(keys))
-        if not calls:
-            return
-        for each, result in zip(served, await self._connection.execute_each(calls), strict=True):
+            try:
+                if (call := await self._next_call(each)) is not None:
+                    sends.append((each, call))
+            except LisaError as error:
+                # A former shard that cannot be read holds up the schedule that has to look there, and no other.
+                self._fail(each.definition.name, error)
+        results = await self._connection.execute_each([call for _, call in sends]) if sends else []
+        for (each, _), result in zip(sends, results, strict=True):
             await self._note(each, result)
 
-    async def _call(self, each: WatchedSchedule, keys: ShardKeys, mark: Mark, ticks: Sequence[Tick]) -> Call[Ticked]:
-        layout = self._topics.recall(each.schedule.topic)
-        if layout is None:
-            raise ValueError(f"the topic of {each.definition.name} was not resolved")
-        if await self._connection.run(is_held_up(layout, each.schedule, mark)):
+    async def _next_call(self, each: WatchedSchedule) -> Call[Ticked] | None:
+        """Sends what is due of a schedule, and its tick ahead; plans the next look where there is nothing to send."""
+        if each.mark is None or each.definition.schedule is None:
+            return None
+        layout = await self._layout_of(each)
+        keys = mark_shard(layout, each.definition.name)
+        now_ms = self._now_ms(keys)
+        ticks = plan(each.schedule, each.mark.last_ms, now_ms)
+        if not ticks or each.mark.due_ms > now_ms:
+            self._queue(each, keys, now_ms)
+            return None
+        if await self._connection.run(is_held_up(layout, each.schedule, each.mark)):
             ticks = left_out(ticks)
-        return send_ticks(keys, each.definition, each.schedule, mark=mark, ticks=ticks, policy=layout.policy)
+        return send_ticks(keys, each.definition, each.schedule, mark=each.mark, ticks=ticks, policy=layout.policy)
 
-    async def _keys_of(self, each: WatchedSchedule) -> ShardKeys:
+    async def _layout_of(self, each: WatchedSchedule) -> Layout:
         topic = each.schedule.topic
         layout = self._topics.known(topic)
-        if layout is None:
-            layout = await self._connection.run(self._topics.resolve(topic))
-        return mark_shard(layout, each.definition.name)
+        return await self._connection.run(self._topics.resolve(topic)) if layout is None else layout
+
+    async def _keys_of(self, each: WatchedSchedule) -> ShardKeys:
+        return mark_shard(await self._layout_of(each), each.definition.name)
 
     async def _read_marks(self, page: Sequence[WatchedSchedule]) -> None:
         """Reads marks, and puts definitions in force whose marks are of another version."""
