@@ -41,6 +41,7 @@ def test_policy_changes_are_those_of_touched_fields() -> None:
         (b"\xff\x00", ("hex",), "00000000  ff 00" + " " * 44 + ".."),
         (b"", ("text", "hex"), ""),
         (b"[" * 100_000, ("text", "hex"), "[" * 65_536),
+        (b"[" + b"1," * 500_000 + b"1]", ("text", "hex"), "[" + "1," * 32_767 + "1"),
     ],
 )
 def test_bodies_are_shown_in_the_form_that_suits(body: bytes, forms: tuple[str, ...], text: str) -> None:

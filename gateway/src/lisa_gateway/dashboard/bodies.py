@@ -12,6 +12,9 @@ _MOST = 65_536
 MOST_EDITED = 262_144
 """Bytes of a body that a page offers for editing."""
 
+_JSON_MOST = 131_072
+"""Bytes of a body that is laid out as JSON: for more, the other requests of the gateway would have to wait too long."""
+
 _HEX_MOST = 16_384
 _LINE = 16
 
@@ -53,7 +56,8 @@ def _as_text(body: bytes) -> str | None:
 
 
 def _as_json(body: bytes) -> str | None:
-    if not body.lstrip()[:1] or body.lstrip()[:1] not in b'{["':
+    start = body.lstrip()[:1]
+    if len(body) > _JSON_MOST or not start or start not in b'{["':
         # Numbers and words alone look the same as text.
         return None
     try:

@@ -58,17 +58,17 @@ class ScheduleAdmin:
         former version follows. Raises InvalidInput before anything is written.
         """
         flow = schedule_changes.set_schedule(*self._place, name, fields)
-        return (self._run(flow)).changed
+        return self._run(flow).changed
 
     def pause_schedule(self, name: str) -> bool:
         """Pauses a schedule: its tick ahead is taken back. Returns whether it was running. Raises UnknownSchedule."""
         flow = schedule_changes.set_paused(*self._place, name, paused=True)
-        return (self._run(flow)).changed
+        return self._run(flow).changed
 
     def resume_schedule(self, name: str) -> bool:
         """Resumes a schedule with its next tick; those of the pause are not sent. Returns whether it was paused."""
         flow = schedule_changes.set_paused(*self._place, name, paused=False)
-        return (self._run(flow)).changed
+        return self._run(flow).changed
 
     def run_now(self, name: str) -> str:
         """Sends the message of a schedule now, beside its ticks, also while it is paused. Returns its id."""
