@@ -19,10 +19,24 @@ from redis.retry import Retry
 from chaos.history import Recorder, now
 from chaos.load import POISON_CODE
 from chaos.network import Network
-from chaos.topics import FOREIGN, GROUPS, PARCELS, PILLS, POLICIES, PREFIX, RESHARDED, SHAKY, groups_of, policies_with
+from chaos.topics import (
+    FOREIGN,
+    GROUPS,
+    METERED,
+    PARCELS,
+    PILLS,
+    POLICIES,
+    PREFIX,
+    RESHARDED,
+    SHAKY,
+    groups_of,
+    policies_with,
+)
+from lisa_common.client.connection import Connection
 from lisa_common.model.keys import topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
+from lisa_manager.doors import set_doors
 from support.engines import binary
 from support.processes import Process
 from support.server import Server
@@ -152,6 +166,8 @@ class Arena:
                 for group in groups_of(name):
                     self.admin.xgroup_create(keys.of("ready"), group, id="0", mkstream=True)
         self.admin.hset(topics_key(PREFIX), FOREIGN, Policy().dump())
+        with Connection(self.server.url, name="operator", timeout_s=5) as connection:
+            connection.run(set_doors(PREFIX, METERED))
         self._stack.callback(self.network.close)
         self.network.start()
         self.network.narrow(_SLOW, _SLOW_BYTES_PER_S)

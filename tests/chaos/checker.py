@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from chaos.answers import judge_answers
 from chaos.deliveries import Deliveries
 from chaos.history import Drained, Event
+from chaos.metering import judge_rate
 from chaos.stories import NEVER, Ask, Stories, Story, Topic, Try
 from chaos.telling import tell
 from chaos.verdict import Verdict
@@ -38,6 +39,9 @@ def check(history: Iterable[Event], topics: Mapping[str, Topic], groups: Sequenc
     for event in drained:
         verdict.checked.update({int(promise): count for promise, count in event.checks.items()})
     judge_answers(verdict, stories)
+    for name, topic in topics.items():
+        if topic.interval_ms is not None:
+            judge_rate(verdict, stories, name, topic)
     judge = _Judge(verdict, stories, topics, groups)
     for story in stories.stories:
         judge.judge(story)

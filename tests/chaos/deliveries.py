@@ -82,7 +82,8 @@ class Deliveries:
         self._verdict.check(1, latest + _SLACK_MS >= due, f"{text}, when the clock was {latest:.0f} at most")
         if taken.at_ms is None:
             self._due_as_told(story, delivery)
-        self._isolated(story, delivery, delivery.order[0] - due)
+        if self._topics[story.topic].interval_ms is None:
+            self._isolated(story, delivery, delivery.order[0] - due)
 
     def _due_as_told(self, story: Story, delivery: Delivery) -> None:
         """The due time of an entry is that of the reply to the sender, unless it was rescheduled."""

@@ -14,6 +14,7 @@ from chaos.faults import (
     foreign,
     gateways,
     groups,
+    limits,
     network,
     operator,
     processes,
@@ -31,7 +32,7 @@ _CALM_S = 10.5
 _AT_ONCE = 4
 _HEAL_S = 300.0
 _NOT_DONE = 2
-_REGISTERING = (foreign, gateways, groups, network, operator, processes, resharding, server, spared)
+_REGISTERING = (foreign, gateways, groups, limits, network, operator, processes, resharding, server, spared)
 """Importing them has registered their faults."""
 KINDS = {kind.name: kind for kind in FAULTS}
 

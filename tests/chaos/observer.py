@@ -10,26 +10,32 @@ from redis.retry import Retry
 from chaos.arena import PREFIX, SHAKY, Arena
 from chaos.history import Clock, Problem, now
 from chaos.programs.setting import TOPICS
+from chaos.topics import METERED, POLICIES
 from lisa_common.client.connection import Connection
 from lisa_common.errors import LisaError
+from lisa_common.model.keys import ShardKeys
 from lisa_manager.admin.check import check
 from lisa_manager.admin.queries import existing
+from support.in_flight import InFlight
 
 __all__ = ["Observer"]
 
 _SAMPLE_S = 0.1
 _AUDIT_S = 10.0
+_COUNT_S = 0.02
 
 
 class Observer:
-    """Two threads that write into the history."""
+    """Three threads that write into the history."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self._stopping = Event()
-        self._threads = [Thread(target=self._watch_clock), Thread(target=self._audit)]
+        self._threads = [Thread(target=run) for run in (self._watch_clock, self._audit, self._count_in_flight)]
         self.audited = 0
         """Messages that were audited so far."""
+        self.counted = 0
+        """How often messages in flight were counted."""
 
     def start(self) -> "Observer":
         """Starts the threads."""
@@ -51,6 +57,20 @@ class Observer:
                 with contextlib.suppress(redis.RedisError):
                     seconds, microseconds = client.time()
                     self._arena.recorder.write(Clock(now(), since, seconds * 1000 + microseconds / 1000))
+
+    def _count_in_flight(self) -> None:
+        """Promise 15: never more than `max_in_flight` are ready or delivered."""
+        most = POLICIES[METERED].max_in_flight or 0
+        port = self._arena.server.port
+        with redis.Redis(port=port, protocol=2, socket_timeout=2, retry=Retry(NoBackoff(), 0)) as client:
+            in_flight = InFlight(client, ShardKeys(PREFIX, METERED).of("ready"))
+            while not self._stopping.wait(_COUNT_S):
+                with contextlib.suppress(redis.RedisError):
+                    count = in_flight.count()
+                    self.counted += 1
+                    if count > most:
+                        text = f"{METERED}: {count} in flight, {most} allowed: {in_flight.told}"
+                        self._arena.recorder.write(Problem(now(), 15, text))
 
     def _audit(self) -> None:
         with Connection(self._arena.server.url, name="audit", timeout_s=5) as connection:

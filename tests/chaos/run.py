@@ -132,7 +132,7 @@ def _run(arena: Arena, options: Options, say: Callable[[str], object]) -> Result
         _read_logs(arena)
     finally:
         observer.close()
-    arena.recorder.write(Drained(now(), drained_s, {"9": observer.audited, "11": 1}))
+    arena.recorder.write(Drained(now(), drained_s, {"9": observer.audited, "11": 1, "15": observer.counted}))
     say("judge")
     verdict = check(read_history(arena.history), topics_of(policies_with(options.window_ms)), GROUPS)
     return Result(verdict, nemesis.counts, before, after, drained_s, _lines_logged(arena))
@@ -216,7 +216,9 @@ def _audit(arena: Arena, observer: Observer) -> None:
 def _strike_out(arena: Arena) -> None:
     """Waits until former shards are removed: their garbage is purged, and dedup windows have passed."""
     arena.operate("garbage", "purge", RESHARDED, "--all", "--yes").wait(_STOP_S)
+    before = arena.admin.time()[0]
     arena.set_clock(2 * HOUR_S)
+    wait_until(lambda: arena.admin.time()[0] >= before + HOUR_S / 2, _STOP_S, what="the server's clock")
     try:
         wait_until(lambda: not arena.layout(RESHARDED).former, _STRUCK_S)
     except AssertionError:
@@ -233,7 +235,7 @@ def _look_for_keys(arena: Arena) -> None:
         allowed.add(history_key(PREFIX, topic))
         layout = arena.layout(topic)
         # Messages that are garbage, what is known of them, and ids that callers chose.
-        for name in ("ready", "finished", "garbage", "messages", "failures", "owed"):
+        for name in ("ready", "finished", "garbage", "messages", "failures", "owed", "door"):
             allowed |= {keys.of(name) for keys in layout.served}
         allowed |= {keys.of(name) for name in ("ready", "closed") for keys in layout.ever}
     found = {key.decode() for key in arena.admin.scan_iter(count=1_000)} - allowed

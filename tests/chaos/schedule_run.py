@@ -21,7 +21,7 @@ from support.server import Server
 __all__ = ["Outcome", "add_schedules", "run_schedules"]
 
 _PREFIX = "sched"
-_PROMISE = 15
+_PROMISE = 16
 _SKEWS = ("+0s", "+37m", "-11m", "+3h", "-2d", "+1s", "-400s", "+90d")
 _UNSURE_MS = 3_000
 """Ticks so close before the end of a run need not be ready yet."""

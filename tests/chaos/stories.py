@@ -24,6 +24,10 @@ class Topic:
     """The groups that read it; empty for all groups of the run."""
     spares: bool = False
     """Whether its handlers never fail: only poison may die, not its neighbours, nor messages on a slow link."""
+    interval_ms: float | None = None
+    """The ms for one message by the topic's rate; None without a rate."""
+    burst: int = 0
+    """How many messages more than by the rate may become ready at once."""
 
 
 @dataclass(slots=True, eq=False)

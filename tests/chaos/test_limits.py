@@ -16,6 +16,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_manager import Admin, ManagerSettings
 from lisa_producer import Message, Producer, ProducerSettings
 from support import wait_until
+from support.in_flight import InFlight
 from support.processes import Process, Programs
 
 pytestmark = pytest.mark.slow
@@ -115,19 +116,6 @@ def test_rate(
     assert len(moments) >= 0.99 * due, f"{len(moments)} of {due:.0f}, {crew.killed} killed"
 
 
-_IN_FLIGHT = """
-local groups = redis.call('XINFO', 'GROUPS', KEYS[1])
-local most = 0
-for _, info in ipairs(groups) do
-  local group = {}
-  for i = 1, #info, 2 do group[info[i]] = info[i + 1] end
-  local unread = #redis.call('XRANGE', KEYS[1], '(' .. group['last-delivered-id'], '+')
-  most = math.max(most, group['pending'] + unread)
-end
-return most
-"""
-
-
 @told_for
 def test_max_in_flight(
     admin: Admin, producer: Producer, programs: Programs, client: redis.Redis, prefix: str, *, seconds: float
@@ -137,8 +125,7 @@ def test_max_in_flight(
     ready = ShardKeys(prefix, "orders").of("ready")
     crew = Crew(programs)
     _send(producer, int(2_000 * seconds))
-    count = client.register_script(_IN_FLIGHT)
-    with _sampled(lambda: count(keys=[ready])) as samples:
+    with _sampled(InFlight(client, ready).count) as samples:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             crew.kill_one()

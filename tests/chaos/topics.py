@@ -4,11 +4,13 @@ from collections.abc import Mapping
 
 from chaos.stories import Topic
 from lisa_common.model.policy import Policy
+from lisa_common.model.rate import read_rate
 
 __all__ = [
     "FOREIGN",
     "GROUPS",
     "LOADED",
+    "METERED",
     "PARCELS",
     "PILLS",
     "POLICIES",
@@ -37,7 +39,10 @@ PILLS = "pills"
 FOREIGN = "foreign"
 """The topic whose keys a neighbour fills with foreign data. It is not judged; it must not hurt others."""
 
-LOADED = {"orders": 60, RESHARDED: 30, SHAKY: 10}
+METERED = "metered"
+"""The topic with limits, which operators pause."""
+
+LOADED = {"orders": 60, RESHARDED: 30, SHAKY: 10, METERED: 10}
 """Topics of the steady load, and their weights."""
 
 _GROUPS_OF = dict.fromkeys((PARCELS, PILLS), GROUPS[:1])
@@ -54,6 +59,15 @@ POLICIES = {
         shards=2,
     ),
     SHAKY: Policy(visibility_ms=2_000, max_retries=10, backoff="fixed", backoff_base_ms=100),
+    METERED: Policy(
+        visibility_ms=2_000,
+        max_retries=10,
+        backoff="fixed",
+        backoff_base_ms=200,
+        max_in_flight=20,
+        rate="60/s",
+        burst=30,
+    ),
     PARCELS: Policy(visibility_ms=8_000, max_retries=2, backoff="fixed", backoff_base_ms=200),
     PILLS: Policy(visibility_ms=1_500, max_retries=1, backoff="fixed", backoff_base_ms=300),
 }
@@ -80,6 +94,15 @@ def topics_of(policies: Mapping[str, Policy]) -> dict[str, Topic]:
             policy.dedup_window_ms,
             groups_of(name),
             spares=name in (PARCELS, PILLS),
+            interval_ms=_interval_ms(policy),
+            burst=policy.effective_burst,
         )
         for name, policy in policies.items()
     }
+
+
+def _interval_ms(policy: Policy) -> float | None:
+    if policy.rate is None:
+        return None
+    count, period_ms = read_rate(policy.rate)
+    return period_ms / count

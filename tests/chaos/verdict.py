@@ -21,7 +21,8 @@ PROMISES = {
     12: "isolation",
     13: "bad input is refused",
     14: "Redis may go away",
-    15: "each tick of a schedule is one message",
+    15: "limits hold",
+    16: "each tick of a schedule is one message",
 }
 _SHOWN = 6
 

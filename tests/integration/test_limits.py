@@ -74,18 +74,18 @@ async def test_rate_limited(admin: Admin, sender: AsyncProducer, redis_url: str,
     async def handle(delivery: Delivery) -> None:
         begun.append((delivery.id, delivery.attempt, time.monotonic()))
         if len(begun) == 1:
-            raise RateLimited(0.7)
+            raise RateLimited(1.5)
 
     async with managed(redis_url, prefix), working(worker):
         for id in ("a", "b", "c"):
             await sender.send("orders", b"x", id=id)
-        await wait_until_async(lambda: len(begun) == 1, 5, what="the first handler")
+        # The second message may have been ready beside the first, and begins at once.
         await wait_until_async(lambda: admin.status("orders")[0].shut_ms > 0, 5, what="a shut door")
         await wait_until_async(lambda: len(begun) >= 4, 5, what="all handlers")
     assert {attempt for _, attempt, _ in begun} == {1}
     assert [id for id, _, _ in begun].count(begun[0][0]) == 2
     again = [moment for id, _, moment in begun[1:] if id == begun[0][0]]
-    assert again[0] - begun[0][2] >= 0.7
+    assert again[0] - begun[0][2] >= 1.5
     assert admin.sizes("orders")[0].stored == 0
 
 

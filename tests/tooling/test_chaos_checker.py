@@ -658,3 +658,37 @@ def test_a_history_is_read_as_it_was_written(tmp_path: Path, run: Run) -> None:
     torn = next(tmp_path.glob("a-*"))
     torn.write_bytes(torn.read_bytes() + b'["Outage",')
     assert sorted(map(repr, read_history(tmp_path))) == sorted(map(repr, run.events))
+
+
+METERED = replace(TOPIC, interval_ms=100.0, burst=3)
+
+
+def burst_of(run: Run, count: int, at: float) -> None:
+    """Messages that became ready within some ms, each as the only one of its read."""
+    for number in range(count):
+        mark = f"b{at:g}-{number}"
+        run.send(at - 0.5, mark, due=at - 0.5)
+        run.ack(at + 0.3, run.read(at + 0.2, mark, due=at - 0.5, entry=f"{int(EPOCH + at * 1000) + number}-0"))
+
+
+def test_a_rate_holds_in_every_stretch_of_time(run: Run) -> None:
+    """A full bucket may be emptied at once, and fills again as time passes."""
+    run.ack(3, run.read(2))
+    burst_of(run, 4, at=10)
+    burst_of(run, 2, at=10.2)
+    burst_of(run, 4, at=11)
+    assert run.check(METERED).violations == []
+    assert run.check(METERED).checked[15] == 11
+    burst_of(run, 4, at=11.2)
+    assert run.check(METERED).broken == {15}
+    assert run.check().violations == []
+
+
+def test_a_killed_server_may_have_lost_what_its_bucket_held(run: Run) -> None:
+    """It lost the messages that had become ready as well."""
+    run.ack(3, run.read(2))
+    burst_of(run, 4, at=10)
+    burst_of(run, 4, at=11)
+    run.add(Outage(11.15), Fault(11.16, 11.1, "kill the server"))
+    burst_of(run, 4, at=11.3)
+    assert run.check(METERED).violations == []
