@@ -20,7 +20,7 @@ demo: .venv/synced ## one day of real air traffic in 30 s; DEMO="--seconds 10" s
 demo-spark: .venv/synced ## the same day as a pipeline of Spark jobs, with a chart; needs Java 17
 	$(RUN) python -m demo.spark $(DEMO)
 
-demo-http: .venv/synced ## the same day by two HTTP gateways, with clients in Python, curl and Node; one gateway is killed
+demo-http: .venv/synced ## the same day by two HTTP gateways, with clients in Python, curl and Node, and a dashboard; one gateway is killed
 	$(RUN) python -m demo.http $(DEMO)
 
 test: .venv/synced ## run the tests; PYTEST="-k ack" narrows it
@@ -35,7 +35,7 @@ test-long: .venv/synced ## run those that take a minute each: whole pipelines, c
 test-lowest: .venv/synced ## the same with the lowest versions that our distributions allow
 	$(UV) venv --quiet --clear .venv-lowest
 	$(UV) pip install --quiet --python .venv-lowest --resolution lowest-direct --group test --group bench \
-		-e 'common[cli,embedded,metrics,otel]' -e 'producer[cli,spark]' -e 'consumer[cli]' -e manager -e 'gateway[push]' -e testing
+		-e 'common[cli,embedded,metrics,otel]' -e 'producer[cli,spark]' -e 'consumer[cli]' -e manager -e 'gateway[push,dashboard]' -e testing
 	PATH="$(CURDIR)/.venv-lowest/bin:$$PATH" pytest $(PARALLEL) $(PYTEST)
 
 test-topologies: .venv/synced ## fail-over, and the functional tests behind sentinels and on a Cluster; needs redis-server

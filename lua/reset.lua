@@ -13,6 +13,7 @@
 -- KEYS[9] garbage    zset    copy -> died at, ms
 -- KEYS[10] closed    string  exists if new messages go to other shards
 -- KEYS[11] door      hash    limits of the topic, and what they have let pass
+-- KEYS[12] ticks     hash    schedule -> mark
 -- returns  number of keys that were removed or remade
 --@include groups
 local LAST = '18446744073709551615-18446744073709551615'
@@ -20,6 +21,7 @@ local TYPES = {
   [waiting] = 'zset', [ready] = 'stream', [messages] = 'hash', [expiring] = 'zset', [finished] = 'zset', [owed] = 'hash',
   [retry] = 'zset', [failures] = 'hash', [garbage] = 'zset', [closed] = 'string',
   [door] = 'hash',
+  [ticks] = 'hash',
 }
 
 local function is_full()

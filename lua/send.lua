@@ -20,7 +20,7 @@
 --            after its stamp
 -- returns  per message its due time in ms, or 0 for a duplicate; the error RESHARDED where the shard is closed, or QUEUEFULL
 --            where the new messages would exceed the limit of the topic
---@include clock, due, finished, groups, record, wake
+--@include clock, due, finished, groups, put_waiting, record
 local now = clock(now_ms)
 local waits = false
 -- Mostly neither exists. One command tells.
@@ -112,12 +112,7 @@ if #expiries > 0 then
   redis.call('ZADD', expiring, unpack(expiries))
 end
 if first then
-  -- ZCOUNT is cheaper than `earliest`, and every send asks.
-  local is_first = redis.call('ZCOUNT', waiting, '-inf', first_exact) == 0
-  redis.call('ZADD', waiting, unpack(scheduled))
-  if is_first then
-    wake(first, channel, topic)
-  end
+  put_waiting(scheduled, first, first_exact, channel, topic)
 end
 if #immediate > 0 then
   table.sort(immediate, function(a, b)

@@ -22,6 +22,7 @@ _BIN = Path(sys.executable).parent
 _START_S = 30.0
 _SPARE_S = 60.0
 _TICK_S = 0.1
+_PICTURES_AT = 0.4
 _KILL_AT = 0.5
 _GATES = 3
 """Clients of each airport."""
@@ -30,8 +31,10 @@ _GATES = 3
 class _Stage:
     """All programs of the day; one of the gateways is killed half-way, and started again."""
 
-    def __init__(self, place: Place, day: Day, processes: Processes) -> None:
+    def __init__(self, place: Place, day: Day, processes: Processes, pictures: Path | None) -> None:
+        self._place = place
         self._day = day
+        self._pictures = pictures
         self._processes = processes
         self._journals = place.directory / "journals"
         self._journals.mkdir()
@@ -44,9 +47,13 @@ class _Stage:
         """Plays the day, and prints the ledger. Result: whether it balances."""
         self._start()
         console.print(f"New York, {self._day}: two gateways, gates in Python, curl and Node where there is one")
+        console.print(f"look at http://{self._gateways[1]}/dashboard/ while it lasts")
         began, killed, restarted = time.monotonic(), False, False
         while not (self._processes.done("airline") and self._alive() == 0):
             share = (time.monotonic() - began) / self._day.seconds
+            if share > _PICTURES_AT and self._pictures is not None:
+                self._take_pictures(self._pictures)
+                self._pictures = None
             if share > _KILL_AT and not killed:
                 self._processes.kill("gateway-1")
                 killed = True
@@ -66,8 +73,14 @@ class _Stage:
             console.print(line, markup=False)
         return not ledger.problems
 
+    def _take_pictures(self, directory: Path) -> None:
+        from demo.http.pictures import take_pictures  # noqa: PLC0415 - it needs a browser
+
+        take_pictures(f"http://{self._gateways[1]}", directory, self._place.settings)
+
     def _start(self) -> None:
-        self._processes.start("manager", [str(_BIN / "lisa-manager"), "run"])
+        # The day is short, so charts show seconds.
+        self._processes.start("manager", [str(_BIN / "lisa-manager"), "run", "--history-s", "1"])
         for number in (1, 2):
             self._start_gateway(number)
         self._wait_for("manager", "manager serves")
@@ -84,7 +97,8 @@ class _Stage:
 
     def _start_gateway(self, number: int) -> None:
         listen = self._gateways[number - 1]
-        self._processes.start(f"gateway-{number}", [str(_BIN / "lisa-gateway"), "run", "--listen", listen])
+        command = [str(_BIN / "lisa-gateway"), "run", "--dashboard", "--listen", listen]
+        self._processes.start(f"gateway-{number}", command)
 
     def _wait_for(self, name: str, text: str) -> None:
         deadline = time.monotonic() + _START_S
@@ -124,7 +138,9 @@ def _free_port() -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plays the day, prints the ledger, and says by its exit code whether it balances."""
-    options, day = options_of(argparse.ArgumentParser(prog="demo.http", description=__doc__), arguments)
+    parser = argparse.ArgumentParser(prog="demo.http", description=__doc__)
+    parser.add_argument("--pictures", type=Path, help="take pictures of the dashboard into this directory")
+    options, day = options_of(parser, arguments)
     console = Console(highlight=False, soft_wrap=True)
 
     def play(place: Place) -> int:
@@ -137,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         with Processes(logs, environment) as processes:
             try:
-                return 0 if _Stage(place, day, processes).play(console) else 1
+                return 0 if _Stage(place, day, processes, options.pictures).play(console) else 1
             except DemoFailed as failure:
                 console.print(f"\nthe demo has failed: {failure}\n{processes.tails()}", markup=False)
                 return 1

@@ -12,11 +12,14 @@ from pathlib import Path
 
 from chaos.nemesis import KINDS
 from chaos.run import Options, run
+from chaos.schedule_run import add_schedules
 
 __all__ = ["main"]
 
 _LONG_MINUTES = 5.0
 _MILLION = 1_000_000
+_SCHEDULES_S = 170.0
+"""Most seconds for schedules, unless given: enough for 5,000 ticks."""
 
 
 def main() -> int:
@@ -30,6 +33,7 @@ def main() -> int:
     parser.add_argument("--tame", action="store_true", help="handlers do not kill their processes")
     parser.add_argument("--flood", type=int, help="messages due at one millisecond; a million in runs of five minutes")
     parser.add_argument("--calm", type=float, default=1.0, help="how many times longer the pauses between faults are")
+    parser.add_argument("--schedules-s", type=float, help="seconds of schedules, on a server of their own; 0 for none")
     parser.add_argument("--keep", type=Path, default=Path("chaos-broken"), help="directory that keeps a broken run")
     given = parser.parse_args()
     # Also then all programs are ended.
@@ -52,7 +56,18 @@ def main() -> int:
     )
     print(f"SEED={seed} MINUTES={given.minutes:g}", flush=True)
     began = time.monotonic()
-    result = run(options, lambda what: print(f"{time.monotonic() - began:7.1f} s  {what}", flush=True))
+
+    def say(what: str) -> None:
+        print(f"{time.monotonic() - began:7.1f} s  {what}", flush=True)
+
+    result = run(options, say)
+    # With chosen faults, none of them concerns schedules.
+    seconds = (
+        min(_SCHEDULES_S, 20 * given.minutes) if given.schedules_s is None and not given.faults else given.schedules_s
+    )
+    if seconds:
+        say("schedules, on a server of their own")
+        add_schedules(result.verdict, seed, seconds, say, options.keep)
     print("\n".join(result.lines()))
     print(f"SEED={seed} MINUTES={given.minutes:g}: {'BROKEN' if result.verdict.violations else 'all promises kept'}")
     return 1 if result.verdict.violations else 0

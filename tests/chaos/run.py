@@ -23,7 +23,7 @@ from chaos.observer import Observer
 from chaos.topics import FOREIGN, GROUPS, LOADED, POLICIES, PREFIX, RESHARDED, policies_with, topics_of
 from chaos.verdict import Verdict
 from lisa_common.client.connection import Connection
-from lisa_common.model.keys import topics_key
+from lisa_common.model.keys import history_key, managers_key, topics_key
 from lisa_manager.admin.check import check_groups
 from support.waiting import wait_until
 
@@ -229,8 +229,10 @@ def _strike_out(arena: Arena) -> None:
 
 def _look_for_keys(arena: Arena) -> None:
     """Promise 11: no key is left over."""
-    allowed = {topics_key(PREFIX)}
+    allowed = {topics_key(PREFIX), managers_key(PREFIX)}
     for topic in POLICIES:
+        # What managers sample, which expires by itself.
+        allowed.add(history_key(PREFIX, topic))
         layout = arena.layout(topic)
         # Messages that are garbage, what is known of them, and ids that callers chose.
         for name in ("ready", "finished", "garbage", "messages", "failures", "owed", "door"):

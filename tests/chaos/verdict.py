@@ -22,6 +22,7 @@ PROMISES = {
     13: "bad input is refused",
     14: "Redis may go away",
     15: "limits hold",
+    16: "each tick of a schedule is one message",
 }
 _SHOWN = 6
 

@@ -1,4 +1,4 @@
-"""A manager and two gateways as real processes, for all tests of a file; each test has a topic of its own."""
+"""Managers and gateways as real processes, for all tests of a file; each test has a topic of its own."""
 
 import secrets
 from collections.abc import AsyncIterator, Iterator
@@ -10,6 +10,7 @@ from lisa_common.settings import Settings
 from lisa_manager import AsyncAdmin
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import remove_keys
+from support.gateways import Gateways
 from support.plain import plain_client
 from support.processes import Programs
 from support.wire import Wire
@@ -23,6 +24,16 @@ class Stage(NamedTuple):
     programs: Programs
     first: Wire
     second: Wire
+
+
+@pytest.fixture(scope="module")
+def gateways(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateways]:
+    """Starts programs on a prefix of the file's own."""
+    own = Gateways(redis_url, tmp_path_factory.mktemp("gateways"))
+    yield own
+    own.close()
+    with plain_client(redis_url) as client:
+        remove_keys(client, own.prefix)
 
 
 @pytest.fixture(scope="module")

@@ -58,6 +58,16 @@ def test_the_lines_of_a_log_must_come_in_order(tmp_path: Path) -> None:
         Page(page, tmp_path, os.environ, log_s=1).run()
 
 
+def test_the_page_on_schedules_runs_as_printed(
+    own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its examples in Python run in this process."""
+    server = own_server(appendonly="yes", save="")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LISA_REDIS_URL", server.url)
+    assert run_page(ROOT / "docs/schedules.md", tmp_path, server) >= 5
+
+
 def test_operating_from_python_runs_as_printed(
     own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,17 @@ def test_wheel_of_the_manager_holds_the_board_and_the_alerts(dist: Path) -> None
     assert _in_wheel(wheel, "lisa_manager/monitoring/") == files
 
 
+def test_wheel_of_the_gateway_holds_the_pages(dist: Path) -> None:
+    """Templates, styles, scripts, and those of others with their licences, byte for byte."""
+    (wheel,) = dist.glob("lisa_gateway-*.whl")
+    root = ROOT / "gateway/src/lisa_gateway/dashboard"
+    for below in ("static", "templates"):
+        paths = [path for path in (root / below).rglob("*") if path.is_file()]
+        files = {path.relative_to(root / below).as_posix(): path.read_bytes() for path in paths}
+        assert files
+        assert _in_wheel(wheel, f"lisa_gateway/dashboard/{below}/") == files
+
+
 def test_wheel_without_an_sdist_is_the_same(uv: Callable[..., None], tmp_path: Path) -> None:
     """Built from the source tree, as `pip install git+…#subdirectory=common` does, the wheel has the scripts too."""
     uv("build", "--wheel", "--package", "lisa-common", "--out-dir", tmp_path)

@@ -3,25 +3,43 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import redis
 
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.connection import Connection
 from lisa_common.errors import AccessDenied, LisaError, QueueFull
-from lisa_common.model.keys import ShardKeys, dropped_key, idle_key, topics_key
+from lisa_common.model.keys import (
+    ShardKeys,
+    activity_key,
+    dropped_key,
+    history_key,
+    idle_key,
+    managers_key,
+    operations_key,
+    topics_key,
+)
 from lisa_common.model.policy import Policy
+from lisa_common.model.schedule import Schedule
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, managing, paging
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.marking import Begun
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.registry import Topics
+from lisa_common.protocol.schedules import get_definition, read_definitions, store_definition
+from lisa_common.protocol.scheduling import declare
+from lisa_common.settings import Settings
 from lisa_consumer import AsyncLender, Consumer, ConsumerSettings, Note
+from lisa_manager import Activity, Admin, AsyncAdmin, ManagerSettings, Operation
 from lisa_manager.admin.rights import RoleName, rules
 from lisa_manager.dead_lettering import move_page
+from lisa_manager.jobs.historian import Historian
 from lisa_producer import AsyncProducer, Confirm, Message, NotConfirmed, Producer, ProducerSettings
-from support import Server, wait_until_async
+from support import Server, wait_until, wait_until_async
 from support.commands import Commands
 from support.engines import own_binary
 from support.queue import Queue, outgoing
@@ -291,6 +309,7 @@ def _operate(server: Server, queue: Queue, commands: Commands, admin: Connection
         *(["garbage", "replay", OURS, "--all"], ["garbage", "purge", OURS, "--all", "--yes"], ["cancel", OURS, "w"]),
     ):
         assert commands.manager(*words).code in (0, 1), words
+    _look(server)
     _move_dead_letters(server, queue, commands, admin)
     # Damage of each kind that is mended.
     for id in ("x", "y", "z"):
@@ -314,9 +333,63 @@ def _operate(server: Server, queue: Queue, commands: Commands, admin: Connection
     assert commands.manager("topic", "drop", OURS, "--force", "--yes").code == 0
 
 
+def _look(server: Server) -> None:
+    """What the dashboard reads and notes beside messages."""
+    settings = Settings(redis_url=user_url(server, RoleName.MANAGER, PREFIX), prefix=PREFIX)
+    with Admin(settings=settings) as operator:
+        assert operator.history([OURS])[OURS] == []
+        assert operator.consumers(OURS)
+        assert operator.server_facts().nodes
+        operator.note_activity(Activity("olaf", "replay", OURS))
+        assert operator.activity()[0].who == "olaf"
+        operations = [Operation(f"o{number}", "olaf", "replay", OURS, "state=garbage", 1) for number in range(101)]
+        assert not any(map(operator.save_operation, operations))
+        assert operator.stop_operation("o100")
+        assert operator.save_operation(replace(operations[-1], status="done"))
+        assert len(operator.operations()) == 100
+
+
+async def _write_history(server: Server) -> None:
+    """What a manager does once a minute."""
+    settings = ManagerSettings(redis_url=user_url(server, RoleName.MANAGER, PREFIX), prefix=PREFIX)
+    layout = Layout(PREFIX, OURS, Policy())
+    async with AsyncConnection.of(settings, name="lisa-manager") as connection:
+        await Historian(connection, settings, lambda: {OURS: layout}).turn()
+    async with AsyncAdmin(settings=settings) as operator:
+        assert (await operator.history([OURS]))[OURS]
+
+
+def _schedule(server: Server, admin: Connection) -> None:
+    """A worker declares a schedule; operators change, move and delete it; a manager reads and retires it."""
+    schedule = Schedule.of({"name": "s", "topic": OURS, "every_ms": 1_000, "overlap": "skip", "ttl_ms": DAY})
+    with Connection(user_url(server, RoleName.CONSUMER, PREFIX), name="lisa-consumer") as connection:
+        connection.run(declare(PREFIX, Topics(PREFIX), schedule))
+        connection.run(declare(PREFIX, Topics(PREFIX), schedule.model_copy(update={"overlap": "allow"})))
+    url = user_url(server, RoleName.MANAGER, PREFIX)
+    keys = ShardKeys(PREFIX, OURS)
+    with Admin(settings=ManagerSettings(redis_url=url, prefix=PREFIX)) as operator:
+        operator.set_schedule("s", ttl=60, every=3600)
+        operator.skip_tick("s")
+        operator.set_schedule("s", every=7200)
+        operator.set_schedule("s", overlap="skip", every=1)
+        wait_until(lambda: operator.schedule("s").next_ms and operator.schedule("s").is_overdue)
+        operator.set_schedule("s", body="x")
+        assert [state.name for state in operator.list_schedules()] == ["s"]
+        admin.call(command("HSET", keys.of("ticks"), "nobody", "x"))
+        operator.check(repair=True)
+        operator.run_now("s")
+        operator.delete_schedule("s")
+    with Connection(url, name="lisa-manager") as connection:
+        stored = connection.call(get_definition(PREFIX, "s"))
+        connection.run(read_definitions(PREFIX))
+        connection.call(store_definition(PREFIX, stored, None, "s"))
+    admin.call(command("DEL", keys.of("ticks")))
+
+
 async def _manage(server: Server, admin: Connection) -> None:
     """The daemon: it listens, adopts a topic that is sent to, and retires those that were dropped."""
     keys = ShardKeys(PREFIX, OURS)
+    await _write_history(server)
     admin.call(command("HSET", dropped_key(PREFIX), OURS, 1, "gone", 1))
     admin.call(command("ZADD", keys.of("waiting"), 1, "x"))
     async with managed(user_url(server, RoleName.MANAGER, PREFIX), PREFIX):
@@ -356,6 +429,7 @@ def _done(server: Server) -> set[Deed]:
         roles_topic: Any = roles
         queue = Queue(roles_topic, ShardKeys(PREFIX, OURS))
         _produce_and_consume(server)
+        _schedule(server, admin)
         _live_all_lives(queue)
         _operate(server, queue, Commands(user_url(server, RoleName.MANAGER, PREFIX), PREFIX), admin)
         asyncio.run(_manage(server, admin))
@@ -376,7 +450,8 @@ def rights(guarded: Server) -> Iterator[Rights]:
     """Asks for the rights of users on every key of ours, and on some of others."""
     ours = [*ShardKeys(PREFIX, OURS).all(), *ShardKeys(PREFIX, OURS, "1.2").all()]
     ours += _lent_keys(PREFIX)
-    ours += [*(f"{PREFIX}:{name}" for name in ("topics", "dropped", "idle", "wake"))]
+    ours += [history_key(PREFIX, OURS), activity_key(PREFIX), operations_key(PREFIX), managers_key(PREFIX)]
+    ours += [*(f"{PREFIX}:{name}" for name in ("topics", "dropped", "idle", "schedules", "wake"))]
     with Connection(guarded.url) as admin:
         yield Rights(admin, [*ours, *THEIRS, *FOREIGN])
 
@@ -390,10 +465,11 @@ FOREIGN = [
     "foreign",
     *ShardKeys("other", OURS).all(),
     *_lent_keys("other"),
-    "other:topics",
-    "other:dropped",
-    "other:idle",
-    "other:wake",
+    history_key("other", OURS),
+    activity_key("other"),
+    operations_key("other"),
+    managers_key("other"),
+    *(f"other:{name}" for name in ("topics", "dropped", "idle", "schedules", "wake")),
 ]
 
 

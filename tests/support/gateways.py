@@ -29,9 +29,9 @@ class Gateways:
         self._numbers = itertools.count()
         self._started: list[Process] = []
 
-    def manager(self) -> Process:
+    def manager(self, *options: str) -> Process:
         """A manager that serves."""
-        manager = self.start("lisa-manager", "run", "--housekeeping-s", "0.1", "--discover-s", "0.2")
+        manager = self.start("lisa-manager", "run", "--housekeeping-s", "0.1", "--discover-s", "0.2", *options)
         wait_until(lambda: "manager serves" in manager.log or not manager.runs, 90, what="the manager serves")
         return manager
 

@@ -177,6 +177,10 @@ class Programs:
         started.wait_for("gateway listens on ", 60)
         return started
 
+    def start(self, *words: str, environment: Mapping[str, str] | None = None) -> Process:
+        """Starts any of the programs, and waits for nothing."""
+        return self._start(list(words), None, environment)
+
     def kill(self) -> None:
         """Ends all programs."""
         for process in self._started:

@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from lisa_common.client.connection import Connection
-from lisa_common.model.keys import TOPIC_KEYS, dropped_key, idle_key, topics_key, wake_channel
+from lisa_common.model.keys import (
+    HISTORY,
+    TOPIC_KEYS,
+    activity_key,
+    dropped_key,
+    idle_key,
+    managers_key,
+    operations_key,
+    schedules_key,
+    topics_key,
+    wake_channel,
+)
 from lisa_common.protocol.call import Call, command
 from lisa_manager.admin.rights import RoleName, rules
 from support.server import Server
@@ -103,9 +114,11 @@ _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"')
 def key_name(prefix: str, key: str) -> str:
     """The name of a key, or of the channel, in `lisa_common.model.keys`, for any topic; empty for none of these."""
     shared = {topics_key(prefix): "topics", dropped_key(prefix): "dropped", idle_key(prefix): "idle"}
+    shared[schedules_key(prefix)] = "schedules"
     shared[wake_channel(prefix)] = "wake"
+    shared |= {activity_key(prefix): "activity", operations_key(prefix): "operations", managers_key(prefix): "managers"}
     of_topic = re.fullmatch(rf"{prefix}:{{[^}}]+}}:(\w+)(:.*)?", key)
-    known = of_topic and of_topic[1] in (("loan", "note") if of_topic[2] else TOPIC_KEYS)
+    known = of_topic and of_topic[1] in (("loan", "note") if of_topic[2] else (*TOPIC_KEYS, HISTORY))
     return of_topic[1] if of_topic and known else shared.get(key, "")
 
 

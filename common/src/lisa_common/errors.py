@@ -7,6 +7,7 @@ LisaError
 ├── NotConfirmed          written, but confirmed by fewer replicas or disks than requested
 ├── UnknownTopic          an operator named a topic that does not exist
 ├── UnknownGroup          likewise a group
+├── UnknownSchedule       likewise a schedule
 └── ServerError
     ├── Unreachable       no connection; nothing was done
     │   └── NoFreeConnection  all allowed connections stayed in use for too long; nothing was done
@@ -43,6 +44,7 @@ __all__ = [
     "ServerError",
     "TooManyGroups",
     "UnknownGroup",
+    "UnknownSchedule",
     "UnknownTopic",
     "Unreachable",
     "UnreadableReply",
@@ -96,6 +98,14 @@ class UnknownGroup(LisaError):
         self.topic = topic
         self.group = group
         super().__init__(f"topic {topic!r} has no group {group!r}")
+
+
+class UnknownSchedule(LisaError):
+    """The schedule does not exist."""
+
+    def __init__(self, schedule: str) -> None:
+        self.schedule = schedule
+        super().__init__(f"there is no schedule {schedule!r}")
 
 
 class ServerError(LisaError):

@@ -44,7 +44,7 @@ _OF_PROGRAMS = (
     *("batch_messages", "batch_bytes", "patience_s", "at_least_once"),
     *("concurrency", "prefetch", "block_s", "drain_s"),
     *("promote_batch", "resolution_s", "poll_s", "quiet_poll_s", "discover_s", "housekeeping_s", "housekeeping_batch"),
-    *("spent_consumer_s", "metrics", "sample_s", "spans_per_s"),
+    *("spent_consumer_s", "metrics", "sample_s", "spans_per_s", "history_s", "history_h"),
     *(
         "listen",
         "group",
@@ -59,6 +59,7 @@ _OF_PROGRAMS = (
     *("monitor_s", "receipt_key", "grants", "insecure", "proxies", "proxy_user_header"),
     *("max_body_bytes", "max_header_bytes", "max_clients", "max_requests_ahead", "min_bytes_s", "slow_s"),
     *("targets", "secret", "request_s", "longest_pause_s"),
+    *("dashboard", "dashboard_bodies", "dashboard_wait_s"),
 )
 """Settings of single programs. Other programs accept their variables, as programs share environments."""
 

@@ -51,3 +51,8 @@ class Pausable:
             yield
         finally:
             self._running = None
+
+    async def _run_pausable(self, runner: Runner) -> None:
+        """Runs a runner, which pauses reach meanwhile."""
+        with self._pausing(runner):
+            await runner.run()

@@ -30,6 +30,7 @@ from lisa_consumer.pausable import Pausable
 from lisa_consumer.presence import Presence
 from lisa_consumer.routing import WITHIN_S, Routing
 from lisa_consumer.runner import Runner
+from lisa_consumer.schedules import DeclaresSchedules
 from lisa_consumer.settings import ConsumerSettings
 
 __all__ = ["Worker"]
@@ -45,7 +46,7 @@ _INTERRUPTED_S = 3.0
 """How long a worker that was interrupted twice may take to cancel its handlers and to settle."""
 
 
-class Worker(Pausable):
+class Worker(DeclaresSchedules, Pausable):
     """Handles the messages of topics, as one consumer of a group.
 
         worker = Worker(group="billing", concurrency=32)
@@ -292,9 +293,8 @@ class Worker(Pausable):
                 *(self.name, self._core.group, ", ".join(names)),
                 extra=event("worker_started", consumer=self.name, group=self._core.group, topics=names),
             )
-            async with Presence(renewing, self._core).shown(), discovery.running(once=burst):
-                with self._pausing(runner):
-                    await runner.run()
+            declared = self._declared(renewing, settings.prefix)
+            async with declared, Presence(renewing, self._core).shown(), discovery.running(once=burst):
+                await self._run_pausable(runner)
         threads.shutdown(wait=False, cancel_futures=True)
-        ended = event("worker_ended", consumer=self.name, group=self._core.group)
-        logger.info("worker %s has ended", self.name, extra=ended)
+        logger.info("worker %s has ended", self.name, extra=event("worker_ended", consumer=self.name, group=self.group))

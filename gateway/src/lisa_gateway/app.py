@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 from lisa_gateway import health, v1
 from lisa_gateway.access import Access, AccessMiddleware, Forbidden
 from lisa_gateway.camellia.interface import Direct, interface
+from lisa_gateway.dashboard import PAGES, dashboard_routes
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.limits import BodyLimits
 from lisa_gateway.metrics import CountRequests
@@ -50,13 +51,16 @@ class _Application(Starlette):
     def __init__(self, gateway: Gateway, **more: Any) -> None:
         self._gateway = gateway
         self._camellia, metrics = interface(gateway)
-        super().__init__(routes=[*health.routes(gateway), metrics, v1.mount(gateway)], **more)
+        pages = dashboard_routes(gateway) if gateway.settings.dashboard else []
+        self._pages = PAGES if pages else None
+        super().__init__(routes=[*health.routes(gateway), metrics, v1.mount(gateway), *pages], **more)
 
     def build_middleware_stack(self) -> ASGIApp:
         """The layers through which each request passes, the outermost first."""
         settings = self._gateway.settings
         direct = Direct(super().build_middleware_stack(), self._camellia)
-        return CountRequests(AccessMiddleware(BodyLimits(direct, settings), Access(settings), public=_PUBLIC))
+        limited = BodyLimits(direct, settings)
+        return CountRequests(AccessMiddleware(limited, Access(settings), public=_PUBLIC, pages=self._pages))
 
 
 async def _forbid(_: Request, error: Exception) -> Response:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from lisa_common.backoff import RECONNECT
 from lisa_common.errors import LisaError
@@ -69,6 +69,8 @@ class Gateway:
         self._desks: OrderedDict[str, GroupDesk] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Task[None] | None = None
+        self.on_close: list[Callable[[], Awaitable[None]]] = []
+        """Called first as the gateway closes, by parts that have tasks of their own."""
 
     def begin(self) -> None:
         """Begins to watch the server and to beat, until the gateway closes."""
@@ -164,6 +166,8 @@ class Gateway:
     async def close(self) -> None:
         """Ends all polls, releases what is unsent, and closes the connections."""
         self.begin_stop()
+        for close in self.on_close:
+            await close()
         tasks = [*self._pulse, *(task for task in (self._listener, self._look) if task)]
         for task in tasks:
             task.cancel()

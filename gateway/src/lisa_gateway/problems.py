@@ -19,6 +19,7 @@ from lisa_common.errors import (
     Refused,
     TooManyGroups,
     UnknownGroup,
+    UnknownSchedule,
     UnknownTopic,
     Unreachable,
 )
@@ -36,6 +37,7 @@ PROBLEMS = {
     "not-found": "There is no such thing",
     "unknown-topic": "There is no such topic",
     "unknown-group": "There is no such group",
+    "unknown-schedule": "There is no such schedule",
     "unknown-message": "There is no such message",
     "method-not-allowed": "The path does not have this method",
     "media-type": "The content type is not supported",
@@ -99,6 +101,7 @@ def _shown(value: object) -> Any:
 _OF_ERRORS: tuple[tuple[type[LisaError], int, str, tuple[str, ...]], ...] = (
     (InvalidInput, 400, "invalid-input", ()),
     (UnknownTopic, 404, "unknown-topic", ("topic",)),
+    (UnknownSchedule, 404, "unknown-schedule", ("schedule",)),
     (UnknownGroup, 404, "unknown-group", ("topic", "group")),
     (TooManyGroups, 409, "too-many-groups", ()),
     (QueueFull, 409, "queue-full", ("limit", "count")),

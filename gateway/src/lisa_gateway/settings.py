@@ -8,6 +8,7 @@ from lisa_common.settings import MetricsAddress
 from lisa_common.validation import MAX_RETRIES, check_name
 from lisa_gateway.access.settings import AccessSettings
 from lisa_gateway.address import parse_listen
+from lisa_gateway.dashboard.settings import DashboardSettings
 from lisa_gateway.limits.settings import LimitSettings
 
 __all__ = ["GatewaySettings"]
@@ -15,7 +16,7 @@ __all__ = ["GatewaySettings"]
 _TEN_YEARS_S = 10 * 365 * 86_400
 
 
-class GatewaySettings(AccessSettings, LimitSettings):
+class GatewaySettings(AccessSettings, LimitSettings, DashboardSettings):
     """Settings of a gateway, and those of all programs."""
 
     table: ClassVar[str] = "gateway"

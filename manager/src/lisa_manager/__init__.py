@@ -4,34 +4,46 @@ from lisa_common import __version__
 from lisa_common.model.death import Death
 from lisa_common.model.failure import Failure
 from lisa_common.model.record import Record
+from lisa_common.model.schedule import Schedule
 from lisa_common.protocol.producing import CancelOutcome, CopyState, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic
+from lisa_manager.admin.activity import Activity
 from lisa_manager.admin.async_client import AsyncAdmin
-from lisa_manager.admin.bulk import BulkResult, GarbageFilter, GarbageList, OnProgress
+from lisa_manager.admin.bulk import BulkResult, GarbageFilter, GarbageList, OnProgress, StopBulk
 from lisa_manager.admin.check import CheckReport, Finding
 from lisa_manager.admin.client import Admin
+from lisa_manager.admin.consumers import ConsumerStatus
 from lisa_manager.admin.events import TopicEvents
 from lisa_manager.admin.garbage import REASONS, DeadLetter
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
+from lisa_manager.admin.history import Lags, Sample
 from lisa_manager.admin.listing import ListedMessage, MessagePage
+from lisa_manager.admin.operations import Operation, new_operation_id
 from lisa_manager.admin.problem import Kind, Problem
 from lisa_manager.admin.reshard import ReshardResult
+from lisa_manager.admin.schedule_changes import ImportedSchedules
+from lisa_manager.admin.schedule_sends import Backfilled
+from lisa_manager.admin.schedules import ScheduleState
 from lisa_manager.admin.status import BUCKETS, GroupStatus, TopicSizes, TopicStatus
 from lisa_manager.admin.topics import DEFAULT, Dropped
 from lisa_manager.admin.trace import Hop
 from lisa_manager.admin.traffic import TopicTraffic
 from lisa_manager.server_checks import Health
+from lisa_manager.server_facts import ManagerSign, NodeFacts, ServerFacts
 from lisa_manager.settings import ManagerSettings
 
 __all__ = [
     "BUCKETS",
     "DEFAULT",
     "REASONS",
+    "Activity",
     "Admin",
     "AsyncAdmin",
+    "Backfilled",
     "BulkResult",
     "CancelOutcome",
     "CheckReport",
+    "ConsumerStatus",
     "CopyState",
     "DeadLetter",
     "Death",
@@ -46,20 +58,31 @@ __all__ = [
     "GroupStatus",
     "Health",
     "Hop",
+    "ImportedSchedules",
     "Kind",
+    "Lags",
     "ListedMessage",
     "ManagerSettings",
+    "ManagerSign",
     "MessagePage",
+    "NodeFacts",
     "OnProgress",
+    "Operation",
     "Problem",
     "Record",
     "RescheduleOutcome",
     "ReshardResult",
+    "Sample",
+    "Schedule",
+    "ScheduleState",
+    "ServerFacts",
     "State",
+    "StopBulk",
     "Topic",
     "TopicEvents",
     "TopicSizes",
     "TopicStatus",
     "TopicTraffic",
     "__version__",
+    "new_operation_id",
 ]

@@ -1,7 +1,7 @@
 """The `lisa-manager` command: the daemon, and the commands for operators."""
 
 from lisa_common.cli import new_program, sub_commands
-from lisa_manager.commands import browsing, garbage, groups, messages, topics
+from lisa_manager.commands import browsing, garbage, groups, messages, schedules, topics
 from lisa_manager.commands.check import check_
 from lisa_manager.commands.daemon import doctor, load_scripts, run
 from lisa_manager.commands.monitoring import alerts, grafana
@@ -32,6 +32,18 @@ _topic.command()(topics.drop)
 _group = sub_commands(program, "group", "Groups of a topic, and what they owe.")
 _group.command("list")(groups.list_)
 _group.command()(groups.drop)
+
+_schedule = sub_commands(program, "schedule", "Recurring schedules.")
+_schedule.command("list")(schedules.list_)
+_schedule.command()(schedules.show)
+_schedule.command("set")(schedules.set_)
+_schedule.command()(schedules.pause)
+_schedule.command()(schedules.resume)
+_schedule.command()(schedules.run_now)
+_schedule.command()(schedules.skip)
+_schedule.command()(schedules.backfill)
+_schedule.command()(schedules.delete)
+_schedule.command("import")(schedules.import_)
 
 program.command("check")(check_)
 program.command()(doctor)

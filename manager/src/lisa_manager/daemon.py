@@ -21,12 +21,14 @@ from lisa_manager.jobs.dead_letterer import DeadLetterer
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.doorkeeper import Doorkeeper
 from lisa_manager.jobs.drainer import Drainer
+from lisa_manager.jobs.historian import Historian
 from lisa_manager.jobs.idle_expirer import IdleExpirer
 from lisa_manager.jobs.loader import Loader
 from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.jobs.reclaimer import Reclaimer
 from lisa_manager.jobs.reporter import Reporter
 from lisa_manager.jobs.sweeper import Sweeper
+from lisa_manager.jobs.ticker import Ticker
 from lisa_manager.jobs.trimmer import Trimmer
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.server_checks import examine
@@ -104,7 +106,8 @@ class Manager:
         self._settings = settings
         self._connection = AsyncConnection.of(settings, name="lisa-manager")
         self._table = ShardTable(settings.prefix, fallback_s=settings.poll_s)
-        self._reporter = Reporter(self._connection, settings.prefix)
+        self._historian = Historian(self._connection, settings, lambda: self._discoverer.layouts)
+        self._reporter = Reporter(self._connection, settings.prefix, self._historian)
         self._reclaimer = Reclaimer(self._connection, self._table, settings, self._reporter)
         self._trimmer = Trimmer(self._connection, self._table, settings)
         self._sweeper = Sweeper(self._connection, self._table, settings, self._reporter)
@@ -120,6 +123,7 @@ class Manager:
         )
         self._drainer = Drainer(self._connection, self._discoverer)
         self._idle_expirer = IdleExpirer(self._connection, self._discoverer, settings)
+        self._ticker = Ticker(self._connection, settings)
         self._doorkeeper = Doorkeeper(self._connection, self._discoverer)
         self._loader = Loader(self._connection)
         self._problems = ProblemLog(logger)
@@ -204,9 +208,11 @@ class Manager:
             ("discover", self._settings.discover_s, 1, self._discover),
             ("drain", self._settings.discover_s, 1, self._drainer.turn),
             ("expire-idle", housekeeping_s, 1, self._idle_expirer.turn),
+            ("tick", housekeeping_s, _TURNS, self._ticker.turn),
             ("limits", self._settings.discover_s, 1, self._doorkeeper.turn),
             ("scripts", _SCRIPTS_S, 1, self._loader.turn),
             ("report", _REPORT_S, 1, self._reporter.turn),
+            ("history", self._settings.history_s, 1, self._historian.turn),
             ("gauges", _GAUGES_S, 1, self._gauges),
         ]
         for name, seconds, turns, turn in jobs:

@@ -9,7 +9,7 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
 from lisa_common.protocol.call import Call, command
 
-__all__ = ["Health", "examine", "judge", "read_version"]
+__all__ = ["SECTIONS", "Health", "examine", "judge", "read_info", "read_version"]
 
 _OLDEST = (7, 0)
 _SLOTS = "16384"
@@ -68,9 +68,14 @@ def _fields(reply: bytes) -> dict[str, str]:
     return dict(line.split(":", 1) for line in lines)
 
 
-_SECTIONS = ("server", "memory", "persistence", "replication")
+SECTIONS: tuple[Call[Any], ...] = tuple(
+    command("INFO", section, decode=_fields)
+    for section in ("server", "memory", "persistence", "replication", "clients", "stats")
+)
+"""Asks for what `read_info` reads."""
+
 _QUESTIONS: tuple[Call[Any], ...] = (
-    *(command("INFO", section, decode=_fields) for section in _SECTIONS),
+    *SECTIONS,
     command("CLUSTER", "INFO", decode=_fields),  # an error without a Cluster
     command("CONFIG", "GET", "save"),
 )
@@ -81,13 +86,21 @@ def _read(answer: list[Any] | LisaError, *, in_cluster: bool) -> tuple[dict[str,
     if isinstance(answer, LisaError):
         raise answer
     *sections, cluster, save = answer
+    info = read_info([*sections, cluster] if in_cluster else sections)
+    # Hosted servers forbid CONFIG; then assume that snapshots are on.
+    return info, "unknown" if isinstance(save, LisaError) or not save else save[1].decode()
+
+
+def read_info(answer: list[Any] | LisaError) -> dict[str, str]:
+    """The fields of several sections of INFO. Raises LisaError where the server refuses one."""
+    if isinstance(answer, LisaError):
+        raise answer
     info: dict[str, str] = {}
-    for section in [*sections, cluster] if in_cluster else sections:
+    for section in answer:
         if isinstance(section, LisaError):
             raise section
         info |= section
-    # Hosted servers forbid CONFIG; then assume that snapshots are on.
-    return info, "unknown" if isinstance(save, LisaError) or not save else save[1].decode()
+    return info
 
 
 def judge(info: Mapping[str, str], save: str) -> list[str]:

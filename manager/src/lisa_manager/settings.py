@@ -53,6 +53,13 @@ class ManagerSettings(Settings):
         Field(ge=10, le=604_800, description="idle time after which a consumer with nothing pending is removed"),
     ] = 600.0
 
+    history_s: Annotated[
+        float, Field(ge=1, le=3_600, description="how often a sample of each topic is written for charts, in seconds")
+    ] = 60.0
+    history_h: Annotated[
+        float, Field(ge=0, le=744, description="how long samples for charts are kept, in hours; 0 writes none")
+    ] = 24.0
+
     @property
     def quiet_housekeeping_s(self) -> float:
         """How often trim and sweep check a quiet shard, in seconds: seldom, as nobody waits for them."""

@@ -1,17 +1,19 @@
 """How a topic is dropped, beside running producers, consumers and managers."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
 from lisa_common.errors import OF_THE_SERVER, LisaError
-from lisa_common.model.keys import ShardKeys, dropped_key, idle_key
+from lisa_common.model.keys import ShardKeys, dropped_key, history_key, idle_key
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, managing, producing
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.consuming import server_time
-from lisa_common.protocol.registry import dropped_mark, store_policy
+from lisa_common.protocol.registry import Topics, dropped_mark, store_policy
+from lisa_common.protocol.schedules import parse_definition, read_definitions
+from lisa_common.protocol.scheduling import Change, change, settle
 from lisa_manager.doors import set_doors
 from lisa_manager.existing import existing_as_stored
 from lisa_manager.shard_groups import GroupInfo, groups
@@ -28,18 +30,50 @@ class Dropped:
     done: bool
     messages: int
     """Messages that the topic held."""
+    schedules: int = 0
+    """Schedules that send to it, which were deleted, or that prevent the drop."""
     made_again: int = 0
     """Shards that were deleted before messages were found in another one. Their groups were made again."""
 
 
 def drop_topic(prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys, str] = _ANY) -> Flow[Dropped]:
-    """Deletes all keys of a topic; without `force` only if it holds no messages. Raises UnknownTopic.
+    """Deletes all keys of a topic; without `force` only if no schedule sends to it and it holds no messages.
+
+    Raises UnknownTopic. With `force`, its schedules are deleted first, as they would declare it again.
 
     `last` has the last entries that shards ever had, "0-0" for none: those where more has become ready are not dropped.
 
     Managers remember the drop for a while and keep serving the shards: a producer that does not know of the drop
     declares the topic again when it sends.
     """
+    yield from existing_as_stored(prefix, topic)
+    schedules = yield from _schedules_of(prefix, topic)
+    if schedules and not force:
+        return Dropped(done=False, messages=0, schedules=len(schedules))
+    topics = Topics(prefix)
+    made = yield from _delete_schedules(prefix, topics, schedules)
+    dropped = yield from _drop(prefix, topic, force=force, last=last)
+    # A manager that still knows them finds the marks of their deletion, which the drop has removed if they were there.
+    for each in made:
+        if each.after is not None:
+            yield from settle(prefix, topics, each.after)
+    return replace(dropped, schedules=len(schedules))
+
+
+def _delete_schedules(prefix: str, topics: Topics, names: Sequence[str]) -> Flow[list[Change]]:
+    made: list[Change] = []
+    for name in names:
+        made += [(yield from change(prefix, topics, name, lambda _, __: None))]
+    return made
+
+
+def _schedules_of(prefix: str, topic: str) -> Flow[list[str]]:
+    stored = yield from read_definitions(prefix)
+    known = {name: parse_definition(name, text) for name, text in stored.items()}
+    return [name for name, each in known.items() if each and each.schedule and each.schedule.topic == topic]
+
+
+def _drop(prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys, str]) -> Flow[Dropped]:
     gone = _Gone()
     while True:
         layout, stored = yield from existing_as_stored(prefix, topic)
@@ -53,6 +87,7 @@ def drop_topic(prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys,
         # The mark comes first, so that managers always see the mark or the topic.
         yield command("HSET", dropped_key(prefix), topic, mark)
         if (yield store_policy(prefix, topic, stored, None)):
+            yield command("UNLINK", history_key(prefix, topic))
             if layout.policy.expire_idle_ms is not None:
                 yield command("HDEL", idle_key(prefix), topic)
             return Dropped(done=True, messages=gone.messages)
@@ -84,7 +119,9 @@ def _drop_shards(layout: Layout, gone: _Gone, *, force: bool, last: Mapping[Shar
             return False
     # Former shards last, as they are closed: nobody can have sent to them since the check.
     for shards in filter(None, (layout.shards, former)):
-        outcomes: list[tuple[bool, int]] = yield [_drop(keys, force=force, last=last.get(keys, "")) for keys in shards]
+        outcomes: list[tuple[bool, int]] = yield [
+            _drop_shard(keys, force=force, last=last.get(keys, "")) for keys in shards
+        ]
         gone.messages += sum(messages for _, messages in outcomes)
         gone.shards |= {keys for keys, (done, _) in zip(shards, outcomes, strict=True) if done}
         if not all(done for done, _ in outcomes):
@@ -108,7 +145,7 @@ def _former(layout: Layout) -> list[ShardKeys]:
     return [keys for keys in layout.ever if keys not in layout.shards]
 
 
-def _drop(keys: ShardKeys, *, force: bool, last: str) -> Call[tuple[bool, int]]:
+def _drop_shard(keys: ShardKeys, *, force: bool, last: str) -> Call[tuple[bool, int]]:
     return script("drop", keys, decode=lambda reply: (bool(reply[0]), reply[1]), force=int(force), last=last)
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from lisa_common.bodies import Codec, coded
 from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.model.localtime import local_ms
 from lisa_common.model.policy import MAX_PRIORITY, Policy
 from lisa_common.model.record import pack_content
 from lisa_common.protocol.producing import Outgoing
@@ -69,6 +70,9 @@ class Message:
     body         bytes, text, or any JSON value; also a pydantic model, a dataclass, UUID, Decimal, datetime
     delay        seconds or timedelta from now, by the server's clock; excludes `at`
     at           an aware datetime; a past one is due now
+    at_local     a datetime without a zone, or its ISO text, with its zone in `tz`; excludes `delay` and `at`
+    tz           an IANA zone, as in Europe/Berlin: where clocks jump over `at_local`, it stands for the end of the gap,
+                 and for the first of two where they show it twice
     id           chosen by the caller: sent at most once while alive and in the topic's dedup window
     ttl          seconds or timedelta after the due time in which it may be delivered; at most the topic's ttl
     max_retries  most retries after the first delivery; the topic's by default
@@ -79,6 +83,8 @@ class Message:
     body: Any
     delay: Duration | None = None
     at: datetime | None = None
+    at_local: datetime | str | None = None
+    tz: str | None = None
     id: str | None = None
     ttl: Duration | None = None
     max_retries: int | None = None
@@ -108,7 +114,7 @@ class Message:
             headers=self._headers_json(context) if context else headers_json(self.headers),
         )
         id = generated_id if self.id is None else check_new_id(self.id)
-        return Outgoing(id, due_argument(self.delay, self.at), content)
+        return Outgoing(id, due_argument(self.delay, self.at, self.at_local, self.tz), content)
 
     def _headers_json(self, context: Mapping[str, str]) -> bytes:
         own = headers_json(self.headers)
@@ -135,8 +141,18 @@ def with_codec(message: Message, codec: Codec | None) -> Message:
     return replace(message, body=coded(message.body, codec))
 
 
-def due_argument(delay: Duration | None, at: datetime | None) -> str:
+def due_argument(
+    delay: Duration | None, at: datetime | None, at_local: datetime | str | None = None, tz: str | None = None
+) -> str:
     """The due time for scripts: "+ms" from now, or ms since the epoch; now by default. Raises InvalidInput."""
+    if at_local is not None:
+        if delay is not None or at is not None:
+            name, value = ("at", at) if at is not None else ("delay", delay)
+            raise InvalidInput(name, value, "omitted when at_local is given")
+        moment = datetime.fromtimestamp(local_ms("at_local", at_local, tz) / 1000, UTC)
+        return str(moment_ms("at_local", moment))
+    if tz is not None:
+        raise InvalidInput("tz", tz, "omitted when at_local is not given")
     if at is None:
         return f"+{duration_ms('delay', 0 if delay is None else delay)}"
     if delay is not None:

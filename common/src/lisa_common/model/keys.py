@@ -9,15 +9,21 @@ from typing import Final
 
 __all__ = [
     "ABSENT",
+    "HISTORY",
     "KEY_TYPES",
     "NO_GROUP",
     "TOPIC_KEYS",
     "ShardKeys",
     "absent_key",
+    "activity_key",
     "bytes_of",
     "copy_of",
     "dropped_key",
+    "history_key",
     "idle_key",
+    "managers_key",
+    "operations_key",
+    "schedules_key",
     "split_copy",
     "text_of",
     "topics_key",
@@ -36,10 +42,14 @@ KEY_TYPES: Final = {
     "garbage": "zset",
     "closed": "string",
     "door": "hash",
+    "ticks": "hash",
 }
 """The keys of a shard and their types, in the server's words."""
 
 TOPIC_KEYS: Final = tuple(KEY_TYPES)
+
+HISTORY: Final = "history"
+"""The name of the key with a topic's samples. It belongs to a topic, not to each of its shards."""
 
 ABSENT: Final = "absent"
 """The name of a key that never exists; see `lisa_common.client.cluster.slots.guarded`."""
@@ -61,6 +71,31 @@ def dropped_key(prefix: str) -> str:
 def idle_key(prefix: str) -> str:
     """The hash of unused topics that expire: topic -> since when, in ms. Only managers and operators use it."""
     return f"{prefix}:idle"
+
+
+def activity_key(prefix: str) -> str:
+    """The stream of what operators did; see `lisa_manager.admin.activity`."""
+    return f"{prefix}:activity"
+
+
+def operations_key(prefix: str) -> str:
+    """The hash of operations over many messages: id -> how far it is; see `lisa_manager.admin.operations`."""
+    return f"{prefix}:operations"
+
+
+def managers_key(prefix: str) -> str:
+    """The sorted set of managers: name -> when it last wrote samples, in ms."""
+    return f"{prefix}:managers"
+
+
+def history_key(prefix: str, topic: str) -> str:
+    """The stream of a topic's samples, for charts; it expires by itself. See `lisa_manager.admin.history`."""
+    return ShardKeys(prefix, topic).of(HISTORY)
+
+
+def schedules_key(prefix: str) -> str:
+    """The hash of all schedules: name -> definition; its field "" is a log of changes."""
+    return f"{prefix}:schedules"
 
 
 def wake_channel(prefix: str) -> str:
@@ -87,7 +122,7 @@ class ShardKeys:
         return f"{self.topic}/{self.shard}" if self.shard else self.topic
 
     def of(self, name: str) -> str:
-        """The key of a name: one of `TOPIC_KEYS`, `ABSENT`, `topics` or `dropped`."""
+        """The key of a name: one of `TOPIC_KEYS`, `ABSENT`, `topics`, `dropped` or `schedules`."""
         # Cached, as every call needs some.
         return self._known.get(name) or self._known.setdefault(name, self._make(name))
 
@@ -96,6 +131,8 @@ class ShardKeys:
             return dropped_key(self.prefix)
         if name == "topics":
             return topics_key(self.prefix)
+        if name == "schedules":
+            return schedules_key(self.prefix)
         return f"{self.prefix}:{{{self.tag}}}:{name}"
 
     def of_each(self, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from zlib import crc32
 
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import DEFAULT_POLICY, Policy
+from lisa_common.validation import GENERATED_SUFFIX
 
 __all__ = ["Layout", "by_shard", "home"]
 
@@ -69,8 +70,12 @@ class Layout:
 
 
 def home(shards: tuple[ShardKeys, ...], id: str) -> ShardKeys:
-    """The shard of an id among the shards of one reshard."""
-    return shards[crc32(id.encode()) % len(shards)] if len(shards) > 1 else shards[0]
+    """The shard of an id among the shards of one reshard. All ticks of a schedule are in that of its name."""
+    if len(shards) == 1:
+        return shards[0]
+    if id.endswith(GENERATED_SUFFIX) and "@" in id:
+        id = id.rpartition("@")[0]
+    return shards[crc32(id.encode()) % len(shards)]
 
 
 def by_shard(items: Iterable[T], shard: Callable[[T], ShardKeys]) -> dict[ShardKeys, list[T]]:

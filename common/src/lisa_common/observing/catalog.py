@@ -23,7 +23,7 @@ HORIZONS: Final = ("1m", "10m", "30m", "1h", "6h", "1d", "7d", "30d", "beyond")
 
 JOBS: Final = (
     *("promote", "reclaim", "trim", "sweep", "dead-letter", "discover", "drain", "expire-idle", "limits", "scripts"),
-    *("report", "gauges", "sample"),
+    *("tick", "report", "history", "gauges", "sample"),
 )
 """Values of the label `job`."""
 
@@ -168,14 +168,13 @@ METRICS: Final = (
         *("lisa_manager_last_turn_timestamp_seconds", Kind.GAUGE, _MANAGER, ("job",)),
         "When a job last ended a turn without an error, in seconds since 1970.",
     ),
-    # Of schedules, once there are any.
     Metric(
         *("lisa_schedule_next_timestamp_seconds", Kind.GAUGE, _MANAGER, ("schedule",)),
         "When the schedule has its next tick, in seconds since 1970.",
     ),
     Metric(
         *("lisa_schedule_ticks_total", Kind.COUNTER, _MANAGER, ("schedule", "outcome")),
-        "Ticks of a schedule that this manager made.",
+        "Ticks of a schedule that this manager sent, or left out as missed or because an earlier one was not done.",
     ),
     # What a producer did.
     Metric(

@@ -70,6 +70,11 @@ class MetricSet:
         if self.on:
             self._child(name, labels).set(value)
 
+    def remove(self, name: str, *labels: str) -> None:
+        """Removes a series, as what it is about no longer exists."""
+        if self.on and self._children.pop((name, *labels), None) is not None:
+            self._families[name].remove(*map(printable, labels))
+
     def observe(self, name: str, amounts: Sequence[float], *labels: str) -> None:
         """Adds amounts to a histogram, all at once."""
         if self.on and amounts:

@@ -28,6 +28,7 @@ SCRIPT_NAMES = (
     "drop_group",
     "end_copies",
     "extend",
+    "fence",
     "fetch",
     "find",
     "forget_drop",
@@ -48,10 +49,14 @@ SCRIPT_NAMES = (
     "send",
     "set_door",
     "set_policy",
+    "set_schedule",
     "shut_door",
     "skip",
     "sweep",
+    "tick",
     "trim",
+    "unmark",
+    "withdraw",
 )
 
 

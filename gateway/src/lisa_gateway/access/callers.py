@@ -1,6 +1,7 @@
 """Finds the caller of a request by its headers and its address."""
 
-import ipaddress
+import base64
+import binascii
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -54,42 +55,39 @@ class Access:
     def __init__(self, settings: AccessSettings) -> None:
         self._by_token = {token: Caller(grant.name, grant) for grant in settings.grants for token in grant.tokens}
         self._by_name = {grant.name: grant for grant in settings.grants}
-        self._networks = settings.proxy_networks
+        self._settings = settings
         self._user_header = settings.proxy_user_header.lower().encode()
         self._open = not settings.grants
         self._anywhere = settings.insecure
 
-    def identify(self, scope: Any) -> Caller:
-        """Who sends a request, given as ASGI scope. Raises Unauthorized, Forbidden."""
+    def identify(self, scope: Any, *, by_browser: bool = False) -> Caller:
+        """Who sends a request, given as ASGI scope. Raises Unauthorized, Forbidden.
+
+        `by_browser` is for pages: they also take a token as the password of Basic authentication, since browsers ask
+        for one, and links of other sites may lead to them.
+        """
         headers: _Headers = scope["headers"]
         if self._open:
-            self._check_page(headers)
+            self._check_page(headers, is_link=by_browser and _is_link(scope))
             return OPEN
         given = [value for name, value in headers if name == b"authorization"]
         if given:
-            return self._bearer(given)
-        if self._is_proxy(scope.get("client")):
+            return self._bearer(given, basic=by_browser)
+        client = scope.get("client")
+        if self._settings.is_proxy(client[0] if client else None):
             return self._user([value for name, value in headers if name == self._user_header])
         raise Unauthorized("a bearer token is required")
 
-    def _bearer(self, given: list[bytes]) -> Caller:
+    def _bearer(self, given: list[bytes], *, basic: bool) -> Caller:
         scheme, _, token = given[0].partition(b" ")
+        if basic and scheme.lower() == b"basic":
+            scheme, token = b"bearer", _password(token)
         if len(given) > 1 or scheme.lower() != b"bearer" or len(token) > _MAX_TOKEN:
             raise Unauthorized("authorization must be one bearer token")
         caller = self._by_token.get(hash_of(token.strip().decode("latin-1")))
         if caller is None:
             raise Unauthorized("the bearer token is not known")
         return caller
-
-    def _is_proxy(self, client: tuple[str, int] | None) -> bool:
-        if not self._networks or client is None:
-            return False
-        try:
-            address = ipaddress.ip_address(client[0])
-        except ValueError:
-            return False
-        mapped = getattr(address, "ipv4_mapped", None)
-        return any((mapped or address) in network for network in self._networks)
 
     def _user(self, named: list[bytes]) -> Caller:
         if len(named) != 1 or not named[0].strip():
@@ -101,7 +99,7 @@ class Access:
             raise Forbidden(f"user {name!r} has no grant")
         return Caller(name, grant)
 
-    def _check_page(self, headers: _Headers) -> None:
+    def _check_page(self, headers: _Headers, *, is_link: bool) -> None:
         """Refuses requests that web pages of other sites make through a browser of this machine.
 
         A page can send forms to any address. It can also make its own host name resolve to a loopback address.
@@ -110,11 +108,31 @@ class Access:
         host, is_local = _host(given.get(b"host", b"localhost"))
         if not self._anywhere and not is_local:
             raise Forbidden(f"host must be a loopback address where no token is required; got {host!r}")
+        if is_link:
+            return
         origin = given.get(b"origin")
         is_foreign = origin is not None and _host_of(origin.rpartition(b"/")[2]) != host
         # A page may also name the gateway as an image, which browsers ask for without an origin.
         if is_foreign or given.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
             raise Forbidden("pages of other sites may not call a gateway that requires no token")
+
+
+def _is_link(scope: Any) -> bool:
+    """Whether a browser follows a link to a page. The site with the link cannot read the page."""
+    given = dict(scope["headers"])
+    return (
+        scope["method"] in ("GET", "HEAD")
+        and given.get(b"sec-fetch-mode") == b"navigate"
+        and given.get(b"sec-fetch-dest") == b"document"
+    )
+
+
+def _password(encoded: bytes) -> bytes:
+    """The password of Basic authentication; the name before it does not matter. Empty if it cannot be read."""
+    try:
+        return base64.b64decode(encoded.strip(), validate=True).partition(b":")[2]
+    except binascii.Error:
+        return b""
 
 
 @lru_cache(maxsize=256)

@@ -37,6 +37,8 @@ class Role(StrEnum):
     """Read messages, and settle them; find messages."""
     ADMIN = "admin"
     """Look into topics, groups and dead letters, and change them; find, cancel and reschedule messages."""
+    VIEW = "view"
+    """See the pages of the dashboard, and change nothing."""
 
 
 class Grant(BaseModel):
@@ -48,7 +50,7 @@ class Grant(BaseModel):
     tokens: Annotated[
         tuple[str, ...], Field(description="SHA-256 of each bearer token, as `lisa-gateway token` prints it")
     ] = ()
-    roles: Annotated[tuple[Role, ...], Field(description="send, consume, admin")]
+    roles: Annotated[tuple[Role, ...], Field(description="send, consume, admin, view")]
     topics: Annotated[tuple[str, ...], Field(min_length=1, description="globs of topics, as in orders*")] = ("*",)
 
     @field_validator("roles")
@@ -56,7 +58,7 @@ class Grant(BaseModel):
     def _has_a_role(cls, roles: tuple[Role, ...]) -> tuple[Role, ...]:
         # A bound of the field would add a second error to that of an unknown role.
         if not roles:
-            raise ValueError("at least one of send, consume, admin")
+            raise ValueError("at least one of send, consume, admin, view")
         return roles
 
     @field_validator("tokens")

@@ -18,24 +18,28 @@ _KEY = "lisa.caller"
 class AccessMiddleware:
     """Puts the caller into the scope of each request; refuses requests without a valid caller.
 
-    `public` are paths that anybody may ask for, such as health checks.
+    `public` are paths that anybody may ask for, such as health checks. Below `pages` browsers ask for pages; None:
+    nowhere.
     """
 
-    def __init__(self, app: Any, access: Access, *, public: tuple[str, ...] = ()) -> None:
+    def __init__(self, app: Any, access: Access, *, public: tuple[str, ...] = (), pages: str | None = None) -> None:
         self._app: Callable[..., Awaitable[None]] = app
         self._access = access
         self._public = frozenset(public)
+        self._pages = pages
 
     # No coroutine of its own: it would be one more in the way of each request.
     def __call__(self, scope: Any, receive: _Receive, send: _Send) -> Awaitable[None]:
         """Serves one connection of ASGI."""
         path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
         if scope["type"] == "http" and path not in self._public:
+            is_page = self._pages is not None and f"{path}/".startswith(f"{self._pages}/")
             try:
-                scope[_KEY] = self._access.identify(scope)
+                scope[_KEY] = self._access.identify(scope, by_browser=is_page)
             except Unauthorized as error:
-                # RFC 6750, section 3.
-                challenge = (b"www-authenticate", b'Bearer realm="lisa"')
+                # RFC 6750, section 3; RFC 7617, section 2.
+                kind = b"Basic" if is_page else b"Bearer"
+                challenge = (b"www-authenticate", kind + b' realm="lisa"')
                 return send_problem(send, Problem(401, "unauthorized", str(error)), challenge)
             except Forbidden as error:
                 return send_problem(send, Problem(403, "forbidden", str(error)))

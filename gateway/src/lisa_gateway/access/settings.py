@@ -50,6 +50,17 @@ class AccessSettings(Settings):
         """The networks of trusted proxies."""
         return _networks(self.proxies)
 
+    def is_proxy(self, host: str | None) -> bool:
+        """Whether the address of a client is that of a trusted proxy."""
+        if not self.proxy_networks or host is None:
+            return False
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        mapped = getattr(address, "ipv4_mapped", None)
+        return any((mapped or address) in network for network in self.proxy_networks)
+
     def check_address(self, host: str) -> None:
         """Raises InvalidSettings for an address that other machines can reach, unless grants or `insecure` are set."""
         if self.grants or self.insecure or is_loopback(host):

@@ -55,7 +55,7 @@ def interface(gateway: Gateway) -> tuple[ASGIApp, Route]:
         "/delayQueue/pullMsg": (_POST, messages.pull, (Role.CONSUME,)),
         "/delayQueue/longPollingMsg": (_POST, messages.long_poll, (Role.CONSUME,)),
         "/delayQueue/ackMsg": (_POST, messages.ack, (Role.CONSUME,)),
-        "/delayQueue/getMsg": (_POST, messages.get, tuple(Role)),
+        "/delayQueue/getMsg": (_POST, messages.get, (Role.SEND, Role.CONSUME, Role.ADMIN)),
         "/delayQueue/getMonitorData": (_GET, observation.monitor_data, (Role.ADMIN,)),
         "/delayQueue/getMonitorString": (_GET, observation.monitor_string, (Role.ADMIN,)),
         "/delayQueue/getTopicInfo": (_GET, observation.topic_info, (Role.ADMIN,)),

@@ -19,6 +19,8 @@ from lisa_common.protocol.registry import Topic
 from lisa_common.settings import Settings
 from lisa_common.validation import Duration
 from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, status, topics, traffic
+from lisa_manager.admin.async_observing_client import AsyncObservingAdmin
+from lisa_manager.admin.async_schedule_client import AsyncScheduleAdmin
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
 from lisa_manager.admin.check import CheckReport
 from lisa_manager.admin.events import TopicEvents, read_events
@@ -32,6 +34,7 @@ from lisa_manager.admin.trace import Hop, trace
 from lisa_manager.admin.traffic import TopicTraffic
 from lisa_manager.jobs import loader
 from lisa_manager.server_checks import Health, examine, read_version
+from lisa_manager.server_facts import ServerFacts, read_facts
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["AsyncAdmin"]
@@ -39,7 +42,7 @@ __all__ = ["AsyncAdmin"]
 T = TypeVar("T")
 
 
-class AsyncAdmin(AsyncClosing):
+class AsyncAdmin(AsyncScheduleAdmin, AsyncObservingAdmin, AsyncClosing):
     """Looks into topics and operates them, from the tasks of one event loop. Promises what `Admin` promises."""
 
     def __init__(self, url: str | None = None, *, settings: Settings | None = None, patience_s: float = 0.0) -> None:
@@ -52,11 +55,11 @@ class AsyncAdmin(AsyncClosing):
         """See `Admin.sizes`."""
         return await self._run(status.read_sizes(self._prefix, topic))
 
-    async def status(self, topic: str | None = None) -> list[TopicStatus]:
+    async def status(self, topic: str | Sequence[str] | None = None) -> list[TopicStatus]:
         """See `Admin.status`."""
         return await self._run(status.read_status(self._prefix, topic))
 
-    async def traffic(self, topic: str | None = None) -> list[TopicTraffic]:
+    async def traffic(self, topic: str | Sequence[str] | None = None) -> list[TopicTraffic]:
         """See `Admin.traffic`."""
         return await self._run(traffic.read_traffic(self._prefix, topic))
 
@@ -93,9 +96,9 @@ class AsyncAdmin(AsyncClosing):
         """See `Admin.garbage`."""
         return await self._run(bulk.dead_letters(self._prefix, topic, where, limit))
 
-    async def count_garbage(self, topic: str) -> int:
+    async def count_garbage(self, topic: str, where: GarbageFilter = ALL_GARBAGE) -> int:
         """See `Admin.count_garbage`."""
-        return await self._run(bulk.count(self._prefix, topic))
+        return await self._run(bulk.count(self._prefix, topic, where))
 
     async def replay(
         self,
@@ -202,6 +205,10 @@ class AsyncAdmin(AsyncClosing):
     async def doctor(self) -> Health:
         """See `Admin.doctor`."""
         return await examine(self._connection)
+
+    async def server_facts(self) -> ServerFacts:
+        """See `Admin.server_facts`."""
+        return await read_facts(self._connection, self._prefix)
 
     async def server_version(self) -> tuple[int, ...]:
         """See `Admin.server_version`."""

@@ -22,6 +22,7 @@ __all__ = [
     "GarbageFilter",
     "GarbageList",
     "OnProgress",
+    "StopBulk",
     "count",
     "dead_letters",
     "purge",
@@ -29,7 +30,12 @@ __all__ = [
 ]
 
 OnProgress = Callable[[int, int], object]
-"""Called after each step with how much is done, and how much there is in all."""
+"""Called after each step with how much is done, and how much there is in all. It may raise `StopBulk`."""
+
+
+class StopBulk(Exception):
+    """Raised by `on_progress`: ends a replay or purge after this step. The call returns what it has done so far."""
+
 
 _MOST_LISTED = 1_000_000
 
@@ -75,6 +81,8 @@ class BulkResult:
     failed: Mapping[str, int]
     """How many were not, by reason: "unknown" (not in the garbage), "unreadable" (the record is damaged), "no group"
     (the group was dropped), "passed over" (named, but not selected by the filter)."""
+    stopped: bool = False
+    """Whether `on_progress` ended it early."""
 
 
 def _selector(where: GarbageFilter) -> Flow[Selector]:
@@ -100,10 +108,18 @@ def dead_letters(prefix: str, topic: str, where: GarbageFilter, limit: int) -> F
     return GarbageList(tuple(letters[:limit]), more or len(letters) > limit)
 
 
-def count(prefix: str, topic: str) -> Flow[int]:
-    """How many dead letters a topic holds."""
+def count(prefix: str, topic: str, where: GarbageFilter = ALL_GARBAGE) -> Flow[int]:
+    """How many selected dead letters a topic holds. A group or a reason takes a look at each of them."""
     layout = yield from existing(prefix, topic)
-    return (yield from _count(layout))
+    selector = yield from _selector(where)
+    if selector.group is None and selector.reason is None:
+        return (yield from _count(layout, selector.died_before_ms))
+    selected = 0
+    for keys in layout.served:
+        pages = Pages(keys, selector)
+        while not pages.done:
+            selected += len((yield from pages.next_page()))
+    return selected
 
 
 def _count(layout: Layout, before_ms: int | None = None) -> Flow[int]:
@@ -131,12 +147,13 @@ def _run(bulk: "_Bulk", prefix: str, topic: str, ids: Sequence[str] | None, wher
     ids = None if ids is None else id_list(ids)
     layout = yield from existing(prefix, topic)
     selector = yield from _selector(where)
-    if ids is None:
-        yield from bulk.on_all(layout, selector)
-    else:
-        yield from bulk.on_named(layout, ids, selector)
+    stopped = False
+    try:
+        yield from bulk.on_all(layout, selector) if ids is None else bulk.on_named(layout, ids, selector)
+    except StopBulk:
+        stopped = True
     failed = {name: number for name, number in sorted(bulk.outcomes.items()) if name != bulk.done and number}
-    return BulkResult(bulk.outcomes[bulk.done], failed)
+    return BulkResult(bulk.outcomes[bulk.done], failed, stopped)
 
 
 @dataclass(slots=True)

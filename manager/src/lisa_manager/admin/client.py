@@ -21,13 +21,16 @@ from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, Garb
 from lisa_manager.admin.check import CheckReport
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import MessagePage
+from lisa_manager.admin.observing_client import ObservingAdmin
 from lisa_manager.admin.queries import existing
 from lisa_manager.admin.reshard import ReshardResult
+from lisa_manager.admin.schedule_client import ScheduleAdmin
 from lisa_manager.admin.status import TopicSizes, TopicStatus
 from lisa_manager.admin.topics import Dropped
 from lisa_manager.admin.trace import Hop, trace
 from lisa_manager.admin.traffic import TopicTraffic
 from lisa_manager.server_checks import Health
+from lisa_manager.server_facts import ServerFacts
 from lisa_manager.settings import ManagerSettings
 
 __all__ = ["Admin"]
@@ -35,7 +38,7 @@ __all__ = ["Admin"]
 T = TypeVar("T")
 
 
-class Admin(Closing):
+class Admin(ScheduleAdmin, ObservingAdmin, Closing):
     """Looks into topics and operates them. Safe to share among threads; `lisa_manager.AsyncAdmin` is its asyncio twin.
 
     The URL and all settings come from the environment or `lisa.toml` where they are not given. Calls raise the errors
@@ -57,17 +60,19 @@ class Admin(Closing):
         """
         return self._run(status.read_sizes(self._prefix, topic))
 
-    def status(self, topic: str | None = None) -> list[TopicStatus]:
-        """The sizes of one topic, or of each, and when their messages are or were due. Raises UnknownTopic.
+    def status(self, topic: str | Sequence[str] | None = None) -> list[TopicStatus]:
+        """The sizes of one topic, of several or of all, and when their messages are or were due.
 
-        Costs a few round trips more than `sizes`, and counts the ready messages of short streams one by one.
+        Raises UnknownTopic for one unknown topic; of several, leaves it out. Costs a few round trips more than `sizes`,
+        and counts the ready messages of short streams one by one.
         """
         return self._run(status.read_status(self._prefix, topic))
 
-    def traffic(self, topic: str | None = None) -> list[TopicTraffic]:
-        """How many entries the streams of one topic ever had, or of each, and how many each group has read.
+    def traffic(self, topic: str | Sequence[str] | None = None) -> list[TopicTraffic]:
+        """How many entries the streams of one topic, of several or of all ever had, and how many each group has read.
 
-        The difference of two results gives rates. Costs two commands for each shard. Raises UnknownTopic.
+        The difference of two results gives rates. Costs two commands for each shard. Raises UnknownTopic for one
+        unknown topic; of several, leaves it out.
         """
         return self._run(traffic.read_traffic(self._prefix, topic))
 
@@ -125,9 +130,12 @@ class Admin(Closing):
         """The latest dead letters, up to `limit` (1 to 1,000,000), without bodies. Raises UnknownTopic."""
         return self._run(bulk.dead_letters(self._prefix, topic, where, limit))
 
-    def count_garbage(self, topic: str) -> int:
-        """How many dead letters a topic holds. Raises UnknownTopic."""
-        return self._run(bulk.count(self._prefix, topic))
+    def count_garbage(self, topic: str, where: GarbageFilter = ALL_GARBAGE) -> int:
+        """How many selected dead letters a topic holds. Raises UnknownTopic.
+
+        A filter by group or reason looks at each of them.
+        """
+        return self._run(bulk.count(self._prefix, topic, where))
 
     def replay(
         self,
@@ -238,6 +246,10 @@ class Admin(Closing):
     def doctor(self) -> Health:
         """Problems of the server, or of any node of a Cluster, for a queue that must not lose messages."""
         return self._at_all_nodes(AsyncAdmin.doctor)
+
+    def server_facts(self) -> ServerFacts:
+        """Version, memory, clients and clock of the server, or of each node, and the managers that lately lived."""
+        return self._at_all_nodes(AsyncAdmin.server_facts)
 
     def server_version(self) -> tuple[int, ...]:
         """The version of Redis that the server, or the oldest node of a Cluster, is compatible with, as in (7, 0)."""

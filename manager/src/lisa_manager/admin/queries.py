@@ -5,11 +5,12 @@ from typing import Any, TypeVar
 
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.model.delivery import Entry, entry_of
-from lisa_common.model.keys import ShardKeys, text_of
+from lisa_common.model.keys import ShardKeys, text_of, topics_key
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Flow, command
-from lisa_common.protocol.registry import read_registry
+from lisa_common.protocol.registry import parse_topic, read_registry
 from lisa_common.protocol.replies import pairs
+from lisa_common.validation import check_name
 from lisa_manager.existing import existing, existing_as_stored
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "existing",
     "existing_as_stored",
     "first_error",
+    "layouts_of",
     "list_layouts",
     "scored",
 ]
@@ -42,6 +44,23 @@ def list_layouts(prefix: str) -> Flow[list[Layout]]:
     """The layouts of all topics, by name."""
     registry = yield from read_registry(prefix)
     return [Layout(prefix, name, registry[name].policy) for name in sorted(registry)]
+
+
+def layouts_of(prefix: str, topic: str | Sequence[str] | None) -> Flow[list[Layout]]:
+    """The layouts of one topic, of several, or of all with None, by name.
+
+    Raises UnknownTopic for one unknown topic; of several, leaves it out.
+    """
+    if topic is None:
+        return (yield from list_layouts(prefix))
+    if isinstance(topic, str):
+        return [(yield from existing(prefix, topic))]
+    names = [check_name("topic", name) for name in sorted(set(topic))]
+    if not names:
+        return []
+    stored: list[bytes | None] = yield command("HMGET", topics_key(prefix), *names)
+    known = [(name, value) for name, value in zip(names, stored, strict=True) if value is not None]
+    return [Layout(prefix, name, parse_topic(name, value).policy) for name, value in known]
 
 
 def scored(flat: Any) -> list[tuple[str, float]]:

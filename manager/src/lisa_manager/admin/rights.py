@@ -10,7 +10,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lisa_common.errors import InvalidInput
-from lisa_common.model.keys import ABSENT, ShardKeys, dropped_key, idle_key, topics_key, wake_channel
+from lisa_common.model.keys import (
+    ABSENT,
+    HISTORY,
+    ShardKeys,
+    activity_key,
+    dropped_key,
+    idle_key,
+    managers_key,
+    operations_key,
+    schedules_key,
+    topics_key,
+    wake_channel,
+)
 from lisa_common.validation import check_name
 
 __all__ = ["ANY_TOPIC", "RoleName", "rules"]
@@ -41,6 +53,11 @@ class _Role:
     dropped: str = ""
     idle: str = ""
     """Commands on the hash of unused topics."""
+    activity: str = ""
+    operations: str = ""
+    managers: str = ""
+    schedules: str = ""
+    """Commands on the hash of schedules."""
     channel: str = ""
     """Commands on the wake channel."""
     in_cluster: str = "asking cluster|slots"
@@ -77,6 +94,7 @@ _ROLES = {
         in_cluster="asking client|id client|unblock cluster|slots eval",
         channel="publish",
         registry="hmget",
+        schedules="evalsha hget hset",
         on={
             "waiting": "zrem zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer"
@@ -99,6 +117,10 @@ _ROLES = {
         registry="evalsha hdel hget hgetall hmget hset hsetnx",
         dropped="evalsha hdel hget hgetall hset",
         idle="hdel hgetall hmget hset",
+        activity="xadd xrevrange",
+        operations="hdel hget hgetall hset",
+        managers="pexpire zadd zrange zremrangebyrank zremrangebyscore",
+        schedules="evalsha hdel hget hkeys hmget hset",
         on_all="evalsha exists type unlink",
         on={
             "waiting": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
@@ -113,6 +135,8 @@ _ROLES = {
             "garbage": "zadd zcard zcount zmscore zrange zrem zscan zscore",
             "closed": "exists set",
             "door": "exists hdel hget hmget hset",
+            HISTORY: "pexpire unlink xadd xrevrange",
+            "ticks": "hdel hget hgetall hmget hset",
         },
     ),
     RoleName.READER: _Role(
@@ -129,6 +153,13 @@ _ROLES = {
 }
 
 
+_MERGED = (
+    *("keyless", "on_all", "registry", "dropped", "schedules", "activity", "operations", "managers"),
+    *("channel", "in_cluster"),
+)
+"""Rights that belong to no topic, and are united."""
+
+
 def _union(*roles: _Role, on: Mapping[str, str]) -> _Role:
     """A role that does the work of several, and more of its own."""
     commands: dict[str, list[str]] = {}
@@ -142,7 +173,7 @@ def _union(*roles: _Role, on: Mapping[str, str]) -> _Role:
 
     return _Role(
         on={name: " ".join(dict.fromkeys(verbs)) for name, verbs in commands.items()},
-        **{name: every(name) for name in ("keyless", "on_all", "registry", "dropped", "channel", "in_cluster")},
+        **{name: every(name) for name in _MERGED},
     )
 
 
@@ -178,12 +209,12 @@ def rules(
     keyless = [command for command in rights.keyless.split() if command not in left_out]
     keyless += ["select"] * select + rights.in_cluster.split() * cluster
     names_of_keys = dict.fromkeys(name for names in rights.on for name in names.split())
-    # Scripts get no keys that are named for a message.
-    together = [*(name for name in names_of_keys if "*" not in name), *[ABSENT] * cluster]
+    # Scripts get neither keys that are named for a message, nor the history.
+    together = [*(name for name in names_of_keys if "*" not in name and name != HISTORY), *[ABSENT] * cluster]
     selectors = [
         _selector(rights.channel, [f"&{wake_channel(prefix)}"]),
         _selector(rights.registry, [f"~{topics_key(prefix)}"]),
-        *(_selector(on, [f"~{key}"]) for on, key in _of_managers(rights, prefix)),
+        *(_selector(on, [f"~{key}"]) for on, key in _of_some(rights, prefix)),
         _selector(rights.on_all, [f"~{topic.of(name)}" for topic in keys for name in together]),
         *(
             _selector(commands, [f"~{topic.of(name)}" for topic in keys for name in names.split()])
@@ -197,8 +228,15 @@ def rules(
     ]
 
 
-def _of_managers(rights: _Role, prefix: str) -> list[tuple[str, str]]:
-    return [(rights.dropped, dropped_key(prefix)), (rights.idle, idle_key(prefix))]
+def _of_some(rights: _Role, prefix: str) -> list[tuple[str, str]]:
+    return [
+        (rights.dropped, dropped_key(prefix)),
+        (rights.idle, idle_key(prefix)),
+        (rights.activity, activity_key(prefix)),
+        (rights.operations, operations_key(prefix)),
+        (rights.managers, managers_key(prefix)),
+        (rights.schedules, schedules_key(prefix)),
+    ]
 
 
 def _places(topic: str) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin.backlog import Backlog, backlogs_of, read_backlogs
 from lisa_manager.admin.limits import shown_limits
-from lisa_manager.admin.queries import chunks, existing, first_error, list_layouts, scored
+from lisa_manager.admin.queries import chunks, first_error, layouts_of, scored
 from lisa_manager.admin.topic_status import BUCKETS, GroupStatus, TopicSizes, TopicStatus
 from lisa_manager.shard_groups import groups
 
@@ -25,10 +25,12 @@ _SHARDS_AT_ONCE = 250
 _DIGITS = 15
 
 
-def read_status(prefix: str, topic: str | None = None) -> Flow[list[TopicStatus]]:
-    """The status of one topic or of all, by name; raises UnknownTopic. A handful of round trips for 1,000 topics."""
-    layouts = yield from _layouts_of(prefix, topic)
-    statuses = yield from read_status_of(layouts)
+def read_status(prefix: str, topic: str | Sequence[str] | None = None) -> Flow[list[TopicStatus]]:
+    """The status of one topic, of several or of all, by name; a handful of round trips for 1,000 topics.
+
+    Raises UnknownTopic for one unknown topic; of several, leaves it out.
+    """
+    statuses = yield from read_status_of((yield from layouts_of(prefix, topic)))
     expiring = [status.topic for status in statuses if status.expire_idle_ms]
     unused: dict[str, int | None] = (yield from _read_unused(prefix, expiring)) if expiring else {}
     return [replace(status, unused_ms=unused.get(status.topic)) for status in statuses]
@@ -61,16 +63,12 @@ def _read_unused(prefix: str, topics: Sequence[str]) -> Flow[dict[str, int | Non
 
 def read_sizes(prefix: str, topic: str | None = None) -> Flow[list[TopicSizes]]:
     """The sizes of one topic or of all, by name; raises UnknownTopic. Two round trips for 250 shards, as a rule."""
-    return (yield from _read_topics((yield from _layouts_of(prefix, topic)), _read_sizes))
+    return (yield from _read_topics((yield from layouts_of(prefix, topic)), _read_sizes))
 
 
 _S = TypeVar("_S", bound=TopicSizes)
 _Read = Callable[[Sequence[ShardKeys]], Flow[list[_S]]]
 _Calls = Callable[[ShardKeys], Iterable[Call[Any]]]
-
-
-def _layouts_of(prefix: str, topic: str | None) -> Flow[list[Layout]]:
-    return (yield from list_layouts(prefix)) if topic is None else [(yield from existing(prefix, topic))]
 
 
 def _read_topics(layouts: Sequence[Layout], read: _Read[_S]) -> Flow[list[_S]]:

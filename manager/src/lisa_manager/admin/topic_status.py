@@ -20,6 +20,11 @@ BUCKETS: tuple[tuple[str, int], ...] = (
 """How soon waiting messages fall due: names and upper limits in ms. The first bucket includes overdue messages; later
 ones than the last limit are "beyond"."""
 
+_LATE_MS = 30_000
+"""A topic is late from this age on: a working manager and idle workers need less than a second."""
+
+_VERY_LATE_MS = 300_000
+
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
@@ -84,3 +89,25 @@ class TopicStatus(TopicSizes):
     """After this time garbage is removed."""
     unused_ms: int | None = None
     """How long it has been unused, as far as managers know; None for a topic that does not expire, or was just used."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with the topic, the worst first."""
+        problems = ["cannot be read"] if self.damage else []
+        problems += ["late"] if self.late_ms >= _LATE_MS else []
+        problems += [f"{group.group}: no consumers" for group in self.groups if group.ready and not group.consumers]
+        problems += ["garbage"] if self.garbage else []
+        return tuple(problems)
+
+    @property
+    def urgency(self) -> tuple[int, int, str]:
+        """Sorts topics: first those that cannot be read, then late ones, without readers, with garbage; by name."""
+        unread = any(group.ready and not group.consumers for group in self.groups)
+        if self.damage:
+            return 0, 0, self.topic
+        if self.late_ms >= _VERY_LATE_MS:
+            return 1, -self.late_ms, self.topic
+        if self.late_ms >= _LATE_MS or unread:
+            return 2, -self.late_ms, self.topic
+        # By name, so that rows keep their places.
+        return 3 if self.garbage else 4, 0, self.topic

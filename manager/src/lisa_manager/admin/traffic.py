@@ -9,7 +9,7 @@ from lisa_common.model.keys import ShardKeys, text_of
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.replies import fields_of
-from lisa_manager.admin.queries import chunks, existing, first_error, list_layouts
+from lisa_manager.admin.queries import chunks, first_error, layouts_of
 
 __all__ = ["TopicTraffic", "read_traffic", "read_traffic_of"]
 
@@ -29,12 +29,12 @@ class TopicTraffic:
     """Why a shard could not be read. What could not be read is not counted."""
 
 
-def read_traffic(prefix: str, topic: str | None = None) -> Flow[list[TopicTraffic]]:
-    """The counters of one topic or of all, by name, except those of damaged shards. Two commands for each shard.
+def read_traffic(prefix: str, topic: str | Sequence[str] | None = None) -> Flow[list[TopicTraffic]]:
+    """The counters of one topic, of several or of all, by name, except those of damaged shards.
 
-    Raises UnknownTopic.
+    Two commands for each shard. Raises UnknownTopic for one unknown topic; of several, leaves it out.
     """
-    layouts = (yield from list_layouts(prefix)) if topic is None else [(yield from existing(prefix, topic))]
+    layouts = yield from layouts_of(prefix, topic)
     return (yield from read_traffic_of(layouts))
 
 

@@ -26,11 +26,6 @@ _RATES = (Column("in/s", number=True), Column("out/s", number=True), Column("pro
 _LIMITS = (Column("topic"), Column("limits"))
 _ENDS = (*map(Column, ("topic", "dead letters to", "delay", "expires after", "unused for")),)
 
-_LATE_MS = 30_000
-"""A topic is late from this age on: a working manager and idle workers need less than a second."""
-
-_VERY_LATE_MS = 300_000
-
 
 @dataclass(frozen=True, slots=True)
 class Rates:
@@ -89,28 +84,12 @@ def _shorten(cell: str, width: int) -> str:
 
 def problem_of(status: TopicStatus) -> str:
     """The problems of a topic, the worst first; "" for none."""
-    problems = ["cannot be read"] if status.damage else []
-    problems += ["late"] if status.late_ms >= _LATE_MS else []
-    problems += [f"{group.group}: no consumers" for group in status.groups if group.ready and not group.consumers]
-    problems += ["garbage"] if status.garbage else []
-    return ", ".join(problems)
+    return ", ".join(status.problems)
 
 
 def unhealthy_first(statuses: Sequence[TopicStatus]) -> list[TopicStatus]:
     """First topics that cannot be read, then late ones, then those without readers, then those with garbage."""
-    return sorted(statuses, key=_rank)
-
-
-def _rank(status: TopicStatus) -> tuple[int, int, str]:
-    unread = any(group.ready and not group.consumers for group in status.groups)
-    if status.damage:
-        return 0, 0, status.topic
-    if status.late_ms >= _VERY_LATE_MS:
-        return 1, -status.late_ms, status.topic
-    if status.late_ms >= _LATE_MS or unread:
-        return 2, -status.late_ms, status.topic
-    # By name, so that rows keep their places.
-    return 3 if status.garbage else 4, 0, status.topic
+    return sorted(statuses, key=lambda status: status.urgency)
 
 
 def listings(statuses: Sequence[TopicStatus], rates: Rates | None = None) -> list[Listing]:

@@ -101,6 +101,8 @@ def drop(
             raise Declined(f"topic {topic} still holds messages ({owing(sizes)}); --force drops them with it")
         confirm(f"Drop topic {topic} ({owing(sizes)})?", yes=yes)
         dropped = admin.drop_topic(topic, force=force)
+    if dropped.schedules and not dropped.done:
+        raise Declined(f"{dropped.schedules} schedules send to topic {topic}; --force deletes them with it")
     if not dropped.done:
         raise Declined(
             f"topic {topic} still holds {dropped.messages} messages; --force drops them with it{_lost(dropped)}"

@@ -23,9 +23,9 @@ from lisa_manager.admin.events import read_events
 from lisa_manager.jobs.adopter import UnknownShards
 from lisa_manager.jobs.batches import Batches
 from lisa_manager.jobs.reporter import Reporter
-from lisa_manager.jobs.server_clock import ServerClock
 from lisa_manager.metrics import METRICS, turn
 from lisa_manager.problem_log import ProblemLog
+from lisa_manager.server_clock import ServerClock
 from lisa_manager.settings import ManagerSettings
 from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
 

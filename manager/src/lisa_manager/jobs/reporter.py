@@ -6,6 +6,7 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.model.keys import wake_channel
 from lisa_common.protocol.call import command
 from lisa_manager.admin.events import TopicEvents, write_events
+from lisa_manager.jobs.historian import Historian
 
 __all__ = ["Reporter"]
 
@@ -15,13 +16,16 @@ _MAX_TOPICS = 10_000
 class Reporter:
     """Gathers what happened to each topic until its next turn. Events that a turn cannot publish are lost."""
 
-    def __init__(self, connection: AsyncConnection, prefix: str) -> None:
+    def __init__(self, connection: AsyncConnection, prefix: str, historian: Historian | None = None) -> None:
         self._connection = connection
         self._prefix = prefix
+        self._historian = historian
         self._events: dict[str, TopicEvents] = {}
 
     def note_promoted(self, topic: str, count: int, now_ms: int, dues_ms: Sequence[int]) -> None:
         """Notes messages that became ready now, and when they were due."""
+        if self._historian:
+            self._historian.note_promoted(topic, now_ms, dues_ms)
         if count and (of := self._of(topic)):
             of.ready += count
             late_ms = [max(0, now_ms - due_ms) for due_ms in dues_ms]

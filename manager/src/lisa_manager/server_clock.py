@@ -23,3 +23,7 @@ class ServerClock:
     def moment_of(self, server_ms: float) -> float:
         """Returns the moment when the server's clock shows that time."""
         return server_ms / 1000 - self._ahead_s
+
+    def ms_at(self, moment: float) -> int:
+        """Returns what the server's clock shows at a moment, in ms."""
+        return int((moment + self._ahead_s) * 1000)

@@ -1,0 +1,117 @@
+"""The pages as an ASGI application."""
+
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.logs import event
+from lisa_gateway.access import Forbidden
+from lisa_gateway.dashboard import live
+from lisa_gateway.dashboard.bulk import BulkRunner
+from lisa_gateway.dashboard.fragments import Fragments
+from lisa_gateway.dashboard.pages import ACTIONS, PAGES, PARTS
+from lisa_gateway.dashboard.sampler import Sampler
+from lisa_gateway.dashboard.security import HEADERS, check_origin
+from lisa_gateway.dashboard.site import Site
+from lisa_gateway.dashboard.user import User, user_of
+from lisa_gateway.dashboard.view import Desk, Handler, Silent, View, read_fields
+from lisa_gateway.gateway import Gateway
+from lisa_gateway.limits import RequestCut
+from lisa_gateway.problems import Problem, problem_of
+
+__all__ = ["application"]
+
+logger = logging.getLogger(__name__)
+
+_FOR_EVER = "public, max-age=31536000, immutable"
+_FORM = "application/x-www-form-urlencoded"
+
+_Identify = Callable[[Request], User | None] | None
+
+
+def application(gateway: Gateway, identify: _Identify) -> Starlette:
+    """All pages of a gateway. `identify` says who asks; None: the caller that the gateway has found."""
+    sampler, site = Sampler(gateway), Site()
+    desk = Desk(gateway, site, sampler, BulkRunner(gateway), Fragments())
+
+    async def static(request: Request) -> Response:
+        asset = site.assets.get(request.path_params["name"])
+        if asset is None:
+            return Response("there is no such file", 404, HEADERS, "text/plain")
+        headers = HEADERS | {"cache-control": _FOR_EVER, "vary": "accept-encoding"}
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(asset.packed, 200, headers | {"content-encoding": "gzip"}, asset.media_type)
+        return Response(asset.content, 200, headers, asset.media_type)
+
+    pages = [Route(f"/{name}", _endpoint(desk, identify, page), methods=["GET"]) for name, page in PAGES.items()]
+    actions = [Route(f"/do-{name}", _endpoint(desk, identify, act), methods=["POST"]) for name, act in ACTIONS.items()]
+    routes = [
+        Route("/static/{name}", static),
+        Route("/live", _endpoint(desk, identify, live.streaming(PARTS))),
+        *pages,
+        *actions,
+    ]
+
+    async def refuse(_: Request, error: Exception) -> Response:
+        if isinstance(error, RequestCut):
+            return Response(str(error.detail), error.status_code, HEADERS | {"connection": "close"}, "text/plain")
+        status = error.status_code if isinstance(error, HTTPException) else 404
+        return Response(HTTPStatus(status).phrase, status, HEADERS, "text/plain")
+
+    made = Starlette(routes=routes, exception_handlers={HTTPException: refuse})
+    made.router.redirect_slashes = False
+    return made
+
+
+def _endpoint(desk: Desk, identify: _Identify, handler: Handler) -> Callable[..., object]:
+    async def endpoint(request: Request) -> Response:
+        view = View(desk, request, User("nobody"))
+        try:
+            view.user = user_of(request, identify)
+            if request.method == "POST":
+                check_origin(request, behind_proxy=_is_behind_proxy(desk, request))
+                view.form = await _read_form(request)
+            return await handler(view)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except Exception as error:
+            if isinstance(error, RequestCut):
+                raise
+            return _refuse(view, _problem(request, error))
+
+    return endpoint
+
+
+def _problem(request: Request, error: Exception) -> Problem:
+    if isinstance(error, Forbidden):
+        return Problem(403, "forbidden", str(error))
+    if isinstance(error, Silent):
+        return Problem(504, "server-away", str(error))
+    if isinstance(error, LisaError):
+        return problem_of(error)
+    path = request.url.path
+    logger.error("a page failed: %s", path, exc_info=error, extra=event("page_failed", path=path))
+    return Problem(500, "server-away", "internal error; the log of the gateway says more")
+
+
+def _refuse(view: View, problem: Problem) -> Response:
+    return view.page("error.html", status=problem.status, detail=problem.detail, title="Not done")
+
+
+def _is_behind_proxy(desk: Desk, request: Request) -> bool:
+    return desk.gateway.settings.is_proxy(request.client.host if request.client else None)
+
+
+async def _read_form(request: Request) -> dict[str, str]:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body = await request.body()
+    if body and kind != _FORM:
+        raise InvalidInput("content-type", kind, _FORM)
+    return read_fields(body.decode("utf-8", "surrogateescape"))

@@ -1,0 +1,180 @@
+"""Operations over many messages: they run in this process in bounded steps, and any gateway shows and stops them."""
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from lisa_common.errors import LisaError
+from lisa_common.logs import event
+from lisa_gateway.dashboard.selection import Selection
+from lisa_gateway.gateway import Gateway
+from lisa_manager import (
+    Activity,
+    AsyncAdmin,
+    CancelOutcome,
+    GarbageFilter,
+    ListedMessage,
+    Operation,
+    RescheduleOutcome,
+    StopBulk,
+    new_operation_id,
+)
+
+__all__ = ["VERBS", "BulkRunner"]
+
+logger = logging.getLogger(__name__)
+
+_REPORT_S = 0.5
+_MOST_RUNNING = 4
+"""Operations that one process runs at once; further ones wait."""
+
+_PAGE = 200
+_PAUSE_S = 0.005
+"""A rest after each step, so that other clients of the server come first."""
+
+VERBS = {
+    "replay": ("garbage",),
+    "purge": ("garbage",),
+    "cancel": ("waiting", "ready", "retry"),
+    "due-now": ("waiting", "retry"),
+    "reschedule": ("waiting", "retry"),
+}
+"""What can be done to many messages, and in which states."""
+
+
+class BulkRunner:
+    """Runs operations, and stores their progress."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(_MOST_RUNNING)
+        gateway.on_close.append(self.close)
+
+    async def start(self, who: str, what: str, selection: Selection, total: int) -> str:
+        """Begins an operation. Result: its id. Raises LisaError if it cannot be stored."""
+        operation = Operation(new_operation_id(), who, what, selection.topic, selection.text, total)
+        await self._gateway.admin.save_operation(operation)
+        task = asyncio.create_task(_Run(self._gateway.admin, operation, selection).run(self._slots))
+        self._tasks[operation.id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(operation.id, None))
+        return operation.id
+
+    async def close(self) -> None:
+        """Stops all operations after their present steps; what they have done stays done."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+class _Run:
+    """One operation."""
+
+    def __init__(self, admin: AsyncAdmin, operation: Operation, selection: Selection) -> None:
+        self._admin = admin
+        self._operation = operation
+        self._selection = selection
+        self._stopping = False
+
+    async def run(self, slots: asyncio.Semaphore) -> None:
+        """Runs to its end, its stop or its failure."""
+        reporter = asyncio.create_task(self._report())
+        status, error = "done", ""
+        try:
+            async with slots:
+                await self._work()
+            status = "stopped" if self._stopping else "done"
+        except LisaError as failure:
+            status, error = "failed", str(failure)
+        except asyncio.CancelledError:
+            status, error = "stopped", "its gateway ended"
+        except Exception as failure:
+            logger.exception("an operation failed", extra=event("operation_failed", operation=self._operation.id))
+            status, error = "failed", f"{type(failure).__name__}: see the log of the gateway"
+        finally:
+            reporter.cancel()
+            await asyncio.gather(reporter, return_exceptions=True)
+        await self._end(status, error)
+
+    async def _end(self, status: str, error: str) -> None:
+        of = self._operation = replace(self._operation, status=status, error=error)
+        detail = f"{self._selection.text} ({status})"
+        try:
+            await self._admin.save_operation(of)
+            await self._admin.note_activity(Activity(of.who, f"{of.what} all", of.topic, of.done, detail))
+        except LisaError as failure:
+            # Others see it as interrupted.
+            fields = event("operation_unsaved", operation=of.id, done=of.done, error=str(failure))
+            logger.error("the end of %s %s cannot be stored: %s", of.what, of.id, failure, extra=fields)
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(_REPORT_S)
+            try:
+                self._stopping = await self._admin.save_operation(self._operation) or self._stopping
+            except LisaError as error:
+                fields = event("operation_unsaved", operation=self._operation.id, error=str(error))
+                logger.debug("progress cannot be stored: %s", error, extra=fields)
+
+    async def _work(self) -> None:
+        what, selection = self._operation.what, self._selection
+        if what in ("replay", "purge") and not selection.needs_look:
+            await self._work_on_garbage(what)
+            return
+        now = (await self._admin.server_facts()).now_ms
+        cursor: str | None = None
+        while not self._stopping:
+            page = await self._admin.messages(
+                selection.topic, selection.state, group=selection.group, limit=_PAGE, cursor=cursor
+            )
+            chosen = [m for m in page.messages if selection.matches(m, now) and not self._is_new(m, now)]
+            done, failed = await self._change(what, chosen) if chosen else (0, 0)
+            of = self._operation
+            self._operation = replace(
+                of, looked=of.looked + len(page.messages), done=of.done + done, failed=of.failed + failed
+            )
+            cursor = page.cursor
+            if cursor is None:
+                return
+            await asyncio.sleep(_PAUSE_S)
+
+    def _is_new(self, message: ListedMessage, now: int) -> bool:
+        """Whether it came here after the beginning, perhaps by this very operation. Otherwise it might never end."""
+        if message.state == "garbage":
+            return message.at_ms > now
+        target = self._selection.target_ms
+        return target is not None and message.at_ms == target
+
+    async def _work_on_garbage(self, what: str) -> None:
+        def report(looked: int, total: int) -> None:
+            self._operation = replace(self._operation, looked=looked, total=total)
+            if self._stopping:
+                raise StopBulk
+
+        call = self._admin.replay_all if what == "replay" else self._admin.purge_all
+        result = await call(self._selection.topic, self._selection.garbage_filter, on_progress=report)
+        failed = sum(result.failed.values())
+        self._operation = replace(self._operation, done=result.done, failed=failed)
+
+    async def _change_garbage(self, what: str, chosen: list[ListedMessage]) -> tuple[int, int]:
+        call = self._admin.replay if what == "replay" else self._admin.purge
+        done = failed = 0
+        # By group, as another group's copy of the same message may not be selected.
+        for group in dict.fromkeys(message.group or "" for message in chosen):
+            ids = [message.id for message in chosen if (message.group or "") == group]
+            result = await call(self._selection.topic, ids, GarbageFilter(group))
+            done, failed = done + result.done, failed + sum(result.failed.values())
+        return done, failed
+
+    async def _change(self, what: str, chosen: list[ListedMessage]) -> tuple[int, int]:
+        topic, ids = self._selection.topic, list(dict.fromkeys(message.id for message in chosen))
+        if what in ("replay", "purge"):
+            return await self._change_garbage(what, chosen)
+        if what == "cancel":
+            ends = (CancelOutcome.CANCELLED, CancelOutcome.DELIVERED)
+            cancelled = [outcome in ends for outcome in (await self._admin.cancel(topic, ids)).values()]
+            return sum(cancelled), len(cancelled) - sum(cancelled)
+        at = self._selection.target if what == "reschedule" else None
+        outcomes = (await self._admin.reschedule(topic, ids, at=at)).values()
+        moved = sum(outcome is RescheduleOutcome.RESCHEDULED for outcome in outcomes)
+        return moved, len(ids) - moved

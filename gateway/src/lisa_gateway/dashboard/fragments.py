@@ -1,0 +1,45 @@
+"""What is made of a sample once, for all who look: rendered parts of pages, as server-sent events, and lists."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from lisa_gateway.dashboard.site import encode
+
+__all__ = ["Fragments"]
+
+T = TypeVar("T")
+
+_CACHED = 1_000
+
+
+class Fragments:
+    """Rendered parts, each made once for a sample, whoever looks at it."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, bytes] = {}
+        self._lists: dict[str, Any] = {}
+        self._number = -1
+
+    async def get(self, number: int, key: str, make: Callable[[], Awaitable[str]]) -> bytes:
+        """The part of this key after a sample; `make` renders it if nobody has."""
+        self._begin(number)
+        if key not in self._made:
+            self._made[key] = _event(encode(await make()))
+        return self._made[key]
+
+    def once(self, number: int, key: str, make: Callable[[], T]) -> T:
+        """What `make` makes of a sample; made again only for the next one."""
+        self._begin(number)
+        if key not in self._lists:
+            self._lists[key] = make()
+        made: T = self._lists[key]
+        return made
+
+    def _begin(self, number: int) -> None:
+        if number != self._number or max(len(self._made), len(self._lists)) > _CACHED:
+            self._number, self._made, self._lists = number, {}, {}
+
+
+def _event(content: bytes) -> bytes:
+    lines = b"".join(b"data: " + line + b"\n" for line in content.splitlines() if line.strip())
+    return b"event: part\n" + lines + b"\n"

@@ -1,0 +1,109 @@
+"""Actions on all messages that a filter selects: first a page that names the number and asks; then they run."""
+
+from collections.abc import Mapping
+
+from starlette.responses import Response
+
+from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.validation import check_id
+from lisa_gateway.dashboard.bulk import VERBS
+from lisa_gateway.dashboard.search import count
+from lisa_gateway.dashboard.selection import Selection
+from lisa_gateway.dashboard.view import Handler, View, read_fields, see_other
+
+__all__ = ["ACTIONS", "confirm"]
+
+_SINGLE = {
+    "cancel": "Cancel this message? It will not be delivered.",
+    "purge": "Delete this dead letter for good? Its body is lost.",
+}
+
+
+async def confirm(view: View) -> Response:
+    """Asks whether to go on, with the number of messages."""
+    topic, what = view.topic, view.text("what")
+    view.user.require_operator(topic)
+    if view.text("id_only"):
+        return _confirm_one(view, topic, what)
+    selection = _selection(view, topic, what)
+    number, at_least = await _count(view, selection)
+    return view.page(
+        "confirm.html",
+        title=f"{what} messages",
+        topic=topic,
+        what=what,
+        selection=selection,
+        number=number,
+        at_least=at_least,
+        question="",
+        id="",
+        group="",
+    )
+
+
+def _confirm_one(view: View, topic: str, what: str) -> Response:
+    if what not in _SINGLE:
+        raise InvalidInput("what", what, f"one of {', '.join(_SINGLE)}")
+    return view.page(
+        "confirm.html",
+        title=f"{what} a message",
+        topic=topic,
+        what=what,
+        selection=None,
+        number=1,
+        at_least=False,
+        question=_SINGLE[what],
+        id=check_id(view.text("id")),
+        group=view.text("group"),
+    )
+
+
+def _selection(view: View, topic: str, what: str) -> Selection:
+    if what not in VERBS:
+        raise InvalidInput("what", what, f"one of {', '.join(VERBS)}")
+    fields = read_fields(view.form["selection"]) if "selection" in view.form else view.query
+    if "to" in view.form:
+        fields = fields | {"to": view.form["to"]}
+    selection = Selection.of(topic, fields, sees_bodies=view.sees_bodies)
+    if selection.state not in VERBS[what]:
+        raise InvalidInput("state", str(selection.state), f"{' or '.join(VERBS[what])} for {what}")
+    return selection
+
+
+async def _count(view: View, selection: Selection) -> tuple[int, bool]:
+    """How many messages are selected; and whether there may be more, as not all could be looked at."""
+    if not selection.is_filtered:
+        [sizes] = await view.soon(view.admin.sizes(selection.topic))
+        return getattr(sizes, selection.state), False
+    if selection.state == "garbage" and not selection.needs_look:
+        try:
+            return await view.soon(view.admin.count_garbage(selection.topic, selection.garbage_filter)), False
+        except LisaError:
+            # Too many to be counted in time: count what can be.
+            pass
+    found = await count(view, selection)
+    return found.matched, found.cursor is not None
+
+
+async def _start(view: View) -> Response:
+    topic, what = view.topic, view.text("what")
+    view.user.require_operator(topic)
+    selection = _selection(view, topic, what)
+    if what == "reschedule" and selection.target is None:
+        raise InvalidInput("to", "", "a time in ISO 8601 with its zone, as in 2026-01-31T12:00:00+01:00")
+    [sizes] = await view.soon(view.admin.sizes(topic))
+    await view.soon(view.desk.runner.start(view.user.name, what, selection, getattr(sizes, selection.state)))
+    return see_other("activity", said=f"started: {what} in {topic}")
+
+
+async def _resume(view: View) -> Response:
+    """Starts an operation anew that did not come to its end: what is done is no longer selected."""
+    id = view.text("operation")
+    known = next((each for each in await view.soon(view.admin.operations()) if each.id == id), None)
+    if known is None or known.status == "running":
+        raise InvalidInput("operation", id, "the id of an operation that has ended")
+    view.form = {"topic": known.topic, "what": known.what, "selection": known.selection}
+    return await _start(view)
+
+
+ACTIONS: Mapping[str, Handler] = {"bulk": _start, "resume": _resume}

@@ -1,0 +1,83 @@
+"""The messages of a topic in one state; and the search by id."""
+
+import asyncio
+
+from starlette.responses import Response
+
+from lisa_common.errors import LisaError
+from lisa_common.validation import check_id
+from lisa_gateway.dashboard.bulk import VERBS
+from lisa_gateway.dashboard.search import search
+from lisa_gateway.dashboard.selection import STATES, Selection
+from lisa_gateway.dashboard.view import View, see_other
+from lisa_manager import REASONS
+
+__all__ = ["find", "show"]
+
+_MOST_TOPICS = 1_000
+"""Topics in which one search by id looks."""
+
+_AT_ONCE = 50
+
+
+async def show(view: View) -> Response:
+    """The page."""
+    topic = view.topic
+    selection = Selection.of(topic, view.query, sees_bodies=view.sees_bodies)
+    sampler = view.desk.sampler
+    with sampler.watching([topic]):
+        await sampler.first([topic], wait_s=view.desk.wait_s)
+    found = await search(view, selection, view.text("cursor") or None)
+    known = sampler.known.get(topic)
+    return view.page(
+        "messages.html",
+        title=f"{topic}: {selection.state}",
+        topic=topic,
+        selection=selection,
+        states=STATES,
+        sizes={state: getattr(known.status, state) for state in STATES} if known else {},
+        found=found,
+        reasons=REASONS,
+        verbs=[verb for verb, states in VERBS.items() if selection.state in states and verb != "reschedule"],
+        operates=view.user.operates(topic),
+    )
+
+
+async def find(view: View) -> Response:
+    """Looks for a message by its id: in one topic, or in all."""
+    id = check_id(view.text("id").strip())
+    named = view.text("topic").strip()
+    if named:
+        return see_other("message", topic=named, id=id)
+    sampler = view.desk.sampler
+    await sampler.first(wait_s=view.desk.wait_s)
+    names = [name for name in sampler.topics if view.user.sees(name)]
+    places, looked = await _look(view, names[:_MOST_TOPICS], id)
+    if len(places) == 1:
+        return see_other("message", topic=places[0], id=id)
+    return view.page("found.html", title=f"Message {id}", id=id, places=places, looked=looked, count=len(names))
+
+
+async def _look(view: View, names: list[str], id: str) -> tuple[list[str], int]:
+    """The topics that know the message, and in how many it has looked."""
+    places: list[str] = []
+    looked = 0
+
+    async def look() -> None:
+        nonlocal looked
+        for first in range(0, len(names), _AT_ONCE):
+            some = names[first : first + _AT_ONCE]
+            found = await asyncio.gather(*(view.admin.find(name, id) for name in some), return_exceptions=True)
+            for name, each in zip(some, found, strict=True):
+                if each is not None and not isinstance(each, BaseException):
+                    places.append(name)
+                elif isinstance(each, BaseException) and not isinstance(each, LisaError):
+                    raise each
+            looked += len(some)
+
+    try:
+        await view.soon(look())
+    except LisaError:
+        # What was found until then is shown, and how far it has looked.
+        return places, looked
+    return places, looked

@@ -1,0 +1,94 @@
+"""The form of a policy, made from the fields that policies have: a new field appears by itself."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import ValidationError
+
+from lisa_common.errors import InvalidInput
+from lisa_common.model.policy import DEFAULT_POLICY, LAYOUT_FIELDS, Policy
+from lisa_common.validation import expected_by
+from lisa_manager import DEFAULT
+
+__all__ = ["FormField", "changes", "form_fields"]
+
+
+_HIDDEN = {*LAYOUT_FIELDS, "limits_revision"}
+"""Fields that programs set."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """One field of the form."""
+
+    name: str
+    help: str
+    value: str
+    """As shown; empty for none."""
+    default: str
+    choices: tuple[str, ...] = ()
+    """All values, where there are only a few."""
+    is_set: bool = False
+    """Whether the topic's policy sets it; otherwise it follows the default."""
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    if annotation is bool:
+        return ("false", "true")
+    return tuple(map(str, get_args(annotation))) if get_origin(annotation) is Literal else ()
+
+
+def form_fields(policy: Policy) -> list[FormField]:
+    """The fields of a policy with their values."""
+    return [
+        FormField(
+            name,
+            field.description or "",
+            _shown(getattr(policy, name)),
+            _shown(getattr(DEFAULT_POLICY, name)),
+            _choices(field.annotation),
+            name in policy.model_fields_set,
+        )
+        for name, field in Policy.model_fields.items()
+        if name not in _HIDDEN
+    ]
+
+
+def _seen(text: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise InvalidInput("seen", text[:100], "the values with which the form was shown")
+    return values
+
+
+def changes(policy: Policy, form: dict[str, str]) -> dict[str, Any]:
+    """What a sent form changes in a policy; an empty field goes back to its default. Raises InvalidInput.
+
+    A field that has the value with which it was shown is left alone, as somebody else may have changed it since.
+    """
+    seen = _seen(form.get("seen", ""))
+    names = [field.name for field in form_fields(policy) if field.name in form]
+    given = {name: form[name].strip() for name in names if form[name].strip() != seen.get(name)}
+    try:
+        read = Policy.model_validate_strings({n: v for n, v in given.items() if v}, strict=False)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else "policy"
+        raise InvalidInput(f"policy field {name}", first.get("input"), expected_by(first)) from None
+    changed: dict[str, Any] = {}
+    for name, text in given.items():
+        if not text and name in policy.model_fields_set:
+            changed[name] = DEFAULT
+        elif text and getattr(read, name) != getattr(policy, name):
+            changed[name] = getattr(read, name)
+    return changed

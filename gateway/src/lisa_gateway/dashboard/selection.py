@@ -1,0 +1,121 @@
+"""Which messages of a topic a list or an operation is about. Its text is the query of the page that shows them."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Self
+from urllib.parse import parse_qsl, urlencode
+
+from lisa_common.cli import read_duration, read_moment
+from lisa_common.errors import InvalidInput
+from lisa_common.validation import check_name
+from lisa_manager import REASONS, GarbageFilter, ListedMessage, State
+
+__all__ = ["STATES", "Selection"]
+
+STATES = ("waiting", "ready", "delivered", "retry", "garbage")
+_LONGEST = 500
+_FIELDS = ("group", "reason", "age", "header", "body", "error", "id", "to")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Messages of one state, by the fields that are not empty."""
+
+    topic: str
+    state: State
+    given: dict[str, str] = field(default_factory=dict)
+    """The filters as they were typed, by name."""
+
+    @classmethod
+    def of(cls, topic: str, fields: dict[str, str], *, sees_bodies: bool) -> Self:
+        """The selection of a query or a form. Raises InvalidInput."""
+        state = fields.get("state", "") or "waiting"
+        if state not in STATES:
+            raise InvalidInput("state", state, f"one of {', '.join(STATES)}")
+        given = {name: fields[name].strip() for name in _FIELDS if fields.get(name, "").strip()}
+        for name, text in given.items():
+            if len(text) > _LONGEST:
+                raise InvalidInput(name, f"{len(text)} characters", f"at most {_LONGEST} characters")
+        if not sees_bodies and given.keys() & {"header", "body"}:
+            name = min(given.keys() & {"header", "body"})
+            raise InvalidInput(name, given[name], "absent, as you may not see headers and bodies")
+        selection = cls(topic, State(state), given)
+        selection.check()
+        return selection
+
+    @classmethod
+    def parse(cls, topic: str, text: str) -> Self:
+        """The selection of a stored operation. Raises InvalidInput."""
+        return cls.of(topic, dict(parse_qsl(text, keep_blank_values=True, errors="surrogateescape")), sees_bodies=True)
+
+    def check(self) -> None:
+        """Raises InvalidInput for a filter that no message can match."""
+        given = self.given
+        if group := given.get("group"):
+            check_name("group", group)
+            if self.state == "waiting":
+                raise InvalidInput("group", group, "empty for waiting messages, which no group has yet")
+        if given.get("reason", REASONS[0]) not in REASONS:
+            raise InvalidInput("reason", given["reason"], f"one of {', '.join(REASONS)}")
+        if "age" in given:
+            read_duration("age", given["age"])
+        if "to" in given:
+            read_moment("to", given["to"])
+
+    @property
+    def group(self) -> str | None:
+        """Only copies of this group."""
+        return self.given.get("group")
+
+    @property
+    def text(self) -> str:
+        """As a query."""
+        return urlencode({"state": self.state.value, **self.given}, errors="surrogateescape")
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether it leaves out any message of the state."""
+        return bool(self.given.keys() - {"to"})
+
+    @property
+    def needs_look(self) -> bool:
+        """Whether each message has to be looked at, beyond what dead letters are selected by."""
+        return bool(self.given.keys() & {"header", "body", "error", "id"})
+
+    @property
+    def garbage_filter(self) -> GarbageFilter:
+        """What dead letters are selected by."""
+        age = read_duration("age", self.given["age"]) if "age" in self.given else None
+        return GarbageFilter(self.group, self.given.get("reason"), age)
+
+    @property
+    def target(self) -> datetime | None:
+        """The new due time of a reschedule."""
+        return read_moment("to", self.given["to"]).astimezone(UTC) if "to" in self.given else None
+
+    @property
+    def target_ms(self) -> int | None:
+        """The same in ms since 1970."""
+        return round(self.target.timestamp() * 1000) if self.target else None
+
+    def matches(self, message: ListedMessage, now_ms: int) -> bool:
+        """Whether a message of this state, and group, is selected."""
+        given, record, failure = self.given, message.record, message.failure
+        if "age" in given and abs(now_ms - message.at_ms) < read_duration("age", given["age"]) * 1000:
+            return False
+        if "reason" in given and given["reason"] != (failure.reason if failure else "unknown"):
+            return False
+        if "error" in given and given["error"].lower() not in (failure.error if failure else "").lower():
+            return False
+        if "id" in given and given["id"] not in message.id:
+            return False
+        if "body" in given and (record is None or given["body"].encode("utf-8", "surrogateescape") not in record.body):
+            return False
+        return "header" not in given or (record is not None and _has_header(record.headers, given["header"]))
+
+
+def _has_header(headers: object, text: str) -> bool:
+    name, equals, value = text.partition("=")
+    known = {key.lower(): content for key, content in headers.items()} if isinstance(headers, dict) else {}
+    found = known.get(name.strip().lower())
+    return found is not None and (not equals or value.strip() in found)

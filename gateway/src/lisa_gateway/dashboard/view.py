@@ -1,0 +1,143 @@
+"""A request for a page: who asks, what for, and what pages have in common."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.validation import check_name
+from lisa_gateway.dashboard.bulk import BulkRunner
+from lisa_gateway.dashboard.fragments import Fragments
+from lisa_gateway.dashboard.sampler import Sampler
+from lisa_gateway.dashboard.security import HEADERS
+from lisa_gateway.dashboard.site import Site, encode, link
+from lisa_gateway.dashboard.user import User
+from lisa_gateway.gateway import Gateway
+from lisa_manager import Activity, AsyncAdmin
+
+__all__ = ["Desk", "Handler", "Silent", "View", "read_fields", "see_other"]
+
+T = TypeVar("T")
+
+_MOST_FIELDS = 200
+
+
+class Silent(LisaError):
+    """The server did not answer in time for a page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What all pages of a process share."""
+
+    gateway: Gateway
+    site: Site
+    sampler: Sampler
+    runner: BulkRunner
+    fragments: Fragments
+
+    @property
+    def wait_s(self) -> float:
+        """How long a page waits for the server, in seconds."""
+        return self.gateway.settings.dashboard_wait_s
+
+
+@dataclass
+class View:
+    """One request."""
+
+    desk: Desk
+    request: Request
+    user: User
+    form: dict[str, str] = field(default_factory=dict)
+    """The fields of a sent form."""
+
+    @property
+    def admin(self) -> AsyncAdmin:
+        """The client of operators."""
+        return self.desk.gateway.admin
+
+    @cached_property
+    def query(self) -> dict[str, str]:
+        """The parameters of the URL, the first of each name."""
+        return read_fields(self.request.url.query)
+
+    def text(self, name: str) -> str:
+        """A field of the form, or a parameter of the URL; empty if there is none."""
+        return self.form.get(name, self.query.get(name, ""))
+
+    @property
+    def topic(self) -> str:
+        """The topic that the request names. Raises InvalidInput, and Forbidden unless the user may see it."""
+        topic = check_name("topic", self.text("topic"))
+        self.user.require_view(topic)
+        return topic
+
+    def number(self, name: str, default: int, low: int, high: int) -> int:
+        """A whole number among the parameters. Raises InvalidInput."""
+        text = self.text(name)
+        if not text:
+            return default
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and low <= int(text) <= high):  # noqa: PLR2004
+            raise InvalidInput(name, text, f"a whole number from {low:,} to {high:,}")
+        return int(text)
+
+    @property
+    def sees_bodies(self) -> bool:
+        """Whether the user may see bodies and headers of messages."""
+        who = self.desk.gateway.settings.dashboard_bodies
+        return who == "all" or (who == "operators" and self.user.role == "operator")
+
+    async def soon(self, work: Awaitable[T]) -> T:
+        """The result of a call, within the time that a page waits. Raises Silent."""
+        try:
+            async with asyncio.timeout(self.desk.wait_s):
+                return await work
+        except TimeoutError:
+            raise Silent(f"the server has not answered within {self.desk.wait_s:g} s") from None
+
+    async def note(self, what: str, topic: str = "", count: int = 1, detail: str = "") -> None:
+        """Adds what the user did to Activity."""
+        await self.admin.note_activity(Activity(self.user.name, what, topic, count, detail))
+
+    def fragment(self, template: str, /, **values: Any) -> str:
+        """A part of a page."""
+        return self.desk.site.render(template, user=self.user, sees_bodies=self.sees_bodies, **values)
+
+    def page(self, template: str, /, *, status: int = 200, **values: Any) -> Response:
+        """A whole page."""
+        sampler = self.desk.sampler
+        text = self.fragment(
+            template,
+            path=self.request.url.path.rpartition("/")[2],
+            silent_s=sampler.silent_s,
+            server_error=sampler.error,
+            said=self.query.get("said", "")[:500],
+            find_topic=self.query.get("topic", ""),
+            **values,
+        )
+        headers = HEADERS | {"cache-control": "no-store"}
+        return Response(encode(text), status, headers, "text/html; charset=utf-8")
+
+
+def see_other(page: str, /, **query: object) -> Response:
+    """Sends the browser to a page after a form."""
+    return Response(status_code=303, headers=HEADERS | {"location": link(page, **query), "cache-control": "no-store"})
+
+
+def read_fields(text: str) -> dict[str, str]:
+    """URL-encoded fields, the first of each name. Raises InvalidInput."""
+    try:
+        parsed = parse_qs(text, keep_blank_values=True, errors="surrogateescape", max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise InvalidInput("form", f"{len(text)} characters", f"at most {_MOST_FIELDS} fields") from None
+    return {name: values[0] for name, values in parsed.items()}
+
+
+Handler = Callable[[View], Awaitable[Response]]

@@ -1,0 +1,169 @@
+"""The history of topics, for charts: samples that managers write at equal intervals, one stream for each topic.
+
+The id of an entry is the beginning of its interval, `MS-0`, and the server refuses an id twice. So any number of
+managers write one sample for each interval. A manager that comes second adds only the lags that it measured itself, as
+`MS-1`, `MS-2` and so on. An unchanged topic gets a sample in every tenth interval only.
+
+An entry has one field, `s`: numbers with spaces between. Version; waiting, ready, delivered, retry, garbage; entries
+ever added to the ready streams, entries read by all groups together; the time in ms for which the oldest unread message
+has been due; nine numbers of waiting messages by `BUCKETS`. Then the lags, as `step:count`: see `Lags`. An entry of
+lags alone has a version and lags.
+"""
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lisa_common.model.keys import history_key
+from lisa_common.protocol.call import Call, Each, Flow, command
+from lisa_common.protocol.consuming import server_time
+from lisa_common.validation import check_int, check_name
+from lisa_manager.admin.queries import chunks, first_error
+from lisa_manager.admin.status import BUCKETS, TopicStatus
+from lisa_manager.admin.traffic import TopicTraffic
+
+__all__ = ["LONGEST_H", "Lags", "Sample", "pack", "read_history", "write"]
+
+LONGEST_H: Final = 31 * 24
+"""The longest history, in hours."""
+
+_VERSION: Final = "1"
+_SIZES: Final = ("waiting", "ready", "delivered", "retry", "garbage")
+_COUNTS: Final = len(_SIZES) + 3 + len(BUCKETS) + 1
+_MOST_ENTRIES: Final = 50_000
+_TOPICS_AT_ONCE: Final = 50
+_LARGEST: Final = 10**15
+
+_STEPS: Final = tuple(2 ** (step / 4) for step in range(-1, 128))
+"""Upper bounds of lags in ms: each is 19 % above the one before. The first is below 1 ms."""
+
+
+@dataclass(slots=True)
+class Lags:
+    """How late messages became ready, in ms, as counts by `_STEPS`. Quantiles are at most 19 % too high."""
+
+    counts: Counter[int] = field(default_factory=Counter)
+
+    def add(self, lags_ms: Iterable[int]) -> None:
+        """Adds measured lags."""
+        self.counts.update(min(bisect_left(_STEPS, lag), len(_STEPS) - 1) for lag in lags_ms)
+
+    def merge(self, other: "Lags") -> None:
+        """Adds those of another manager."""
+        self.counts.update(other.counts)
+
+    def quantile(self, share: float) -> float | None:
+        """The lag in ms that this share of messages did not exceed; None without messages."""
+        needed, seen = math.ceil(share * self.counts.total()), 0
+        for step, count in sorted(self.counts.items()):
+            seen += count
+            if seen >= needed:
+                return 0.0 if step == 0 else round(_STEPS[step], 1)
+        return None
+
+
+@dataclass(slots=True)
+class Sample:
+    """A topic at one moment. Times are ms of the server's clock."""
+
+    at_ms: int
+    """The beginning of the interval in which it was taken."""
+    waiting: int = 0
+    ready: int = 0
+    delivered: int = 0
+    retry: int = 0
+    garbage: int = 0
+    added: int = 0
+    """Entries that the ready streams had ever had; it begins anew when a stream does."""
+    read: int = 0
+    """Entries that all groups had read, likewise."""
+    late_ms: int = 0
+    due_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
+    lags: Lags = field(default_factory=Lags)
+    """How late messages became ready in the interval before."""
+
+
+def pack(status: TopicStatus, traffic: TopicTraffic | None) -> str:
+    """The stored form of a sample, without lags."""
+    counts = [getattr(status, name) for name in _SIZES]
+    counts += [traffic.added, sum(traffic.read.values())] if traffic else [0, 0]
+    return " ".join(map(str, (_VERSION, *counts, status.late_ms, *status.due_in)))
+
+
+def write(prefix: str, topic: str, at_ms: int, content: str, lags: Lags, *, most: int, keep_ms: int) -> Flow[bool]:
+    """Writes a sample, or only its lags where another manager has written one. Result: whether the lags are stored."""
+    key = history_key(prefix, topic)
+    packed = " ".join(f"{step}:{count}" for step, count in sorted(lags.counts.items()))
+    expire: Call[Any] = command("PEXPIRE", key, keep_ms)
+    written, _ = yield [_add(key, f"{at_ms}-0", f"{content} {packed}".strip(), most), expire]
+    if not written and packed:
+        written, _ = yield [_add(key, f"{at_ms}-*", f"{_VERSION} {packed}", most), expire]
+    return bool(written)
+
+
+def _add(key: str, entry: str, content: str, most: int) -> Call[bool]:
+    def decode(reply: Any) -> bool:
+        if not isinstance(reply, Exception):
+            return True
+        if "equal or smaller" in str(reply):
+            return False
+        raise reply
+
+    args = ("XADD", key, "MAXLEN", "~", most, entry, "s", content)
+    return command(*args, decode=decode, repeatable=False, takes_errors=True)
+
+
+def read_history(prefix: str, topics: Sequence[str], hours: float) -> Flow[dict[str, list[Sample]]]:
+    """The samples of these topics in the last so many hours, oldest first. Leaves out damaged keys and entries."""
+    check_int("hours", math.ceil(hours), 1, LONGEST_H)
+    names = [check_name("topic", topic) for topic in dict.fromkeys(topics)]
+    now: int = yield server_time()
+    since = max(0, now - int(hours * 3_600_000))
+    samples: dict[str, list[Sample]] = {}
+    for some in chunks(names, _TOPICS_AT_ONCE):
+        replies = yield Each(_range(prefix, name, since) for name in some)
+        first_error(replies)
+        samples |= {n: [] if isinstance(r, Exception) else r for n, r in zip(some, replies, strict=True)}
+    return samples
+
+
+def _range(prefix: str, topic: str, since: int) -> Call[list[Sample]]:
+    key = history_key(prefix, topic)
+    # From the newest, so that the bound cuts off the oldest.
+    return command("XREVRANGE", key, "+", since, "COUNT", _MOST_ENTRIES, decode=_samples)
+
+
+def _samples(reply: list[Any]) -> list[Sample]:
+    samples: list[Sample] = []
+    for entry, values in reversed(reply):
+        at_ms = int(entry.partition(b"-")[0])
+        sample = _unpack(at_ms, values[1] if values else b"")
+        if sample is None:
+            continue
+        if samples and samples[-1].at_ms == at_ms:
+            samples[-1].lags.merge(sample.lags)
+        elif sample.due_in:
+            samples.append(sample)
+    return samples
+
+
+def _unpack(at_ms: int, content: bytes) -> Sample | None:
+    version, *words = content.decode("ascii", "replace").split()[: _COUNTS + len(_STEPS) + 1] or [""]
+    try:
+        counts = [int(word) for word in words if ":" not in word]
+        steps = [tuple(map(int, word.split(":"))) for word in words if ":" in word]
+        lags = Lags(Counter({step: count for step, count in steps if 0 <= step < len(_STEPS)}))
+    except ValueError:
+        return None
+    if version != _VERSION or not all(0 <= count < _LARGEST for count in (*counts, *lags.counts.values())):
+        return None
+    if not counts:
+        return Sample(at_ms, due_in=(), lags=lags)
+    if len(counts) != _COUNTS:
+        return None
+    names = (*_SIZES, "added", "read", "late_ms")
+    named = dict(zip(names, counts, strict=False))
+    return Sample(at_ms, **named, due_in=tuple(counts[len(names) :]), lags=lags)

@@ -1,0 +1,56 @@
+"""The history and the activity of `Admin`: what people look at, beside sizes and messages."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TypeVar
+
+from lisa_common.protocol.call import Flow
+from lisa_manager.admin import activity, consumers, history, operations
+from lisa_manager.admin.activity import Activity
+from lisa_manager.admin.consumers import ConsumerStatus
+from lisa_manager.admin.history import Sample
+from lisa_manager.admin.operations import Operation
+
+__all__ = ["ObservingAdmin"]
+
+T = TypeVar("T")
+
+
+class ObservingAdmin:
+    """What operators read and note beside messages."""
+
+    _prefix: str
+
+    @abstractmethod
+    def _run(self, flow: Flow[T]) -> T: ...
+
+    def history(self, topics: Sequence[str], *, hours: float = 24.0) -> dict[str, list[Sample]]:
+        """The samples of topics that managers wrote in the last so many hours, up to 744, oldest first, by topic.
+
+        Managers write one a minute unless settings say otherwise; an unchanged topic gets fewer.
+        """
+        return self._run(history.read_history(self._prefix, topics, hours))
+
+    def consumers(self, topic: str) -> list[ConsumerStatus]:
+        """The consumers of a topic's groups: what they hold, and how long they have been idle. Raises UnknownTopic."""
+        return self._run(consumers.list_consumers(self._prefix, topic))
+
+    def note_activity(self, done: Activity) -> None:
+        """Adds an action to the list that `activity` returns. The latest 10,000 or so are kept."""
+        self._run(activity.note(self._prefix, done))
+
+    def activity(self, *, limit: int = 100, before: str | None = None) -> list[Activity]:
+        """The latest noted actions, newest first, up to `limit` (1 to 1,000); `before` is the `entry` of one."""
+        return self._run(activity.read(self._prefix, limit, before))
+
+    def operations(self) -> list[Operation]:
+        """The latest operations over many messages, newest first, with their progress."""
+        return self._run(operations.read(self._prefix))
+
+    def save_operation(self, operation: Operation) -> bool:
+        """Stores the progress of an operation. Returns whether somebody asked for its end. 100 are kept."""
+        return self._run(operations.save(self._prefix, operation))
+
+    def stop_operation(self, id: str) -> bool:
+        """Asks for the end of a running operation, which ends after its present step. Returns whether it runs."""
+        return self._run(operations.stop(self._prefix, id))

@@ -1,0 +1,93 @@
+"""Fields of schedules as people write them, in options and in TOML files."""
+
+import sys
+import tomllib
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from lisa_common.cli import Declined, read_duration, read_moment
+from lisa_common.errors import ByteCount, InvalidInput
+
+__all__ = ["read_header", "read_schedule_file", "value_of"]
+
+_DURATIONS: Final = {"every", "ttl", "catchup_window", "jitter"}
+_MOMENTS: Final = {"start": "from", "until": "until"}
+_NUMBERS: Final = {"max_retries", "priority"}
+_NONE: Final = {"ttl", "max_retries", "priority", "start", "until"}
+_MAX_FILE_BYTES: Final = 256 * 1024 * 1024
+
+
+def value_of(field: str, text: str, default: object) -> Any:
+    """The value of an option: `default` for the text "default"; None for "none" where a field may have none."""
+    if text == "default" and field not in {"body", "topic"}:
+        return default
+    if text == "none" and field in _NONE:
+        return None
+    if field in _DURATIONS:
+        return read_duration(field, text)
+    if field in _MOMENTS:
+        return read_moment(_MOMENTS[field], text)
+    if field in _NUMBERS:
+        if not text.isascii() or not text.isdigit() or len(text) > 9:  # noqa: PLR2004 - more than any bound
+            raise InvalidInput(field, text, "a number")
+        return int(text)
+    return text
+
+
+def read_header(text: str) -> tuple[str, str]:
+    """A header from NAME=VALUE."""
+    name, sign, value = text.partition("=")
+    if not name or not sign:
+        raise InvalidInput("header", text, "NAME=VALUE")
+    return name, value
+
+
+def read_schedule_file(path: Path) -> dict[str, dict[str, Any]]:
+    """The schedules of a TOML file, by name, with fields as `Admin.set_schedule` takes them. "-" is standard input."""
+    document = _parsed(path)
+    for key in document:
+        if key != "schedules":
+            raise InvalidInput("key of the file", key, "schedules")
+    schedules = document.get("schedules", {})
+    if not isinstance(schedules, dict):
+        raise InvalidInput("schedules", schedules, "tables, as in [schedules.nightly]")
+    return {name: _fields(name, table) for name, table in schedules.items()}
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        data = sys.stdin.buffer.read(_MAX_FILE_BYTES + 1) if str(path) == "-" else path.read_bytes()
+    except OSError as error:
+        raise Declined(f"cannot read {path}: {error.strerror}") from None
+    if len(data) > _MAX_FILE_BYTES:
+        raise InvalidInput("file", ByteCount(len(data)), f"at most {_MAX_FILE_BYTES} bytes")
+    try:
+        return tomllib.loads(data.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise Declined(f"{path} is no TOML: {error}") from None
+
+
+def _fields(name: str, table: object) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise InvalidInput(f"schedule {name}", table, f"a table, as in [schedules.{name}]")
+    fields: dict[str, Any] = {}
+    for key, value in table.items():
+        if key == "start":
+            raise InvalidInput(f"field of schedule {name}", key, "from")
+        field = "start" if key == "from" else key
+        try:
+            fields[field] = _value(field, value)
+        except InvalidInput as error:
+            raise InvalidInput(f"{error.field} of schedule {name}", error.value, error.expected) from None
+    return fields
+
+
+def _value(field: str, value: Any) -> Any:
+    if field in _DURATIONS and isinstance(value, str):
+        return read_duration(field, value)
+    if field in _MOMENTS and isinstance(value, str):
+        return read_moment(_MOMENTS[field], value)
+    if field in _MOMENTS and (not isinstance(value, datetime) or value.tzinfo is None):
+        raise InvalidInput(_MOMENTS[field], value, "a time with its zone, as in 2026-01-31T12:00:00+01:00")
+    return value

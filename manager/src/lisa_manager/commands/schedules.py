@@ -1,0 +1,244 @@
+"""`lisa-manager schedule list | show | set | pause | resume | run-now | skip | backfill | delete | import`."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+from zoneinfo import ZoneInfo
+
+import typer
+from typer.models import OptionInfo
+
+from lisa_common.cli import (
+    Column,
+    JsonFlag,
+    YesFlag,
+    confirm,
+    print_json,
+    print_table,
+    read_moment,
+    say,
+    shown_duration,
+    shown_moment,
+)
+from lisa_common.errors import Described, InvalidInput
+from lisa_manager import DEFAULT, ManagerSettings, Schedule, ScheduleState
+from lisa_manager.commands.bodies import read_body
+from lisa_manager.commands.schedule_fields import read_header, read_schedule_file, value_of
+from lisa_manager.commands.shared import admin_command, opened
+
+__all__ = ["backfill", "delete", "import_", "list_", "pause", "resume", "run_now", "set_", "show", "skip"]
+
+_SHOWN_TICKS = 10
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule.", show_default=False)]
+
+
+def _option(help: str, metavar: str | None = None) -> OptionInfo:  # noqa: A002 - as typer has it
+    option: OptionInfo = typer.Option(help=help, metavar=metavar, show_default=False)
+    return option
+
+
+Text = str | None
+
+
+@admin_command
+def list_(
+    *,
+    topic: Annotated[Text, _option("Only those of this topic.", "TOPIC")] = None,
+    json: JsonFlag = False,
+    settings: ManagerSettings,
+) -> None:
+    """Lists schedules: when each runs, its next tick, and how many ticks were sent and left out."""
+    with opened(settings) as admin:
+        states = admin.list_schedules(topic)
+    if json:
+        print_json([_document(state) for state in states])
+        return
+    columns = (*map(Column, ("schedule", "topic", "runs", "next")), Column("sent", True), Column("skipped", True))  # noqa: FBT003
+    print_table(columns, map(_row, states), nothing="no schedules")
+
+
+def _row(state: ScheduleState) -> list[object]:
+    if state.schedule is None:
+        return [state.name, "-", "damaged", state.damage, "-", "-"]
+    return [state.name, state.schedule.topic, state.in_words, _next(state), state.sent, state.skipped]
+
+
+def _next(state: ScheduleState) -> str:
+    if state.schedule is not None and state.schedule.paused:
+        return "paused"
+    if state.next_ms is None:
+        return "no more"
+    late_ms = state.now_ms - state.next_ms
+    return f"{shown_moment(state.next_ms)}, {'late' if late_ms > 0 else 'in'} {shown_duration(abs(late_ms))}"
+
+
+@admin_command
+def show(name: Name, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
+    """Shows a schedule and its next ten runs."""
+    with opened(settings) as admin:
+        state = admin.schedule(name)
+    if json:
+        print_json(_document(state) | {"next_ticks_ms": state.next_ticks(_SHOWN_TICKS)})
+        return
+    if state.schedule is None:
+        raise InvalidInput("stored schedule", Described(state.damage), "one that Lisa has written; set it anew")
+    facts: list[tuple[str, object]] = [
+        ("schedule", state.name),
+        ("runs", state.in_words),
+        ("next", _next(state)),
+        ("sent", state.sent),
+        ("skipped", state.skipped),
+        *((field, value) for field, value in state.schedule.dump().items() if field != "body_base64"),
+    ]
+    for fact, value in facts:
+        say(f"{fact}: {value}")
+    for tick_ms in state.next_ticks(_SHOWN_TICKS):
+        say(f"  {_in_words(tick_ms, state.schedule)}, in {shown_duration(max(0, tick_ms - state.now_ms))}")
+
+
+def _in_words(tick_ms: int, schedule: Schedule) -> str:
+    """A tick as people say it, in the zone of the schedule: "Monday, 23 November 2026, 02:30:00 CET"."""
+    zone = UTC if schedule.tz == "UTC" else ZoneInfo(schedule.tz)
+    moment = datetime.fromtimestamp(tick_ms / 1000, UTC).astimezone(zone)
+    return f"{moment:%A, {moment.day} %B %Y, %H:%M:%S %Z}"
+
+
+def _document(state: ScheduleState) -> dict[str, Any]:
+    names = ("name", "version", "last_ms", "next_ms", "is_sent_ahead", "sent", "skipped", "in_words", "damage")
+    schedule = state.schedule
+    if schedule is None:
+        return {name: getattr(state, name) for name in names}
+    fields = schedule.model_dump(exclude={"name", "body"}) | {"body": read_body(schedule.body)}
+    return {name: getattr(state, name) for name in names} | {"schedule": fields}
+
+
+@admin_command
+def set_(
+    name: Name,
+    *,
+    topic: Annotated[Text, _option("Where its messages go.", "TOPIC")] = None,
+    every: Annotated[Text, _option("Runs at the multiples of this time: 30s, 15m, 1h30m, 7d.", "TIME")] = None,
+    cron: Annotated[Text, _option("Runs by this expression: '30 2 * * MON-FRI'.", "EXPRESSION")] = None,
+    tz: Annotated[Text, _option("The time zone of the expression; UTC.", "ZONE")] = None,
+    body: Annotated[Text, _option("Text, sent unchanged.", "BODY")] = None,
+    header: Annotated[list[str] | None, _option("Header of its messages; may be repeated.", "NAME=VALUE")] = None,
+    ttl: Annotated[Text, _option("Deliver at most this long after the tick.", "TIME")] = None,
+    max_retries: Annotated[Text, _option("Most retries after the first delivery.", "NUMBER")] = None,
+    priority: Annotated[Text, _option("Highest first among messages due in the same ms.", "NUMBER")] = None,
+    start: Annotated[Text, typer.Option("--from", help="No tick before.", metavar="MOMENT", show_default=False)] = None,
+    until: Annotated[Text, _option("No tick after.", "MOMENT")] = None,
+    catchup: Annotated[Text, _option("Ticks to send late: latest, all or none.", "WHICH")] = None,
+    catchup_window: Annotated[Text, _option("How late, with all; 1d.", "TIME")] = None,
+    overlap: Annotated[Text, _option("While a message is not done: allow another, or skip it.", "HOW")] = None,
+    jitter: Annotated[Text, _option("Delay each tick by less than this.", "TIME")] = None,
+    json: JsonFlag = False,
+    settings: ManagerSettings,
+) -> None:
+    """Makes a schedule, or changes the given fields of one. The value `default` sets a field back."""
+    texts = {"topic": topic, "every": every, "cron": cron, "tz": tz, "body": body, "ttl": ttl}
+    texts |= {"max_retries": max_retries, "priority": priority, "start": start, "until": until, "catchup": catchup}
+    texts |= {"catchup_window": catchup_window, "overlap": overlap, "jitter": jitter}
+    changes = {field: value_of(field, text, DEFAULT) for field, text in texts.items() if text is not None}
+    if header:
+        changes["headers"] = DEFAULT if header == ["default"] else dict(map(read_header, header))
+    if not changes:
+        raise InvalidInput("schedule", Described("nothing"), "given at least one field to set, as in --every 15m")
+    with opened(settings) as admin:
+        changed = admin.set_schedule(name, **changes)
+        state = admin.schedule(name)
+    if json:
+        print_json({"changed": changed} | _document(state))
+    else:
+        say(f"{name}: {'' if changed else 'unchanged; '}{state.in_words}; next {_next(state)}")
+
+
+@admin_command
+def pause(name: Name, *, settings: ManagerSettings) -> None:
+    """Pauses a schedule: it sends nothing until it is resumed."""
+    with opened(settings) as admin:
+        changed = admin.pause_schedule(name)
+    say(f"{name} is paused" if changed else f"{name} is paused already")
+
+
+@admin_command
+def resume(name: Name, *, settings: ManagerSettings) -> None:
+    """Resumes a paused schedule with its next tick. Ticks of the pause are not sent."""
+    with opened(settings) as admin:
+        changed = admin.resume_schedule(name)
+        state = admin.schedule(name)
+    say(f"{name} {'runs again' if changed else 'is not paused'}; next {_next(state)}")
+
+
+@admin_command
+def run_now(name: Name, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
+    """Sends the message of a schedule now, beside its ticks."""
+    with opened(settings) as admin:
+        id = admin.run_now(name)
+    if json:
+        print_json({"schedule": name, "id": id})
+    else:
+        say(f"sent {id}")
+
+
+@admin_command
+def skip(name: Name, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
+    """Leaves out the next tick of a schedule."""
+    with opened(settings) as admin:
+        tick_ms = admin.skip_tick(name)
+        state = admin.schedule(name)
+    if json:
+        print_json({"schedule": name, "skipped_ms": tick_ms, "next_ms": state.next_ms})
+    elif tick_ms is None:
+        say(f"{name} has no more ticks")
+    else:
+        say(f"{name} leaves out {shown_moment(tick_ms)}; next {_next(state)}")
+
+
+@admin_command
+def backfill(
+    name: Name,
+    *,
+    start: Annotated[str, typer.Option("--from", help="The first moment.", metavar="MOMENT", show_default=False)],
+    end: Annotated[str, typer.Option("--to", help="The last moment.", metavar="MOMENT", show_default=False)],
+    json: JsonFlag = False,
+    settings: ManagerSettings,
+) -> None:
+    """Sends the ticks of a past range, whether or not they were sent before."""
+    with opened(settings) as admin:
+        result = admin.backfill(name, read_moment("from", start), read_moment("to", end))
+    if json:
+        print_json({"schedule": name} | asdict(result))
+    else:
+        known = result.ticks - result.sent
+        say(f"sent {result.sent:,} ticks of {name}" + (f"; {known:,} had been sent just before" if known else ""))
+
+
+@admin_command
+def delete(name: Name, *, yes: YesFlag = False, settings: ManagerSettings) -> None:
+    """Deletes a schedule. Messages that are due stay."""
+    with opened(settings) as admin:
+        state = admin.schedule(name)
+        confirm(f"Delete schedule {name} ({state.in_words or 'damaged'})?", yes=yes)
+        admin.delete_schedule(name)
+    say(f"deleted {name}")
+
+
+@admin_command
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML; - for standard input.", show_default=False)],
+    *,
+    prune: Annotated[bool, typer.Option("--prune", help="Delete schedules that are not in the file.")] = False,
+    json: JsonFlag = False,
+    settings: ManagerSettings,
+) -> None:
+    """Makes schedules as a TOML file says, with a table [schedules.NAME] for each; other fields have their defaults."""
+    schedules = read_schedule_file(file)
+    with opened(settings) as admin:
+        result = admin.import_schedules(schedules, prune=prune)
+    if json:
+        print_json(asdict(result))
+    else:
+        counts = ((len(names), what) for what, names in asdict(result).items())
+        say(", ".join(f"{count} {what}" for count, what in counts))

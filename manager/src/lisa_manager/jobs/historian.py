@@ -1,0 +1,123 @@
+"""The historian: writes samples of topics for charts at equal intervals, and says that this manager lives."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+
+from lisa_common import __version__
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.model.keys import managers_key
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import command
+from lisa_common.protocol.consuming import server_time
+from lisa_manager.admin import history
+from lisa_manager.admin.history import Lags
+from lisa_manager.admin.queries import chunks
+from lisa_manager.admin.status import read_status_of
+from lisa_manager.admin.traffic import read_traffic_of
+from lisa_manager.problem_log import ProblemLog
+from lisa_manager.settings import ManagerSettings
+
+__all__ = ["Historian"]
+
+logger = logging.getLogger(__name__)
+
+_MAX_TOPICS = 1_000
+"""Most topics with a history: the first by name, as in metrics."""
+
+_MOST_SILENT = 5
+"""A manager that has written nothing for so many intervals is forgotten."""
+
+_MOST_MANAGERS = 1_000
+
+_UNCHANGED = 10
+"""After so many intervals a sample is written though nothing has changed: a longer gap means that no manager ran."""
+
+_AT_ONCE = 20
+"""Topics in one pipeline: the replies must not keep the other jobs waiting."""
+
+_REST_S = 0.02
+
+
+class Historian:
+    """Samples the topics that a manager serves. Any number of managers write one sample for each interval."""
+
+    def __init__(
+        self, connection: AsyncConnection, settings: ManagerSettings, layouts: Callable[[], Mapping[str, Layout]]
+    ) -> None:
+        self._connection = connection
+        self._prefix = settings.prefix
+        self._interval_ms = round(settings.history_s * 1000)
+        self._keep_ms = round(settings.history_h * 3_600_000)
+        self._name = f"{socket.gethostname()}:{os.getpid()} {__version__}"
+        self._lags: dict[str, Lags] = {}
+        self._written: dict[str, tuple[str, int]] = {}
+        """What was last written of each topic, and when."""
+        self._problems = ProblemLog(logger)
+        self._layouts = layouts
+
+    def note_promoted(self, topic: str, now_ms: int, dues_ms: Sequence[int]) -> None:
+        """Notes how late messages became ready."""
+        lags = self._lags.get(topic)
+        if lags is None:
+            if len(self._lags) >= _MAX_TOPICS:
+                return
+            lags = self._lags[topic] = Lags()
+        lags.add(max(0, now_ms - due_ms) for due_ms in dues_ms)
+
+    async def turn(self) -> None:
+        """Writes the samples of this interval, unless others have."""
+        now: int = await self._connection.call(server_time())
+        await self._report(now)
+        if not self._keep_ms:
+            self._lags.clear()
+            return
+        at_ms = now - now % self._interval_ms
+        layouts = self._layouts()
+        names = sorted(layouts)[:_MAX_TOPICS]
+        for some in chunks([layouts[name] for name in names], _AT_ONCE):
+            # One node of a Cluster may be away; the topics of the others are sampled all the same.
+            statuses = await self._connection.run(read_status_of(some, partial=True))
+            traffic = await self._connection.run(read_traffic_of(some, partial=True))
+            counters = {each.topic: each for each in traffic if not each.damage}
+            for status in statuses:
+                if not status.damage:
+                    content = history.pack(status, counters.get(status.topic))
+                    await self._write(layouts[status.topic], at_ms, content)
+            await asyncio.sleep(_REST_S)
+        self._written = {topic: self._written[topic] for topic in names if topic in self._written}
+        self._lags = {topic: self._lags[topic] for topic in names if topic in self._lags}
+
+    async def _write(self, layout: Layout, at_ms: int, content: str) -> None:
+        topic, lags = layout.topic, self._lags.pop(layout.topic, Lags())
+        before, since_ms = self._written.get(topic, ("", 0))
+        if before == content and at_ms - since_ms < _UNCHANGED * self._interval_ms and not lags.counts:
+            return
+        most = max(1, self._keep_ms // self._interval_ms)
+        flow = history.write(self._prefix, topic, at_ms, content, lags, most=most, keep_ms=self._keep_ms)
+        stored = False
+        try:
+            stored = await self._connection.run(flow)
+        except LisaError as error:
+            if isinstance(error, OF_THE_SERVER) and self._connection.node_of(layout.shards[0]) is None:
+                raise
+            # One node of a Cluster may be away, or another program has written this key.
+            self._problems.report(f"history of {topic}", error, job="history", topic=topic)
+        else:
+            self._problems.resolve(f"history of {topic}")
+            self._written[topic] = content, at_ms
+        finally:
+            if not stored and lags.counts:
+                # They belong to the next sample then; more may have been noted meanwhile.
+                self._lags.setdefault(topic, Lags()).merge(lags)
+
+    async def _report(self, now: int) -> None:
+        key = managers_key(self._prefix)
+        oldest = now - _MOST_SILENT * self._interval_ms
+        await self._connection.call(command("ZADD", key, now, self._name))
+        await self._connection.call(command("ZREMRANGEBYSCORE", key, "-inf", oldest))
+        await self._connection.call(command("ZREMRANGEBYRANK", key, 0, -_MOST_MANAGERS - 1))
+        await self._connection.call(command("PEXPIRE", key, _MOST_SILENT * self._interval_ms))

@@ -1,0 +1,253 @@
+"""The pages in a real Chromium: live parts, charts, no error in the console, no request to another host, accessibility.
+
+It needs Debian's `chromium`; the checks of accessibility also need `axe-core` from npm, whose `axe.min.js` the variable
+`LISA_TEST_AXE` names. What can be checked without a browser is in the other files.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from lisa_gateway.access import hash_of, new_token
+from lisa_manager import Admin
+from lisa_producer import Message, Producer
+from support.gateways import Gateways
+from support.prefix_proxy import below_prefix
+
+CHROMIUM = shutil.which("chromium")
+AXE = Path(os.environ.get("LISA_TEST_AXE", "axe.min.js"))
+
+pytestmark = [pytest.mark.long, pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")]
+
+Kill = Callable[..., None]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """A browser without a window."""
+    with sync_playwright() as playwright:
+        # Containers run tests as root, which Chromium's sandbox does not allow.
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A page, and what it did that it must not do."""
+
+    def __init__(self, context: BrowserContext, base: str) -> None:
+        self.base = f"{base}/dashboard/"
+        self.page: Page = context.new_page()
+        self.problems: list[str] = []
+        self.page.on("console", lambda message: self._note(message.type == "error", f"console: {message.text}"))
+        self.page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
+        self.page.on("request", lambda request: self._note(not request.url.startswith(base), f"asked {request.url}"))
+
+    def _note(self, wrong: bool, text: str) -> None:  # noqa: FBT001 - one use
+        if wrong:
+            self.problems.append(text)
+
+    def open(self, path: str = "") -> Page:
+        """Opens a page of the dashboard."""
+        answer = self.page.goto(self.base + path)
+        assert answer
+        assert answer.status == 200, path
+        return self.page
+
+
+@pytest.fixture
+def watched(chromium: Browser, base_url: str) -> Iterator[Watched]:
+    """A page of a gateway without grants; fails if it had a problem."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    watching = Watched(context, base_url)
+    yield watching
+    context.close()
+    assert watching.problems == []
+
+
+@pytest.fixture
+def filled(producer: Producer, admin: Admin, topic: str, kill: Kill) -> str:
+    """A topic with messages in several states, and a schedule."""
+    producer.send_many(topic, [Message(body={"n": n}, id=f"dead-{n}", headers={"kind": "x"}) for n in range(3)])
+    kill(topic, 3, error="<b>no such order</b>")
+    producer.send_many(topic, [Message(body="x", id=f"w{n}", delay=60 * 4**n) for n in range(8)])
+    admin.set_schedule(f"nightly-{topic}", topic=topic, cron="30 2 * * *", body={"id": 7})
+    return topic
+
+
+def _paths(topic: str) -> list[str]:
+    return [
+        *("", f"topic?topic={topic}", "server", "activity", "schedules", f"schedule?name=nightly-{topic}"),
+        *(f"messages?topic={topic}&state=waiting", f"messages?topic={topic}&state=garbage&header=kind"),
+        *(f"message?topic={topic}&id=dead-1", f"message?topic={topic}&id=w1&view=hex"),
+        *(f"confirm?what=replay&topic={topic}&state=garbage", f"confirm?what=cancel&topic={topic}&id=w1&id_only=1"),
+    ]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1280, "light"), (3840, "dark")])
+def test_every_page_at_every_width(chromium: Browser, base_url: str, filled: str, width: int, scheme: Any) -> None:
+    """Nothing is wider than the screen, nothing fails, and axe finds nothing."""
+    context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    watching = Watched(context, base_url)
+    for path in _paths(filled):
+        page = watching.open(path)
+        page.wait_for_load_state("load")
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+        if AXE.is_file():
+            # As the protocol of the debugger does it: the pages themselves allow no inline script.
+            page.evaluate(AXE.read_text("utf-8"))
+            found = page.evaluate("axe.run()")["violations"]
+            assert [(each["id"], each["nodes"][0]["html"]) for each in found] == [], path
+    context.close()
+    assert watching.problems == []
+
+
+@pytest.mark.timeout(300)
+def test_live_parts_charts_and_focus(watched: Watched, producer: Producer, filled: str) -> None:
+    """A send is seen within two seconds, without a reload and without losing the focus."""
+    page = watched.open(f"topic?topic={filled}")
+    # With the next tick of the schedule.
+    expect(page.locator("#size-waiting b")).to_have_text("9")
+    expect(page.locator(".u-wrap canvas")).to_have_count(3, timeout=20_000)
+    page.locator("#size-waiting").focus()
+    producer.send(filled, "x", delay=3_600)
+    expect(page.locator("#size-waiting b")).to_have_text("10", timeout=2_000)
+    assert page.evaluate("document.activeElement.id") == "size-waiting"
+    page = watched.open(f"?q={filled}")
+    producer.send(filled, "x", delay=3_600)
+    expect(page.get_by_role("link", name=f"11 waiting in {filled}")).to_be_visible(timeout=2_000)
+
+
+@pytest.mark.timeout(300)
+def test_an_operator_works_with_the_keyboard(watched: Watched, admin: Admin, filled: str) -> None:
+    """Finds a message, edits and replays it, purges the rest, and sees it in Activity."""
+    page = watched.open(f"topic?topic={filled}")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.get_by_role("searchbox").fill("dead-1")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/message?**")
+    page.get_by_role("textbox", name="Body").fill('{"n": "mended"}')
+    page.get_by_role("button", name="Send with this body").press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("sent with the edited body")
+    assert admin.find(filled, "dead-1") is None
+    watched.open(f"messages?topic={filled}&state=garbage")
+    page.get_by_role("link", name="purge …").press("Enter")
+    page.get_by_role("button", name="purge 2").press("Enter")
+    expect(page.locator("#operations")).to_contain_text("done", timeout=10_000)
+    assert admin.count_garbage(filled) == 0
+    watched.open(f"schedule?name=nightly-{filled}")
+    page.get_by_role("button", name="Run now").press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("sent as")
+    watched.open("activity")
+    for text in ("replay edited", "purge all", "run now"):
+        expect(page.get_by_role("region", name="Who did what")).to_contain_text(text)
+
+
+@pytest.mark.timeout(300)
+def test_deliveries_are_paused_and_resumed(watched: Watched, admin: Admin, producer: Producer, topic: str) -> None:
+    """In the live list, whose rows may change places, the focus stays on the button of the same topic."""
+    names = [f"{topic}-{name}" for name in ("a", "b")]
+    for name in names:
+        producer.send(name, "x", delay=3_600)
+    page = watched.open(f"?q={topic}&order=waiting")
+    second = page.get_by_role("button", name=f"Pause {names[1]}")
+    expect(second).to_be_visible(timeout=20_000)
+    second.focus()
+    producer.send_many(names[1], [Message(body="x", delay=3_600)] * 2)
+    expect(page.locator("tbody tr").first).to_contain_text(names[1], timeout=10_000)
+    assert page.evaluate("document.activeElement.ariaLabel") == f"Pause {names[1]}"
+    second.press("Enter")
+    expect(page.get_by_role("status")).to_contain_text(f"{names[1]} is paused")
+    assert [admin.policy(name).paused for name in names] == [False, True]
+    page = watched.open(f"topic?topic={names[1]}")
+    expect(page.get_by_text("Deliveries are paused.")).to_be_visible()
+    page.get_by_role("button", name="Resume deliveries").click()
+    expect(page.get_by_role("status")).to_contain_text(f"{names[1]} is resumed")
+    expect(page.get_by_role("button", name="Pause deliveries")).to_be_visible()
+    assert not admin.policy(names[1]).paused
+    watched.open("activity")
+    expect(page.get_by_role("region", name="Who did what")).to_contain_text(names[1])
+
+
+@pytest.mark.timeout(300)
+def test_below_a_prefix_of_a_proxy(chromium: Browser, base_url: str, producer: Producer, filled: str) -> None:
+    """Every page, live parts and forms; no request leaves the prefix."""
+    with below_prefix(base_url, "/tools/queue") as url:
+        context = chromium.new_context()
+        watching = Watched(context, url)
+        for path in _paths(filled):
+            watching.open(path)
+        page = watching.open(f"topic?topic={filled}")
+        expect(page.locator(".u-wrap canvas")).to_have_count(3, timeout=20_000)
+        waiting = int(page.locator("#size-waiting b").inner_text())
+        producer.send(filled, "x", delay=3_600)
+        expect(page.locator("#size-waiting b")).to_have_text(str(waiting + 1), timeout=2_000)
+        page = watching.open(f"message?topic={filled}&id=w7")
+        page.get_by_role("button", name="Due now").click()
+        expect(page.get_by_role("status")).to_contain_text("due now")
+        context.close()
+    assert watching.problems == []
+
+
+@pytest.mark.timeout(300)
+def test_a_viewer_sees_every_page_and_no_action(
+    chromium: Browser, base_url: str, gateways: Gateways, filled: str
+) -> None:
+    """Signed in by the browser's own password dialog; the live stream works with it."""
+    assert base_url
+    token = new_token()
+    grant = {"name": "eve", "tokens": [hash_of(token)], "roles": ["view"]}
+    _, url = gateways.gateway("--dashboard", grants=json.dumps([grant]))
+    context = chromium.new_context(http_credentials={"username": "eve", "password": token})
+    watching = Watched(context, url)
+    for path in _paths(filled):
+        if path.startswith("confirm"):
+            continue
+        page = watching.open(path)
+        assert page.locator("main form[method=post]").count() == 0, path
+        assert "viewer" in page.locator("header").inner_text()
+    page = watching.open(f"topic?topic={filled}")
+    expect(page.locator(".u-wrap canvas")).to_have_count(3, timeout=20_000)
+    context.close()
+    # Chromium notes that it was asked for a password.
+    assert [problem for problem in watching.problems if "401" not in problem] == []
+
+
+@pytest.mark.timeout(300)
+def test_hostile_data_runs_nothing(watched: Watched, producer: Producer, topic: str, kill: Kill) -> None:
+    """No script of an id, a header, a body or an error runs."""
+    nasty = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
+    producer.send(topic, nasty, id=nasty, headers={nasty: nasty})
+    kill(topic, 1, error=nasty)
+    for path in ("messages?state=garbage&", "message?", "confirm?what=purge&id_only=1&", "find?"):
+        page = watched.page
+        page.goto(f"{watched.base}{path}{urlencode({'topic': topic, 'id': nasty, 'said': nasty})}")
+        assert "broken" not in page.title().replace(nasty, "")
+        assert page.locator("main img, main script").count() == 0
+
+
+@pytest.mark.timeout(300)
+def test_everything_but_charts_works_without_scripts(chromium: Browser, base_url: str, filled: str) -> None:
+    """Links and forms."""
+    context = chromium.new_context(java_script_enabled=False)
+    watching = Watched(context, base_url)
+    for path in _paths(filled):
+        watching.open(path)
+    page = watching.open(f"message?topic={filled}&id=w7")
+    page.get_by_role("button", name="Due now").click()
+    expect(page.get_by_role("status")).to_contain_text("due now")
+    context.close()
+
+
+def test_axe_is_there_where_it_is_asked_for() -> None:
+    """A path that is misspelled must not turn the check off."""
+    assert AXE.is_file() or "LISA_TEST_AXE" not in os.environ

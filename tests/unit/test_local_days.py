@@ -1,0 +1,104 @@
+"""Clock changes: a daily time comes once on each local day, in all zones, from 2020 to 2035.
+
+The reference is the definition itself: it walks through the minutes of a day and takes the first at which a wall clock
+shows the time or a later one; where a gap ends at midnight, the first of the next day.
+"""
+
+import zoneinfo
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import pairwise, takewhile
+
+import pytest
+
+from lisa_common.model.localtime import local_ms
+from lisa_common.model.rhythm import CronRhythm
+
+_FROM, _TO = datetime(2020, 1, 1, tzinfo=UTC), datetime(2036, 1, 1, tzinfo=UTC)
+_TIMES = (time(0, 0), time(0, 30), time(1, 15), time(2, 0), time(2, 30), time(3, 0), time(23, 45))
+_ODD = (
+    *("Europe/Berlin", "America/New_York", "America/Santiago", "Africa/Cairo", "Asia/Beirut", "America/Havana"),
+    *("Australia/Lord_Howe", "Africa/Casablanca", "America/Nuuk", "Asia/Gaza", "America/Asuncion", "Antarctica/Troll"),
+    *("Asia/Kathmandu", "Pacific/Apia", "America/Scoresbysund", "Asia/Tehran"),
+)
+
+
+def _changes(zone: zoneinfo.ZoneInfo) -> Iterator[date]:
+    """The days around which the zone's clocks change."""
+    moment, before = _FROM, _FROM.astimezone(zone).utcoffset()
+    while moment < _TO:
+        moment += timedelta(days=1)
+        after = moment.astimezone(zone).utcoffset()
+        if after != before:
+            yield moment.date()
+        before = after
+
+
+def _days(around: date, zone: zoneinfo.ZoneInfo) -> dict[date, list[tuple[time, datetime]]]:
+    """The minutes of a week, by local day: what a wall clock shows, and when."""
+    minute = datetime.combine(around - timedelta(days=3), time(), UTC)
+    days: dict[date, list[tuple[time, datetime]]] = {}
+    for _ in range(6 * 1440):
+        local = minute.astimezone(zone)
+        days.setdefault(local.date(), []).append((local.time(), minute))
+        minute += timedelta(minutes=1)
+    whole = sorted(days)[1:-1]
+    return {day: days[day] for day in whole}
+
+
+def _ticks(rhythm: CronRhythm, start: datetime, end: datetime) -> list[datetime]:
+    end_ms = end.timestamp() * 1000
+    ticks = rhythm.after(int(start.timestamp() * 1000) - 1)
+    return [datetime.fromtimestamp(tick / 1000, UTC) for tick in takewhile(lambda tick: tick < end_ms, ticks)]
+
+
+def _check(name: str) -> int:
+    zone, checked = zoneinfo.ZoneInfo(name), 0
+    for around in _changes(zone):
+        days = _days(around, zone)
+        start, end = days[min(days)][0][1], days[max(days)][-1][1]
+        for at in _TIMES:
+            expected = [next((when for shown, when in minutes if shown >= at), None) for minutes in days.values()]
+            # Where the gap ends at midnight, its end is the first minute of the next day.
+            following = [minutes[0][1] for minutes in days.values()][1:]
+            expected = [when or later for when, later in zip(expected, [*following, end], strict=True)]
+            for fields in (f"{at.minute} {at.hour} * * *", f"0 {at.minute} {at.hour} * * *"):
+                assert _ticks(CronRhythm(fields, name), start, end) == expected, (name, around, fields)
+            for day, moment in zip(days, expected, strict=True):
+                assert local_ms("at_local", datetime.combine(day, at), name) == moment.timestamp() * 1000
+            checked += len(expected)
+    return checked
+
+
+@pytest.mark.parametrize("name", _ODD)
+def test_a_daily_time_comes_once_a_day(name: str) -> None:
+    """Around each change of the clocks, by cron expressions of five and six fields, and by sends at local times."""
+    checked = _check(name)
+    assert checked or name in {"Asia/Kathmandu", "Pacific/Apia"}
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_in_all_zones() -> None:
+    """The same in every zone of the database, and no day without a tick in sixteen years."""
+    checked = 0
+    for name in sorted(zoneinfo.available_timezones() - {"Factory", "localtime"}):
+        checked += _check(name)
+        ticks = _ticks(CronRhythm("30 2 * * *", name), _FROM, _TO)
+        local = {tick.astimezone(zoneinfo.ZoneInfo(name)).date() for tick in ticks}
+        assert len(local) == len(ticks), name
+        assert len(ticks) in {(_TO - _FROM).days, (_TO - _FROM).days - 1, (_TO - _FROM).days + 1}, name
+    print(f"{checked:,} local days with a change of clocks near")  # noqa: T201
+    assert checked > 100_000
+
+
+def test_starred_jobs_run_by_real_time() -> None:
+    """An hourly job has 23 ticks on the day when clocks go forward, and 25 when they go back; each an hour apart."""
+    zone = zoneinfo.ZoneInfo("Europe/Berlin")
+    for day, count in ((date(2026, 3, 29), 23), (date(2026, 10, 25), 25)):
+        start = datetime.combine(day, time(), zone).astimezone(UTC)
+        end = datetime.combine(day + timedelta(days=1), time(), zone).astimezone(UTC)
+        ticks = _ticks(CronRhythm("0 * * * *", "Europe/Berlin"), start, end)
+        assert len(ticks) == count
+        assert {later - tick for tick, later in pairwise(ticks)} == {timedelta(hours=1)}
