@@ -14,7 +14,8 @@ import pytest
 import redis
 
 from lisa_common.errors import InvalidInput, Refused, Unreachable
-from lisa_common.model.keys import ShardKeys
+from lisa_common.model.keys import ShardKeys, topics_key
+from lisa_common.model.policy import Policy
 from lisa_producer.spark.bad_rows import BadRow
 from lisa_producer.spark.columns import Columns
 from lisa_producer.spark.options import WriteOptions
@@ -144,11 +145,31 @@ def test_rows_alike_are_set_aside_each(write: Callable[..., Written], client: re
         assert client.xlen(ShardKeys(prefix, "bad-orders").of("ready")) == count
 
 
-def test_a_refused_bad_row_fails_the_task(write: Callable[..., Written], client: redis.Redis, prefix: str) -> None:
-    """A row too large even for the topic of bad rows is not dropped."""
-    with pytest.raises(BadRow, match=r"row 0 of partition 0 cannot be sent: body must be .*; got 2000000 bytes"):
-        write({"body": ["x" * 2_000_000]}, badRows="bad-orders")
-    assert client.xlen(ShardKeys(prefix, "bad-orders").of("ready")) == 0
+def test_a_row_too_large_for_the_topic_of_bad_rows(
+    write: Callable[..., Written], client: redis.Redis, prefix: str
+) -> None:
+    """It goes there cut, and says so; a directory gets all of it."""
+    done = write({"id": ["big"], "body": ["x" * 2_000_000]}, badRows="bad-orders")
+    assert _counts(done) == (1, 0, 0, 1)
+    ((_, record),) = client.hgetall(ShardKeys(prefix, "bad-orders").of("messages")).items()  # type: ignore[union-attr]
+    body = json.loads(record[14:])
+    assert body["error"] == "body must be at most 1048576 bytes; got 2000000 bytes"
+    assert body["refusal"].startswith("body must be at most 1048576 bytes; got 2000")
+    assert (body["id"], body["cut"], body["row"]) == ("big", True, 0)
+    assert 2_000_000 < body["bytes"] < 2_000_100
+    assert len(body["values"]) > 900_000
+
+
+def test_a_topic_that_refuses_a_bad_row_is_named(
+    write: Callable[..., Written], client: redis.Redis, prefix: str
+) -> None:
+    """The row fails its task: it is not dropped."""
+    client.hset(topics_key(prefix), "bad-orders", Policy(max_body_bytes=20).dump())
+    refusal = (
+        r"row 0 of partition 0 cannot be sent: body must be a value; got None; and bad-orders refuses it: body must"
+    )
+    with pytest.raises(BadRow, match=refusal):
+        write({"body": [None], "topic": ["orders"]}, badRows="bad-orders")
 
 
 def test_a_failed_task_leaves_no_file(write: Callable[..., Written], tmp_path: Path, own_server: OwnServer) -> None:

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 MAX_ERROR_CHARACTERS = 2_000
-_REASON_NACK, _REASON_REJECTED, _REASON_SNOOZED = "nack", "rejected", "snoozed"
+_REASON_NACK, _REASON_REJECTED, _REASON_SNOOZED, _REASON_ISOLATED = "nack", "rejected", "snoozed", "isolated"
 
 
 def join(keys: ShardKeys, group: str, *, most: int = 0) -> Call[bool]:
@@ -173,7 +173,7 @@ def ack(
 class Nack:
     """A failed delivery. `delay_ms` None: the policy's backoff. Rejected: garbage at once.
 
-    Snoozed: no attempt is spent.
+    Snoozed: no attempt is spent. Isolated: the next delivery is alone.
     """
 
     entry: Entry
@@ -181,11 +181,13 @@ class Nack:
     delay_ms: int | None = None
     rejected: bool = False
     snoozed: bool = False
+    isolated: bool = False
 
     @property
     def reason(self) -> str:
         """Why, as it is stored with the failure."""
-        return _REASON_REJECTED if self.rejected else _REASON_SNOOZED if self.snoozed else _REASON_NACK
+        named = {_REASON_REJECTED: self.rejected, _REASON_SNOOZED: self.snoozed, _REASON_ISOLATED: self.isolated}
+        return next((reason for reason, is_so in named.items() if is_so), _REASON_NACK)
 
 
 class NackOutcome(StrEnum):

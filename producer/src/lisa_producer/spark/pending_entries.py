@@ -8,9 +8,10 @@ from lisa_common.errors import LisaError, NoGroup, OutcomeUnknown
 from lisa_common.model.delivery import Delivery, Entry, entry_place
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
-from lisa_common.protocol import consuming
+from lisa_common.protocol import consuming, holding
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.fetching import fetch_within
+from lisa_common.protocol.marking import Begun, mark
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.triage import sort_entries
 
@@ -21,7 +22,9 @@ FIRST = "0-0"
 
 _ENTRIES = 1_000
 """Entries in one reply; they are small."""
-_MAX_MESSAGES, _MAX_BYTES = 200, 4_194_304
+_PLACES = 5_000
+"""Entries in one reply that only names them."""
+_MAX_MESSAGES, _MAX_BYTES = 1_000, 4_194_304
 """Limits of one fetch, as messages may be large."""
 
 
@@ -52,59 +55,99 @@ class PendingEntries:
     def take(self, after: str, newest: str, rows: int | None, *, beyond: bool) -> Flow[tuple[str, int]]:
         """Reads until `rows` entries after `after` are pending, or the newest is; entries already pending count first.
 
-        Entries after the newest are kept with `beyond`, else released. Result: the last entry, `after` for none, and
-        the number of entries. Raises StreamReset.
+        An entry that must run alone is taken alone. Entries after the newest are kept with `beyond`, else released.
+        Result: the last entry, `after` for none, and the number of entries. Raises StreamReset.
         """
         yield consuming.join(self.keys, self.group)
-        last, taken = after, 0
+        last, taken, is_listed = after, 0, False
         while rows is None or taken < rows:
             limit = _ENTRIES if rows is None else min(_ENTRIES, rows - taken)
-            entries = yield from self._list(last, limit=limit)
-            if entries:
-                last, taken = entries[-1].entry, taken + len(entries)
-            elif entry_place(last) >= entry_place(newest) or not (
-                yield from self._read(last, None if beyond else newest, limit)
-            ):
+            entries: list[Entry] | None = [] if is_listed else (yield from self._list(last, limit=limit))
+            if not entries:
+                if entry_place(last) >= entry_place(newest):
+                    break
+                entries = yield from self._read(last, None if beyond else newest, limit)
+                is_listed = entries is not None
+            if entries == []:
                 break
+            for entry in entries or ():
+                if entry.alone and taken:
+                    return last, taken
+                last, taken = entry.entry, taken + 1
+                if entry.alone:
+                    return last, taken
         return last, taken
 
-    def _read(self, after: str, until: str | None, limit: int) -> Flow[bool]:
-        """Reads new entries for the consumer. Result: whether it may have got any."""
+    def _read(self, after: str, until: str | None, limit: int) -> Flow[list[Entry] | None]:
+        """Reads new entries for the consumer. Result: those in the range; None if others may be pending now."""
         call = consuming.read([self.keys], self.group, self.consumer, limit=limit, block_ms=None)
         try:
             batches = yield call
         except OutcomeUnknown:
             # If the entries were read, they are pending now.
-            return True
+            return None
         except NoGroup:
             yield consuming.join(self.keys, self.group)
-            return True
+            return None
         entries: list[Entry] = batches[0][1] if batches else []
         early = [entry for entry in entries if entry_place(entry.entry) <= entry_place(after)]
         late = [entry for entry in entries if until and entry_place(entry.entry) > entry_place(until)]
         if early or late:
             # The group was created again, or there are entries after the end: released, they come again as new entries.
-            ours, others = self._partition(early + late)
-            yield consuming.release(self.keys, self.group, ours)
-            if others:
-                yield from self._skip(others)
+            yield from self._release(early + late)
         if early and entry_place((yield from self.newest())) <= entry_place(after):
             raise StreamReset(self.keys.tag, early[0].entry, after)
-        return len(entries) > len(late)
+        return None if early else entries[: len(entries) - len(late)]
 
-    def split(self, after: str, last: str, size: int) -> Flow[list[tuple[str, str]]]:
-        """Ranges of `size` pending entries: each from after one entry up to another."""
+    def _release(self, entries: Sequence[Entry]) -> Flow[None]:
+        ours, others = self._partition(entries)
+        yield consuming.release(self.keys, self.group, ours)
+        if others:
+            yield from self._skip(others)
+
+    def split(self, after: str, last: str, size: int) -> Flow[list[tuple[str, str, int]]]:
+        """Ranges of `size` pending entries: each from after one entry up to another, with their number."""
         ranges, begin, count, at = [], after, 0, after
-        while entries := (yield from self._list(at, last)):
+        while entries := (yield from self._places(at, last)):
             for entry in entries:
                 count += 1
                 if count == size:
-                    ranges.append((begin, entry.entry))
-                    begin, count = entry.entry, 0
-            at = entries[-1].entry
+                    ranges.append((begin, entry, count))
+                    begin, count = entry, 0
+            at = entries[-1]
         if count:
-            ranges.append((begin, last))
+            ranges.append((begin, last, count))
         return ranges
+
+    def give_back(self, after: str, last: str, keep: int) -> Flow[str]:
+        """Releases the pending entries of a range but the first ones: they come again as new entries, no attempt spent.
+
+        Result: the last entry that is kept.
+        """
+        kept = (yield from self._list(after, last, limit=keep)) if keep else []
+        end = kept[-1].entry if kept else after
+        while entries := (yield from self._list(end, last)):
+            yield from self._release(entries)
+        return end
+
+    def isolate(self, after: str, last: str, error: str) -> Flow[None]:
+        """Nacks the pending entries of a range. Their next deliveries are alone."""
+        policy = yield from self._policy()
+        ours, others = self._partition((yield from self._list(after, last)))
+        if ours:
+            yield consuming.nack(
+                self.keys, self.group, [consuming.Nack(entry, error, isolated=True) for entry in ours], policy
+            )
+        if others:
+            yield from self._skip(others)
+
+    def is_alone(self, after: str, last: str) -> Flow[bool]:
+        """Whether the first pending entry of a range must run alone."""
+        return any(entry.alone for entry in (yield from self._list(after, last, limit=1)))
+
+    def mark_begun(self, last: str, begun: Begun) -> Flow[None]:
+        """Marks one pending entry as begun: if its lease runs out, that is an attempt."""
+        yield mark(self.keys, self.group, self.consumer, [last], begun)
 
     def fetch(self, after: str, last: str) -> Flow[tuple[str | None, list[Delivery]]]:
         """The next deliveries of a range, after the entry at which to continue, None at its end.
@@ -164,11 +207,10 @@ class PendingEntries:
 
     def renew(self) -> Flow[None]:
         """Renews the leases of all pending entries."""
-        policy = yield from self._policy()
         at = FIRST
-        while entries := (yield from self._list(at)):
-            yield consuming.extend(self.keys, self.group, self.consumer, entries, policy)
-            at = entries[-1].entry
+        while entries := (yield from self._places(at)):
+            yield holding.renew(self.keys, self.group, self.consumer, entries)
+            at = entries[-1]
 
     def _policy(self) -> Flow[Policy]:
         layout = yield from self.topics.resolve(self.keys.topic)
@@ -180,5 +222,13 @@ class PendingEntries:
             entries: list[Entry] = yield call
         except NoGroup:
             # The group was destroyed, with its pending entries.
+            return []
+        return entries
+
+    def _places(self, after: str, last: str = "+") -> Flow[list[str]]:
+        call = holding.held_entries(self.keys, self.group, self.consumer, after=after, last=last, limit=_PLACES)
+        try:
+            entries: list[str] = yield call
+        except NoGroup:
             return []
         return entries
