@@ -12,8 +12,8 @@ __all__ = ["BulkSender"]
 
 K = TypeVar("K")
 
-_MAX_MESSAGES, _MAX_BYTES = 5_000, 16 * 1024 * 1024
-"""Limits of what is held in memory, over all topics."""
+_MAX_MESSAGES, _MAX_BYTES = 20_000, 16 * 1024 * 1024
+"""Limits of what is held in memory, over all topics. Messages of many shards fill a call to each."""
 
 
 @dataclass(slots=True)

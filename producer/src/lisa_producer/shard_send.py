@@ -26,17 +26,14 @@ Missing = tuple[str, str]
 
 def store(
     keys: ShardKeys, messages: Sequence[Outgoing], confirm: Confirm | None, *, repeatable: bool
-) -> Flow[tuple[list[int], Missing | None]]:
-    """Stores messages in one shard. Result: their due times in ms, 0 for duplicates; and the missing confirmation.
+) -> tuple[Call[Any], ...]:
+    """The calls that store messages in one shard; the first raises Resharded where the shard is closed.
 
-    Raises Resharded where the shard is closed.
+    Results: their due times in ms, 0 for duplicates; and with `confirm` the missing confirmation, or None.
     """
     stored = producing.send(keys, messages, repeatable=repeatable)
-    if confirm is None:
-        return (yield stored), None
     # On one connection, as WAIT covers the writes of its own connection.
-    dues, missing = yield (stored, _confirmation(confirm))
-    return dues, missing
+    return (stored,) if confirm is None else (stored, _confirmation(confirm))
 
 
 def find_in_former(

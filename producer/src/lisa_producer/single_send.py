@@ -108,9 +108,9 @@ def _send_part(
 ) -> Flow[_Results]:
     """Sends to one shard."""
     try:
-        dues, missing = yield from store(keys, messages, confirm, repeatable=repeatable)
+        dues, *confirmed = yield store(keys, messages, confirm, repeatable=repeatable)
     except Resharded:
         return [None] * len(messages)
-    if missing:
+    for missing in filter(None, confirmed):
         return [NotConfirmed(keys.topic, [m.id], *missing) for m in messages]
     return [result_of(0, m, due_ms) for m, due_ms in zip(messages, dues, strict=True)]
