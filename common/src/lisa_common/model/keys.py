@@ -109,9 +109,9 @@ class ShardKeys:
         """The key of a gateway's note on a message that has ended; it expires by itself."""
         return f"{self.prefix}:{{{self.tag}}}:note:{id}"
 
-    def query(self, consumer: str) -> str:
-        """The key with the failures of a Spark query; it expires by itself."""
-        return f"{self.prefix}:{{{self.tag}}}:query:{consumer}"
+    def query(self, name: str) -> str:
+        """The key with what is remembered of a Spark query; it expires by itself."""
+        return f"{self.prefix}:{{{self.tag}}}:query:{name}"
 
     def all(self) -> tuple[str, ...]:
         """All keys that the shard may have, except those that expire by themselves."""

@@ -43,6 +43,7 @@ SCRIPT_NAMES = (
     "repair",
     "replay",
     "reschedule",
+    "reserve",
     "reset",
     "scan",
     "send",
@@ -50,6 +51,7 @@ SCRIPT_NAMES = (
     "skip",
     "sweep",
     "trim",
+    "update",
 )
 
 

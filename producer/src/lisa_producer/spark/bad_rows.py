@@ -6,16 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import pyarrow as pa
-from pyarrow import fs
-
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_producer.client import Producer
 from lisa_producer.message import Message, PartialSend
+from lisa_producer.spark.line_files import LineFile
 from lisa_producer.spark.messages import Row
 from lisa_producer.spark.values import to_json_value
 
-__all__ = ["BadRow", "BadRowSink", "open_bad_row_sink", "remove_file"]
+__all__ = ["BadRow", "BadRowSink", "open_bad_row_sink"]
 
 _LEAST_BYTES = 1_024
 """A cut row is not made smaller than this."""
@@ -33,8 +31,9 @@ class BadRow(LisaError):
 class BadRowSink(Protocol):
     """Takes the bad rows of one task."""
 
-    file: str | None
-    """The file with the rows, after `close`, if any."""
+    @property
+    def file(self) -> str | None:
+        """The file with the rows, after `close`, if any."""
 
     def take(self, row: Row, error: LisaError) -> None:
         """Stores a row, or raises LisaError to fail the task."""
@@ -123,47 +122,24 @@ class _TopicSink:
 
 
 class _DirectorySink:
-    """Writes one line of JSON for each row, to a file that appears when the task succeeds."""
+    """Writes one line of JSON for each row."""
 
     def __init__(self, place: str, name: str) -> None:
-        self._files, directory = _locate(place)
-        self._directory = directory
-        self._path = f"{directory}/{name}"
-        self._scratch = f"{directory}/_{name}.{id(self):x}"
-        self._place = f"{place.rstrip('/')}/{name}"
-        self._open: pa.NativeFile | None = None
-        self.file: str | None = None
+        self._lines = LineFile(place, name)
+
+    @property
+    def file(self) -> str | None:
+        """The file with the rows, after `close`, if any."""
+        return self._lines.file
 
     def take(self, row: Row, error: LisaError) -> None:
-        if self._open is None:
-            self._files.create_dir(self._directory, recursive=True)
-            self._open = self._files.open_output_stream(self._scratch)
-        self._open.write(_line(row, error) + b"\n")
+        self._lines.write(_line(row, error))
 
     def close(self) -> None:
-        if self._open is not None:
-            self._open.close()
-            self._files.move(self._scratch, self._path)
-            self.file = self._place
+        self._lines.close()
 
     def discard(self) -> None:
-        if self._open is not None:
-            self._open.close()
-            self._files.delete_file(self._scratch)
-
-
-def remove_file(place: str) -> None:
-    """Removes the file of a task, as its job has failed."""
-    files, path = _locate(place)
-    if files.get_file_info(path).type is not fs.FileType.NotFound:
-        files.delete_file(path)
-
-
-def _locate(place: str) -> tuple[fs.FileSystem, str]:
-    if "://" in place or place.startswith("file:"):
-        files, path = fs.FileSystem.from_uri(place)
-        return files, path.rstrip("/")
-    return fs.LocalFileSystem(), place.rstrip("/")
+        self._lines.discard()
 
 
 def _line(row: Row, error: LisaError) -> bytes:

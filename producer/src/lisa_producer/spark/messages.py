@@ -12,7 +12,7 @@ from lisa_producer.message import Message
 from lisa_producer.spark.columns import Columns
 from lisa_producer.spark.values import Invalid, values_of
 
-__all__ = ["Row", "message_of", "moment_of", "rows_of"]
+__all__ = ["Row", "message_of", "moment_of", "rows_of", "topic_of"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -31,12 +31,6 @@ class Row(NamedTuple):
         id = self.values["id"]
         return f"row {self.number}, id {id.shown if isinstance(id, Invalid) else id!r}"
 
-    def check(self) -> None:
-        """Raises the InvalidInput of the first invalid value."""
-        for value in self.values.values():
-            if isinstance(value, Invalid):
-                raise value.error
-
 
 def rows_of(columns: Columns, batch: pa.RecordBatch, first: int) -> Iterator[Row]:
     """The rows of a batch; the first has the number `first`."""
@@ -46,17 +40,29 @@ def rows_of(columns: Columns, batch: pa.RecordBatch, first: int) -> Iterator[Row
         yield Row(number, {name: value for name, value in zip(names, values, strict=True) if value is not None})
 
 
-def message_of(row: Row, topic: str | None) -> tuple[str, Message]:
-    """Topic and message of a row. Raises InvalidInput; the producer checks the values."""
-    row.check()
-    fields = dict(row.values)
-    if "body" not in fields:
-        raise InvalidInput("body", None, "a value")
-    named = fields.pop("topic", topic)
+def topic_of(row: Row, columns: Columns) -> str:
+    """The topic of a row all of whose values are valid; raises InvalidInput."""
+    for value in row.values.values():
+        if isinstance(value, Invalid):
+            raise value.error
+    named = row.values.get("topic", columns.topic)
     if named is None:
         raise InvalidInput("topic", None, "a name, as the option topic is not given")
+    return check_name("topic", named)
+
+
+def message_of(row: Row, columns: Columns) -> tuple[str, Message]:
+    """Topic and message of a row. Raises InvalidInput; the producer checks the values."""
+    topic, fields = topic_of(row, columns), dict(row.values)
+    for name in columns.must_be_null.intersection(fields):
+        raise InvalidInput(
+            name, fields[name], "null, as a send cannot set it; or set the option extraColumns to ignore"
+        )
+    if "body" not in fields:
+        raise InvalidInput("body", None, "a value")
+    fields.pop("topic", None)
     due = fields.pop("due_at", None)
-    return check_name("topic", named), Message(at=None if due is None else moment_of(due), **fields)
+    return topic, Message(at=None if due is None else moment_of(due), **fields)
 
 
 def moment_of(microseconds: int) -> datetime:

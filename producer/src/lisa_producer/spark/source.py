@@ -4,7 +4,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
 from lisa_common.errors import InvalidInput
-from lisa_producer.spark.columns import check_columns
 from lisa_producer.spark.options import SnapshotOptions, StreamOptions, WriteOptions
 from lisa_producer.spark.rows import MESSAGE_SCHEMA, check_schema
 from lisa_producer.spark.snapshot import SnapshotReader
@@ -43,7 +42,7 @@ class LisaDataSource(DataSource):
 
     def _sink(self, schema: StructType) -> Sink:
         options = WriteOptions.of(self.options)
-        return Sink(options, check_columns(schema, options.topic))
+        return Sink(options, options.columns(schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads waiting, retried and dead messages."""
