@@ -375,7 +375,7 @@ def test_a_settle_that_is_lost_half_way(topic: Topic) -> None:
     topic.producer.send_many("orders", [Message(body=b"x" * 1_000_000) for _ in range(12)])
     pending = PendingEntries(Topics(topic.keys.prefix), topic.keys, "g", "spark-1")
     with Connection(topic.url) as connection:
-        last, _ = connection.run(pending.take(FIRST, connection.run(pending.newest()), None, beyond=True))
+        last, *_ = connection.run(pending.take(FIRST, connection.run(pending.newest()), None, beyond=True))
         flow = pending.settle(last)
         step: Any = next(flow)
         while not (isinstance(step, Call) and step.script and step.script.name == "ack"):

@@ -72,6 +72,7 @@ class Changes:
         self._count = 0
 
     def add(self, row: Row, size: int) -> None:  # noqa: ARG002 - few columns are small
+        """Takes a row; changes its messages once there are enough."""
         try:
             topic, item = topic_of(row, self._columns), self._item(row)
         except InvalidInput as error:
@@ -83,6 +84,7 @@ class Changes:
             self._send()
 
     def flush(self) -> None:
+        """Changes the messages of the last rows."""
         self._send()
         self._connection.close()
 

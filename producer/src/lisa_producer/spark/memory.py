@@ -1,13 +1,14 @@
 """What a streaming query has written, kept beside the topic, so that a repeated micro-batch adds nothing.
 
-Spark may run a micro-batch again long after its rows were handled, when their ids are known no longer. A task stores, for
-its partition of the batch, how many rows it had and a digest of them that does not depend on their order. A repeated task
-reads its rows first: if they have that digest, they have all been written. If Spark distributed the rows in another way,
-they differ, and are written as ever: ids then find those that are known.
+Spark may run a micro-batch again long after its rows were handled, when their ids are known no longer. A task stores,
+for its partition of the batch, how many rows it had and a digest of them that does not depend on their order. A task
+that runs again reads its rows first: if they have that digest, they have all been written. If Spark has distributed the
+rows in another way, they differ, and are written as ever: then the dedup window finds the ids that it knows.
 """
 
 import hashlib
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from tempfile import TemporaryFile
 from typing import IO, NamedTuple
@@ -21,7 +22,7 @@ from lisa_common.protocol import jobs
 from lisa_producer.spark.columns import Columns
 from lisa_producer.spark.messages import Row, rows_of
 from lisa_producer.spark.options import WriteOptions
-from lisa_producer.spark.values import to_json_value
+from lisa_producer.spark.progress import counts_part
 
 __all__ = ["Digest", "Memory", "Place", "spooled"]
 
@@ -52,10 +53,7 @@ class Digest:
 
     def add(self, row: Row) -> None:
         """Adds a row."""
-        values = [
-            (name, to_json_value(value) if isinstance(value, bytes) else value) for name, value in row.values.items()
-        ]
-        text = repr(values).encode("utf-8", "backslashreplace")
+        text = repr(list(row.values.items())).encode("utf-8", "backslashreplace")
         self.rows += 1
         self._sum += int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "big")
 
@@ -86,10 +84,17 @@ class Memory:
         for call in jobs.keep_written(self._keys, place.query, {place.part: str(digest)}, kept_ms):
             connection.call(call, patience_s=self.options.settings.patience_s)
 
+    def keep_counts(self, connection: Connection, query: str, batch: int, counts: Mapping[str, int]) -> None:
+        """Stores the counts of a batch, for a day at least."""
+        kept_ms = int(max(1, self.options.remember_days) * _DAY_MS)
+        for call in jobs.keep_written(self._keys, query, {counts_part(batch): json.dumps(counts)}, kept_ms):
+            connection.call(call, patience_s=self.options.settings.patience_s)
+
     def forget_old(self, connection: Connection, query: str, batch: int, partitions: int) -> None:
         """Forgets a batch that Spark has forgotten, too."""
-        parts = [f"{batch - _BATCHES}/{partition}" for partition in range(partitions)]
-        if batch >= _BATCHES and parts:
+        old = batch - _BATCHES
+        parts = [counts_part(old), *(f"{old}/{partition}" for partition in range(partitions))]
+        if old >= 0:
             connection.call(jobs.forget_written(self._keys, query, parts), patience_s=self.options.settings.patience_s)
 
     @property

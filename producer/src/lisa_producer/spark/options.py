@@ -191,6 +191,7 @@ def _read_moment(text: str) -> object:
         return text
 
 
+_LISTED = (*PAGED, State.READY, State.DELIVERED)
 _Moment = Annotated[int, BeforeValidator(_moment)]
 
 
@@ -221,9 +222,9 @@ class SnapshotOptions(_Options):
     @classmethod
     def _can_be_listed(cls, states: tuple[State, ...]) -> tuple[State, ...]:
         for state in states:
-            if state not in PAGED:
-                raise InvalidInput("option state", state.value, f"some of {', '.join(PAGED)}, separated by commas")
-        return tuple(state for state in PAGED if state in states)
+            if state not in _LISTED:
+                raise InvalidInput("option state", state.value, f"some of {', '.join(_LISTED)}, separated by commas")
+        return tuple(state for state in _LISTED if state in states)
 
     @field_validator("ids")
     @classmethod
@@ -238,6 +239,8 @@ class SnapshotOptions(_Options):
             states = tuple(state for state in states if state is State.GARBAGE)
         if self.group is not None or self.reason is not None:
             states = tuple(state for state in states if state is not State.WAITING)
+        if self.reason is not None:
+            states = tuple(state for state in states if state in PAGED)
         return states
 
     @property
@@ -274,5 +277,7 @@ class StreamOptions(_Options):
     group: str
     max_rows: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
     """Most messages in one micro-batch."""
+    max_bytes: Annotated[int, Field(ge=1)] | None = None
+    """Most bytes of stored messages in one micro-batch; a larger message comes alone."""
     partition_rows: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
     """Messages in one partition of a micro-batch."""

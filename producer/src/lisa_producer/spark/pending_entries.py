@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from lisa_common.errors import LisaError, NoGroup, OutcomeUnknown
 from lisa_common.model.delivery import Delivery, Entry, entry_place
@@ -15,7 +15,7 @@ from lisa_common.protocol.marking import Begun, mark
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.triage import sort_entries
 
-__all__ = ["FIRST", "PendingEntries", "StreamReset"]
+__all__ = ["FIRST", "PendingEntries", "StreamReset", "Taken", "backlog"]
 
 FIRST = "0-0"
 """Before all entries."""
@@ -38,6 +38,16 @@ class StreamReset(LisaError):
         )
 
 
+class Taken(NamedTuple):
+    """The entries of one shard in a micro-batch: the last one, their number, and the bytes of their messages."""
+
+    last: str
+    rows: int = 0
+    bytes: int = 0
+    is_full: bool = False
+    """Whether the batch must end here, as a message must be alone in it, or is too large for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class PendingEntries:
     """The flows of one consumer. An entry refers to a message; fetching returns it as a delivery."""
@@ -52,31 +62,45 @@ class PendingEntries:
         entries: list[Any] = yield command("XREVRANGE", self.keys.of("ready"), "+", "-", "COUNT", 1)
         return entries[0][0].decode() if entries else FIRST
 
-    def take(self, after: str, newest: str, rows: int | None, *, beyond: bool) -> Flow[tuple[str, int]]:
+    def take(
+        self,
+        after: str,
+        newest: str,
+        rows: int | None,
+        *,
+        beyond: bool,
+        most_bytes: int | None = None,
+        first: bool = True,
+    ) -> Flow[Taken]:
         """Reads until `rows` entries after `after` are pending, or the newest is; entries already pending count first.
 
-        An entry that must run alone is taken alone. Entries after the newest are kept with `beyond`, else released.
-        Result: the last entry, `after` for none, and the number of entries. Raises StreamReset.
+        Entries after the newest are kept with `beyond`, else released. An entry that must run alone is taken alone, if
+        the shard is the `first` of the batch. With `most_bytes` it ends before the first message beyond; a message that
+        is larger is taken alone. Raises StreamReset.
         """
         yield consuming.join(self.keys, self.group)
-        last, taken, is_listed = after, 0, False
-        while rows is None or taken < rows:
-            limit = _ENTRIES if rows is None else min(_ENTRIES, rows - taken)
-            entries: list[Entry] | None = [] if is_listed else (yield from self._list(last, limit=limit))
+        taken, is_listed = Taken(after), False
+        while rows is None or taken.rows < rows:
+            limit = _ENTRIES if rows is None else min(_ENTRIES, rows - taken.rows)
+            entries: list[Entry] | None = [] if is_listed else (yield from self._list(taken.last, limit=limit))
             if not entries:
-                if entry_place(last) >= entry_place(newest):
+                if entry_place(taken.last) >= entry_place(newest):
                     break
-                entries = yield from self._read(last, None if beyond else newest, limit)
+                entries = yield from self._read(taken.last, None if beyond else newest, limit)
                 is_listed = entries is not None
             if entries == []:
                 break
-            for entry in entries or ():
-                if entry.alone and taken:
-                    return last, taken
-                last, taken = entry.entry, taken + 1
-                if entry.alone:
-                    return last, taken
-        return last, taken
+            sizes = [0] * len(entries or ())
+            if most_bytes is not None and entries:
+                sizes = yield [command("HSTRLEN", self.keys.of("messages"), entry.id or "") for entry in entries]
+            for entry, size in zip(entries or (), sizes, strict=True):
+                is_large = most_bytes is not None and taken.bytes + size > most_bytes
+                if (taken.rows or not first) and (entry.alone or is_large):
+                    return taken._replace(is_full=True)
+                taken = Taken(entry.entry, taken.rows + 1, taken.bytes + size, is_full=entry.alone)
+                if taken.is_full:
+                    return taken
+        return taken
 
     def _read(self, after: str, until: str | None, limit: int) -> Flow[list[Entry] | None]:
         """Reads new entries for the consumer. Result: those in the range; None if others may be pending now."""
@@ -232,3 +256,15 @@ class PendingEntries:
         except NoGroup:
             return []
         return entries
+
+
+def backlog(keys: ShardKeys, group: str) -> Flow[int | None]:
+    """How many entries of a shard a group has not read or not settled; None if the server cannot tell."""
+    reply = yield command("XINFO", "GROUPS", keys.of("ready"), takes_errors=True)
+    # Without a stream there is an error.
+    for values in [] if isinstance(reply, Exception) else reply:
+        info = dict(zip(*[iter(values)] * 2, strict=True))
+        if info[b"name"] == group.encode():
+            lag = info.get(b"lag")
+            return None if lag is None else int(lag) + int(info[b"pending"])
+    return 0

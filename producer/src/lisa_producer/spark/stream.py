@@ -27,7 +27,7 @@ from lisa_common.protocol.registry import Topics
 from lisa_producer.spark.batch_sizes import BatchSizes
 from lisa_producer.spark.leases import LeaseKeeper
 from lisa_producer.spark.options import StreamOptions
-from lisa_producer.spark.pending_entries import FIRST, PendingEntries
+from lisa_producer.spark.pending_entries import FIRST, PendingEntries, Taken, backlog
 from lisa_producer.spark.rows import row_of_delivery, to_batch
 
 __all__ = ["GroupReader"]
@@ -95,25 +95,38 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._join()
         shards, entries = self._shards(), dict(after)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        left = self._run(self._sizes(consumer).limit(most))
+        left, left_bytes = self._run(self._sizes(consumer).limit(most)), self._options.max_bytes
         # Each shard has a share. Another shard is first each time, as the limit may be lower than the number of shards.
         self._turns += 1
-        first = self._turns % len(shards)
+        first, is_empty = self._turns % len(shards), True
         for position, keys in enumerate(shards[first:] + shards[:first]):
             share = None if left is None else -(-left // (len(shards) - position))
             if share == 0:
                 break
-            last, taken = self._take(keys, consumer, after.get(keys.shard, FIRST), share)
-            left = None if left is None else left - taken
-            if last != FIRST:
-                entries[keys.shard] = last
+            at = after.get(keys.shard, FIRST)
+            taken = self._take(keys, consumer, at, share, left_bytes, first=is_empty)
+            left = None if left is None else left - taken.rows
+            left_bytes = None if left_bytes is None else max(0, left_bytes - taken.bytes)
+            is_empty = is_empty and not taken.rows
+            if taken.last != FIRST:
+                entries[keys.shard] = taken.last
+            if taken.is_full:
+                break
         return {"consumer": consumer, "entries": entries}
 
-    def _take(self, keys: ShardKeys, consumer: str, after: str, rows: int | None) -> tuple[str, int]:
+    def _take(
+        self, keys: ShardKeys, consumer: str, after: str, rows: int | None, most_bytes: int | None, *, first: bool
+    ) -> Taken:
         pending, target = self._pending(keys, consumer), self._target
         newest = self._run(pending.newest()) if target is None else target.get(keys.shard, FIRST)
-        taken: tuple[str, int] = self._run(pending.take(after, newest, rows, beyond=target is None))
+        flow = pending.take(after, newest, rows, beyond=target is None, most_bytes=most_bytes, first=first)
+        taken: Taken = self._run(flow)
         return taken
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The backlog: how many `messages` the group has not read or not settled; None if the server cannot tell."""
+        counts = [self._run(backlog(keys, self._options.group)) for keys in self._shards()]
+        return None if None in counts else {"messages": sum(counts)}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Ranges of about `partitionRows` pending entries; of fewer than planned if the batch has failed before."""

@@ -12,6 +12,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from lisa_common.client.connection import Connection
+from lisa_common.errors import LisaError
 from lisa_common.logs import configure_logging, event
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol import jobs
@@ -145,7 +146,7 @@ class Sink:
         self._configure_logging()
         done = [message for message in messages if message is not None]
         seconds = max((m.ended for m in done), default=0.0) - min((m.began for m in done), default=0.0)
-        counts = {name: sum(getattr(m, name) for m in done) for name in ("rows", "sent", "duplicates", "bad")}
+        counts = _counts(messages)
         topic, operation = self.columns.topic, self.options.operation
         verb, *words = _WORDS.get(operation, (operation, "done", "without effect"))
         label = f"{verb} {label}".strip()
@@ -156,12 +157,20 @@ class Sink:
             extra=event("rows_written", topic=topic, label=label, seconds=round(seconds, 3), **counts),
         )
 
-    def forget_old(self, messages: Sequence[Written | None], batch: int) -> None:
-        """Forgets what was remembered of a batch that Spark has forgotten."""
+    def remember(self, messages: Sequence[Written | None], batch: int) -> None:
+        """Stores the counts of a micro-batch for listeners, and forgets a batch that Spark has forgotten, too."""
         query = next((message.query for message in messages if message and message.query), None)
-        if query and self.options.remember_days:
+        if not query or not self.options.topic:
+            return
+        memory = Memory(self.options)
+        try:
             with Connection.of(self.options.settings, name="lisa-spark") as connection:
-                Memory(self.options).forget_old(connection, query, batch, len(messages))
+                memory.keep_counts(connection, query, batch, _counts(messages))
+                memory.forget_old(connection, query, batch, len(messages))
+        except LisaError as error:
+            # The rows are written; a repeated batch would add nothing to them.
+            text = "counts of batch %d are not stored: %s"
+            logger.warning(text, batch, error, extra=event("counts_not_stored", error=str(error)))
 
     def undo(self, messages: Sequence[Written | None], label: str) -> None:
         """Removes the files of successful tasks. Their messages stay; with ids, a new try sends only the others."""
@@ -190,6 +199,11 @@ class _Rate:
         """Waits until so many rows may be sent."""
         call = jobs.reserve(self._keys, self._job, rate=self._rate, count=count)
         time.sleep(self._connection.call(call, patience_s=self._patience_s) / 1000)
+
+
+def _counts(messages: Sequence[Written | None]) -> dict[str, int]:
+    done = [message for message in messages if message is not None]
+    return {name: sum(getattr(m, name) for m in done) for name in ("rows", "sent", "duplicates", "bad")}
 
 
 def _line(outcome: Outcome) -> bytes:
@@ -228,7 +242,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[Written | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
         """Logs the result, as all partitions of the micro-batch are written."""
         self._sink.log_summary(messages, f"batch {batchId}")
-        self._sink.forget_old(messages, batchId)
+        self._sink.remember(messages, batchId)
 
     def abort(self, messages: Sequence[Written | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
         """Cleans up, as a partition of the micro-batch has failed for good."""
