@@ -104,7 +104,7 @@ def key_name(prefix: str, key: str) -> str:
     shared = {topics_key(prefix): "topics", dropped_key(prefix): "dropped", idle_key(prefix): "idle"}
     shared[wake_channel(prefix)] = "wake"
     of_topic = re.fullmatch(rf"{prefix}:{{[^}}]+}}:(\w+)(:.*)?", key)
-    known = of_topic and of_topic[1] in (("loan", "note") if of_topic[2] else TOPIC_KEYS)
+    known = of_topic and of_topic[1] in (("loan", "note", "query") if of_topic[2] else (*TOPIC_KEYS, "pace"))
     return of_topic[1] if of_topic and known else shared.get(key, "")
 
 

@@ -73,6 +73,11 @@ class _Options(BaseModel):
             raise cls._error(error) from None
 
     @classmethod
+    def names(cls) -> set[str]:
+        """The names of all options, in lower case."""
+        return {_camel(name).lower() for name in (*cls.settings_of, *cls.model_fields) if name != "settings"}
+
+    @classmethod
     def _settings(cls, given: Mapping[str, str]) -> ProducerSettings:
         try:
             settings = ProducerSettings.load(**cls._fixed(), **given)

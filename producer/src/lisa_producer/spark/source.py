@@ -1,9 +1,10 @@
 """The data source. Everything here runs on the driver, before any task starts."""
 
+import json
 from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_producer.spark.options import SnapshotOptions, StreamOptions, WriteOptions
@@ -18,6 +19,8 @@ __all__ = ["LisaDataSource", "register"]
 
 _CONF = "spark.lisa."
 """Begins the names of options in the configuration of a session."""
+_KEPT = "lisa"
+"""Names the options of a table in its schema."""
 _OPTIONS_OF_SESSIONS = ("url", "prefix", "timeout", "patience")
 
 
@@ -36,8 +39,15 @@ class LisaDataSource(DataSource):
         return "lisa"
 
     def schema(self) -> StructType:
-        """The columns of reads without a schema."""
-        return MESSAGE_SCHEMA
+        """The columns of reads without a schema.
+
+        Spark does not pass the options of a SQL table on to its reads and writes, but keeps its schema. So the schema
+        carries them, beside the column `topic`, except the URL.
+        """
+        kept = {name.lower(): text for name, text in self.options.items() if name.lower() != "url"}
+        first, *others = MESSAGE_SCHEMA.fields
+        metadata = {_KEPT: json.dumps(kept)} if "topic" in kept else {}
+        return StructType([StructField(first.name, first.dataType, metadata=metadata), *others])
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's signature
         """Writes a frame, in append mode only."""
@@ -52,12 +62,12 @@ class LisaDataSource(DataSource):
         return StreamWriter(self._sink(schema))
 
     def _sink(self, schema: StructType) -> Sink:
-        options = WriteOptions.of(self._given())
+        options = WriteOptions.of(self._given(schema, WriteOptions.names()))
         return Sink(options, options.columns(schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads waiting, retried and dead messages."""
-        return SnapshotReader(SnapshotOptions.of(self._given()), check_schema(schema))
+        return SnapshotReader(SnapshotOptions.of(self._given(schema, SnapshotOptions.names())), check_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Reads messages that become ready, as a consumer group. Needs PySpark 4.2."""
@@ -66,10 +76,14 @@ class LisaDataSource(DataSource):
             from lisa_producer.spark.stream import GroupReader  # noqa: PLC0415
         except ImportError as error:
             raise LisaError(f"reading a stream needs PySpark 4.2 or later: {error}") from error
-        return GroupReader(StreamOptions.of(self._given()), check_schema(schema))
+        return GroupReader(StreamOptions.of(self._given(schema, StreamOptions.names())), check_schema(schema))
 
-    def _given(self) -> dict[str, str]:
-        return self.defaults | {name.lower(): text for name, text in self.options.items()}
+    def _given(self, schema: StructType, known: set[str]) -> dict[str, str]:
+        given = {name.lower(): text for name, text in self.options.items()}
+        if "topic" not in given:
+            of_table = next((field.metadata[_KEPT] for field in schema.fields if _KEPT in (field.metadata or {})), "{}")
+            given = {name: text for name, text in json.loads(of_table).items() if name in known} | given
+        return self.defaults | given
 
 
 def register(spark: "SparkSession") -> None:
