@@ -20,7 +20,7 @@
 -- ARGV[8] cursor     text    entry id to continue from, "0-0" to begin
 -- ARGV[9] limit      number  at most so many deliveries
 -- returns  { next cursor, number reclaimed to retry, to garbage, no longer owed, released, ms until the first lease with a
---          length of its own ends or -1 }; the cursor is "0-0" after the last
+--          length of its own ends or -1, number of expired ones in garbage }; the cursor is "0-0" after the last
 --@include again, clock, entry, fail, failure, lease, wake
 local now = clock(now_ms)
 -- The server seeds math.random alike for every script.
@@ -64,15 +64,15 @@ local function give_back(delivery, row)
   return 'released'
 end
 
-local counts = { retry = 0, garbage = 0, gone = 0, dropped = 0, released = 0 }
+local counts = { retry = 0, garbage = 0, gone = 0, dropped = 0, released = 0, expired = 0 }
 local before, first = earliest(retry), nil
 -- The last marked entry that was taken from each worker.
 local last_marked = {}
 local function take_back(row, delivery)
   redis.call('XACK', ready, group, row[1])
-  local outcome, due = 'gone', nil
+  local outcome, due, has_expired = 'gone', nil, false
   if delivery and delivery.begun then
-    outcome, due = fail(policy, group, delivery, now)
+    outcome, due, has_expired = fail(policy, group, delivery, now)
   elseif delivery then
     outcome = give_back(delivery, row)
   end
@@ -80,6 +80,9 @@ local function take_back(row, delivery)
     first = math.min(first or due, due)
   end
   counts[outcome] = counts[outcome] + 1
+  if has_expired and outcome == 'garbage' then
+    counts.expired = counts.expired + 1
+  end
 end
 
 -- The server measures idle time by its own clock, whatever now_ms is.
@@ -110,4 +113,6 @@ for consumer, entry in pairs(last_marked) do
   pass_mark_on(group, entry, consumer)
 end
 wake_if_earlier(first, before, channel, topic)
-return { next_cursor, counts.retry, counts.garbage, counts.gone + counts.dropped, counts.released, next_in }
+return {
+  next_cursor, counts.retry, counts.garbage, counts.gone + counts.dropped, counts.released, next_in, counts.expired,
+}

@@ -64,7 +64,8 @@ end
 
 -- delivery = { entry, id, attempt, due, reason, error, delay (ms, nil for backoff), final, alone, lent, uncounted }. An
 -- uncounted delivery spends no attempt.
--- Returns 'retry' and its due time, 'garbage', 'dropped', or 'gone' where the group no longer owes the message.
+-- Returns 'retry' and its due time, 'garbage', 'dropped', or 'gone' where the group no longer owes the message; then
+-- true if it has expired.
 local function fail(policy, group, delivery, now)
   local id, record = delivery.id, record_of(group, delivery)
   if not record then
@@ -79,7 +80,7 @@ local function fail(policy, group, delivery, now)
   if delivery.final or not delivery.uncounted and attempts_left(delivery, most) < 0 then
     return bury(group, id, failure, now)
   elseif limits.expires and limits.expires <= now then
-    return expire(policy, group, id, failure, now)
+    return expire(policy, group, id, failure, now), nil, true
   end
   if delivery.reason == 'abandoned' and not delivery.lent and (delivery.attempt > most or is_second(group, delivery)) then
     failure.reason = 'isolated'

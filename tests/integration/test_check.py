@@ -11,7 +11,7 @@ from lisa_common.client.connection import Connection
 from lisa_common.model.record import pack_content
 from lisa_common.protocol.call import command
 from lisa_common.protocol.consuming import server_time
-from lisa_manager.admin.check import check
+from lisa_manager.admin.check import Report, check
 from lisa_manager.admin.snapshot import look, read_snapshot, repair
 from support.commands import Commands
 from support.queue import Queue
@@ -251,12 +251,13 @@ def test_a_busy_topic_raises_no_false_alarm(orders: Queue, redis_url: str, monke
     trafficker.start()
     try:
         with Connection(redis_url, name="check") as connection:
-            reports = [connection.run(check(orders.keys, mend=True)) for _ in range(30)]
+            reports: list[Report] = []
+            while len(reports) < 30 or not any(report.messages for report in reports):
+                reports.append(connection.run(check(orders.keys, mend=True)))
     finally:
         stop.set()
         trafficker.join()
     assert [finding for report in reports for finding in report.findings] == []
-    assert sum(report.messages for report in reports) > 0
 
 
 def _traffic(orders: Queue, redis_url: str, stop: Event) -> None:

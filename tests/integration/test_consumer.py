@@ -11,6 +11,7 @@ import redis
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import InvalidInput, TooManyGroups, Unreachable
 from lisa_common.model.keys import ShardKeys
+from lisa_common.model.policy import Policy
 from lisa_consumer import AckOutcome, NackOutcome
 from lisa_producer import AsyncProducer, Message, ProducerSettings, State
 from support import Server, keys_left, wait_until_async
@@ -79,6 +80,19 @@ async def test_the_first_group_gets_what_was_sent_before(consumers: Consumers, s
     await sender.send("orders", b"after", id="after")
     assert [delivery.id for delivery in await first.read()] == ["after"]
     assert [delivery.id for delivery in await later.read()] == ["after"]
+
+
+async def test_a_consumer_that_came_before_its_topic_goes_by_the_policy(
+    consumers: Consumers, sender: AsyncProducer, declare: Callable[..., Policy]
+) -> None:
+    """From the first message on. A consumer knows policies for a while, but not those that were not there."""
+    consumer = consumers()
+    assert await consumer.read() == []
+    declare(dedup_window_ms=0)
+    await sender.send("orders", b"x", id="a")
+    (delivery,) = await consumer.read(wait=5)
+    await consumer.ack(delivery)
+    assert not (await sender.send("orders", b"x", id="a")).duplicate
 
 
 async def test_consumers_of_one_group_share(consumers: Consumers, sender: AsyncProducer) -> None:

@@ -86,9 +86,9 @@ def test_managers_say_what_they_do(programs: Programs, redis_url: str, prefix: s
 @pytest.mark.parametrize(
     "words",
     [
-        ("lisa-manager", "run"),
+        ("lisa-manager", "run", "--wait", "0"),
         ("lisa-manager", "status"),
-        ("lisa-consumer", "run", _FAILING),
+        ("lisa-consumer", "run", _FAILING, "--wait", "0"),
         ("lisa-producer", "send", "orders", "x"),
     ],
     ids=" ".join,

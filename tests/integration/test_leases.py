@@ -128,7 +128,7 @@ async def test_what_is_in_hand_does_not_need_the_registry(
         deliveries = await connection.run(core.read(["orders"], limit=3))
         await leases.learn(["orders"])
         leases.hold(deliveries, time.monotonic())
-        core._topics.clock = lambda: time.monotonic() + 2 * REFRESH_S
+        core.topics.clock = lambda: time.monotonic() + 2 * REFRESH_S
         client.delete(topics_key(prefix))
         client.set(topics_key(prefix), "no hash")
         with pytest.raises(ServerError):

@@ -1,11 +1,12 @@
 """A consumer that lends: what it reads is ended by id, from any process, fenced as always."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 import redis
 
+from lisa_common.model.policy import Policy
 from lisa_consumer import AsyncLender, ConsumerSettings, InvalidInput, Note
 from lisa_manager import AsyncAdmin
 from lisa_producer import AsyncProducer
@@ -41,6 +42,19 @@ async def test_ended_by_another_lender(
     assert not [key for key in keys_left(client, prefix) if ":loan:" in key]
     assert await lenders[0].drop_note("orders", "a")
     assert not await lenders[0].drop_note("orders", "a")
+
+
+async def test_lenders_that_came_before_their_topic_go_by_its_policy(
+    lenders: list[AsyncLender], sender: AsyncProducer, declare: Callable[..., Policy]
+) -> None:
+    """From the first message on, also one that has read nothing."""
+    assert not await lenders[0].read(1, topics="orders")
+    assert await lenders[1].ack_lent("orders", "a") is None
+    declare(dedup_window_ms=0)
+    await sender.send("orders", "x", id="a")
+    await _lend(lenders[0])
+    assert await lenders[1].ack_lent("orders", "a") == "acked"
+    assert not (await sender.send("orders", "x", id="a")).duplicate
 
 
 async def test_many_at_once_share_calls(lenders: list[AsyncLender], sender: AsyncProducer, client: redis.Redis) -> None:

@@ -194,7 +194,7 @@ def test_watch_says_since_when_the_server_is_silent(own_server: Callable[..., Se
         server.kill()
         reader.read()
         shown = _screen(reader, later_s=75)
-        assert f"no answer from the server since {since} (1m 15s)" in shown
+        assert f"no answer from the server since {since} (1m15s)" in shown
         assert f"as of {since}:" in shown
         assert "orders" in shown
         server.start()

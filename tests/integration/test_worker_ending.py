@@ -236,7 +236,7 @@ async def test_a_lost_lease_is_logged_and_its_late_ack_counts(
     caplog.set_level(logging.WARNING, "lisa_consumer")
     async with working(worker):
         await wait_until_async(lambda: begun)
-        assert await housekeeper.reclaim("orders", "billing", after_s=30) == 1
+        assert await housekeeper.reclaim("orders", "billing", after_s=60) == 1
         await wait_until_async(lambda: "lost the lease of" in caplog.text)
         gate.set()
         await wait_until_async(lambda: "was late" in caplog.text)
@@ -262,8 +262,8 @@ async def test_a_stale_ack_is_logged_and_changes_nothing(
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
     async with AsyncConsumer("orders", "billing", settings=settings) as other, working(worker):
         await wait_until_async(lambda: begun)
-        await housekeeper.reclaim("orders", "billing", after_s=30)
-        await housekeeper.promote("orders", after_s=60)
+        await housekeeper.reclaim("orders", "billing", after_s=60)
+        await housekeeper.promote("orders", after_s=120)
         [delivery] = await other.read()
         gate.set()
         await wait_until_async(lambda: "was stale" in caplog.text)

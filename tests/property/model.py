@@ -123,6 +123,17 @@ class Model:
         message.counted = len(self.groups) > 1
         message.copies = {name: Copy("ready", entry) for name in self.groups or [NOBODY]}
 
+    def state(self, message: Message) -> str:
+        """What a look at it finds: that of the copy that is nearest to a handler."""
+        if message.cancelled:
+            return "cancelled"
+        places: set[str] = {copy.place for copy in message.copies.values()} or {"waiting"}
+        if message.expired(self.now_ms):
+            places = {"expired" if place in {"waiting", "ready", "retry"} else place for place in places}
+        return next(
+            state for state in ("delivered", "ready", "retry", "waiting", "expired", "garbage") if state in places
+        )
+
     def add(self, entry: Entry) -> Entry:
         """Appends to the stream."""
         self.stream.append(entry)

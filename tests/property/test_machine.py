@@ -354,10 +354,7 @@ class Machine(RuleBasedStateMachine):
             assert (found.state if found else None) == ("finished" if self.model.is_finished(id) else None)
             return
         assert found is not None
-        copies = {copy.place for copy in message.copies.values()}
-        nearest = ("delivered", "ready", "retry", "garbage")
-        state = "waiting" if message.waiting else next(place for place in nearest if place in copies)
-        assert found.state == ("cancelled" if message.cancelled else state)
+        assert found.state == self.model.state(message)
         if not message.cancelled:
             attempts = [copy.attempts + (copy.place == "delivered") for copy in message.copies.values()]
             assert found.attempts == max(attempts, default=0)

@@ -331,9 +331,10 @@ def _done(server: Server) -> set[Deed]:
         asyncio.run(_manage(server, admin))
         asyncio.run(_lend(server))
         _work_as_spark(server)
-    # A gateway sends, reads and operates by the same flows, with the names of those clients. It runs no Spark.
-    theirs = {(verb, name) for role, verb, name in deeds if role is not RoleName.READER and name not in OF_SPARK}
-    return deeds | {(RoleName.GATEWAY, verb, name) for verb, name in theirs}
+    # A gateway sends, reads and operates by the same flows, with the names of those clients. It follows no idle topics,
+    # and runs no Spark.
+    shared = {deed for deed in deeds if deed[0] is not RoleName.READER and deed[2] not in ("idle", *OF_SPARK)}
+    return deeds | {(RoleName.GATEWAY, verb, name) for _, verb, name in shared}
 
 
 @pytest.fixture(scope="module")

@@ -59,5 +59,5 @@ async def test_a_server_that_comes_back(own_server: OwnServer, tmp_path: Path) -
 
 def test_no_tls_there() -> None:
     """What cannot be had is refused."""
-    with pytest.raises(InvalidInput, match=r"a rediss:// or rediss\+… URL where"):
+    with pytest.raises(InvalidInput, match=r"a rediss:// or rediss\+… URL when"):
         Connection("unix:///tmp/redis.sock", tls=Tls(ca="ca.crt"))

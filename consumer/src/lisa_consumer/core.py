@@ -123,7 +123,8 @@ class Core:
                 self.joined.clear()
                 self._plan = None
                 continue
-            result, skipped = yield from self._fetch(plan.layouts, batches, leased_at, lease_ms)
+            layouts = yield from self.topics.resolve_sent({keys.topic for keys, _ in batches})
+            result, skipped = yield from self._fetch(layouts, batches, leased_at, lease_ms)
             # There may be more entries behind the skipped ones.
             if result.deliveries or (wait_ms is None and not skipped):
                 return result

@@ -141,7 +141,7 @@ class LendingCore(Core):
         return lending.store_note(keys, ending.id, note.make(lent), note.keep_ms)
 
     def _recall_each(self, places: Sequence[tuple[str, str]]) -> Flow[list[tuple[ShardKeys, Lent] | LisaError | None]]:
-        layouts = yield from self.topics.resolve_each({topic for topic, _ in places})
+        layouts = yield from self.topics.resolve_sent({topic for topic, _ in places})
         homes = [layouts[topic].homes(id) for topic, id in places]
         calls = [
             call

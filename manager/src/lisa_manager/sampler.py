@@ -4,7 +4,8 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -12,12 +13,14 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from lisa_common.client.connection import Connection
-from lisa_common.errors import LisaError
-from lisa_common.observing.catalog import HORIZONS, MAX_TOPICS, METRICS, OTHER, Kind
+from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.model.sharding import Layout
+from lisa_common.observing.catalog import HORIZONS, MAX_TOPICS, OTHER, Kind, Program, metrics_of
 from lisa_common.observing.metrics import printable
-from lisa_manager.admin.status import TopicStatus, read_status
-from lisa_manager.admin.traffic import TopicTraffic, read_traffic
-from lisa_manager.metrics import turn
+from lisa_manager.admin.queries import list_layouts
+from lisa_manager.admin.status import TopicStatus, read_status_of
+from lisa_manager.admin.traffic import TopicTraffic, read_traffic_of
+from lisa_manager.metrics import METRICS, turn
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.settings import ManagerSettings
 
@@ -33,6 +36,12 @@ _SHARE = 10
 _KEPT = 3
 """After this many times the interval without a new sample, the last one is no longer exported."""
 
+_NAMED = 20
+"""Most topics that are logged because they cannot be read: a node that is away may have thousands."""
+
+_PATIENCE_S = 1.0
+"""Where a node of a Cluster is away, calls that any node may serve go to another one within this time."""
+
 Values = dict[str, dict[tuple[str, ...], float]]
 """By metric and labels."""
 
@@ -47,7 +56,8 @@ class Sampler(Collector):
         self._interval_s = settings.sample_s
         self._ending = threading.Event()
         self._problems = ProblemLog(logger)
-        self._damaged: set[str] = set()
+        self._layouts: Sequence[Layout] = ()
+        self._failing: set[str] = set()
 
     def collect(self) -> Iterable[Family]:
         """The latest sample."""
@@ -86,26 +96,52 @@ class Sampler(Collector):
                 self._ending.wait(rest_s)
 
     def _sample(self, connection: Connection) -> None:
-        statuses = connection.run(read_status(self._settings.prefix))
-        traffic = connection.run(read_traffic(self._settings.prefix))
-        damaged = {status.topic for status in statuses if status.damage}
-        for status in statuses:
-            if status.damage:
-                self._problems.report(f"sample of {status.topic}", LisaError(status.damage))
-        for topic in self._damaged - damaged:
-            self._problems.resolve(f"sample of {topic}")
-        self._damaged = damaged
-        self._families = families_of(_values(statuses, traffic))
+        self._read_layouts(connection)
+        statuses = connection.run(read_status_of(self._layouts, partial=True), patience_s=_PATIENCE_S)
+        traffic = connection.run(read_traffic_of(self._layouts, partial=True), patience_s=_PATIENCE_S)
+        damage = {each.topic: each.damage for each in traffic if each.damage}
+        damage |= {status.topic: status.damage for status in statuses if status.damage}
+        METRICS.count("lisa_manager_errors_total", _JOB, by=len(damage))
+        self._report(damage)
+        # A sum over some of its shards would be taken for the whole topic, and a counter that falls for a restart.
+        self._families = families_of(
+            _values(
+                [status for status in statuses if status.topic not in damage],
+                [each for each in traffic if each.topic not in damage],
+                own={layout.topic for layout in self._layouts[:MAX_TOPICS]},
+            )
+        )
         self._sampled_at = time.monotonic()
 
+    def _read_layouts(self, connection: Connection) -> None:
+        """Reads the registry; while its node of a Cluster is away, the topics stay as they were."""
+        subject = "the topics for samples"
+        try:
+            self._layouts = connection.run(list_layouts(self._settings.prefix), patience_s=_PATIENCE_S)
+        except OF_THE_SERVER as error:
+            if not self._layouts:
+                raise
+            METRICS.count("lisa_manager_errors_total", _JOB)
+            self._problems.report(subject, error)
+        else:
+            self._problems.resolve(subject)
 
-def _values(statuses: Sequence[TopicStatus], traffic: Sequence[TopicTraffic]) -> Values:
-    """The values of all metrics. Managers agree on which topics are beyond the limit: the last ones by name."""
+    def _report(self, damage: Mapping[str, str]) -> None:
+        named = {f"sample of {topic}": text for topic, text in sorted(damage.items())[:_NAMED]}
+        if len(damage) > _NAMED:
+            named["sample of more topics"] = "lisa-manager status and check say why"
+        for subject, text in named.items():
+            self._problems.report(subject, LisaError(text))
+        for subject in self._failing - named.keys():
+            self._problems.resolve(subject)
+        self._failing = set(named)
+
+
+def _values(statuses: Sequence[TopicStatus], traffic: Sequence[TopicTraffic], own: AbstractSet[str]) -> Values:
+    """The values of all metrics. Topics that are not in `own` share a label."""
     values: Values = defaultdict(lambda: defaultdict(float))
-    own = {status.topic for status in statuses[:MAX_TOPICS]}
     for status in statuses:
-        if not status.damage:
-            _add_status(values, status.topic if status.topic in own else OTHER, status)
+        _add_status(values, status.topic if status.topic in own else OTHER, status)
     for each in traffic:
         topic = each.topic if each.topic in own else OTHER
         values["lisa_ready_entries_total"][topic,] += each.added
@@ -127,12 +163,22 @@ def _add_status(values: Values, topic: str, status: TopicStatus) -> None:
     oldest[topic,] = max(oldest[topic,], status.late_ms / 1000)
     for horizon, count in zip(HORIZONS, status.due_in, strict=True):
         values["lisa_waiting_due_in"][topic, horizon] += count
+    if status.garbage and not status.dead_letter_topic:
+        _add_garbage_age(values, topic, status)
+
+
+def _add_garbage_age(values: Values, topic: str, status: TopicStatus) -> None:
+    """Both values of a label are of the topic whose garbage is removed next."""
+    removal_in, age = values["lisa_garbage_removal_in_seconds"], values["lisa_garbage_oldest_seconds"]
+    left_s = max(0, status.garbage_retention_ms - status.oldest_garbage_ms) / 1000
+    if left_s <= removal_in.get((topic,), left_s):
+        removal_in[topic,], age[topic,] = left_s, status.oldest_garbage_ms / 1000
 
 
 def families_of(values: Values) -> list[Family]:
     """The sampled metrics of the catalog, with these values."""
     families: list[Family] = []
-    for metric in METRICS:
+    for metric in metrics_of(Program.MANAGER).values():
         if metric.sampled:
             kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
             family = kind(metric.name, metric.help, labels=metric.labels)

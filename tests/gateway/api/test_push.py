@@ -249,7 +249,7 @@ def test_requests_at_once_are_bounded_and_end_before_a_stop(
         (("orders", "http://host/"), {"LISA_SECRET": "whsec_c2hvcnQ="}, "setting secret must be whsec_ and 24 to 64"),
         (("--targets", '[{"topic": "a"}]'), {}, "setting targets.0.url must be given"),
         (("--targets", "["), {}, "setting targets must be a JSON list"),
-        (("--reject-4xx",), {}, "--reject-4xx must be given with a topic"),
+        (("--reject-4xx",), {}, "--reject-4xx must be given only with a topic"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -91,6 +91,22 @@ METRICS: Final = (
         "Entries of the ready streams that the group has read or passed, as the server counts them.",
         sampled=True,
     ),
+    Metric(
+        *("lisa_garbage_oldest_seconds", Kind.GAUGE, _MANAGER, ("topic",)),
+        "Age of the oldest message in garbage. Only of topics that have garbage, and no dead letter topic.",
+        sampled=True,
+    ),
+    Metric(
+        *("lisa_garbage_removal_in_seconds", Kind.GAUGE, _MANAGER, ("topic",)),
+        "Time until the oldest message in garbage is removed by garbage_retention_ms. Of the same topics.",
+        sampled=True,
+    ),
+    # Of paused topics, once topics can be paused: alerts of lateness leave them out.
+    Metric(
+        *("lisa_topic_paused", Kind.GAUGE, _MANAGER, ("topic",)),
+        "1 for a topic that is paused; others have no value.",
+        sampled=True,
+    ),
     # What this manager did.
     Metric(
         *("lisa_promotion_lag_seconds", Kind.HISTOGRAM, _MANAGER, ("topic",)),
@@ -99,14 +115,20 @@ METRICS: Final = (
     ),
     Metric("lisa_promoted_total", Kind.COUNTER, _MANAGER, (), "Messages and retries that this manager made ready."),
     Metric(
-        *("lisa_reclaimed_total", Kind.COUNTER, _MANAGER, ()),
-        "Deliveries that this manager reclaimed because their leases had ended.",
+        *("lisa_reclaimed_total", Kind.COUNTER, _MANAGER, ("outcome",)),
+        "Deliveries that this manager reclaimed because their leases had ended, by outcome: retry, garbage, "
+        "unbegun (ready again) or gone.",
+        values=("retry", "garbage", "unbegun", "gone"),
     ),
     Metric("lisa_expired_total", Kind.COUNTER, _MANAGER, (), "Expired messages that this manager found."),
     Metric(
         *("lisa_garbage_total", Kind.COUNTER, _MANAGER, ("reason",)),
         "Copies that this manager made garbage: abandoned or expired. Consumers count theirs as settled.",
         values=("abandoned", "expired"),
+    ),
+    Metric(
+        *("lisa_garbage_removed_total", Kind.COUNTER, _MANAGER, ()),
+        "Copies in garbage that this manager removed for good, by garbage_retention_ms or garbage_max_messages.",
     ),
     Metric(
         *("lisa_manager_turn_seconds", Kind.HISTOGRAM, _MANAGER, ("job",)),

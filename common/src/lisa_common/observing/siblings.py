@@ -21,7 +21,9 @@ __all__ = ["SharedDirectory", "join_siblings", "state_writer"]
 
 logger = logging.getLogger(__name__)
 
-_DIRECTORY, _NUMBER = "LISA_SIBLINGS_DIRECTORY", "LISA_SIBLINGS_NUMBER"
+_DIRECTORY, _NUMBER = "_LISA_SIBLINGS_DIRECTORY", "_LISA_SIBLINGS_NUMBER"
+"""Not `LISA_…`: what begins so is a setting."""
+
 _WITH_METRICS = "PROMETHEUS_MULTIPROC_DIR"
 
 _SILENT_S = 10.0

@@ -78,6 +78,8 @@ class Reclaimed:
     """Deliveries that were returned, as they had not begun."""
     next_in_ms: int | None = None
     """Time until the first inspected lease of custom length ends; None: there is none."""
+    expired: int = 0
+    """Those of `garbage` that had expired; the others had no attempts left."""
 
     @property
     def count(self) -> int:
@@ -103,9 +105,10 @@ def reclaim(
     """Reclaims deliveries whose lease has run out, by the policy's visibility timeout or another one."""
 
     def decode(reply: Any) -> Reclaimed:
-        following, *counts = rows(reply, 6)
-        retry, garbage, gone, released, next_in = numbers(counts, 5)
-        return Reclaimed(following.decode(), retry, garbage, gone, released, next_in if next_in >= 0 else None)
+        following, *counts = rows(reply, 7)
+        retry, garbage, gone, released, next_in, expired = numbers(counts, 6)
+        next_in_ms = next_in if next_in >= 0 else None
+        return Reclaimed(following.decode(), retry, garbage, gone, released, next_in_ms, expired)
 
     return script(
         "reclaim",

@@ -174,6 +174,16 @@ class Topics:
                 self._known |= {name: replace(self._known[name], until=until) for name in stale}
         return {topic: self._known[topic].layout for topic in topics}
 
+    def resolve_sent(self, topics: Collection[str]) -> Flow[dict[str, Layout]]:
+        """As `resolve_each`, for topics that have messages: asks again where one was not registered before.
+
+        A send registers its topic before it stores the message, so a policy is there by now.
+        """
+        for name in topics:
+            if (known := self._known.get(name)) and not known.declared:
+                self._known[name] = replace(known, until=0.0)
+        return (yield from self.resolve_each(topics))
+
     def recall_each(self, topics: Collection[str]) -> Flow[dict[str, Layout]]:
         """As `resolve_each`, but uses cached values of any age."""
         if not all(topic in self._known for topic in topics):

@@ -81,11 +81,11 @@ class Backlog:
         return self.group is None or entry.group in {None, self.group.name}
 
 
-def read_backlogs(backlogs: Sequence[Backlog], *, exact: bool = True) -> Flow[None]:
+def read_backlogs(backlogs: Sequence[Backlog], *, exact: bool = True, partial: bool = False) -> Flow[None]:
     """Sets `ready` and `oldest`, or `error`, of each.
 
     Unless `exact`, takes the server's number where it knows one, which includes retries of other groups, and leaves
-    `oldest` out.
+    `oldest` out. With `partial`, the error of a node that is away is that of its backlogs; else it is raised.
     """
     counting = [backlog for backlog in backlogs if backlog.begin(exact=exact)]
     while counting:
@@ -93,7 +93,7 @@ def read_backlogs(backlogs: Sequence[Backlog], *, exact: bool = True) -> Flow[No
         for batch in chunks(counting, _AT_ONCE):
             pages = yield Each(backlog.page() for backlog in batch)
             for backlog, page in zip(batch, pages, strict=True):
-                backlog.error = first_error([page])
+                backlog.error = first_error([page], partial=partial)
                 if backlog.error is None and backlog.count(page):
                     unfinished.append(backlog)
         counting = unfinished
@@ -102,6 +102,6 @@ def read_backlogs(backlogs: Sequence[Backlog], *, exact: bool = True) -> Flow[No
     for batch in chunks([backlog for backlog in backlogs if backlog.ready and not backlog.error], PAGE):
         firsts = yield Each(backlog.first() for backlog in batch)
         for backlog, first in zip(batch, firsts, strict=True):
-            backlog.error = first_error([first])
+            backlog.error = first_error([first], partial=partial)
             if backlog.error is None:
                 backlog.take_oldest(first)

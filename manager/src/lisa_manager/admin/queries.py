@@ -52,10 +52,13 @@ def scored(flat: Any) -> list[tuple[str, float]]:
     return [(text_of(member), float(score)) for member, score in pairs(flat)]
 
 
-def first_error(results: Iterable[Any]) -> LisaError | None:
-    """The first error among the results of `Each`. Raises one that every call would meet now."""
+def first_error(results: Iterable[Any], *, partial: bool = False) -> LisaError | None:
+    """The first error among the results of `Each`. Unless `partial`, raises one that every call to the server meets.
+
+    `partial` is for readers of a Cluster that do without the shards of a node that is away.
+    """
     error = next((result for result in results if isinstance(result, LisaError)), None)
-    if isinstance(error, OF_THE_SERVER):
+    if isinstance(error, OF_THE_SERVER) and not partial:
         raise error
     return error
 

@@ -1,5 +1,6 @@
 """How many messages each topic holds, by state and group. They are read from the keys; no counters can drift."""
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin.backlog import Backlog, read_backlogs
 from lisa_manager.admin.queries import GroupInfo, chunks, existing, first_error, groups, list_layouts, scored
 
-__all__ = ["BUCKETS", "GroupStatus", "TopicSizes", "TopicStatus", "read_sizes", "read_status"]
+__all__ = ["BUCKETS", "GroupStatus", "TopicSizes", "TopicStatus", "read_sizes", "read_status", "read_status_of"]
 
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
 
@@ -83,6 +84,10 @@ class TopicStatus(TopicSizes):
     dead_letter_delay_ms: int = 0
     expire_idle_ms: int | None = None
     """It is dropped after this time without use."""
+    oldest_garbage_ms: int = 0
+    """How long ago the oldest of its garbage became garbage, in ms; 0 where there is none."""
+    garbage_retention_ms: int = 0
+    """After this time garbage is removed."""
     unused_ms: int | None = None
     """How long it has been unused, as far as managers know; None for a topic that does not expire, or was just used."""
 
@@ -90,19 +95,28 @@ class TopicStatus(TopicSizes):
 def read_status(prefix: str, topic: str | None = None) -> Flow[list[TopicStatus]]:
     """The status of one topic or of all, by name; raises UnknownTopic. A handful of round trips for 1,000 topics."""
     layouts = yield from _layouts_of(prefix, topic)
-    statuses = yield from _read_topics(layouts, _read_status)
-    expiring = [layout.topic for layout in layouts if layout.policy.expire_idle_ms]
+    statuses = yield from read_status_of(layouts)
+    expiring = [status.topic for status in statuses if status.expire_idle_ms]
     unused: dict[str, int | None] = (yield from _read_unused(prefix, expiring)) if expiring else {}
-    policies = [layout.policy for layout in layouts]
+    return [replace(status, unused_ms=unused.get(status.topic)) for status in statuses]
+
+
+def read_status_of(layouts: Sequence[Layout], *, partial: bool = False) -> Flow[list[TopicStatus]]:
+    """The status of these topics, except `unused_ms`.
+
+    With `partial`, a node of a Cluster that is away damages its topics only; else its error is raised.
+    """
+    read: _Read[TopicStatus] = functools.partial(_read_status, partial=partial)
+    statuses = yield from _read_topics(layouts, read)
     return [
         replace(
             status,
             dead_letter_topic=policy.dead_letter_topic,
             dead_letter_delay_ms=policy.dead_letter_delay_ms,
             expire_idle_ms=policy.expire_idle_ms,
-            unused_ms=unused.get(status.topic),
+            garbage_retention_ms=policy.garbage_retention_ms,
         )
-        for status, policy in zip(statuses, policies, strict=True)
+        for status, policy in zip(statuses, (layout.policy for layout in layouts), strict=True)
     ]
 
 
@@ -146,7 +160,8 @@ def _sum(shards: Sequence[_S]) -> _S:
     fields["groups"] = tuple(_sum_group(name, groups_of[name]) for name in sorted(groups_of))
     fields["damage"] = next((shard.damage for shard in shards if shard.damage), "")
     if statuses := [shard for shard in shards if isinstance(shard, TopicStatus)]:
-        fields["late_ms"] = max(status.late_ms for status in statuses)
+        for name in ("late_ms", "oldest_garbage_ms"):
+            fields[name] = max(getattr(status, name) for status in statuses)
         for name in ("due_in", "retry_in"):
             fields[name] = tuple(map(sum, zip(*(getattr(status, name) for status in statuses), strict=True)))
     return replace(shards[0], **fields)
@@ -199,13 +214,14 @@ class _Reading:
 
     def due_fields(self, now_ms: int, waiting: int, retry: int) -> dict[str, Any]:
         """The fields that `TopicStatus` adds."""
-        first_waiting, first_retry, *due_in = self.dues
+        first_waiting, first_retry, first_garbage, *due_in = self.dues
         retry_in = self.retries or [0] * len(BUCKETS)
         dues = [whole_ms(score) for _, score in (*first_waiting, *first_retry)]
         dues += [b.oldest.at_ms or b.oldest.due_ms for b in self.backlogs if b.oldest and b.oldest.id]
         late_ms = max(0, now_ms - min(dues, default=now_ms))
         return {
             "late_ms": late_ms,
+            "oldest_garbage_ms": max((now_ms - whole_ms(died) for _, died in first_garbage), default=0),
             "due_in": (*due_in, waiting - sum(due_in)),
             "retry_in": (*retry_in, retry - sum(retry_in)),
         }
@@ -216,11 +232,11 @@ def _read_sizes(shards: Sequence[ShardKeys]) -> Flow[list[TopicSizes]]:
     return [TopicSizes(**reading.fields()) for reading in readings]
 
 
-def _read_status(shards: Sequence[ShardKeys]) -> Flow[list[TopicStatus]]:
+def _read_status(shards: Sequence[ShardKeys], *, partial: bool) -> Flow[list[TopicStatus]]:
     now: int = yield server_time()
     statuses = []
-    readings = yield from _read(shards, lambda keys: _due_calls(keys, now), exact=True)
-    yield from _read_retries([reading for reading in readings if reading.has_retries], now)
+    readings = yield from _read(shards, lambda keys: _due_calls(keys, now), exact=True, partial=partial)
+    yield from _read_retries([reading for reading in readings if reading.has_retries], now, partial=partial)
     for reading in readings:
         fields = reading.fields()
         more = {} if "damage" in fields else reading.due_fields(now, fields["waiting"], fields["retry"])
@@ -228,15 +244,17 @@ def _read_status(shards: Sequence[ShardKeys]) -> Flow[list[TopicStatus]]:
     return statuses
 
 
-def _read_retries(readings: Sequence[_Reading], now_ms: int) -> Flow[None]:
+def _read_retries(readings: Sequence[_Reading], now_ms: int, *, partial: bool) -> Flow[None]:
     calls = [[*_bucket_calls(reading.keys, "retry", now_ms)] for reading in readings]
     results = iter((yield Each(call for of_shard in calls for call in of_shard)) if calls else [])
     for reading, of_shard in zip(readings, calls, strict=True):
         reading.retries = [next(results) for _ in of_shard]
-        reading.error = first_error(reading.retries)
+        reading.error = first_error(reading.retries, partial=partial)
 
 
-def _read(shards: Sequence[ShardKeys], due_calls: _Calls, *, exact: bool) -> Flow[list[_Reading]]:
+def _read(
+    shards: Sequence[ShardKeys], due_calls: _Calls, *, exact: bool, partial: bool = False
+) -> Flow[list[_Reading]]:
     """Reads all shards together. A damaged shard does not keep the others from being read."""
     calls = [([*_size_calls(keys)], [*due_calls(keys)]) for keys in shards]
     results = iter((yield Each(call for sizes, dues in calls for call in (*sizes, *dues))))
@@ -245,10 +263,11 @@ def _read(shards: Sequence[ShardKeys], due_calls: _Calls, *, exact: bool) -> Flo
         for keys, (sizes, dues) in zip(shards, calls, strict=True)
     ]
     for reading in readings:
-        reading.error = first_error((*reading.sizes, *reading.dues))
+        reading.error = first_error((*reading.sizes, *reading.dues), partial=partial)
         if reading.error is None:
             reading.backlogs = _backlogs(reading.keys, reading.sizes)
-    yield from read_backlogs([backlog for reading in readings for backlog in reading.backlogs], exact=exact)
+    backlogs = [backlog for reading in readings for backlog in reading.backlogs]
+    yield from read_backlogs(backlogs, exact=exact, partial=partial)
     return readings
 
 
@@ -262,7 +281,7 @@ def _size_calls(keys: ShardKeys) -> Iterator[Call[Any]]:
 
 
 def _due_calls(keys: ShardKeys, now_ms: int) -> Iterator[Call[Any]]:
-    for name in ("waiting", "retry"):
+    for name in ("waiting", "retry", "garbage"):
         yield command("ZRANGE", keys.of(name), 0, 0, "WITHSCORES", decode=scored)
     yield from _bucket_calls(keys, "waiting", now_ms)
 

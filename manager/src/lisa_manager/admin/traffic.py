@@ -1,16 +1,17 @@
 """How many entries each topic's streams ever had, and how many its groups have read, as the server counts them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, text_of
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.replies import fields_of
 from lisa_manager.admin.queries import chunks, existing, first_error, list_layouts
 
-__all__ = ["TopicTraffic", "read_traffic"]
+__all__ = ["TopicTraffic", "read_traffic", "read_traffic_of"]
 
 _SHARDS_AT_ONCE = 1_000
 
@@ -24,6 +25,8 @@ class TopicTraffic:
     """Entries that the ready streams have ever had."""
     read: dict[str, int] = field(default_factory=dict)
     """Entries that each group has read or passed; groups without a count at the server are missing."""
+    damage: str = ""
+    """Why a shard could not be read. What could not be read is not counted."""
 
 
 def read_traffic(prefix: str, topic: str | None = None) -> Flow[list[TopicTraffic]]:
@@ -32,12 +35,19 @@ def read_traffic(prefix: str, topic: str | None = None) -> Flow[list[TopicTraffi
     Raises UnknownTopic.
     """
     layouts = (yield from list_layouts(prefix)) if topic is None else [(yield from existing(prefix, topic))]
+    return (yield from read_traffic_of(layouts))
+
+
+def read_traffic_of(layouts: Sequence[Layout], *, partial: bool = False) -> Flow[list[TopicTraffic]]:
+    """The counters of these topics. With `partial`, a node of a Cluster that is away damages its topics only."""
     by_topic = {layout.topic: TopicTraffic(layout.topic) for layout in layouts}
     for shards in chunks([keys for layout in layouts for keys in layout.served], _SHARDS_AT_ONCE):
         replies = yield Each(call for keys in shards for call in (_added(keys), _read(keys)))
         for keys, added, read in zip(shards, replies[::2], replies[1::2], strict=True):
-            if first_error((added, read)) is None:
-                traffic = by_topic[keys.topic]
+            traffic = by_topic[keys.topic]
+            if error := first_error((added, read), partial=partial):
+                traffic.damage = f"{keys.tag}: {error}"
+            else:
                 traffic.added += added
                 for group, count in read.items():
                     traffic.read[group] = traffic.read.get(group, 0) + count

@@ -11,6 +11,7 @@ from lisa_common.protocol.paging import START, Point
 from lisa_common.protocol.registry import Topics
 from lisa_manager.dead_lettering import Moved, move_page
 from lisa_manager.jobs.batches import Batches
+from lisa_manager.metrics import METRICS
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.settings import ManagerSettings
 from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
@@ -148,6 +149,7 @@ class DeadLetterer:
                 *(moved.kept, shard.tag),
                 extra=event("dead_letters_kept", **shard.place, count=moved.kept),
             )
+        METRICS.count("lisa_garbage_removed_total", by=moved.aged_out)
         if moved.aged_out:
             logger.warning(
                 "removed %d dead letters of %s by its garbage limits",

@@ -108,8 +108,11 @@ class Reclaimer:
         self._problems.resolve(subject)
         if step.count:
             self.reclaimed += step.count
-            METRICS.count("lisa_reclaimed_total", by=step.count)
-            METRICS.count("lisa_garbage_total", "abandoned", by=step.garbage)
+            for outcome, count in step.outcomes.items():
+                METRICS.count("lisa_reclaimed_total", outcome, by=count)
+            METRICS.count("lisa_garbage_total", "abandoned", by=step.garbage - step.expired)
+            METRICS.count("lisa_garbage_total", "expired", by=step.expired)
+            METRICS.count("lisa_expired_total", by=step.expired)
             self._reporter.note_ended(shard.keys.topic, timeouts=step.retry + step.garbage, ended=step.garbage)
             logger.info(
                 "reclaimed %d deliveries of group %s of %s: %d to retry, %d garbage, %d no longer wanted, %d unbegun",

@@ -90,6 +90,7 @@ class Sweeper:
         if swept.expired:
             fields = event("messages_expired", **shard.place, count=swept.expired)
             logger.info("expired %d messages of %s", swept.expired, shard.tag, extra=fields)
+        METRICS.count("lisa_garbage_removed_total", by=swept.aged_out)
         if swept.aged_out:
             fields = event("garbage_removed", **shard.place, count=swept.aged_out)
             text = "removed %d dead letters of %s by its garbage limits"
