@@ -86,7 +86,7 @@ class ShardKeys:
         return f"{self.topic}/{self.shard}" if self.shard else self.topic
 
     def of(self, name: str) -> str:
-        """The key of a name: one of `TOPIC_KEYS`, `ABSENT`, `topics` or `dropped`."""
+        """The key of a name: one of `TOPIC_KEYS`, `ABSENT`, `pace`, `topics` or `dropped`."""
         # Cached, as every call needs some.
         return self._known.get(name) or self._known.setdefault(name, self._make(name))
 
