@@ -2,9 +2,9 @@
 
 One frame of 200-byte bodies, cached, goes in turn to Spark's `noop` sink, through `foreachPartition` with redis-py's
 pipelines of `SET` and `ZADD` in batches of 500, and to `format("lisa")`, with and without ids, and over 1, 64 and 256
-shards. Then the messages are read as a table, whole and pruned by an option, beside `HSCAN`; and once they are ready, as
-a stream, beside one plain consumer. Each round begins with an empty server; the medians of the rounds count, and ratios
-in one run.
+shards. Then the messages are read as a table, whole and pruned by an option, beside `HSCAN`; and once they are ready,
+as a stream, beside one plain consumer. Each round begins with an empty server; the medians of the rounds count, and
+ratios in one run.
 """
 
 import argparse
@@ -159,7 +159,7 @@ def _reads(bench: _Bench) -> dict[str, Callable[[], object]]:
 
 
 def measure(cores: int, rows: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each way, by round, without the first round, which warms up; and us of the server for a streamed row."""
+    """Seconds of each way, by round, without the first round, which warms up; and us of the server for a read row."""
     spark = _session(cores)
     taken: dict[str, list[float]] = {}
 

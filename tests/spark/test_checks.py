@@ -1,5 +1,7 @@
 """Input that the driver refuses, before Spark starts any task (promise 13)."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -104,7 +106,10 @@ def test_only_appends() -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"state": "ready"}, "option state must be some of waiting, retry, garbage, separated by commas; got 'ready'"),
+        (
+            {"state": "expired"},
+            "option state must be some of waiting, retry, garbage, ready, delivered, .*; got 'expired'",
+        ),
         ({"state": "late"}, "option state must be .*; got .*'late'"),
         ({"partitionRows": 0}, "option partitionRows must be .* 1; got '0'"),
         ({"dueFrom": "soon"}, "option dueFrom must be a datetime with a time zone; got 'soon'"),
@@ -158,3 +163,17 @@ def test_settings_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = _source(prefix="theirs").writer(_schema(body=STRING), overwrite=False)._sink.options.settings
     assert settings.redis_url.get_secret_value() == "redis://elsewhere:7000"
     assert settings.prefix == "theirs"
+
+
+def test_without_what_pyspark_4_2_added() -> None:
+    """All but reading streams works with PySpark 4.1, which has no limits of reads: they are imported when needed."""
+    program = (
+        "import sys; sys.modules['pyspark.sql.streaming.datasource'] = None\n"
+        "from lisa_producer.spark import LisaDataSource\n"
+        "from pyspark.sql.types import StructType\n"
+        "source = LisaDataSource({'topic': 'orders', 'group': 'g'})\n"
+        "source.writer(StructType().add('body', 'string'), False)\n"
+        "source.streamReader(source.schema())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "LisaError: reading a stream needs PySpark 4.2 or later" in done.stderr

@@ -10,6 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import redis
+
+pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs PySpark 4.2")
+
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from lisa_common.client.connection import Connection

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs PySpark 4.2")
+
 from lisa_common.model.policy import Policy
 from lisa_common.protocol import managing
 from lisa_producer.spark.stream import GroupReader, Offset

@@ -46,6 +46,8 @@ class Taken(NamedTuple):
     bytes: int = 0
     is_full: bool = False
     """Whether the batch must end here, as a message must be alone in it, or is too large for it."""
+    entries: list[Entry] = []  # noqa: RUF012 - replaced, never changed
+    """All of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class PendingEntries:
         is larger is taken alone. Raises StreamReset.
         """
         yield consuming.join(self.keys, self.group)
-        taken, is_listed = Taken(after), False
+        taken, is_listed = Taken(after, entries=[]), False
         while rows is None or taken.rows < rows:
             limit = _ENTRIES if rows is None else min(_ENTRIES, rows - taken.rows)
             entries: list[Entry] | None = [] if is_listed else (yield from self._list(taken.last, limit=limit))
@@ -97,7 +99,8 @@ class PendingEntries:
                 is_large = most_bytes is not None and taken.bytes + size > most_bytes
                 if (taken.rows or not first) and (entry.alone or is_large):
                     return taken._replace(is_full=True)
-                taken = Taken(entry.entry, taken.rows + 1, taken.bytes + size, is_full=entry.alone)
+                taken.entries.append(entry)
+                taken = Taken(entry.entry, taken.rows + 1, taken.bytes + size, entry.alone, taken.entries)
                 if taken.is_full:
                     return taken
         return taken
@@ -199,15 +202,23 @@ class PendingEntries:
         is_more = len(entries) == _MAX_MESSAGES or len(fetched) < len(entries)
         return fetched[-1].entry if is_more else None, triage.deliveries
 
-    def settle(self, last: str) -> Flow[None]:
-        """Acks all pending entries up to an entry."""
+    def settle(self, last: str, known: Sequence[Entry] = ()) -> Flow[None]:
+        """Acks all pending entries up to an entry. Those that are `known` need not be read again."""
         at = FIRST
+        for first in range(0, len(known), _ENTRIES):
+            part = known[first : first + _ENTRIES]
+            # Rows may have been nacked meanwhile.
+            held = set((yield from self._places(FIRST, part[-1].entry)))
+            yield from self._settle([entry for entry in part if entry.entry in held])
         while entries := (yield from self._list(at, last)):
-            ours, others = self._partition(entries)
-            yield from self._ack(ours)
-            if others:
-                yield from self._skip(others)
+            yield from self._settle(entries)
             at = entries[-1].entry
+
+    def _settle(self, entries: Sequence[Entry]) -> Flow[None]:
+        ours, others = self._partition(entries)
+        yield from self._ack(ours)
+        if others:
+            yield from self._skip(others)
 
     def _ack(self, entries: Sequence[Entry]) -> Flow[None]:
         policy = yield from self._policy()

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput
 from lisa_common.logs import configure_logging, event
+from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import groups
@@ -64,6 +65,8 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Places | None = None
         self._done: Places = {}
         self._running: tuple[Places, Sequence[InputPartition]] | None = None
+        self._read: dict[str, list[Entry]] = {}
+        """The entries of the micro-batch, by shard."""
         self._turns = 0
         self._joined: Layout | None = None
 
@@ -72,6 +75,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "_open": None,
             "_keeper": None,
             "_running": None,
+            "_read": {},
             "_topics": Topics(self._topics.prefix),
         }
 
@@ -121,6 +125,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         newest = self._run(pending.newest()) if target is None else target.get(keys.shard, FIRST)
         flow = pending.take(after, newest, rows, beyond=target is None, most_bytes=most_bytes, first=first)
         taken: Taken = self._run(flow)
+        self._read[keys.shard] = taken.entries
         return taken
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -215,7 +220,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for shard, entry in last.items():
             if entry not in (self._done.get(shard), FIRST):
                 keys = ShardKeys(self._topics.prefix, self._options.topic, shard)
-                self._run(self._pending(keys, consumer).settle(entry))
+                self._run(self._pending(keys, consumer).settle(entry, self._read.pop(shard, ())))
                 self._done[shard] = entry
         if self._running and self._running[0] == last:
             self._running = None
