@@ -79,7 +79,7 @@ def test_columns_of_writes(columns: dict[str, t.DataType], error: str) -> None:
 @pytest.mark.parametrize(
     ("body", "error"),
     [
-        (INT, "column body must be string, binary, or a struct, map or array; got 'int'"),
+        (INT, "column body must be string, binary, variant, or a struct, map or array; got 'int'"),
         (_schema(inner=_schema(raw=t.BinaryType())), r"column body\.inner\.raw must be a JSON type: .*; got 'binary'"),
         (
             t.ArrayType(t.MapType(INT, INT)),

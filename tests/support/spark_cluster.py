@@ -19,7 +19,7 @@ __all__ = ["SparkCluster", "spark_cluster"]
 
 _HOME = Path(pyspark.__file__).parent
 _DEPLOY = "org.apache.spark.deploy"
-_PATIENCE_S = 120
+_PATIENCE_S = 240
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,13 @@ def spark_cluster(directory: Path, workers: int = 2) -> Iterator[SparkCluster]:
         log = stack.enter_context(_running(directory, "master.Master", "--host", "127.0.0.1", "--port", "0"))[1]
         wait_until(lambda: _address(log), _PATIENCE_S, what="the master to listen")
         url = f"spark://{_address(log)}"
-        pids = []
+        started = []
         for number in range(workers):
             words = ("--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "-d", str(directory / f"w{number}"), url)
-            pid, own = stack.enter_context(_running(directory / f"w{number}", "worker.Worker", *words))
-            pids.append(pid)
+            started.append(stack.enter_context(_running(directory / f"w{number}", "worker.Worker", *words)))
+        for _, own in started:
             wait_until(partial(_is_registered, own), _PATIENCE_S, what="the worker to register")
+        pids = [pid for pid, _ in started]
         yield SparkCluster(url, tuple(pids), directory)
 
 
