@@ -168,7 +168,7 @@ def test_settings_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_what_pyspark_4_2_added() -> None:
     """All but reading streams works with PySpark 4.1, which has no limits of reads: they are imported when needed."""
     program = (
-        "import sys; sys.modules['pyspark.sql.streaming.datasource'] = None\n"
+        "import sys, pyspark.sql.datasource; sys.modules['pyspark.sql.streaming.datasource'] = None\n"
         "from lisa_producer.spark import LisaDataSource\n"
         "from pyspark.sql.types import StructType\n"
         "source = LisaDataSource({'topic': 'orders', 'group': 'g'})\n"
