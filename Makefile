@@ -40,8 +40,8 @@ test-lowest: .venv/synced ## the same with the lowest versions that our distribu
 
 test-topologies: .venv/synced ## fail-over, and the functional tests behind sentinels and on a Cluster; needs redis-server
 	LISA_TEST_SERVER=sentinel $(RUN) pytest $(PARALLEL) tests/topologies -m 'not docker' --ignore tests/topologies/test_embedded.py $(PYTEST)
-	LISA_TEST_SERVER=sentinel $(RUN) pytest $(PARALLEL) tests/integration -m 'server and not slow' $(PYTEST)
-	LISA_TEST_SERVER=cluster $(RUN) pytest $(PARALLEL) tests/integration -m 'server and not slow' $(PYTEST)
+	LISA_TEST_SERVER=sentinel $(RUN) pytest $(PARALLEL) tests/integration -m 'server and not slow and not long' $(PYTEST)
+	LISA_TEST_SERVER=cluster $(RUN) pytest $(PARALLEL) tests/integration -m 'server and not slow and not long' $(PYTEST)
 
 bench: .venv/synced ## Lisa against a yardstick, a ceiling and peers; ONLY=lag runs a part, BENCH="--rounds 3"
 	PYTHONPATH=tests $(RUN) python -m benchmarks --only '$(ONLY)' $(BENCH)

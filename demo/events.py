@@ -5,8 +5,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
+
+from lisa_common.client.closing import Closing
 
 __all__ = [
     "Begun",
@@ -110,7 +111,7 @@ _KINDS: dict[str, type[Event]] = {
 }
 
 
-class Journal:
+class Journal(Closing):
     """Appends events to a file. When `note` returns, the operating system has the line: no SIGKILL loses it."""
 
     def __init__(self, path: Path) -> None:
@@ -124,14 +125,6 @@ class Journal:
     def close(self) -> None:
         """Closes the file."""
         os.close(self._file)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Tail:

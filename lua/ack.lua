@@ -11,6 +11,7 @@
 -- KEYS[6] failures   hash    copy -> failure
 -- KEYS[7] retry      zset    copy -> due ms
 -- KEYS[8] garbage    zset    copy -> died at, ms
+-- KEYS[9] waiting    zset    message id -> due ms
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] group      text    the group of the deliveries
 -- ARGV[3] window_ms  number  dedup window of ids that callers chose
@@ -29,8 +30,12 @@ end
 -- for that are made inside the branch, because a plain ack should be quick.
 local done, exceptions, count = ids, {}, #ids
 if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
-  --@include budget, entry, failure, groups, owes, record
-  local groups
+  --@include again, budget, entry, failure, groups, owes, record
+  local known_groups
+  local function all_groups()
+    known_groups = known_groups or list_groups()
+    return known_groups
+  end
 
   -- Takes back the retry of a delivery that was given up, unless a newer delivery has begun. Returns whether it did.
   local function withdraw(copy, failure)
@@ -40,8 +45,7 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
     if failure.next == '-' then
       return false
     end
-    groups = groups or list_groups()
-    for _, other in ipairs(groups) do
+    for _, other in ipairs(all_groups()) do
       if other.name == group and entry_after(failure.next, other.last) then
         redis.call('XDEL', ready, failure.next)
         return true
@@ -50,18 +54,56 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
     return false
   end
 
+  -- A server that was killed may have lost the promotion or the replay for all groups. Then the other groups get the
+  -- message now: for them, too, it would end with this ack. Returns whether the stream took it.
+  local function give_to_others(id, due)
+    local is_waiting = redis.call('ZSCORE', waiting, id)
+    if not is_waiting and not redis.call('ZSCORE', garbage, copy_of('', id)) then
+      return true
+    end
+    local now, others = clock(now_ms), {}
+    for _, other in ipairs(all_groups()) do
+      if other.name ~= group then
+        local failure = { attempts = 0, entry = '0-0', due = due, at = now, reason = 'released', error = '' }
+        if make_ready_again(other.name, id, failure, due) then
+          return false
+        end
+        others[#others + 1] = other.name
+      end
+    end
+    afford(work_on(id, 4 * #others, 0))
+    if #others > 0 then
+      redis.call('HSET', owed, id, table.concat(others, ','))
+    end
+    redis.call('ZREM', is_waiting and waiting or garbage, is_waiting and id or copy_of('', id))
+    redis.call('HDEL', failures, copy_of('', id))
+    return true
+  end
+
+  -- Ends what stands for a delivery that the server has lost: the copy where it was before, or where it is ready again.
+  -- Returns false if a newer delivery has begun, or if other groups cannot get the message.
+  local function end_lost(id, due, copy, entry, failure)
+    if failure and failure.next ~= '-' then
+      return withdraw(copy, failure) or failure.next == entry
+    elseif not give_to_others(id, due) then
+      return false
+    end
+    redis.call('ZREM', retry, copy)
+    redis.call('ZREM', garbage, copy)
+    return true
+  end
+
   local function outcome_of(i)
     local record = redis.call('HGET', messages, ids[i])
-    if not record or not is_of(record, tonumber(ARGV[3 * i + 4]), entries[i]) or not owes(group, ids[i]) then
+    local due = tonumber(ARGV[3 * i + 4])
+    if not record or not is_of(record, due, entries[i]) or not owes(group, ids[i]) then
       return 'stale'
     end
     local copy = copy_of(group, ids[i])
     local failure = read_failure(redis.call('HGET', failures, copy))
     if not failure or entry_after(entries[i], failure.entry) then
-      -- A server that was killed may have lost the delivery. Then the copy is still where it was before.
-      redis.call('ZREM', retry, copy)
-      redis.call('ZREM', garbage, copy)
-      return 'acked'
+      -- Pending until now, or lost by a server that was killed.
+      return end_lost(ids[i], due, copy, entries[i], failure) and 'acked' or 'stale'
     end
     if failure.entry == entries[i] and withdraw(copy, failure) then
       return 'late'

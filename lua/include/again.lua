@@ -4,8 +4,8 @@
 
 -- `failure` says what is known of the copy; `attempts`, `due` and `reason` decide the entry. Writes the failure with
 -- the new entry in it. Returns the error of a stream that takes no more entries.
-local function make_ready_again(group, id, failure, at)
-  local fields = { 'id', id, 'due', failure.due, 'n', failure.attempts + 1, 'g', group, 'at', at }
+local function make_ready_again(of_group, id, failure, at)
+  local fields = { 'id', id, 'due', failure.due, 'n', failure.attempts + 1, 'g', of_group, 'at', at }
   if failure.reason == 'isolated' then
     fields[11], fields[12] = 'alone', 1
   end
@@ -14,13 +14,13 @@ local function make_ready_again(group, id, failure, at)
     return entry
   end
   failure.next = entry
-  redis.call('HSET', failures, copy_of(group, id), write_failure(failure))
+  redis.call('HSET', failures, copy_of(of_group, id), write_failure(failure))
 end
 
 -- Makes a delivery pending again, after `make_ready_again` failed: as it was, or as a worker's that has not begun.
-local function keep_pending(group, entry, consumer, idle, count)
+local function keep_pending(of_group, entry, consumer, idle, count)
   redis.call(
-    'XCLAIM', ready, group, consumer or '~refused~', 0, entry, 'IDLE', idle or 0, 'RETRYCOUNT', count or 1, 'FORCE',
+    'XCLAIM', ready, of_group, consumer or '~refused~', 0, entry, 'IDLE', idle or 0, 'RETRYCOUNT', count or 1, 'FORCE',
     'JUSTID'
   )
 end

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,7 +75,8 @@ class Player:
     @property
     def ready(self) -> bool:
         """Whether it has begun its work: before that it handles no signals."""
-        return {"manager": "manager serves", "worker": " reads "}.get(self.role, "ready") in self.process.log
+        says = {"manager": "manager serves", "worker": " reads ", "gateway": "gateway listens on"}
+        return says.get(self.role, "ready") in self.process.log
 
     @property
     def killed_itself(self) -> bool:
@@ -84,6 +86,14 @@ class Player:
     def ended_well(self) -> bool:
         """Whether it stopped as expected. Handlers kill their processes also while these drain."""
         return self.process.code == 0 or self.killed_itself or (self.process.code == -signal.SIGTERM and not self.ready)
+
+
+def _free_port() -> int:
+    """A port that a restarted gateway takes again."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
 
 
 class Arena:
@@ -101,12 +111,13 @@ class Arena:
         self._window_ms = window_ms
         self._deadly = deadly
         self._logs = count()
+        self._gateways = [f"127.0.0.1:{_free_port()}" for _ in range(2)]
         self._stack = ExitStack()
         self.server = self._new_server()
         self.admin: Any = redis.Redis(port=self.server.port, protocol=2, socket_timeout=20, retry=Retry(NoBackoff(), 0))
         self.quick: Any = redis.Redis(port=self.server.port, protocol=2, socket_timeout=1, retry=Retry(NoBackoff(), 0))
         """Faults take turns: while one waits for a frozen server, no other can thaw it."""
-        self.network = Network(self.server.port, "producer", "manager", "worker", _SLOW)
+        self.network = Network(self.server.port, "producer", "manager", "worker", "gateway", _SLOW)
 
     def _new_server(self) -> Server:
         config = {"appendonly": "yes", "appendfsync": "everysec", "lua-time-limit": "200", "maxclients": "1000"}
@@ -152,6 +163,9 @@ class Arena:
     def _cast(self) -> Iterator[Player]:
         programs = Path(sys.executable).parent
         manager = [str(programs / "lisa-manager"), "run", "--discover-s", "1"]
+        for address, proxied in zip(self._gateways, ("", "gateway"), strict=True):
+            gateway = [str(programs / "lisa-gateway"), "run", "--listen", address, "--log-level", "info"]
+            yield self._player(f"gateway-{proxied or 'direct'}", "gateway", gateway, proxied)
         worker = [str(programs / "lisa-consumer"), "run", "chaos.programs.worker:worker", "--block-s", "0.2"]
         worker += ["--drain-s", "8", "--concurrency", "40", "--prefetch", "40", "--no-check"]
         several = ["--processes", "2"]
@@ -163,8 +177,10 @@ class Arena:
                 yield self._player(name, "worker", [*worker, *more], proxied, LISA_CHAOS_GROUP=group)
         plain = [sys.executable, "-m", "chaos.programs.consumer"]
         yield self._player("consumer-audit", "consumer", plain, "", LISA_CHAOS_GROUP="audit")
-        for number, proxied, kind in ((1, "", []), (2, "producer", ["asyncio"])):
-            command = [sys.executable, "-m", "chaos.programs.producer", str(number), str(0.3 * self._rate), *kind]
+        over_http = [sys.executable, "-m", "chaos.programs.http_consumer"]
+        yield self._player("consumer-http", "consumer", over_http, "", LISA_CHAOS_GROUP="audit")
+        for number, proxied, kind in ((1, "", []), (2, "producer", ["asyncio"]), (3, "", ["http"])):
+            command = [sys.executable, "-m", "chaos.programs.producer", str(number), str(0.2 * self._rate), *kind]
             yield self._player(f"producer-{number}", "producer", command, proxied)
         for proxied, shell in (("", "threads"), ("producer", "asyncio")):
             command = [sys.executable, "-m", "chaos.programs.callers", shell, str(0.2 * self._rate), shell]
@@ -193,6 +209,7 @@ class Arena:
             "LISA_TIMEOUT_S": "5",
             "LISA_CHAOS_HISTORY": str(self.history),
             "LISA_CHAOS_SEED": self._seed,
+            "LISA_CHAOS_GATEWAYS": " ".join(self._gateways),
             "LISA_CHAOS_DEADLY": str(int(self._deadly)),
             **more,
         }

@@ -7,7 +7,20 @@ from dataclasses import dataclass
 import redis
 
 from chaos.arena import Arena, Player
-from chaos.faults import FAULTS, Kind, Steps, foreign, groups, network, operator, processes, resharding, server, spared
+from chaos.faults import (
+    FAULTS,
+    Kind,
+    Steps,
+    foreign,
+    gateways,
+    groups,
+    network,
+    operator,
+    processes,
+    resharding,
+    server,
+    spared,
+)
 from chaos.history import Fault, Problem, now
 from chaos.topics import PARCELS, PILLS
 from support.waiting import wait_until
@@ -18,7 +31,7 @@ _CALM_S = 10.5
 _AT_ONCE = 4
 _HEAL_S = 300.0
 _NOT_DONE = 2
-_REGISTERING = (foreign, groups, network, operator, processes, resharding, server, spared)
+_REGISTERING = (foreign, gateways, groups, network, operator, processes, resharding, server, spared)
 """Importing them has registered their faults."""
 KINDS = {kind.name: kind for kind in FAULTS}
 
@@ -159,8 +172,8 @@ class Nemesis:
             code = player.process.code
             if code is None or player.doomed:
                 continue
-            # A manager that finds no server at its start logs that and ends: its supervisor starts it again.
-            found_no_server = player.role == "manager" and code == _NOT_DONE and not player.ready
+            # These log at their start that they find no server, and end: their supervisor starts them again.
+            found_no_server = player.role in ("manager", "gateway") and code == _NOT_DONE and not player.ready
             if not player.killed_itself and not found_no_server:
                 text = f"{player.name} ended by itself with {code}: {player.process.log[-500:]}"
                 self._arena.recorder.write(Problem(now(), 14, text))

@@ -127,7 +127,8 @@ def _run(arena: Arena, options: Options, say: Callable[[str], object]) -> Result
             write_left(arena, topic)
         _strike_out(arena)
         _look_for_keys(arena)
-        _stop(arena, "worker", "consumer", "manager")
+        _stop(arena, "worker", "consumer")
+        _stop(arena, "gateway", "manager")
         _read_logs(arena)
     finally:
         observer.close()
@@ -140,10 +141,10 @@ def _run(arena: Arena, options: Options, say: Callable[[str], object]) -> Result
 def _warm_up(arena: Arena) -> None:
     """Waits until every program has begun its work, and all groups have had what was sent."""
     for player in arena.players:
-        wait_until(partial(_is_ready, player), 60, what=player.name)
+        wait_until(partial(_is_ready, player), 150, what=player.name)
     for topic in LOADED:
         for keys in arena.layout(topic).shards:
-            wait_until(partial(_read_by_all, arena, keys.of("ready")), 60)
+            wait_until(partial(_read_by_all, arena, keys.of("ready")), 150)
     end = now() + _WARM_S
     wait_until(lambda: now() >= end, _WARM_S + 10)
 
@@ -250,7 +251,7 @@ def _read_logs(arena: Arena) -> None:
     """Promise 14: no program meets an unexpected error. Only handlers fail, by their plans."""
     for path in sorted(arena.directory.glob("*.log")):
         text = path.read_text("utf-8", "replace")
-        for what in (OWN_LIMIT, *(["Traceback"] if path.name.startswith("manager") else [])):
+        for what in (OWN_LIMIT, *(["Traceback"] if path.name.startswith(("manager", "gateway")) else [])):
             if what in text:
                 at = text.index(what)
                 arena.recorder.write(Problem(now(), 14, f"{path.stem} logs {text[max(0, at - 100) : at + 700]!r}"))

@@ -1,5 +1,6 @@
 """The calls of the interface on messages, as its documents describe them."""
 
+import json
 import re
 import time
 
@@ -14,6 +15,7 @@ from support.wire import Wire
 from .conftest import Stage
 
 FIELDS = ["topic", "msgId", "msg", "produceTime", "triggerTime", "expireTime", "maxRetry", "retry", "status"]
+HOUR = 3_600_000
 
 
 def _pull(wire: Wire, topic: str, **more: object) -> list[dict[str, object]]:
@@ -219,3 +221,56 @@ def test_delete_after_an_ack_leaves_its_note(wire: Wire, topic: str) -> None:
     assert wire.post("ackMsg", topic=topic, msgId="deleted").code == 200
     assert _status(wire, topic, "acked") == 4
     assert _status(wire, topic, "deleted") == 7
+
+
+def test_a_batch_is_sent_as_its_messages_would_be(wire: Wire, topic: str) -> None:
+    """Each with its own answer, the first of an id included; a wrong value anywhere sends nothing."""
+    wire.post("sendMsg", topic=topic, msg="first", delayMillis=HOUR, msgId="known")
+    items = [
+        {"msg": "ž", "delayMillis": 0},
+        {"msg": "b", "delayMillis": HOUR, "msgId": "b", "ttlMillis": 5, "maxRetry": 2},
+        {"msg": "second", "delayMillis": "0", "msgId": "known"},
+    ]
+    reply = wire.post("sendMsgBatch", topic=topic, msgs=json.dumps(items))
+    assert (reply.code, reply.content["msg"]) == (200, "success")
+    sent = reply.messages
+    assert [(m["msg"], m["status"]) for m in sent] == [("ž", 2), ("b", 1), ("first", 1)]
+    assert sent[1]["expireTime"] == sent[1]["triggerTime"] + 5
+    assert wire.post("getMsg", topic=topic, msgId="b").message == sent[1]
+    for bad, field in (
+        ({"msg": "x"}, "msgs.1.delayMillis"),
+        ({"msg": "", "delayMillis": 0}, "msgs.1.msg"),
+        ({"msg": "x", "delayMillis": "soon"}, "msgs.1.delayMillis"),
+        ({"msg": "x", "delayMillis": 0, "msgId": "mine~"}, "msgs.1.msgId"),
+        ({"msg": "x", "delayMillis": 0.5}, "msgs.1"),
+        ({"msg": "x", "delayMillis": 0, "delay": 1}, "msgs.1"),
+        ({"msg": "x" * 1_048_577, "delayMillis": 0}, "msgs.1.msg"),
+        ({"msg": "\ud800", "delayMillis": 0}, "msgs.1"),
+        (7, "msgs.1"),
+    ):
+        refused = wire.post("sendMsgBatch", topic=topic, msgs=json.dumps([{"msg": "x", "delayMillis": 0}, bad]))
+        assert (refused.status, refused.code) == (200, 400), bad
+        assert refused.content["msg"].startswith(field), refused.content
+    for whole in ("", "[]", "{}", "nonsense", "[" * 100_000, json.dumps([{"msg": "x", "delayMillis": 0}] * 1_001)):
+        assert wire.post("sendMsgBatch", topic=topic, msgs=whole).code == 400
+    assert len(wire.post("pullMsg", topic=topic, batch=100).messages) == 1
+
+
+def test_trigger_and_reschedule(wire: Wire, topic: str) -> None:
+    """A waiting message becomes due now, or later; others are left as they are."""
+    sent = wire.post("sendMsg", topic=topic, msg="x", delayMillis=HOUR, msgId="a").message
+    later = wire.post("rescheduleMsg", topic=topic, msgId="a", delayMillis=2 * HOUR)
+    assert later.code == 200
+    assert later.message["triggerTime"] >= sent["triggerTime"] + HOUR
+    assert later.message["status"] == 1
+    assert wire.post("triggerMsg", topic=topic, msgId="a").code == 200
+    [message] = wire.post("longPollingMsg", topic=topic, longPollingTimeoutMillis=10_000).messages
+    assert (message["msgId"], message["retry"]) == ("a", 1)
+    for call, more in (("triggerMsg", {}), ("rescheduleMsg", {"delayMillis": 1})):
+        assert wire.post(call, topic=topic, msgId="a", **more).code == 404
+        assert wire.post(call, topic=topic, msgId="none", **more).code == 404
+        assert wire.post(call, msgId="none", **more).status == 400
+    assert wire.post("rescheduleMsg", topic=topic, msgId="a").status == 400
+    wire.post("sendMsg", topic=topic, msg="x", delayMillis=0, msgId="ready")
+    assert wire.post("triggerMsg", topic=topic, msgId="ready").code == 200
+    assert wire.post("rescheduleMsg", topic=topic, msgId="ready", delayMillis=1).code == 404

@@ -1,9 +1,16 @@
 """What operators see: sizes, windows of events, health."""
 
+import signal
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from support.metrics import metrics_url, probe, scrape
 from support.waiting import wait_until
 from support.wire import Wire
+
+from .conftest import Stage
 
 ZEROS = {
     "sizeOf0To1min": 0,
@@ -88,6 +95,52 @@ def test_metrics(wire: Wire, topic: str) -> None:
     assert {line.split("{")[0].split()[0] for line in lines if line[0] != "#"} >= {
         *("info", "uptime", "start_time", "memory_info", "cpu", "gc", "topic_info", "long_polls", "stale_acks"),
     }
+
+
+def test_requests_are_counted_by_route_and_status(wire: Wire, topic: str) -> None:
+    """Each request once, in the exposition that all programs have; names of clients never become routes."""
+    url = f"http://{wire.address}"
+
+    def count(**labels: str) -> float:
+        name = "lisa_http_requests_total"
+        return sum(s.value for s in _samples(wire) if s.name == name and labels.items() <= s.labels.items())
+
+    before = {status: count(route="/camellia/delayQueue/sendMsg", status=status) for status in ("200", "400")}
+    for _ in range(3):
+        wire.post("sendMsg", topic=topic, msg="x", delayMillis=0)
+    wire.post("sendMsg", topic=topic, msg="x", delayMillis="soon")
+    absent = count(route="/v1/topics/{topic}/messages/{id}", method="GET", status="404")
+    wire.request("GET", f"/v1/topics/{topic}/messages/none")
+    wire.request("GET", f"/{topic}")
+    assert count(route="/camellia/delayQueue/sendMsg", status="200") - before["200"] == 3
+    assert count(route="/camellia/delayQueue/sendMsg", status="400", method="POST") - before["400"] == 1
+    assert count(route="/v1/topics/{topic}/messages/{id}", method="GET", status="404") - absent == 1
+    assert count(route="other", status="404") >= 1
+    samples = _samples(wire)
+    assert {s.value for s in samples if s.name == "lisa_sent_total" and s.labels["topic"] == topic} == {3.0}
+    assert {s.labels["version"] for s in samples if s.name == "lisa_build_info"}
+    assert not any(topic in s.labels.get("route", "") for s in samples)
+    assert probe(url, "/livez") == (200, "ok\n")
+    assert probe(url, "/readyz") == (200, "ok\n")
+
+
+def _samples(wire: Wire) -> list[Sample]:
+    families = text_string_to_metric_families(wire.request("GET", "/metrics").content)
+    return [sample for family in families for sample in family.samples]
+
+
+def test_another_address_serves_metrics_and_health(stage: Stage, topic: str) -> None:
+    """As with the other programs; and once Redis is away, it is alive and not ready."""
+    gateway = stage.programs.gateway("--metrics", "127.0.0.1:0", "--log-level", "info")
+    url = metrics_url(gateway)
+    wire = Wire(gateway.listens_at)
+    wire.post("sendMsg", topic=topic, msg="x", delayMillis=0)
+    sent = {"route": "/camellia/delayQueue/sendMsg"}
+    wait_until(lambda: scrape(url).sum("lisa_http_requests_total", **sent) == 1, 20, what="the request is counted")
+    wait_until(lambda: probe(url, "/readyz") == (200, "ok\n"), 20, what="it is ready")
+    gateway.send(signal.SIGTERM)
+    wait_until(lambda: not gateway.runs, 20, what="it ends")
+    assert gateway.code == 0
 
 
 def test_health(wire: Wire) -> None:

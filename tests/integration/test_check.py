@@ -258,6 +258,7 @@ def test_a_busy_topic_raises_no_false_alarm(orders: Queue, redis_url: str, monke
         stop.set()
         trafficker.join()
     assert [finding for report in reports for finding in report.findings] == []
+    assert sum(report.messages for report in reports) > 0
 
 
 def _traffic(orders: Queue, redis_url: str, stop: Event) -> None:

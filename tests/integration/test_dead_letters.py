@@ -193,7 +193,7 @@ async def test_letters_behind_those_that_stay_are_moved(site: Site, orders: Queu
         for n in range(3):
             _bury(orders, f"good{n}")
             await wait_until_async(lambda n=n: len(site.ids("dead")) == n + 1)
-    assert len(orders.contents().garbage) == 450
+        await wait_until_async(lambda: len(orders.contents().garbage) == 450)
 
 
 @pytest.mark.parametrize("limits", [{"garbage_max_messages": 0}, {"garbage_retention_ms": 1}])

@@ -7,21 +7,29 @@ from pathlib import Path
 
 import pytest
 
+from lisa_common.observing import prometheus
 from support import Server
 from support.documents import Page, run_embedded, run_page
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/how-to.md", "docs/observability.md", "docs/workers.md"])
+_LONG = ("docs/how-to.md", "docs/observability.md", "docs/workers.md")
+
+
+@pytest.mark.parametrize("page", ["README.md", *(pytest.param(page, marks=pytest.mark.long) for page in _LONG)])
 def test_examples_run_as_printed(
     page: str, own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every example of the page runs, and prints what the page says."""
     monkeypatch.chdir(tmp_path)
+    # Python examples run in this process, which has counted for other tests.
+    for family in prometheus._families.values():
+        family.clear()
     assert run_page(ROOT / page, tmp_path, own_server(appendonly="yes", save="")) > 3
 
 
+@pytest.mark.long
 def test_the_pages_of_the_packages_run_as_printed(
     own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

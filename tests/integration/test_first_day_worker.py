@@ -1,6 +1,7 @@
 """A first day with the worker: mistakes in its module, options of its command, its start and its end."""
 
 import asyncio
+import functools
 import logging
 import os
 import signal
@@ -224,6 +225,11 @@ def _optional(delivery: Delivery, other: int = 1) -> None:
     pass
 
 
+@functools.wraps(_two)
+def _adapted(delivery: Delivery) -> None:
+    _two(delivery, 1)
+
+
 @pytest.mark.parametrize("handler", [_none, _two, _keyword, _Method.handle])
 def test_a_handler_of_the_wrong_arity_is_refused(handler: Any) -> None:
     """When it is registered, not by each message."""
@@ -232,9 +238,9 @@ def test_a_handler_of_the_wrong_arity_is_refused(handler: Any) -> None:
         worker.on("orders")(handler)
 
 
-@pytest.mark.parametrize("handler", [_Method().handle, _starred, _optional, print])
+@pytest.mark.parametrize("handler", [_Method().handle, _starred, _optional, _adapted, print])
 def test_a_handler_that_takes_a_delivery_is_accepted(handler: Any) -> None:
-    """Methods, defaults, and functions that do not say what they take."""
+    """Methods, defaults, wrappers of other functions, and functions that do not say what they take."""
     assert Worker("billing", settings=ConsumerSettings()).on("orders")(handler) is handler
 
 

@@ -44,6 +44,24 @@ async def test_ended_by_another_lender(
     assert not await lenders[0].drop_note("orders", "a")
 
 
+async def test_a_read_is_bounded_by_bytes(sender: AsyncProducer, redis_url: str, prefix: str) -> None:
+    """Of large messages as many as fit, and one more; also right after small ones. The others are ready, unspent."""
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    async with AsyncLender("http", most_bytes=1_000_000, settings=settings) as lender:
+        for size, name in ((300_000, "first"), (10, "small"), (300_000, "later")):
+            for n in range(20):
+                await sender.send("orders", b"x" * size, id=f"{name}{n}")
+            seen: list[str] = []
+            while len(seen) < 20:
+                deliveries = await lender.read(1_000, wait=5, topics="orders")
+                assert deliveries
+                assert sum(len(delivery.body) for delivery in deliveries) <= 2_100_000
+                assert {delivery.attempt for delivery in deliveries} == {1}
+                seen += [delivery.id for delivery in deliveries]
+                await lender.ack(*deliveries)
+            assert sorted(seen) == sorted(f"{name}{n}" for n in range(20))
+
+
 async def test_lenders_that_came_before_their_topic_go_by_its_policy(
     lenders: list[AsyncLender], sender: AsyncProducer, declare: Callable[..., Policy]
 ) -> None:

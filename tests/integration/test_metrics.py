@@ -55,6 +55,7 @@ def sent() -> Iterator[CollectorRegistry]:
     producer_metrics.METRICS.on = False
 
 
+@pytest.mark.long
 def test_counts_of_two_managers_and_four_workers_are_the_ledgers(
     *,
     programs: Programs,
@@ -187,6 +188,7 @@ def test_an_address_in_use_is_refused(programs: Programs, commands: Commands) ->
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.long
 def test_ten_thousand_topics_are_affordable(programs: Programs, client: redis.Redis, prefix: str) -> None:
     """A scrape takes a manager less than 2 s of one core; all beyond 1,000 topics are one, and nothing is left out."""
     topics = [f"topic-{number:05}" for number in range(10_000)]

@@ -5,7 +5,9 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -15,9 +17,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from lisa_common.model.policy import Policy
+from lisa_common.observing import meters
 from lisa_consumer import Delivery, Reject, Retry
 from lisa_consumer import metrics as consumer_metrics
 from lisa_producer import InvalidInput, Message
+from lisa_producer import metrics as producer_metrics
 from support import wait_until_async
 from support.running import managed, new_worker, working
 
@@ -184,3 +188,61 @@ async def test_exemplars_lead_to_the_handlers_trace(spans: _Spans, producers: Pr
     for name in ("lisa_delivery_lag_seconds_bucket", "lisa_handler_seconds_bucket"):
         lines = [line for line in text.splitlines() if line.startswith(name) and " # " in line]
         assert any(f'trace_id="{span.context.trace_id:032x}"' in line for line in lines), text
+
+
+async def test_meters_count_what_the_conventions_name(
+    producers: Producers, handled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sent, consumed, and how long sends and handlers took, by a provider that was set up before; beside a registry."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    for of in (producer_metrics, consumer_metrics):
+        # What the process has counted before belongs to no test.
+        monkeypatch.setattr(of.METRICS, "_meters", None)
+        monkeypatch.setattr(of.METRICS, "on", of.METRICS.on)
+    registry = CollectorRegistry()
+    consumer_metrics.register(registry)
+    place = {"topic": "orders", "group": "billing", "attempt": "first"}
+    before = registry.get_sample_value("lisa_deliveries_total", place) or 0
+    with patch.object(metrics, "get_meter_provider", lambda: provider):
+        producer = producers()
+        await producer.send("orders", b"x", id="one")
+        await producer.send("orders", b"x", id="one")
+        await producer.send_many("orders", [Message(body=b"y")] * 3)
+        with pytest.raises(InvalidInput):
+            await producer.send("orders", b"x", delay=-1)
+
+        def fail(delivery: Delivery) -> None:
+            if delivery.id == "one":
+                raise Reject("no")
+
+        await handled(4, fail)
+    points = {
+        (metric.name, (point.attributes or {}).get("error.type")): point
+        for resource in reader.get_metrics_data().resource_metrics  # type: ignore[union-attr]
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.data.data_points
+    }
+    values = {key: getattr(point, "value", None) or point.count for key, point in points.items()}
+    assert values == {
+        ("messaging.client.sent.messages", None): 5,
+        ("messaging.client.sent.messages", "failed"): 1,
+        ("messaging.client.operation.duration", None): 4,
+        ("messaging.client.consumed.messages", None): 4,
+        ("messaging.process.duration", None): 3,
+        ("messaging.process.duration", "rejected"): 1,
+    }
+    assert dict(points["messaging.process.duration", None].attributes or {}) == {
+        "messaging.system": "lisa",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "orders",
+        "messaging.consumer.group.name": "billing",
+    }
+    assert registry.get_sample_value("lisa_deliveries_total", place) == before + 4
+
+
+def test_a_program_without_a_meter_provider_counts_nothing() -> None:
+    """The API's own provider does nothing, so nothing is counted for it."""
+    assert meters.ask() is None

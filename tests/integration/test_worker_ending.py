@@ -77,6 +77,17 @@ async def test_what_has_not_begun_does_not_wait_for_the_last_read(
     assert (found.state, found.attempts) == (State.READY, 0)
 
 
+async def test_a_worker_may_be_stopped_as_it_connects(redis_url: str, prefix: str) -> None:
+    """Its tasks heed their cancellation, also where the first thing that they do is to find the master."""
+    worker = new_worker(redis_url, prefix)
+    _hang(worker)
+    serving = asyncio.create_task(worker.serve())
+    await asyncio.sleep(0)
+    worker.stop()
+    async with asyncio.timeout(20):
+        await serving
+
+
 async def test_a_drain_does_not_wait_for_ever(redis_url: str, prefix: str, sender: AsyncProducer) -> None:
     """A handler that runs for longer than `drain_s` is cancelled, and its message given up."""
     worker = new_worker(redis_url, prefix, drain_s=0.05)

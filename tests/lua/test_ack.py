@@ -3,6 +3,7 @@
 import pytest
 import redis
 
+from lisa_common.model.keys import TOPIC_KEYS
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.consuming import AckOutcome
 from support.queue import EPOCH_MS, STEADY, Queue, outgoing
@@ -268,3 +269,79 @@ def test_thousand_at_once(queue: Queue) -> None:
     contents = queue.contents()
     assert contents.left == ["finished"]
     assert len(contents.finished) == 1_000
+
+
+def _kill(queue: Queue, client: redis.Redis, dumps: dict[str, object]) -> None:
+    """The server is killed, and comes back as it was when the keys were dumped."""
+    client.delete(*(queue.keys.of(name) for name in TOPIC_KEYS))
+    for name, dump in dumps.items():
+        if dump is not None:
+            client.restore(queue.keys.of(name), 0, dump)  # type: ignore[arg-type]
+
+
+def _dumps(queue: Queue, client: redis.Redis) -> dict[str, object]:
+    return {name: client.dump(queue.keys.of(name)) for name in TOPIC_KEYS}
+
+
+@pytest.mark.parametrize("place", ["waiting", "garbage"])
+def test_an_ack_of_a_lost_promotion_leaves_the_message_to_the_other_groups(
+    queue: Queue, client: redis.Redis, place: str
+) -> None:
+    """A killed server has lost the promotion, or the replay, for all groups. The ack of one ends only its own copy."""
+    queue.join("g", "h", "i")
+    queue.send("a", due="+100", ttl_ms=99)
+    if place == "garbage":
+        queue.advance(200)
+        queue.sweep()
+    dumps = _dumps(queue, client)
+    queue.advance(150)
+    queue.replay("/a") if place == "garbage" else queue.promote()
+    (in_g,), (in_h,) = queue.read("g"), queue.read("h")
+    _kill(queue, client, dumps)
+    assert queue.contents().left[0] == ("waiting" if place == "waiting" else "records")
+    assert queue.ack(in_g) == [ACKED]
+    assert queue.contents().owed == {"a": "h,i"}
+    assert queue.ack(in_h) == [ACKED]
+    contents = queue.contents()
+    assert contents.owed == {"a": "i"}
+    assert contents.ready_ids == ["a"]
+    assert contents.failures.keys() == {"i/a"}
+    assert not {"waiting", "garbage"} & set(contents.left)
+    assert queue.promote().count == 0
+    assert [queue.read("g"), queue.read("h")] == [[], []]
+    if place == "waiting":
+        assert queue.ack(*queue.read("i")) == [ACKED]
+    else:
+        # The replay had taken its time to live away, and is lost.
+        assert queue.read("i") == []
+        assert queue.contents().garbage.keys() == {"i/a"}
+
+
+def test_an_ack_of_a_lost_promotion_ends_the_message_of_the_only_group(queue: Queue, client: redis.Redis) -> None:
+    """It no longer waits, so no entry without a record follows."""
+    queue.join("g")
+    queue.send("a", due="+100")
+    dumps = _dumps(queue, client)
+    queue.advance(100)
+    queue.promote()
+    (delivery,) = queue.read("g")
+    _kill(queue, client, dumps)
+    assert queue.ack(delivery) == [ACKED]
+    contents = queue.contents()
+    assert contents.left == ["finished"]
+    assert contents.ready_ids == []
+
+
+def test_an_ack_of_a_lost_promotion_is_stale_where_no_entry_can_be_added(queue: Queue, client: redis.Redis) -> None:
+    """Other groups could not get the message, so it stays where it is, for all of them."""
+    queue.join("g", "h")
+    queue.send("a", due="+100")
+    dumps = _dumps(queue, client)
+    queue.advance(100)
+    queue.promote()
+    (delivery,) = queue.read("g")
+    _kill(queue, client, dumps)
+    client.xadd(queue.keys.of("ready"), {"x": "y"}, id="18446744073709551615-18446744073709551615")
+    before = queue.contents()
+    assert queue.ack(delivery) == [STALE]
+    assert queue.contents() == before

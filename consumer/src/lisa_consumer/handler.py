@@ -166,7 +166,8 @@ def _is_fit(handler: object) -> bool:
 def _takes_one(handler: Callable[..., object]) -> bool:
     """Whether a handler can be called with a delivery alone, as far as its signature is known."""
     try:
-        signature = inspect.signature(handler)
+        # A decorator's function counts, whatever it wraps.
+        signature = inspect.signature(handler, follow_wrapped=False)
     except (TypeError, ValueError):
         # Some functions that are written in C do not say.
         return True

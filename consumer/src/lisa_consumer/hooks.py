@@ -15,7 +15,7 @@ def check_hook(name: str, value: object) -> Hook:
     """A caller's function; raises InvalidInput."""
     if callable(value):
         try:
-            inspect.signature(value).bind()
+            inspect.signature(value, follow_wrapped=False).bind()
         except TypeError:
             pass
         except ValueError:

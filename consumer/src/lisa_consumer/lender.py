@@ -10,6 +10,7 @@ from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_common.validation import Duration, check_id, duration_ms
 from lisa_consumer.async_client import AsyncConsumer
 from lisa_consumer.lending_core import Ending, LendingCore, Lent, Note
+from lisa_consumer.metrics import METRICS
 from lisa_consumer.names import topic_names
 from lisa_consumer.settings import ConsumerSettings
 
@@ -28,12 +29,20 @@ class AsyncLender(AsyncConsumer):
     """
 
     def __init__(
-        self, group: str, *, url: str | None = None, name: str | None = None, settings: ConsumerSettings | None = None
+        self,
+        group: str,
+        *,
+        url: str | None = None,
+        name: str | None = None,
+        most_bytes: int | None = None,
+        settings: ConsumerSettings | None = None,
     ) -> None:
+        """A read ends once it has `most_bytes` of records, and releases the others; one request brings 4 MiB."""
         self._settings = settings or ConsumerSettings.load(redis_url=url)
         self._topics = ()  # each read names its own
         self._body = None
-        self._core: LendingCore = LendingCore(self._settings.prefix, group, name)
+        METRICS.ask()
+        self._core: LendingCore = LendingCore(self._settings.prefix, group, name, most_bytes=most_bytes)
         self._connection = AsyncConnection.of(
             self._settings, name="lisa-lender", url=url, blocking_s=self._settings.block_s
         )
@@ -45,13 +54,14 @@ class AsyncLender(AsyncConsumer):
         """The group that it reads for."""
         return self._core.group
 
-    async def lend(self, *loans: tuple[Delivery, Duration]) -> list[bool]:
+    async def lend(self, *loans: tuple[Delivery, Duration], by_id: bool = True) -> list[bool]:
         """Lends deliveries that were just read, each for its own time, in one round trip.
 
+        Without `by_id` only who knows the delivery itself can end it, and nothing is stored for that.
         Result: False for each whose lease ran out before; another consumer may have it. Raises InvalidInput for a time
         that is not from 1 ms to 10 years.
         """
-        return await self._run(self._core.lend(loans))
+        return await self._run(self._core.lend(loans, by_id=by_id))
 
     async def recall(self, topic: str, id: str) -> Lent | None:
         """The lent delivery of a message; None if nothing is lent. Raises InvalidInput."""
@@ -112,9 +122,15 @@ class AsyncLender(AsyncConsumer):
                 outcomes = await self._end_batch([ending for ending, _ in batch])
             except LisaError as error:
                 outcomes = [error] * len(batch)
-            except BaseException:
+            except BaseException as error:
                 for _, future in batch:
-                    future.cancel()
+                    if isinstance(error, Exception) and not future.done():
+                        future.set_exception(error)
+                    else:
+                        future.cancel()
+                if isinstance(error, Exception):
+                    # Each caller has it.
+                    continue
                 raise
             for (_, future), outcome in zip(batch, outcomes, strict=True):
                 if future.done():

@@ -61,7 +61,11 @@ _Found = tuple[int, ShardKeys, Lent]
 class LendingCore(Core):
     """The flows of a consumer that lends."""
 
-    def lend(self, loans: Sequence[tuple[Delivery, Duration]]) -> Flow[list[bool]]:
+    def __init__(self, prefix: str, group: str, name: str | None = None, *, most_bytes: int | None = None) -> None:
+        super().__init__(prefix, group, name)
+        self._records.most_bytes = most_bytes
+
+    def lend(self, loans: Sequence[tuple[Delivery, Duration]], *, by_id: bool = True) -> Flow[list[bool]]:
         """Gives deliveries their leases, and remembers them by id. Result: False for each whose lease was lost.
 
         All in one round trip. Raises InvalidInput for a lease that is no duration.
@@ -77,6 +81,8 @@ class LendingCore(Core):
             entries = [loans[at][0].entry for at in positions]
             policy = layouts[keys.topic].policy
             leases.append(consuming.extend(keys, self.group, self.name, entries, policy, lease_ms=lease_ms, lent=True))
+            if not by_id:
+                continue
             notes += [lending.store_loan(keys, self.group, Loan(entry, self.name), lease_ms) for entry in entries]
         replies = yield [*leases, *notes]
         kept = [False] * len(loans)

@@ -26,7 +26,7 @@ def check_middleware(value: object) -> Middleware:
     """A caller's middleware; raises InvalidInput."""
     if callable(value) and not inspect.isclass(value):
         with suppress(TypeError, ValueError):
-            inspect.signature(value).bind(None, None)
+            inspect.signature(value, follow_wrapped=False).bind(None, None)
             if not any(map(inspect.isgeneratorfunction, (value, type(value).__call__))):
                 return value
     raise InvalidInput("middleware", value, "a function that takes a delivery and call_next")

@@ -56,6 +56,8 @@ class RecordFetcher:
     def __init__(self, group: str, consumer: str, clock: Callable[[], float]) -> None:
         self._group = group
         self.consumer = consumer
+        self.most_bytes: int | None = None
+        """A read ends with the request that brings so many bytes in all; None for no limit."""
         self._clock = clock
         self._largest: dict[str, float] = {}
         """Bytes of the largest of the latest records, by topic."""
@@ -79,7 +81,7 @@ class RecordFetcher:
         The first round trip also makes the calls `along`.
 
         Result: the records of all entries whose leases were not lost meanwhile, and since when those surely last.
-        Entries that cannot be fetched are released. Raises LisaError if nothing was fetched.
+        Entries that cannot be fetched or exceed `most_bytes` are released. Raises LisaError if nothing was fetched.
         """
         renew_after = min([layouts[keys.topic].policy.visibility_ms for keys, _ in batches]) / 1000 / _RENEWALS
         fetched: list[Fetched] = []
@@ -89,11 +91,11 @@ class RecordFetcher:
                 if self._clock() - leased_at > renew_after:
                     fetched, pending, leased_at = yield from self._renew(layouts, fetched, pending, leased_at)
                 if pending:
-                    arrived, pending = yield from self._fetch_some(
-                        pending, along, target_s=min(_TARGET_S, renew_after / 2)
-                    )
+                    arrived, pending = yield from self._fetch_some(pending, along, min(_TARGET_S, renew_after / 2))
                     fetched += arrived
                     along = ()
+                if pending and self.most_bytes is not None and _size(fetched) >= self.most_bytes:
+                    pending = yield from self._leave(pending)
             if self._clock() - leased_at > renew_after:
                 fetched, _, leased_at = yield from self._renew(layouts, fetched, (), leased_at)
         except GeneratorExit:
@@ -107,6 +109,12 @@ class RecordFetcher:
                 raise
             self._log_unfetched(pending, error)
         return fetched, leased_at
+
+    def _leave(self, batches: Sequence[Batch]) -> Flow[Sequence[Batch]]:
+        """Releases entries, as the read has brought enough. Result: none."""
+        self._note_unfetched(batches)
+        yield from self.release()
+        return ()
 
     def _log_unfetched(self, batches: Sequence[Batch], error: LisaError) -> None:
         count = sum(len(entries) for _, entries in batches)
@@ -156,11 +164,12 @@ class RecordFetcher:
         return [entry if entry.group in (None, self._group) else entry._replace(id=None) for entry in entries]
 
     def _fetch_some(
-        self, batches: Sequence[Batch], along: Sequence[Call[Any]], *, target_s: float
+        self, batches: Sequence[Batch], along: Sequence[Call[Any]], target_s: float
     ) -> Flow[tuple[list[Fetched], list[Batch]]]:
         """Makes one round trip. Result: what it brought, and the batches that are left."""
-        fits = self.fits(batches)
-        share = self._at_once // len(batches)
+        # A new record may be larger than all before: only the script keeps to a limit.
+        fits = self.most_bytes is None and self.fits(batches)
+        share = min(self._at_once, self.most_bytes or _MAX_BYTES) // len(batches)
         calls: list[Call[Any]] = []
         for number, (keys, entries) in enumerate(batches):
             ids = [entry.id or "" for entry in entries]
@@ -195,13 +204,13 @@ class RecordFetcher:
         return expected <= self._at_once
 
     def _learn(self, fetched: Sequence[Fetched], took_s: float, target_s: float, *, is_full: bool) -> None:
-        most_bytes = 0.0
+        expected = 0.0
         for keys, _, records, _ in fetched:
             largest = max(map(len, filter(None, records)), default=1)
-            most_bytes += largest * len(records)
+            expected += largest * len(records)
             self._largest[keys.topic] = max(largest, self._largest.get(keys.topic, 0) * _DECAY)
-        if most_bytes > self._at_once / 2 or is_full:
-            self._adapt(sum(len(record) for batch in fetched for record in batch.records if record), took_s, target_s)
+        if expected > self._at_once / 2 or is_full:
+            self._adapt(_size(fetched), took_s, target_s)
 
     def _adapt(self, total: int, took_s: float, target_s: float) -> None:
         """Sets how many bytes to request at once, after a request of about the present size."""
@@ -243,6 +252,10 @@ class RecordFetcher:
 
 def _batches(fetched: Sequence[Fetched]) -> list[Batch]:
     return [(batch.keys, batch.entries) for batch in fetched]
+
+
+def _size(fetched: Sequence[Fetched]) -> int:
+    return sum(len(record) for batch in fetched for record in batch.records if record)
 
 
 def _keep(fetched: Fetched, kept: Sequence[bool]) -> Fetched:

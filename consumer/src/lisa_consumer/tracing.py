@@ -20,6 +20,7 @@ class HandlerSpans:
 
     def __init__(self, core: Core, most_per_s: int) -> None:
         self._tracing = tracing.ask()
+        METRICS.ask()
         self.on = self._tracing is not None
         """Whether the program traces."""
         self._core = core

@@ -8,7 +8,7 @@ from lisa_consumer import AsyncLender
 __all__ = ["ServerClock"]
 
 _LOOK_S = 10.0
-_LOOKS = 6
+_LOOKS = 60
 
 
 class ServerClock:
@@ -20,11 +20,15 @@ class ServerClock:
         self._looked = float("-inf")
 
     async def now_ms(self, lender: AsyncLender) -> int:
-        """The server's time in ms. Asks the server at most every ten seconds. Raises LisaError."""
+        """The server's time in ms. Asks the server if it was not asked for ten seconds. Raises LisaError."""
         if time.monotonic() - self._looked > _LOOK_S:
-            told = await lender.server_time()
-            self._looked = time.monotonic()
-            # The answer was on its way for a while: the most advanced of the latest is the closest.
-            self._offsets.append(told - self._looked * 1000)
-            self._ahead_ms = max(self._offsets)
+            await self.look(lender)
         return int(time.monotonic() * 1000 + self._ahead_ms)
+
+    async def look(self, lender: AsyncLender) -> None:
+        """Asks the server. Raises LisaError."""
+        told = await lender.server_time()
+        self._looked = time.monotonic()
+        # The answer was on its way for a while: the most advanced of the latest is the closest.
+        self._offsets.append(told - self._looked * 1000)
+        self._ahead_ms = max(self._offsets)

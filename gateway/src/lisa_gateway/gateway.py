@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 from lisa_common.backoff import RECONNECT
 from lisa_common.errors import LisaError
 from lisa_common.logs import event
+from lisa_common.observing.health import Health
 from lisa_common.settings import Settings
 from lisa_consumer import AsyncLender, AsyncSettler, ConsumerSettings
 from lisa_gateway.clock import ServerClock
+from lisa_gateway.metrics import METRICS, flush
 from lisa_gateway.polls import Polls
 from lisa_gateway.settings import GatewaySettings
 from lisa_gateway.topics import KnownTopics
@@ -25,12 +27,16 @@ _MAX_GROUPS = 1_000
 """Groups that one process serves at once; each has connections of its own."""
 
 
+_LOOK_S = 1.0
+"""How often a gateway asks whether the server answers."""
+
+
 class GroupDesk:
     """Serves the requests of one group: its lender, and its polls."""
 
-    def __init__(self, group: str, settings: ConsumerSettings) -> None:
+    def __init__(self, group: str, settings: ConsumerSettings, most_bytes: int) -> None:
         self.group = group
-        self.lender = AsyncLender(group, settings=settings)
+        self.lender = AsyncLender(group, most_bytes=most_bytes, settings=settings)
         self.polls = Polls(self.lender)
 
 
@@ -51,9 +57,41 @@ class Gateway:
         self.topics = KnownTopics(self.admin, settings)
         self.clock = ServerClock()
         self.stopping = asyncio.Event()
+        self.health = Health()
+        """Whether the event loop runs, and the server answered lately."""
+        self._problem = "the server was not asked yet"
+        self._pulse: list[asyncio.Task[None]] = []
         self._desks: OrderedDict[str, GroupDesk] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Begins to watch the server and to beat, until the gateway closes."""
+        self.health.check("server", lambda: self._problem)
+        self._pulse = [asyncio.create_task(self._watch_server()), asyncio.create_task(self.health.run(self._count))]
+
+    async def find_problem(self) -> str:
+        """Asks the server. Result: why the gateway is not ready; "" if it is."""
+        if self.stopping.is_set():
+            return "the gateway is stopping"
+        try:
+            await self.clock.look(self.desk().lender)
+        except LisaError as error:
+            return str(error)
+        return ""
+
+    async def now_ms(self) -> int:
+        """The server's time in ms, as estimated; see `ServerClock`. Raises LisaError."""
+        return await self.clock.now_ms(self.desk().lender)
+
+    async def _watch_server(self) -> None:
+        while True:
+            self._problem = await self.find_problem()
+            await asyncio.sleep(_LOOK_S)
+
+    def _count(self) -> None:
+        METRICS.set("lisa_http_polls", self.count_polls())
+        flush()
 
     def listen(self, hear: Callable[[Mapping[str, TopicEvents]], None]) -> None:
         """Receives the managers' events, from now until the gateway closes. Nothing else waits for it."""
@@ -83,7 +121,7 @@ class Gateway:
         if name in self._desks:
             self._desks.move_to_end(name)
             return self._desks[name]
-        desk = self._desks[name] = GroupDesk(name, self.consumer_settings)
+        desk = self._desks[name] = GroupDesk(name, self.consumer_settings, self.settings.max_body_bytes)
         self._close_idle()
         return desk
 
@@ -110,9 +148,10 @@ class Gateway:
     async def close(self) -> None:
         """Ends all polls, releases what is unsent, and closes the connections."""
         self.begin_stop()
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
+        tasks = [*self._pulse, *([self._listener] if self._listener else ())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(desk.polls.close() for desk in self._desks.values()), *self._closing)
         await self.settler.close()
         await self.producer.close()

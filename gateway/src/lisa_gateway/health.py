@@ -1,28 +1,46 @@
-"""Whether the gateway serves: for balancers and supervisors."""
+"""Whether the gateway serves: for balancers, probes and supervisors."""
+
+from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from lisa_common.errors import LisaError
 from lisa_gateway.gateway import Gateway
+from lisa_gateway.metrics import name_route
 
-__all__ = ["routes"]
+__all__ = ["PUBLIC", "routes"]
+
+PUBLIC = ("/livez", "/readyz", "/health/live", "/health/ready")
 
 
 def routes(gateway: Gateway) -> list[Route]:
-    """`/health/live`: the process answers. `/health/ready`: Redis answers, too, and the gateway is not stopping."""
+    """`/livez`: the process answers. `/readyz`: Redis answers, too, and the gateway is not stopping.
 
-    async def live(_: Request) -> Response:
-        return JSONResponse({"status": "up"})
+    Both as text, as other programs have them; `/health/live` and `/health/ready` say the same as JSON.
+    """
 
-    async def ready(_: Request) -> Response:
-        if gateway.stopping.is_set():
-            return JSONResponse({"status": "stopping"}, 503)
-        try:
-            await gateway.admin.topics()
-        except LisaError as error:
-            return JSONResponse({"status": "down", "reason": str(error)}, 503)
-        return JSONResponse({"status": "up"})
+    def probe(path: str, find: Callable[[], Awaitable[str]], answer: Callable[[str], Response]) -> Route:
+        async def endpoint(request: Request) -> Response:
+            name_route(request.scope, path)
+            return answer(await find())
 
-    return [Route("/health/live", live), Route("/health/ready", ready)]
+        return Route(path, endpoint)
+
+    async def alive() -> str:
+        return ""
+
+    return [
+        probe("/livez", alive, _as_text),
+        probe("/readyz", gateway.find_problem, _as_text),
+        probe("/health/live", alive, _as_json),
+        probe("/health/ready", gateway.find_problem, _as_json),
+    ]
+
+
+def _as_text(problem: str) -> Response:
+    return PlainTextResponse(f"{problem or 'ok'}\n".encode("utf-8", "backslashreplace"), 503 if problem else 200)
+
+
+def _as_json(problem: str) -> Response:
+    return JSONResponse({"status": "down", "reason": problem} if problem else {"status": "up"}, 503 if problem else 200)

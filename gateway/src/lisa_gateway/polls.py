@@ -28,14 +28,18 @@ _BLOCKS = (1.0, 0.25, 0.06, 0.015)
 
 
 class Poller:
-    """A poller that waits for up to `batch` messages of a topic, each leased for `lease_s` seconds."""
+    """A poller that waits for up to `batch` messages of a topic, each leased for `lease_s` seconds.
 
-    __slots__ = ("batch", "future", "lease_s", "topic")
+    `by_id`: its messages are ended by their ids, not by receipts.
+    """
 
-    def __init__(self, topic: str, batch: int, lease_s: float) -> None:
+    __slots__ = ("batch", "by_id", "future", "lease_s", "topic")
+
+    def __init__(self, topic: str, batch: int, lease_s: float, *, by_id: bool) -> None:
         self.topic = topic
         self.batch = batch
         self.lease_s = lease_s
+        self.by_id = by_id
         self.future: asyncio.Future[list[Delivery]] = asyncio.get_running_loop().create_future()
 
     def leave(self) -> None:
@@ -94,13 +98,13 @@ class Polls:
         waiting = self._topics.get(topic)
         return len(waiting.pollers) if waiting else 0
 
-    async def pull(self, topic: str, batch: int, lease_s: float) -> list[Delivery]:
+    async def pull(self, topic: str, batch: int, lease_s: float, *, by_id: bool) -> list[Delivery]:
         """Reads up to `batch` messages without a wait, and lends them. Raises LisaError."""
         self._pulling += 1
         try:
             deliveries = await self._lender.read(batch, topics=topic)
             await self._release(deliveries[batch:])
-            return await self._lend([(delivery, lease_s) for delivery in deliveries[:batch]])
+            return await self._lend([(delivery, lease_s) for delivery in deliveries[:batch]], by_id=by_id)
         finally:
             self._pulling -= 1
 
@@ -114,7 +118,7 @@ class Polls:
             # The first poller looks by itself. All others that come meanwhile share a read, as there may be thousands.
             self._looking.add(poller.topic)
             try:
-                deliveries = await self.pull(poller.topic, poller.batch, poller.lease_s)
+                deliveries = await self.pull(poller.topic, poller.batch, poller.lease_s, by_id=poller.by_id)
             finally:
                 self._looking.discard(poller.topic)
             if deliveries or poller.is_served:
@@ -259,8 +263,11 @@ class Polls:
         """Lends messages to their pollers, and wakes these. Releases the rest."""
         if served:
             await self._top_up(served, limit)
-            loans = [(delivery, poller.lease_s) for poller, batch in served for delivery in batch]
-            kept = set(map(_place, await self._lend(loans)))
+            kept: set[tuple[str, str, str]] = set()
+            for by_id in {poller.by_id for poller, _ in served}:
+                asking = [each for each in served if each[0].by_id is by_id]
+                loans = [(delivery, poller.lease_s) for poller, batch in asking for delivery in batch]
+                kept.update(map(_place, await self._lend(loans, by_id=by_id)))
             for poller, batch in served:
                 lent = [delivery for delivery in batch if _place(delivery) in kept]
                 if poller.is_served:
@@ -289,10 +296,10 @@ class Polls:
                 batch.extend(more[:missing])
                 await self._release(more[missing:])
 
-    async def _lend(self, loans: Sequence[tuple[Delivery, float]]) -> list[Delivery]:
+    async def _lend(self, loans: Sequence[tuple[Delivery, float]], *, by_id: bool) -> list[Delivery]:
         if not loans:
             return []
-        kept = await self._lender.lend(*loans)
+        kept = await self._lender.lend(*loans, by_id=by_id)
         return [delivery for (delivery, _), is_kept in zip(loans, kept, strict=True) if is_kept]
 
     async def _release(self, deliveries: Sequence[Delivery]) -> None:

@@ -18,6 +18,7 @@ from lisa_gateway.address import ListenAddress, parse_listen
 from lisa_gateway.app import app
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.limits import limited_protocol
+from lisa_gateway.metrics import observed
 from lisa_gateway.settings import GatewaySettings
 
 __all__ = ["loop_factory", "serve"]
@@ -123,4 +124,6 @@ async def serve(settings: GatewaySettings) -> None:
         timeout_graceful_shutdown=max(1, round(settings.drain_s)),
         lifespan="on",
     )
-    await _Server(config, gateway, shown).serve([bound])
+    gateway.health.notifies = True
+    with observed(settings.metrics, gateway.health):
+        await _Server(config, gateway, shown).serve([bound])

@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, SecretStr, field_validator
 
+from lisa_common.settings import MetricsAddress
 from lisa_common.validation import MAX_RETRIES, check_name
 from lisa_gateway.access.settings import AccessSettings
 from lisa_gateway.address import parse_listen
@@ -53,6 +54,10 @@ class GatewaySettings(AccessSettings, LimitSettings):
     monitor_s: Annotated[
         float, Field(ge=1, le=3_600, description="length of the windows of getMonitorData, in seconds")
     ] = 60.0
+    metrics: Annotated[
+        MetricsAddress,
+        Field(description="serve /metrics, /livez and /readyz at this HOST:PORT as well, with lisa-gateway run"),
+    ] = None
     receipt_key: Annotated[
         SecretStr,
         Field(

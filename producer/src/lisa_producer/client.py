@@ -26,6 +26,7 @@ from lisa_producer.message import (
     with_codec,
 )
 from lisa_producer.message_source import MessageSource
+from lisa_producer.metrics import METRICS
 from lisa_producer.pace import Pace
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shared_flow import SharedFlow
@@ -60,6 +61,7 @@ class Producer(Closing):
         self._settings = settings or ProducerSettings.load(redis_url=url)
         self._confirm = check_confirm(confirm)
         self._tracing = tracing.ask()
+        METRICS.ask()
         self._codec = check_codec(codec)
         self._pace = Pace(self._settings.batch_messages)
         self._topics = Topics(self._settings.prefix)

@@ -7,7 +7,7 @@ from chaos.faults import Steps, fault
 from chaos.kinds import STRANDED
 from support.proxy import Proxy
 
-_SIDES = ("producer", "manager", "worker")
+_SIDES = ("producer", "manager", "worker", "gateway")
 
 
 @fault("cut connections before the reply", "network", weight=20)

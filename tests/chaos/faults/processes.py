@@ -78,13 +78,25 @@ def freeze_worker(arena: Arena, dice: random.Random) -> Steps:
     yield from _freeze(arena, dice, "worker", "consumer")
 
 
-@fault("restart a program", "producer", "manager", "worker")
+@fault("kill a gateway", "gateway", weight=20)
+def kill_gateway(arena: Arena, dice: random.Random) -> Steps:
+    """Between its read and its answer, amid batches; clients go on at the other one."""
+    yield from _kill(arena, dice, "gateway")
+
+
+@fault("freeze a gateway", "gateway")
+def freeze_gateway(arena: Arena, dice: random.Random) -> Steps:
+    """Thawed, it lends what it read before, and answers clients that are gone."""
+    yield from _freeze(arena, dice, "gateway")
+
+
+@fault("restart a program", "producer", "manager", "worker", "gateway")
 def restart_one(arena: Arena, dice: random.Random) -> Steps:
     """SIGTERM: it drains, and ends with exit code 0."""
     yield from _stop(arena, dice.choice(arena.players))
 
 
-@fault("restart everything in turn", "producer", "manager", "worker", "server", weight=2)
+@fault("restart everything in turn", "producer", "manager", "worker", "gateway", "server", weight=2)
 def restart_all(arena: Arena, dice: random.Random) -> Steps:
     """A rolling restart, of the server too."""
     players = dice.sample(arena.players, len(arena.players))

@@ -1,9 +1,10 @@
 """A producer that does at random what producers do: single sends, batches, cancels, reschedules, sends again, mistakes.
 
-`python -m chaos.programs.producer NAME RATE [asyncio]`; it ends on SIGTERM, after the current operation.
+`python -m chaos.programs.producer NAME RATE [asyncio|http]`; it ends on SIGTERM, after the current operation.
 """
 
 import asyncio
+import random
 import signal
 import sys
 import time
@@ -12,7 +13,8 @@ from typing import Any, Self
 
 from chaos.history import Recorder, Sending
 from chaos.load import Load
-from chaos.programs.setting import DEADLY, PREFIX, SEED, TOPICS, URL, recorder
+from chaos.over_http import Gateways, OverHttp
+from chaos.programs.setting import DEADLY, GATEWAYS, PREFIX, SEED, TOPICS, URL, recorder
 from chaos.sending import Sends, options_of
 from lisa_common.protocol.producing import CancelOutcome, RescheduleOutcome
 from lisa_producer import AsyncProducer, Message, Producer, ProducerSettings, SendReport, SendResult
@@ -54,7 +56,7 @@ class _OnLoop:
 class _Sender:
     """Operations, each noted before it is invoked, and after it has ended."""
 
-    def __init__(self, producer: Producer | _OnLoop, load: Load, history: Recorder) -> None:
+    def __init__(self, producer: Producer | _OnLoop | OverHttp, load: Load, history: Recorder) -> None:
         self._producer = producer
         self._load = load
         self._sends = Sends(history)
@@ -100,6 +102,15 @@ class _Sender:
                 outcomes.append(str(self._producer.reschedule(topic, id, delay=delay_ms / 1000)))
 
 
+def _producer(kind: str, settings: ProducerSettings) -> Producer | _OnLoop | OverHttp:
+    match kind:
+        case "http":
+            return OverHttp(Gateways(GATEWAYS, random.Random(SEED)).wait())
+        case "asyncio":
+            return _OnLoop(settings)
+    return Producer(settings=settings)
+
+
 def main(name: str, rate: float, kind: str = "") -> None:
     """Sends until SIGTERM, up to `rate` messages a second."""
     asked: list[int] = []
@@ -109,7 +120,7 @@ def main(name: str, rate: float, kind: str = "") -> None:
     history = recorder(f"producer-{name}")
     settings = ProducerSettings(redis_url=URL, prefix=PREFIX, patience_s=_PATIENCE_S, timeout_s=5)
     load = Load(f"{SEED} {history.name}", history.name, TOPICS, deadly=DEADLY)
-    with _OnLoop(settings) if kind == "asyncio" else Producer(settings=settings) as producer:
+    with _producer(kind, settings) as producer:
         sender = _Sender(producer, load, history)
         allowed = time.monotonic()
         while not asked:

@@ -6,7 +6,7 @@ from pathlib import Path
 from chaos.history import Recorder
 from chaos.topics import LOADED
 
-__all__ = ["DEADLY", "HISTORY", "PREFIX", "SEED", "TOPICS", "URL", "recorder"]
+__all__ = ["DEADLY", "GATEWAYS", "HISTORY", "PREFIX", "SEED", "TOPICS", "URL", "recorder"]
 
 URL = os.environ.get("LISA_REDIS_URL", "")
 PREFIX = os.environ.get("LISA_PREFIX", "")
@@ -14,6 +14,9 @@ HISTORY = Path(os.environ.get("LISA_CHAOS_HISTORY", "."))
 SEED = os.environ.get("LISA_CHAOS_SEED", "0")
 DEADLY = os.environ.get("LISA_CHAOS_DEADLY", "1") == "1"
 """Whether handlers may kill their processes."""
+
+GATEWAYS = os.environ.get("LISA_CHAOS_GATEWAYS", "").split()
+"""Addresses of the gateways."""
 
 TOPICS = LOADED
 """Topics of the load and their weights."""

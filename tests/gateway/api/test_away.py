@@ -18,13 +18,14 @@ from support.waiting import wait_until
 @pytest.fixture
 def own(own_server: Callable[..., Server], tmp_path: Path) -> Iterator[tuple[Server, Gateways, str]]:
     """A server of the test's own, with a manager and a gateway."""
-    server = own_server(appendonly="yes")
+    server = own_server(appendonly="yes", appendfsync="always")
     gateways = Gateways(server.url, tmp_path)
     gateways.manager()
     yield server, gateways, gateways.gateway(patience_s="0.5", timeout_s="1")[1]
     gateways.close()
 
 
+@pytest.mark.long
 def test_redis_may_go_away(own: tuple[Server, Gateways, str]) -> None:
     """Every call says so with 503 and when to try again, no call with 500; and all is well once it is back."""
     server, _, url = own

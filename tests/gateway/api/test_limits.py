@@ -257,6 +257,7 @@ def _memory_kib(process: Process) -> int:
     return int(found[1])
 
 
+@pytest.mark.long
 async def test_no_bytes_upset_it(gateway: tuple[Process, str]) -> None:
     """Mutated, cut off, pipelined: no answer is a 500, nothing is logged with a traceback, and memory stays."""
     process, url = gateway

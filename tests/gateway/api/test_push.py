@@ -21,6 +21,7 @@ from lisa_gateway.push import PushSettings, Target
 from lisa_gateway.push.pusher import push
 from support.commands import Commands
 from support.gateways import Gateways, wait_for_state
+from support.metrics import metrics_url, probe, scrape
 from support.waiting import wait_until
 
 KEY = bytes(range(32))
@@ -146,7 +147,10 @@ def test_messages_are_posted_when_due_and_signed(
     http: httpx.Client, gateways: Gateways, topic: str, receiver: Receiver
 ) -> None:
     """The body is that of the message, byte for byte; the signatures are those of the standard; 2xx acks."""
-    pusher = gateways.start(*("lisa-gateway", "push", topic, receiver.url), secret=f"{SECRET} {_secret(OLD_KEY)}")
+    pusher = gateways.start(
+        *("lisa-gateway", "push", topic, receiver.url), secret=f"{SECRET} {_secret(OLD_KEY)}",
+        metrics="127.0.0.1:0", log_level="info",
+    )  # fmt: skip
     body = bytes(range(256))
     kind = {"content-type": "image/png"}
     sent = http.put(
@@ -164,6 +168,11 @@ def test_messages_are_posted_when_due_and_signed(
     assert request.headers["lisa-attempt"] == "1"
     assert request.headers["lisa-headers"] == '{"k\\u00e4se":"ja","content-type":"image/png"}'
     wait_for_state(http, topic, "größe", "finished")
+    exported = scrape(metrics_url(pusher))
+    assert exported.sum("lisa_push_requests_total", topic=topic, status="200") == 1
+    assert exported.sum("lisa_push_seconds_count", topic=topic) == 1
+    assert exported.sum("lisa_settled_total", outcome="acked") == 1
+    assert probe(metrics_url(pusher), "/readyz")[0] == 200
     assert pusher.stop() == 0
 
 

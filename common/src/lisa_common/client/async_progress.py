@@ -8,14 +8,17 @@ import asyncio
 from types import TracebackType
 from typing import Any, Self
 
+import redis
+
 __all__ = ["ProgressTimeout", "noting_arrivals"]
 
 
 def noting_arrivals(kind: type[Any]) -> type[Any]:
     """A subclass whose `arrived_at` is when bytes last arrived, by the event loop's clock.
 
-    It also keeps a cancellation during a write. The Redis client writes through `wait_for`, which in Python 3.11 loses
-    a cancellation that comes at the moment of its success.
+    A write to a closed connection raises the client's ConnectionError with any event loop. A cancellation during a
+    write is kept: the Redis client writes through `wait_for`, which in Python 3.11 loses one that comes at the moment
+    of its success.
     """
 
     class Connection(kind):  # type: ignore[misc] # the class depends on the scheme
@@ -34,7 +37,13 @@ def noting_arrivals(kind: type[Any]) -> type[Any]:
         async def send_packed_command(self, *args: Any, **options: Any) -> None:
             task = asyncio.current_task()
             before = task.cancelling() if task else 0
-            await super().send_packed_command(*args, **options)
+            try:
+                await super().send_packed_command(*args, **options)
+            except RuntimeError as error:
+                # uvloop says so of a write to a connection that has ended; asyncio raises a ConnectionError.
+                if "closed" not in str(error):
+                    raise
+                raise redis.exceptions.ConnectionError(str(error)) from error
             if task and task.cancelling() > before:
                 raise asyncio.CancelledError
 

@@ -1,4 +1,4 @@
-"""Clients that close when their `with` block ends."""
+"""Closes clients, and other holders of resources, when their `with` block ends."""
 
 from abc import ABC, abstractmethod
 from types import TracebackType
@@ -12,7 +12,7 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Closes all connections."""
+        """Closes what this holds."""
 
     def __enter__(self) -> Self:
         return self
@@ -28,7 +28,7 @@ class AsyncClosing(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Closes all connections."""
+        """Closes what this holds."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -35,6 +35,7 @@ class Program(StrEnum):
     PRODUCER = "producer"
     CONSUMER = "consumer"
     MANAGER = "manager"
+    GATEWAY = "gateway"
 
 
 class Metric(NamedTuple):
@@ -62,6 +63,7 @@ _DURATIONS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2
 _HANDLING = (*_DURATIONS, 30, 60, 300)
 
 _PRODUCER, _CONSUMER, _MANAGER = (Program.PRODUCER,), (Program.CONSUMER,), (Program.MANAGER,)
+_GATEWAY = (Program.GATEWAY,)
 _GROUPED = ("topic", "group")
 
 METRICS: Final = (
@@ -187,6 +189,30 @@ METRICS: Final = (
     Metric(
         *("lisa_leases_lost_total", Kind.COUNTER, _CONSUMER, ()),
         "Deliveries that this consumer lost before it had handled them, as their leases had ended.",
+    ),
+    # What a gateway or a pusher did.
+    Metric(
+        *("lisa_http_requests_total", Kind.COUNTER, _GATEWAY, ("route", "method", "status")),
+        "Requests by route (a path as documented, other or refused) and status (none: the client hung up first).",
+    ),
+    Metric(
+        *("lisa_http_request_seconds", Kind.HISTOGRAM, _GATEWAY, ("route",)),
+        "Duration of a request until its answer was passed on, the wait of a long poll included.",
+        _HANDLING,
+    ),
+    Metric("lisa_http_polls", Kind.GAUGE, _GATEWAY, (), "Long polls that wait now."),
+    Metric(
+        *("lisa_http_stale_acks_total", Kind.COUNTER, _GATEWAY, ()),
+        "Acks by id of messages that no client held, or no longer.",
+    ),
+    Metric(
+        *("lisa_push_requests_total", Kind.COUNTER, _GATEWAY, ("topic", "status")),
+        "Requests to receivers of pushed messages, by the status of the answer; none without an answer.",
+    ),
+    Metric(
+        *("lisa_push_seconds", Kind.HISTOGRAM, _GATEWAY, ("topic",)),
+        "Duration of a request to a receiver.",
+        _HANDLING,
     ),
     # Of all programs.
     Metric("lisa_build_info", Kind.GAUGE, tuple(Program), ("version",), "The release of Lisa that runs; always 1."),

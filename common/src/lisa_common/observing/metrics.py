@@ -1,10 +1,14 @@
-"""The metrics of a program in one process. They count nothing, at next to no cost, until they are registered."""
+"""The metrics of a program in one process. They count nothing, at next to no cost, until they are asked for.
+
+Two may ask: a registry of `prometheus_client`, and a meter provider of OpenTelemetry.
+"""
 
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 from lisa_common.errors import LisaError
+from lisa_common.observing import meters
 from lisa_common.observing.catalog import MAX_TOPICS, OTHER, Program, metrics_of
 
 __all__ = ["MetricSet", "MissingExtra", "printable"]
@@ -25,9 +29,10 @@ class MetricSet:
 
     def __init__(self, program: Program) -> None:
         self.on = False
-        """Whether anything is registered. Check it before work that only metrics need."""
+        """Whether anything is asked for. Check it before work that only metrics need."""
         self._program = program
         self._families: dict[str, Any] = {}
+        self._meters: meters.Meters | None = None
         self._children: dict[tuple[str, ...], Any] = {}
         self._topics: set[str] = set()
         self._lock = threading.Lock()
@@ -45,7 +50,15 @@ class MetricSet:
             raise MissingExtra("a registry of metrics", f"lisa-{self._program}", "metrics") from None
         with self._lock:
             self._families = add_families([m for m in metrics_of(self._program).values() if not m.sampled], registry)
+            self._children = {}
         self.on = True
+
+    def ask(self) -> None:
+        """Counts by OpenTelemetry from now on, if a meter provider is set up. Clients ask when they are made."""
+        if self._meters is None and (found := meters.ask()):
+            with self._lock:
+                self._meters, self._children = found, {}
+            self.on = True
 
     def count(self, name: str, *labels: str, by: float = 1) -> None:
         """Adds to a counter or gauge."""
@@ -83,16 +96,40 @@ class MetricSet:
             labels = (OTHER, *labels[1:])
             # Names beyond the limit are not kept: there may be any number of them.
             key = (name, *labels)
-        family = self._families[name]
-        if key not in self._children:
-            self._children[key] = family.labels(*map(printable, labels)) if labels else family
-        return self._children[key]
+        # `register` and `ask` replace them, at any time.
+        children = self._children
+        if key not in children:
+            children[key] = self._made(name, [*map(printable, labels)])
+        return children[key]
+
+    def _made(self, name: str, labels: Sequence[str]) -> Any:
+        children: list[Any] = []
+        if family := self._families.get(name):
+            children.append(family.labels(*labels) if labels else family)
+        if self._meters and (child := self._meters.child(name, labels)):
+            children.append(child)
+        return children[0] if len(children) == 1 else _Several(children)
 
     def _is_known(self, topic: str) -> bool:
         with self._lock:
             if topic not in self._topics and len(self._topics) < MAX_TOPICS:
                 self._topics.add(topic)
             return topic in self._topics
+
+
+class _Several:
+    """Several metrics, or none, that count the same."""
+
+    def __init__(self, children: Sequence[Any]) -> None:
+        self._children = children
+
+    def __getattr__(self, name: str) -> Any:
+        def each(*args: Any) -> None:
+            for child in self._children:
+                getattr(child, name)(*args)
+
+        setattr(self, name, each)
+        return each
 
 
 def printable(label: str) -> str:

@@ -3,6 +3,7 @@
 import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from lisa_common.errors import LisaError
@@ -106,14 +107,21 @@ class Access:
         A page can send forms to any address. It can also make its own host name resolve to a loopback address.
         """
         given = dict(headers)
-        host = _host_of(given.get(b"host", b"localhost"))
-        if not self._anywhere and not is_loopback(host):
+        host, is_local = _host(given.get(b"host", b"localhost"))
+        if not self._anywhere and not is_local:
             raise Forbidden(f"host must be a loopback address where no token is required; got {host!r}")
         origin = given.get(b"origin")
         is_foreign = origin is not None and _host_of(origin.rpartition(b"/")[2]) != host
         # A page may also name the gateway as an image, which browsers ask for without an origin.
         if is_foreign or given.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
             raise Forbidden("pages of other sites may not call a gateway that requires no token")
+
+
+@lru_cache(maxsize=256)
+def _host(authority: bytes) -> tuple[str, bool]:
+    """The host of a request, and whether it is a loopback one."""
+    host = _host_of(authority)
+    return host, is_loopback(host)
 
 
 def _host_of(authority: bytes) -> str:

@@ -1,37 +1,34 @@
-"""The six calls on messages."""
+"""The calls on messages that were sent."""
 
 import asyncio
 import logging
 import time
-import uuid
 from contextlib import suppress
 from datetime import timedelta
 
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.types import Receive
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.delivery import Delivery
-from lisa_common.validation import MAX_DELAY_S, MAX_RETRIES
+from lisa_common.validation import MAX_DELAY_S
 from lisa_consumer import AckOutcome, NackOutcome, Note
-from lisa_gateway.camellia.answers import Code, Failed, answer
+from lisa_gateway.camellia.answers import Code, Failed, Reply, answer
+from lisa_gateway.camellia.known import find_known
 from lisa_gateway.camellia.messages import (
     END_STATES,
     Known,
-    Message,
     Status,
     delivered,
     ended_note,
     from_note,
-    known_of,
     lent_note,
-    message,
 )
 from lisa_gateway.camellia.monitor import Event, Monitor
 from lisa_gateway.camellia.parameters import Parameters
 from lisa_gateway.gateway import Gateway, GroupDesk
+from lisa_gateway.metrics import METRICS
 from lisa_gateway.polls import MAX_BATCH, Poller
-from lisa_producer import CancelOutcome, State
+from lisa_producer import CancelOutcome, RescheduleOutcome, State
 
 __all__ = ["MessageCalls"]
 
@@ -41,102 +38,30 @@ _MAX_MS = MAX_DELAY_S * 1000
 _HOLD_S = 1.0
 """How long the answer to a failed poll is held, as clients ask again at once."""
 
-_TRIES = 5
-"""Tries to send an id whose message ends meanwhile."""
-
 
 class MessageCalls:
-    """sendMsg, pullMsg, longPollingMsg, ackMsg, deleteMsg and getMsg."""
+    """pullMsg, longPollingMsg, ackMsg, deleteMsg, getMsg; triggerMsg and rescheduleMsg."""
 
     def __init__(self, gateway: Gateway, monitor: Monitor) -> None:
         self._gateway = gateway
         self._settings = gateway.settings
         self._monitor = monitor
 
-    async def send(self, parameters: Parameters, _: Request) -> Response:
-        """`sendMsg`: sends one message. If a message with its id is alive, answers with that message."""
-        topic = parameters.required_text("topic")
-        text = parameters.required_text("msg")
-        delay_ms = max(0, parameters.required_number("delayMillis"))
-        ttl_ms = min(parameters.positive("ttlMillis", round(self._settings.ttl_s * 1000)), _MAX_MS)
-        retries = parameters.number("maxRetry", -1, 32)
-        assert retries is not None  # noqa: S101 - it has a default
-        retries = self._settings.max_retries if retries < 0 else min(retries, MAX_RETRIES)
-        id = parameters.text("msgId") or uuid.uuid4().hex
-        if delay_ms > _MAX_MS:
-            raise Failed(Code.PARAM_WRONG, f"delayMillis must be at most {_MAX_MS}, ten years; got {delay_ms}")
-        await self._gateway.topics.declare(topic)
-        for _try in range(_TRIES):
-            result = await self._gateway.producer.send(
-                topic,
-                text.encode(),
-                delay=timedelta(milliseconds=delay_ms),
-                id=id,
-                ttl=timedelta(milliseconds=ttl_ms),
-                max_retries=retries,
-            )
-            if not result.duplicate:
-                due_ms = result.due_ms or 0
-                shown = message(
-                    topic,
-                    id,
-                    body=text.encode(),
-                    produced_ms=due_ms - delay_ms,
-                    due_ms=due_ms,
-                    ttl_ms=ttl_ms,
-                    max_retries=retries,
-                    retry=0,
-                    status=Status.WAITING if delay_ms else Status.READY,
-                )
-            else:
-                first = await self._first(topic, id)
-                if first is None:
-                    continue
-                shown = first
-            self._monitor.count(topic, Event.SEND)
-            return answer(delayMsg=shown)
-        raise Failed(Code.UNKNOWN, f"msgId {id!r} belongs to a message that is about to end; send it again")
-
-    async def _first(self, topic: str, id: str) -> Message | None:
-        """The message that has an id; None once the id is free again, for one that had ended."""
-        known = await self._known(topic, id)
-        if known is None:
-            return None
-        if known.state is State.CANCELLED:
-            # It keeps the id until a consumer meets its entry. If a client has it, that is now.
-            if await self._gateway.desk().lender.nack_lent(topic, id, rejected=True) is None:
-                raise Failed(
-                    Code.UNKNOWN, f"msgId {id!r} belongs to a deleted message until consumers reach it; send it later"
-                )
-            return None
-        if known.status not in END_STATES or not self._settings.resend_ended:
-            return known.message
-        if known.state is State.GARBAGE:
-            await self._gateway.admin.purge(topic, [id])
-        elif known.state is State.FINISHED:
-            # The topic's policy says that an id stays known: it was not declared here.
-            self._monitor.swallowed += 1
-            return from_note(await self._gateway.desk().lender.note(topic, id)) or known.message
-        else:
-            # Expired, and not yet swept.
-            await self._gateway.producer.cancel(topic, id)
-        return None
-
-    async def pull(self, parameters: Parameters, _: Request) -> Response:
+    async def pull(self, parameters: Parameters, _: Receive) -> Reply:
         """`pullMsg`: messages that are ready now."""
         topic, batch, lease_s, desk = self._read_pull(parameters)
-        deliveries = await desk.polls.pull(topic, batch, lease_s)
+        deliveries = await desk.polls.pull(topic, batch, lease_s, by_id=True)
         return await self._pulled(topic, deliveries)
 
-    async def long_poll(self, parameters: Parameters, request: Request) -> Response:
+    async def long_poll(self, parameters: Parameters, receive: Receive) -> Reply:
         """`longPollingMsg`: messages that are ready, or become ready before the timeout; else none."""
         topic, batch, lease_s, desk = self._read_pull(parameters)
         wait_s = parameters.positive("longPollingTimeoutMillis", round(self._settings.poll_s * 1000)) / 1000
         if desk.polls.count_of(topic) >= self._settings.max_polls:
             return answer(msg=None, delayMsgList=[])
-        poller = Poller(topic, batch, lease_s)
+        poller = Poller(topic, batch, lease_s, by_id=True)
         began = time.monotonic()
-        watch = asyncio.create_task(_watch(request, poller))
+        watch = asyncio.create_task(_watch(receive, poller))
         try:
             deliveries = await desk.polls.poll(poller, wait_s)
             if watch.done() and deliveries:
@@ -166,15 +91,15 @@ class MessageCalls:
             raise Failed(Code.PARAM_WRONG, f"ackTimeoutMillis must be at most {_MAX_MS}, ten years; got {lease_ms}")
         return topic, batch, lease_ms / 1000, self._gateway.desk(parameters.text("group"))
 
-    async def _pulled(self, topic: str, deliveries: list[Delivery]) -> Response:
+    async def _pulled(self, topic: str, deliveries: list[Delivery]) -> Reply:
         if not deliveries:
             return answer(msg=None, delayMsgList=[])
         policy = await self._gateway.topics.policy(topic)
-        now_ms = await self._now_ms()
+        now_ms = await self._gateway.now_ms()
         self._monitor.count_pulled(topic, [now_ms - delivery.due_ms for delivery in deliveries])
         return answer(msg=None, delayMsgList=[delivered(delivery, policy) for delivery in deliveries])
 
-    async def ack(self, parameters: Parameters, _: Request) -> Response:
+    async def ack(self, parameters: Parameters, _: Receive) -> Reply:
         """`ackMsg`: ends a delivery that a client holds, or gives it back. Only counts an ack of any other message."""
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
         lender = self._gateway.desk(parameters.text("group")).lender
@@ -187,6 +112,7 @@ class MessageCalls:
             outcome = await lender.nack_lent(topic, id, delay=delay, error="ack=false")
         if outcome in (None, AckOutcome.STALE, NackOutcome.STALE):
             self._monitor.stale += 1
+            METRICS.count("lisa_http_stale_acks_total")
         self._monitor.count(topic, Event.ACK)
         return answer()
 
@@ -196,12 +122,12 @@ class MessageCalls:
         policy = await self._gateway.topics.policy(topic)
         return Note(lambda lent: lent_note(lent, policy), round(self._settings.ended_s * 1000))
 
-    async def delete(self, parameters: Parameters, _: Request) -> Response:
+    async def delete(self, parameters: Parameters, _: Receive) -> Reply:
         """`deleteMsg`: ends a live message; with `release`, `getMsg` no longer shows it."""
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
         release = parameters.flag("release", default=False)
         lender = self._gateway.desk().lender
-        known = await self._known(topic, id)
+        known = await find_known(self._gateway, topic, id)
         if known is None or known.status in END_STATES:
             if release:
                 await self._forget(topic, id, known)
@@ -219,6 +145,25 @@ class MessageCalls:
         self._monitor.count(topic, Event.DELETE)
         return answer()
 
+    async def trigger(self, parameters: Parameters, _: Receive) -> Reply:
+        """`triggerMsg`: makes a waiting message, or one to be retried, due now; a ready one is left as it is."""
+        return await self._reschedule(parameters, 0, fine=(RescheduleOutcome.RESCHEDULED, RescheduleOutcome.READY))
+
+    async def reschedule(self, parameters: Parameters, _: Receive) -> Reply:
+        """`rescheduleMsg`: gives a waiting message, or one to be retried, another due time, counted from now."""
+        delay_ms = max(0, parameters.required_number("delayMillis"))
+        return await self._reschedule(parameters, delay_ms, fine=(RescheduleOutcome.RESCHEDULED,))
+
+    async def _reschedule(self, parameters: Parameters, delay_ms: int, fine: tuple[RescheduleOutcome, ...]) -> Reply:
+        topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
+        if delay_ms > _MAX_MS:
+            raise Failed(Code.PARAM_WRONG, f"delayMillis must be at most {_MAX_MS}, ten years; got {delay_ms}")
+        outcome = await self._gateway.producer.reschedule(topic, id, delay=timedelta(milliseconds=delay_ms))
+        if outcome not in fine:
+            raise Failed(Code.NOT_EXISTS, f"no waiting message has this id: it is {outcome}")
+        known = await find_known(self._gateway, topic, id)
+        return answer(delayMsg=known.message) if known else answer()
+
     async def _keep_note(self, topic: str, id: str, known: Known, status: Status | None) -> None:
         """Keeps a note on a message that ends. With None, removes its note."""
         lender = self._gateway.desk().lender
@@ -234,10 +179,10 @@ class MessageCalls:
         if known and known.state is State.GARBAGE:
             await self._gateway.admin.purge(topic, [id])
 
-    async def get(self, parameters: Parameters, _: Request) -> Response:
+    async def get(self, parameters: Parameters, _: Receive) -> Reply:
         """`getMsg`: a message as it stands now, also for a while after its end."""
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
-        known = await self._known(topic, id)
+        known = await find_known(self._gateway, topic, id)
         shown = None if known is None else known.message
         if known is None or known.state in (State.FINISHED, State.CANCELLED):
             noted = from_note(await self._gateway.desk().lender.note(topic, id))
@@ -247,19 +192,9 @@ class MessageCalls:
         self._monitor.count(topic, Event.GET)
         return answer(delayMsg=shown)
 
-    async def _known(self, topic: str, id: str) -> Known | None:
-        found = await self._gateway.producer.find(topic, id)
-        if found is None:
-            return None
-        policy = await self._gateway.topics.policy(topic)
-        return known_of(topic, found, self._settings.group, policy, await self._now_ms())
 
-    async def _now_ms(self) -> int:
-        return await self._gateway.clock.now_ms(self._gateway.desk().lender)
-
-
-async def _watch(request: Request, poller: Poller) -> None:
+async def _watch(receive: Receive, poller: Poller) -> None:
     """Ends a poll when its client hangs up."""
-    while (await request.receive())["type"] != "http.disconnect":
+    while (await receive())["type"] != "http.disconnect":
         pass
     poller.leave()

@@ -1,5 +1,9 @@
-"""`GET /metrics` as camellia has it: gauges of the last complete window, of sizes, and of the process."""
+"""`GET /metrics`: what all programs of Lisa export, and camellia's gauges.
 
+Camellia's are of the last complete window, of sizes, and of the process.
+"""
+
+import asyncio
 import gc
 import os
 import platform
@@ -8,18 +12,22 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 
+from prometheus_client import generate_latest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from lisa_common.errors import LisaError
+from lisa_common.observing import prometheus
 from lisa_gateway.access import ALL_TOPICS, Role, caller_of
 from lisa_gateway.camellia.monitor import Gap, Monitor
 from lisa_gateway.camellia.observation import topic_info
 from lisa_gateway.gateway import Gateway
+from lisa_gateway.metrics import flush, name_route
 
 __all__ = ["route"]
 
+_PATH = "/metrics"
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS = (
     "size_0_1min",
@@ -41,6 +49,7 @@ def route(gateway: Gateway, monitor: Monitor) -> Route:
     """Serves the gauges. While Redis is away, those of sizes are missing."""
 
     async def metrics(request: Request) -> Response:
+        name_route(request.scope, _PATH)
         # The gauges name all topics.
         caller_of(request.scope).require(ALL_TOPICS, Role.ADMIN)
         lines = [*_process(), *_windows(monitor), *_own(gateway, monitor)]
@@ -54,9 +63,12 @@ def route(gateway: Gateway, monitor: Monitor) -> Route:
             sizes |= zip(_BUCKETS, info["waitingQueueInfo"].values(), strict=True)
             rows += [({"topic": info["topic"], "type": kind}, size) for kind, size in sizes.items()]
         lines += _gauge("topic_info", rows)
-        return PlainTextResponse("\n".join(lines) + "\n", media_type=_TYPE)
+        # In a thread: a thousand topics take longer than other requests should wait.
+        flush()
+        common = await asyncio.to_thread(generate_latest, prometheus.default())
+        return PlainTextResponse(common + "".join(f"{line}\n" for line in lines).encode(), media_type=_TYPE)
 
-    return Route("/metrics", metrics)
+    return Route(_PATH, metrics)
 
 
 def _process() -> Iterator[str]:

@@ -3,29 +3,30 @@
 import logging
 from collections.abc import Awaitable, Callable
 
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.routing import Mount, Route
-from starlette.types import Receive, Scope, Send
+from starlette.requests import ClientDisconnect
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.logs import event
 from lisa_gateway.access import ALL_TOPICS, Forbidden, Role, caller_of
 from lisa_gateway.camellia import exposition
-from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer
+from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, Reply, answer
 from lisa_gateway.camellia.calls import MessageCalls
 from lisa_gateway.camellia.monitor import Monitor
 from lisa_gateway.camellia.observation import ObservationCalls
 from lisa_gateway.camellia.parameters import Parameters, read_parameters
+from lisa_gateway.camellia.sending import SendCalls
 from lisa_gateway.camellia.status import ServiceStatus
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.limits import RequestCut
+from lisa_gateway.metrics import name_route
 
-__all__ = ["routes"]
+__all__ = ["Direct", "interface"]
 
 logger = logging.getLogger(__name__)
 
-_Call = Callable[[Parameters, Request], Awaitable[Response]]
+_Call = Callable[[Parameters, Receive], Awaitable[Reply]]
 
 _Route = tuple[frozenset[str], _Call, tuple[Role, ...]]
 """Methods, call, and the roles of which a caller must have one; without any, anybody may call."""
@@ -33,18 +34,23 @@ _Route = tuple[frozenset[str], _Call, tuple[Role, ...]]
 _NAMES = {"id": "msgId", "body": "msg", "delay": "delayMillis", "lease": "ackTimeoutMillis"}
 """Our names of fields, as clients know them."""
 
+_PREFIX = "/camellia/"
 _ANY = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"))
 _GET = frozenset(("GET", "HEAD"))
 _POST = frozenset(("POST",))
 
 
-def routes(gateway: Gateway) -> list[Mount | Route]:
-    """All below `/camellia`, and `/metrics`."""
+def interface(gateway: Gateway) -> tuple[ASGIApp, Route]:
+    """An application for all below `/camellia`, and the route `/metrics`."""
     monitor = Monitor(gateway.settings.monitor_s)
-    messages, observation = MessageCalls(gateway, monitor), ObservationCalls(gateway, monitor)
+    sends, messages = SendCalls(gateway, monitor), MessageCalls(gateway, monitor)
+    observation = ObservationCalls(gateway, monitor)
     status = ServiceStatus(gateway)
     calls: dict[str, _Route] = {
-        "/delayQueue/sendMsg": (_POST, messages.send, (Role.SEND,)),
+        "/delayQueue/sendMsg": (_POST, sends.send, (Role.SEND,)),
+        "/delayQueue/sendMsgBatch": (_POST, sends.send_batch, (Role.SEND,)),
+        "/delayQueue/triggerMsg": (_POST, messages.trigger, (Role.SEND,)),
+        "/delayQueue/rescheduleMsg": (_POST, messages.reschedule, (Role.SEND,)),
         "/delayQueue/deleteMsg": (_POST, messages.delete, (Role.SEND,)),
         "/delayQueue/pullMsg": (_POST, messages.pull, (Role.CONSUME,)),
         "/delayQueue/longPollingMsg": (_POST, messages.long_poll, (Role.CONSUME,)),
@@ -59,8 +65,28 @@ def routes(gateway: Gateway) -> list[Mount | Route]:
         "/health/online": (_ANY, status.online, (Role.ADMIN,)),
         "/health/offline": (_ANY, status.offline, (Role.ADMIN,)),
     }
-    interface = _Interface(calls, status, lambda: gateway.listen(monitor.count_managers))
-    return [Mount("/camellia", app=interface), exposition.route(gateway, monitor)]
+    application = _Interface(calls, status, lambda: gateway.listen(monitor.count_managers))
+    return application, exposition.route(gateway, monitor)
+
+
+class Direct:
+    """Passes requests below the prefix of the interface to it, all others on: a router costs more than most calls."""
+
+    def __init__(self, app: ASGIApp, target: ASGIApp) -> None:
+        self._app = app
+        self._target = target
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one connection of ASGI."""
+        is_ours = scope["type"] == "http" and path_of(scope).startswith(_PREFIX)
+        await (self._target if is_ours else self._app)(scope, receive, send)
+
+
+def path_of(scope: Scope) -> str:
+    """The path of a request within this application."""
+    path: str = scope["path"]
+    root = scope.get("root_path")
+    return path.removeprefix(root) if root else path
 
 
 class _Interface:
@@ -72,29 +98,23 @@ class _Interface:
         self._status = status
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            # A WebSocket is refused before it is accepted.
-            await send({"type": "websocket.close", "code": 1000, "reason": ""})
-            return
         self._listen()
-        request = Request(scope, receive, send)
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        path = path_of(scope).removeprefix("/camellia")
         if path.startswith("/delayQueue/"):
             self._status.note_call()
         try:
-            response = await self._answer(request, path)
+            reply = await self._answer(scope, receive, path)
         except ClientDisconnect:
             # The client is gone, so nothing is answered.
             return
-        await response(scope, receive, send)
+        await reply.send(send)
 
-    async def _answer(self, request: Request, path: str) -> Response:
+    async def _answer(self, scope: Scope, receive: Receive, path: str) -> Reply:
         try:
-            return await self._call(request, path)
+            return await self._call(scope, receive, path)
         except Misunderstood as error:
-            response = answer(Code.PARAM_WRONG, error.reason, status=error.status)
-            response.headers.update(error.headers or {})
-            return response
+            headers = tuple((name.lower().encode(), text.encode()) for name, text in (error.headers or {}).items())
+            return answer(Code.PARAM_WRONG, error.reason, status=error.status)._replace(headers=headers)
         except Failed as error:
             return answer(error.code, error.reason)
         except InvalidInput as error:
@@ -108,20 +128,21 @@ class _Interface:
             logger.exception("a call of %s failed", path, extra=event("call_failed", path=path))
             return answer(Code.UNKNOWN, "internal error; the log of the gateway says more")
 
-    async def _call(self, request: Request, path: str) -> Response:
+    async def _call(self, scope: Scope, receive: Receive, path: str) -> Reply:
         if path not in self._calls:
             raise Misunderstood("path: there is no such call", 404)
+        name_route(scope, f"/camellia{path}")
         methods, call, roles = self._calls[path]
-        if request.method not in methods:
+        if scope["method"] not in methods:
             allowed = ", ".join(sorted(methods))
-            raise Misunderstood(f"method: must be {allowed}; got {request.method}", 405, {"Allow": allowed})
+            raise Misunderstood(f"method: must be {allowed}; got {scope['method']}", 405, {"Allow": allowed})
         try:
-            parameters = await read_parameters(request)
+            parameters = await read_parameters(scope, receive)
             if roles:
                 # Without a topic, a call is about all of them.
-                caller_of(request.scope).require(parameters.text("topic") or ALL_TOPICS, *roles)
+                caller_of(scope).require(parameters.text("topic") or ALL_TOPICS, *roles)
         except Forbidden as error:
             raise Misunderstood(str(error), 403) from None
         except RequestCut as error:
             raise Misunderstood(error.detail, error.status_code, dict(error.headers or {})) from None
-        return await call(parameters, request)
+        return await call(parameters, receive)

@@ -4,7 +4,8 @@ import re
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive, Scope
 
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood
 
@@ -79,17 +80,18 @@ class Parameters:
         raise Misunderstood(f"{name}: must be true or false; got {_shown(text)}")
 
 
-async def read_parameters(request: Request) -> Parameters:
+async def read_parameters(scope: Scope, receive: Receive) -> Parameters:
     """The parameters of a request. Raises Misunderstood for what cannot be read; raises ClientDisconnect."""
     fields: dict[str, str] = {}
-    _parse(request.scope["query_string"], fields)
-    if request.method == "POST" and _is_form(request):
-        _parse(await _read_body(request), fields)
+    _parse(scope["query_string"], fields)
+    if scope["method"] == "POST" and _is_form(scope):
+        _parse(await _read_body(receive), fields)
     return Parameters(fields)
 
 
-def _is_form(request: Request) -> bool:
-    kind, _, more = request.headers.get("content-type", "").partition(";")
+def _is_form(scope: Scope) -> bool:
+    given = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+    kind, _, more = given.decode("latin-1").partition(";")
     if kind.strip().lower() != "application/x-www-form-urlencoded":
         return False
     charset = more.partition("charset=")[2].strip().strip('"').lower()
@@ -98,10 +100,20 @@ def _is_form(request: Request) -> bool:
     return True
 
 
-async def _read_body(request: Request) -> bytes:
+async def _next_part(receive: Receive) -> Message:
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    return message
+
+
+async def _read_body(receive: Receive) -> bytes:
     chunks: list[bytes] = []
     size = 0
-    async for chunk in request.stream():
+    more = True
+    while more:
+        message = await _next_part(receive)
+        chunk, more = message.get("body", b""), message.get("more_body", False)
         size += len(chunk)
         if size > _MAX_DISCARDED:
             break
@@ -131,6 +143,8 @@ def _parse(encoded: bytes, fields: dict[str, str]) -> None:
 
 def _decode(name: str, encoded: bytes) -> str:
     try:
+        if b"%" not in encoded and b"+" not in encoded:
+            return encoded.decode()
         return unquote_to_bytes(encoded.replace(b"+", b" ")).decode()
     except UnicodeDecodeError:
         raise Misunderstood(f"{name}: must be UTF-8, percent-encoded") from None

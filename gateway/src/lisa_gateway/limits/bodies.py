@@ -10,11 +10,14 @@ from starlette.exceptions import HTTPException
 from lisa_gateway.limits.settings import LimitSettings
 from lisa_gateway.problems import Problem, send_problem
 
-__all__ = ["BodyLimits", "RequestCut"]
+__all__ = ["CYCLE", "BodyLimits", "RequestCut"]
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
+
+CYCLE = "lisa.cycle"
+"""In a scope: the server's state of the request, with what has arrived of its body; absent under other servers."""
 
 _CLOSE = (b"connection", b"close")
 STREAMS = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl")
@@ -42,6 +45,11 @@ class BodyLimits:
     async def __call__(self, scope: Any, receive: _Receive, send: _Send) -> None:
         """Serves one connection of ASGI."""
         if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        cycle = scope.get(CYCLE)
+        if cycle is not None and not cycle.more_body and len(cycle.body) <= self._limits.max_body_bytes:
+            # Most bodies are here already: nothing is left to wait for.
             await self._app(scope, receive, send)
             return
         given = dict(scope["headers"])

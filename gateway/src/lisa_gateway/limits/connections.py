@@ -11,7 +11,9 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from lisa_gateway.limits.bodies import CYCLE
 from lisa_gateway.limits.settings import LimitSettings
+from lisa_gateway.metrics import METRICS
 from lisa_gateway.problems import Problem
 
 __all__ = ["limited_protocol"]
@@ -142,7 +144,9 @@ class LimitedProtocol(HttpToolsProtocol):
         """Starts or queues the request."""
         self._head_since, self._unparsed, self._in_message = None, 0, True
         super().on_headers_complete()
-        self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
+        self.scope[CYCLE] = self.cycle  # type: ignore[literal-required]
+        if self._cycles and self._cycles[0].response_complete:
+            self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
         self._cycles.append(self.cycle)
         if len(self.pipeline) > self.limits.max_requests_ahead:
             most = self.limits.max_requests_ahead
@@ -184,6 +188,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return cycle is not None and not all(each.response_complete for each in self._cycles)
 
     def _refuse(self, problem: Problem) -> None:
+        METRICS.count("lisa_http_requests_total", "refused", "none", str(problem.status))
         self._refusal = problem
         self._head_since = None
         if not self._is_answering:

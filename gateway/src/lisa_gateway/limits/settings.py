@@ -15,7 +15,12 @@ class LimitSettings(Settings):
     """Limits that hold for each request or connection, whoever sends it."""
 
     max_body_bytes: Annotated[
-        int, Field(ge=1_024, le=1024 * _MIB, description="largest body of a request; of a stream, its longest line")
+        int,
+        Field(
+            ge=1_024,
+            le=1024 * _MIB,
+            description="largest body of a request; of a stream, its longest line; of a read, all messages",
+        ),
     ] = 8 * _MIB
     max_header_bytes: Annotated[
         int, Field(ge=1_024, le=_MIB, description="most bytes of the first line and the headers of a request")

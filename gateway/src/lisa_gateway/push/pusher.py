@@ -20,6 +20,7 @@ from lisa_common.errors import InvalidInput
 from lisa_common.logs import event
 from lisa_common.settings import Settings
 from lisa_consumer import ConsumerSettings, Delivery, Reject, Retry, Worker
+from lisa_gateway.metrics import METRICS, observed
 from lisa_gateway.push.settings import PushSettings, Target
 from lisa_gateway.push.signing import Signer, webhook_id
 
@@ -60,12 +61,17 @@ class Pusher:
         health = _Health(target)
 
         async def post(delivery: Delivery) -> None:
+            began, counted = time.monotonic(), "none"
             try:
                 status, answer, headers = await self._post(target.url, delivery)
+                counted = str(status)
             except (httpx.HTTPError, TimeoutError) as error:
                 reason = f"no answer: {type(error).__name__}: {error}"[:_SHOWN]
                 health.fail(reason)
                 raise Retry(reason) from None
+            finally:
+                METRICS.count("lisa_push_requests_total", target.topic, counted)
+                METRICS.observe("lisa_push_seconds", (time.monotonic() - began,), target.topic)
             if status in _SUCCESS:
                 health.recover()
                 return
@@ -170,6 +176,7 @@ def run(settings: PushSettings) -> None:
         loop = asyncio.get_running_loop()
 
         def stop_on_signals(worker: Worker) -> None:
+            worker.health.notifies = True
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, worker.stop)
 
@@ -201,6 +208,7 @@ async def push(settings: PushSettings, on_worker: Callable[[Worker], object] = l
         )
     on_worker(worker)
     try:
-        await worker.serve()
+        with observed(settings.metrics, worker.health):
+            await worker.serve()
     finally:
         await pusher.close()

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
 from lisa_common.errors import InvalidInput
-from lisa_common.settings import Settings
+from lisa_common.settings import MetricsAddress, Settings
 from lisa_common.validation import check_name
 from lisa_gateway.json_lists import json_list
 from lisa_gateway.push.signing import Signer
@@ -70,6 +70,10 @@ class PushSettings(Settings):
     longest_pause_s: Annotated[
         float, Field(ge=0, le=604_800, description="longest Retry-After that is obeyed, in seconds")
     ] = 3_600.0
+    metrics: Annotated[
+        MetricsAddress,
+        Field(description="serve /metrics, /livez and /readyz at this HOST:PORT, with lisa-gateway push"),
+    ] = None
     drain_s: Annotated[
         float, Field(ge=0, le=3_600, description="how long running requests may take after SIGTERM, in seconds")
     ] = 30.0

@@ -12,6 +12,7 @@ from starlette.routing import Mount, Route
 
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.limits import RequestCut
+from lisa_gateway.metrics import name_route
 from lisa_gateway.problems import refuse, response_of
 from lisa_gateway.v1 import deliveries, garbage, messages, stream, topics
 from lisa_gateway.v1.openapi import document
@@ -53,6 +54,7 @@ def mount(gateway: Gateway) -> Mount:
 
 def _route(path: str, operations: dict[str, Operation], state: State) -> Route:
     async def endpoint(request: Request) -> Response:
+        name_route(request.scope, path)
         method = "GET" if request.method == "HEAD" else request.method
         return await respond(operations[method], state, request)
 
@@ -61,7 +63,8 @@ def _route(path: str, operations: dict[str, Operation], state: State) -> Route:
     return Route(pattern, endpoint, methods=list(operations))
 
 
-async def _show(_: Request) -> Response:
+async def _show(request: Request) -> Response:
+    name_route(request.scope, f"{_ROOT}/openapi.json")
     return JSONResponse(openapi())
 
 

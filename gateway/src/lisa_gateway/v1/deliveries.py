@@ -32,6 +32,7 @@ async def _read(call: Call) -> Answer:
 
 def _delivery(call: Call, held: Held, given: Read) -> dict[str, Any]:
     delivery = held.delivery
+    content = content_of(delivery.body, delivery.headers, given.bodies)
     return {
         "receipt": call.state.receipts.write(delivery, held.consumer),
         "topic": delivery.topic,
@@ -40,7 +41,8 @@ def _delivery(call: Call, held: Held, given: Read) -> dict[str, Any]:
         "attempt": delivery.attempt,
         "due_ms": delivery.due_ms,
         "sent_ms": delivery.sent_ms,
-    } | content_of(delivery.body, delivery.headers, given.bodies)
+        **content,
+    }
 
 
 def _held(call: Call) -> Sequence[Held]:

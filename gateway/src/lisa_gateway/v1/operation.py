@@ -29,6 +29,8 @@ __all__ = [
     "validated",
 ]
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -104,7 +106,7 @@ async def respond(operation: Operation, state: State, request: Request) -> Respo
     except LisaError as error:
         return response_of(problem_of(error))
     # ASCII, as ids of damaged messages may hold what UTF-8 cannot encode.
-    content = json.dumps(answer.document, separators=(",", ":"))
+    content = _encode(answer.document)
     return Response(content, answer.status, answer.headers, "application/json")
 
 

@@ -28,12 +28,12 @@ async def read(
     duration_ms("lease", lease_s, low_ms=1)
     desk = gateway.desk(group)
     if not wait_s:
-        deliveries = await desk.polls.pull(topic, limit, lease_s)
+        deliveries = await desk.polls.pull(topic, limit, lease_s, by_id=False)
         return [Held(delivery, desk.lender.name) for delivery in deliveries]
     most = gateway.settings.max_polls
     if desk.polls.count_of(topic) >= most:
         raise Refusal(Problem(503, "too-busy", f"{most} reads wait for topic {topic!r} already"))
-    poller = Poller(topic, limit, lease_s)
+    poller = Poller(topic, limit, lease_s, by_id=False)
     watch = asyncio.create_task(_watch(request, poller))
     try:
         deliveries = await desk.polls.poll(poller, wait_s)

@@ -78,6 +78,7 @@ _ROLES = {
         channel="publish",
         registry="hmget",
         on={
+            "waiting": "zrem zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer"
             " xinfo|groups xpending xrange xreadgroup xrevrange",
             "messages": "hdel hget hmget hstrlen",
@@ -86,7 +87,7 @@ _ROLES = {
             "owed": "hdel hget hmget hset",
             "retry": "zadd zrange zrem",
             "failures": "hdel hget hset",
-            "garbage": "zadd zrem",
+            "garbage": "zadd zrem zscore",
             "failures owed expiring": "exists",
             "query:*": "get set unlink",
         },

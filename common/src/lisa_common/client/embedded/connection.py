@@ -27,7 +27,8 @@ __all__ = ["KEEPER", "SOCKET", "USERS", "AsyncEmbeddedConnection", "EmbeddedConn
 
 SOCKET, USERS, KEEPER = "valkey.sock", "users.lock", "keeper.lock"
 _START, _LOG = "start.lock", "keeper.log"
-_PATIENCE_S = 20.0
+_PATIENCE_S = 60.0
+"""How long a keeper that lives may take to start its server: on a busy machine, half a minute. One that fails exits."""
 
 _lock = threading.Lock()
 _used: dict[Path, int] = {}
@@ -96,8 +97,10 @@ def _start_keeper(directory: Path) -> None:
     _started.append(keeper)
     deadline = time.monotonic() + _PATIENCE_S
     while not is_answered(directory / SOCKET):
-        if keeper.poll() is not None or time.monotonic() > deadline:
+        if keeper.poll() is not None:
             raise OSError(f"the server does not start; see {_LOG} and valkey.log there")
+        if time.monotonic() > deadline:
+            raise OSError(f"the server has not started within {_PATIENCE_S:.0f} s; see {_LOG} and valkey.log there")
         time.sleep(0.01)
 
 

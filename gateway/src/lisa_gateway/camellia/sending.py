@@ -1,0 +1,171 @@
+"""The calls that send: sendMsg, and sendMsgBatch for many at once."""
+
+import asyncio
+import json
+import uuid
+from typing import Any, NamedTuple
+
+from starlette.types import Receive
+
+from lisa_common.errors import InvalidInput
+from lisa_common.validation import MAX_DELAY_S, MAX_RETRIES, check_new_id
+from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, Reply, answer
+from lisa_gateway.camellia.known import find_known
+from lisa_gateway.camellia.messages import END_STATES, Message, Status, from_note, message
+from lisa_gateway.camellia.monitor import Event, Monitor
+from lisa_gateway.camellia.parameters import Parameters
+from lisa_gateway.gateway import Gateway
+from lisa_producer import State
+
+__all__ = ["MAX_BATCH", "SendCalls"]
+
+MAX_BATCH = 1_000
+"""Most messages of one sendMsgBatch."""
+
+_MAX_MS = MAX_DELAY_S * 1000
+_TRIES = 5
+"""Tries to send an id whose message ends meanwhile."""
+
+_FIELDS = ("msg", "delayMillis", "msgId", "ttlMillis", "maxRetry")
+
+
+class _New(NamedTuple):
+    """A message to send."""
+
+    id: str
+    body: bytes
+    delay_ms: int
+    ttl_ms: int
+    max_retries: int
+
+
+class SendCalls:
+    """sendMsg and sendMsgBatch."""
+
+    def __init__(self, gateway: Gateway, monitor: Monitor) -> None:
+        self._gateway = gateway
+        self._settings = gateway.settings
+        self._monitor = monitor
+        self._ttl_ms = round(gateway.settings.ttl_s * 1000)
+
+    async def send(self, parameters: Parameters, _: Receive) -> Reply:
+        """`sendMsg`: sends one message. If a message with its id is alive, answers with that message."""
+        topic = parameters.required_text("topic")
+        new = self._read(parameters)
+        await self._gateway.topics.declare(topic)
+        return answer(delayMsg=await self._send(topic, new))
+
+    async def send_batch(self, parameters: Parameters, _: Receive) -> Reply:
+        """`sendMsgBatch`: sends many messages of one topic. If one of them has a wrong value, none is sent."""
+        topic = parameters.required_text("topic")
+        new = [self._item(place, item) for place, item in enumerate(_items(parameters.required_text("msgs")))]
+        await self._gateway.topics.declare(topic)
+        most = (await self._gateway.topics.policy(topic)).max_body_bytes
+        for place, each in enumerate(new):
+            if len(each.body) > most:
+                raise Failed(Code.PARAM_WRONG, f"msgs.{place}.msg must be at most {most} bytes; got {len(each.body)}")
+        # They share round trips. All are waited for, as an error of one says nothing of the others.
+        results = await asyncio.gather(*(self._send(topic, each) for each in new), return_exceptions=True)
+        for place, result in enumerate(results):
+            if isinstance(result, InvalidInput):
+                raise Failed(Code.PARAM_WRONG, f"msgs.{place}: {result}")
+            if isinstance(result, BaseException):
+                raise result
+        return answer(delayMsgList=results)
+
+    def _item(self, place: int, item: Any) -> _New:
+        if not isinstance(item, dict) or not all(type(value) in (str, int) for value in item.values()):
+            raise Failed(Code.PARAM_WRONG, f"msgs.{place} must be an object of texts and whole numbers")
+        if unknown := item.keys() - _FIELDS:
+            raise Failed(
+                Code.PARAM_WRONG, f"msgs.{place} must have fields of {', '.join(_FIELDS)}; got {min(unknown)!r}"
+            )
+        try:
+            new = self._read(Parameters({name: str(value) for name, value in item.items()}))
+            check_new_id(new.id)
+        except (Misunderstood, Failed) as error:
+            raise Failed(Code.PARAM_WRONG, f"msgs.{place}.{error.reason}") from None
+        except InvalidInput as error:
+            raise Failed(Code.PARAM_WRONG, f"msgs.{place}.msgId must be {error.expected}") from None
+        return new
+
+    def _read(self, parameters: Parameters) -> _New:
+        text = parameters.required_text("msg")
+        delay_ms = max(0, parameters.required_number("delayMillis"))
+        ttl_ms = min(parameters.positive("ttlMillis", self._ttl_ms), _MAX_MS)
+        retries = parameters.number("maxRetry", -1, 32)
+        assert retries is not None  # noqa: S101 - it has a default
+        retries = self._settings.max_retries if retries < 0 else min(retries, MAX_RETRIES)
+        if delay_ms > _MAX_MS:
+            raise Failed(Code.PARAM_WRONG, f"delayMillis must be at most {_MAX_MS}, ten years; got {delay_ms}")
+        try:
+            body = text.encode()
+        except UnicodeEncodeError:
+            raise Failed(Code.PARAM_WRONG, "msg must be text that UTF-8 can encode") from None
+        return _New(parameters.text("msgId") or uuid.uuid4().hex, body, delay_ms, ttl_ms, retries)
+
+    async def _send(self, topic: str, new: _New) -> Message:
+        for _try in range(_TRIES):
+            result = await self._gateway.producer.send(
+                topic,
+                new.body,
+                delay=new.delay_ms / 1000,
+                id=new.id,
+                ttl=new.ttl_ms / 1000,
+                max_retries=new.max_retries,
+            )
+            shown = (
+                await self._first(topic, new.id) if result.duplicate else self._shown(topic, new, result.due_ms or 0)
+            )
+            if shown is not None:
+                self._monitor.count(topic, Event.SEND)
+                return shown
+        raise Failed(Code.UNKNOWN, f"msgId {new.id!r} belongs to a message that is about to end; send it again")
+
+    def _shown(self, topic: str, new: _New, due_ms: int) -> Message:
+        return message(
+            topic,
+            new.id,
+            body=new.body,
+            produced_ms=due_ms - new.delay_ms,
+            due_ms=due_ms,
+            ttl_ms=new.ttl_ms,
+            max_retries=new.max_retries,
+            retry=0,
+            status=Status.WAITING if new.delay_ms else Status.READY,
+        )
+
+    async def _first(self, topic: str, id: str) -> Message | None:
+        """The message that has an id; None once the id is free again, for one that had ended."""
+        known = await find_known(self._gateway, topic, id)
+        if known is None:
+            return None
+        if known.state is State.CANCELLED:
+            # It keeps the id until a consumer meets its entry. If a client has it, that is now.
+            if await self._gateway.desk().lender.nack_lent(topic, id, rejected=True) is None:
+                raise Failed(
+                    Code.UNKNOWN, f"msgId {id!r} belongs to a deleted message until consumers reach it; send it later"
+                )
+            return None
+        if known.status not in END_STATES or not self._settings.resend_ended:
+            return known.message
+        if known.state is State.GARBAGE:
+            await self._gateway.admin.purge(topic, [id])
+        elif known.state is State.FINISHED:
+            # The topic's policy says that an id stays known: it was not declared here.
+            self._monitor.swallowed += 1
+            return from_note(await self._gateway.desk().lender.note(topic, id)) or known.message
+        else:
+            # Expired, and not yet swept.
+            await self._gateway.producer.cancel(topic, id)
+        return None
+
+
+def _items(text: str) -> list[Any]:
+    try:
+        items = json.loads(text)
+    except (ValueError, RecursionError):
+        items = None
+    if not isinstance(items, list) or not 1 <= len(items) <= MAX_BATCH:
+        raise Failed(Code.PARAM_WRONG, f"msgs must be a JSON list of 1 to {MAX_BATCH:,} messages")
+    return items

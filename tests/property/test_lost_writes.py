@@ -1,0 +1,137 @@
+"""A server that is killed loses its last writes, and consumers then settle deliveries that it no longer knows."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import redis
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from lisa_common.client.connection import Connection
+from lisa_common.model.delivery import Delivery
+from lisa_common.model.keys import NO_GROUP, TOPIC_KEYS, ShardKeys, copy_of, split_copy
+from property.places import places
+from support.queue import EPOCH_MS, Contents, Queue
+
+GROUPS = ("alpha", "beta", "gamma")
+IDS = ("a", "b", "made-3~")
+NAMES = ("send", "send later", "promote", "read", "ack", "nack", "reject", "sweep", "replay", "advance")
+STEPS = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 5)), min_size=3, max_size=14)
+EXAMPLES = 300
+
+Copy = tuple[str, str]
+
+
+class Run:
+    """A topic, the deliveries that consumers hold, and the copies whose acks were taken."""
+
+    def __init__(self, queue: Queue, client: redis.Redis) -> None:
+        self.queue, self.client = queue, client
+        self.held: list[tuple[str, Delivery]] = []
+        self.acked: set[Copy] = set()
+
+    def step(self, name: str, choice: int) -> None:
+        """Does one thing, if it can be done."""
+        group = GROUPS[choice % len(GROUPS)]
+        steps: dict[str, Callable[[], object]] = {
+            "send": lambda: self._send(choice, "+0"),
+            "send later": lambda: self._send(choice, "+100"),
+            "promote": self.queue.promote,
+            "read": lambda: self.held.extend((group, d) for d in self.queue.read(group)),
+            "sweep": self.queue.sweep,
+            "replay": lambda: self.queue.replay(*self.queue.contents().garbage),
+            "advance": lambda: self.queue.advance(300),
+        }
+        if name in steps:
+            if name != "replay" or self.queue.contents().garbage:
+                steps[name]()
+        elif self.held:
+            of_group, delivery = self.held[choice % len(self.held)]
+            self.settle(name, of_group, delivery)
+
+    def _send(self, choice: int, due: str) -> None:
+        # An id that ended before the kill may be alive again after it, so each message has an id of its own.
+        id = f"{IDS[choice % len(IDS)][:-1]}{self.queue.now_ms - EPOCH_MS}{IDS[choice % len(IDS)][-1]}"
+        self.queue.send(id, due=due, ttl_ms=150 if choice % 2 else None)
+
+    def settle(self, name: str, group: str, delivery: Delivery) -> None:
+        """Acks, nacks or rejects a delivery."""
+        if name == "ack":
+            if self.queue.ack(delivery) != ["stale"]:
+                self.acked.add((delivery.id, group))
+        else:
+            self.queue.nack(delivery, rejected=name == "reject", delay_ms=50)
+
+    def dump(self) -> dict[str, bytes]:
+        """All keys of the topic."""
+        keys = [self.queue.keys.of(name) for name in TOPIC_KEYS]
+        dumps = {key: self.client.dump(key) for key in keys}
+        return {key: value for key, value in dumps.items() if isinstance(value, bytes)}
+
+    def restore(self, dumps: dict[str, bytes]) -> None:
+        """Puts the topic back to what it was."""
+        self.client.delete(*(self.queue.keys.of(name) for name in TOPIC_KEYS))
+        for key, value in dumps.items():
+            self.client.restore(key, 0, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What happens before the writes that are lost, meanwhile, and then to the deliveries in hand."""
+
+    groups: int
+    kept: list[tuple[str, int]]
+    lost: list[tuple[str, int]]
+    settled: list[str]
+
+
+CASES = st.builds(
+    Case, st.integers(1, len(GROUPS)), STEPS, STEPS, st.lists(st.sampled_from(("ack", "nack")), max_size=30)
+)
+
+
+def test_acks_of_lost_deliveries_end_nothing_of_other_groups(redis_url: str, client: redis.Redis, prefix: str) -> None:
+    """Promises 2 and 9: what a group has not acked it still has, each copy in one place, and nothing else is left."""
+
+    @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.explicit, Phase.generate, Phase.shrink])
+    @given(case=CASES)
+    def check(case: Case) -> None:
+        _check(Run(Queue(connection, ShardKeys(prefix, "orders")), client), case)
+
+    with Connection(redis_url) as connection:
+        check()
+
+
+def _check(run: Run, case: Case) -> None:
+    groups = GROUPS[: case.groups]
+    run.restore({})
+    run.queue.join(*groups)
+    for name, choice in case.kept:
+        run.step(name, choice % len(groups))
+    before = owed_copies(run.queue.contents(), groups)
+    dumps, acked = run.dump(), run.acked.copy()
+    for name, choice in case.lost:
+        run.step(name, choice % len(groups))
+    # Acks that the server has lost with the rest count only if they are heard again.
+    run.restore(dumps)
+    run.acked = acked
+    for name, (group, delivery) in zip(case.settled, run.held, strict=False):
+        run.settle(name, group, delivery)
+    contents = run.queue.contents()
+    assert not before - owed_copies(contents, groups) - run.acked, "a copy is lost"
+    found = places(contents)
+    assert {copy: where for copy, where in found.items() if len(where) != 1} == {}, "each copy is in one place"
+    assert {id for id, _ in found} == set(contents.records), "every record has a place, and every place a record"
+    assert set(contents.owed) <= set(contents.records), "what is owed has a record"
+    assert {copy for copy in contents.failures if split_copy(copy)[1] not in contents.records} == set()
+
+
+def owed_copies(contents: Contents, groups: Sequence[str]) -> set[Copy]:
+    """Which group is still to ack which message, dead letters too."""
+    copies = set(places(contents))
+    return {
+        (id, group)
+        for id in contents.records
+        for group in groups
+        if {(id, group), (id, NO_GROUP)} & copies or copy_of(group, id) in contents.garbage
+    }
