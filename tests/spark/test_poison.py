@@ -90,6 +90,37 @@ def test_a_query_that_fails_for_another_reason(topic: Topic) -> None:
     assert topic.client.exists(topic.keys.of("failures"), topic.keys.of("garbage")) == 0
 
 
+def test_a_query_that_is_stopped_again_and_again(topic: Topic) -> None:
+    """Each time after its batch, before the next: those are no failures, and no batch is shortened."""
+    start: Offset | None = None
+    for round_ in range(4):
+        topic.send(*(f"m{round_}-{number:02}" for number in range(20)))
+        reader = topic.reader()
+        start = start or reader.initialOffset()
+        end = _plan(reader, start)
+        assert len(_run(reader, start, end)) == 20
+        start = end
+        reader.stop()
+
+
+def test_a_run_of_what_is_available_includes_what_is_given_back(topic: Topic) -> None:
+    """A batch that failed twice is shortened; the same run reads the rest, and leaves what was sent later."""
+    ids = [f"m{number:02}" for number in range(20)]
+    topic.send(*ids)
+    start = topic.reader().initialOffset()
+    end = _plan(topic.reader(), start)
+    for _ in range(2):
+        assert len(_run(topic.reader(), start, end)) == 20
+    reader, handled = topic.reader(), list[str]()
+    reader.prepareForTriggerAvailableNow()
+    while start != end:
+        handled += _run(reader, start, end)
+        start, end = end, _plan(reader, end)
+        topic.send(f"later{len(handled)}")
+    assert Counter(handled) >= Counter(ids)
+    assert len(handled) < len(ids) + 2
+
+
 def test_leases_that_run_out_after_a_failure(topic: Topic) -> None:
     """The messages of a failed query come again without an attempt spent, however often."""
     topic.send(*"abcdefghij")

@@ -202,17 +202,20 @@ class PendingEntries:
         is_more = len(entries) == _MAX_MESSAGES or len(fetched) < len(entries)
         return fetched[-1].entry if is_more else None, triage.deliveries
 
-    def settle(self, last: str, known: Sequence[Entry] = ()) -> Flow[None]:
-        """Acks all pending entries up to an entry. Those that are `known` need not be read again."""
-        at = FIRST
+    def settle(self, last: str, known: Sequence[Entry] = ()) -> Flow[int]:
+        """Acks all pending entries up to an entry. Those that are `known` need not be read again. Result: how many."""
+        at, count = FIRST, 0
         for first in range(0, len(known), _ENTRIES):
             part = known[first : first + _ENTRIES]
             # Rows may have been nacked meanwhile.
             held = set((yield from self._places(FIRST, part[-1].entry)))
-            yield from self._settle([entry for entry in part if entry.entry in held])
+            pending = [entry for entry in part if entry.entry in held]
+            yield from self._settle(pending)
+            count += len(pending)
         while entries := (yield from self._list(at, last)):
             yield from self._settle(entries)
-            at = entries[-1].entry
+            at, count = entries[-1].entry, count + len(entries)
+        return count
 
     def _settle(self, entries: Sequence[Entry]) -> Flow[None]:
         ours, others = self._partition(entries)

@@ -185,8 +185,12 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for each in ranges:
             keep = min(tried, each.count)
             tried -= keep
-            end = self._run(self._pending_of(each).give_back(each.after, each.last, keep))
+            pending = self._pending_of(each)
+            end = self._run(pending.give_back(each.after, each.last, keep))
             kept += [Entries(each.keys, each.consumer, each.after, end, keep)] if keep else []
+            if self._target is not None and keep < each.count:
+                # They come again as new entries, which belong to this run.
+                self._target[each.keys.shard] = self._run(pending.newest())
         return kept
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -217,12 +221,14 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._open.close()
 
     def _settle(self, consumer: str, last: Places) -> None:
+        settled = 0
         for shard, entry in last.items():
             if entry not in (self._done.get(shard), FIRST):
                 keys = ShardKeys(self._topics.prefix, self._options.topic, shard)
-                self._run(self._pending(keys, consumer).settle(entry, self._read.pop(shard, ())))
+                settled += self._run(self._pending(keys, consumer).settle(entry, self._read.pop(shard, ())))
                 self._done[shard] = entry
-        if self._running and self._running[0] == last:
+        # A query that stopped between the end of its batch and this point left entries pending: that batch is done, too.
+        if settled or (self._running and self._running[0] == last):
             self._running = None
             self._run(self._sizes(consumer).succeed(self._options.max_rows))
 
