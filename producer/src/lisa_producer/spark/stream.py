@@ -227,7 +227,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 keys = ShardKeys(self._topics.prefix, self._options.topic, shard)
                 settled += self._run(self._pending(keys, consumer).settle(entry, self._read.pop(shard, ())))
                 self._done[shard] = entry
-        # A query that stopped between the end of its batch and this point left entries pending: that batch is done, too.
+        # A query that stopped after its batch, and before this, left entries pending: that batch is done, too.
         if settled or (self._running and self._running[0] == last):
             self._running = None
             self._run(self._sizes(consumer).succeed(self._options.max_rows))
