@@ -15,7 +15,7 @@ from lisa_common.protocol.marking import Begun, mark
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.triage import sort_entries
 
-__all__ = ["FIRST", "PendingEntries", "StreamReset", "Taken", "backlog"]
+__all__ = ["FIRST", "PendingEntries", "StreamReset", "Taken", "backlog", "cut"]
 
 FIRST = "0-0"
 """Before all entries."""
@@ -134,17 +134,10 @@ class PendingEntries:
 
     def split(self, after: str, last: str, size: int) -> Flow[list[tuple[str, str, int]]]:
         """Ranges of `size` pending entries: each from after one entry up to another, with their number."""
-        ranges, begin, count, at = [], after, 0, after
-        while entries := (yield from self._places(at, last)):
-            for entry in entries:
-                count += 1
-                if count == size:
-                    ranges.append((begin, entry, count))
-                    begin, count = entry, 0
-            at = entries[-1]
-        if count:
-            ranges.append((begin, last, count))
-        return ranges
+        places: list[str] = []
+        while page := (yield from self._places(places[-1] if places else after, last)):
+            places += page
+        return cut(places, after, last, size)
 
     def give_back(self, after: str, last: str, keep: int) -> Flow[str]:
         """Releases the pending entries of a range but the first ones: they come again as new entries, no attempt spent.
@@ -270,6 +263,17 @@ class PendingEntries:
         except NoGroup:
             return []
         return entries
+
+
+def cut(places: Sequence[str], after: str, last: str, size: int) -> list[tuple[str, str, int]]:
+    """Cuts entries, given in order, into ranges of `size`; the last range ends at `last`."""
+    ranges, begin = [], after
+    for first in range(0, len(places), size):
+        part = places[first : first + size]
+        end = part[-1] if len(part) == size else last
+        ranges.append((begin, end, len(part)))
+        begin = end
+    return ranges
 
 
 def backlog(keys: ShardKeys, group: str) -> Flow[int | None]:

@@ -28,7 +28,7 @@ from lisa_common.protocol.registry import Topics
 from lisa_producer.spark.batch_sizes import BatchSizes
 from lisa_producer.spark.leases import LeaseKeeper
 from lisa_producer.spark.options import StreamOptions
-from lisa_producer.spark.pending_entries import FIRST, PendingEntries, Taken, backlog
+from lisa_producer.spark.pending_entries import FIRST, PendingEntries, Taken, backlog, cut
 from lisa_producer.spark.rows import row_of_delivery, to_batch
 
 __all__ = ["GroupReader"]
@@ -157,7 +157,11 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges: list[Entries] = []
         for shard, entry in last.items():
             keys, begin = ShardKeys(self._topics.prefix, self._options.topic, shard), after.get(shard, FIRST)
-            cuts = self._run(self._pending(keys, consumer).split(begin, entry, self._options.partition_rows))
+            places, size = [read.entry for read in self._read.get(shard, ())], self._options.partition_rows
+            if places and places[-1] == entry:
+                cuts = cut(places, begin, entry, size)
+            else:
+                cuts = self._run(self._pending(keys, consumer).split(begin, entry, size))
             ranges += [Entries(keys, consumer, *cut) for cut in cuts]
         return ranges
 
