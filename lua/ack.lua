@@ -12,16 +12,19 @@
 -- KEYS[7] retry      zset    copy -> due ms
 -- KEYS[8] garbage    zset    copy -> died at, ms
 -- KEYS[9] waiting    zset    message id -> due ms
+-- KEYS[10] door      hash    limits of the topic, and what they have let pass
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] group      text    the group of the deliveries
 -- ARGV[3] window_ms  number  dedup window of ids that callers chose
 -- ARGV[4] judge      flag    "1" to judge each delivery even if all are pending
--- ARGV[5...] entry, id, due per delivery
+-- ARGV[5] listeners  text    where managers listen; empty if none waits for the end of a delivery
+-- ARGV[6] tag        text    the topic, for the wake
+-- ARGV[7...] entry, id, due per delivery
 -- returns  { number of deliveries done, from the first on, flat { position from 0, outcome } of those not plainly acked };
 --            outcome "late" or "stale"
 --@include clock, forget
 local entries, ids = {}, {}
-for i = 5, #ARGV, 3 do
+for i = 7, #ARGV, 3 do
   entries[#entries + 1] = ARGV[i]
   ids[#ids + 1] = ARGV[i + 1]
 end
@@ -95,7 +98,7 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
 
   local function outcome_of(i)
     local record = redis.call('HGET', messages, ids[i])
-    local due = tonumber(ARGV[3 * i + 4])
+    local due = tonumber(ARGV[3 * i + 6])
     if not record or not is_of(record, due, entries[i]) or not owes(group, ids[i]) then
       return 'stale'
     end
@@ -147,4 +150,8 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
   end
 end
 end_copies(group, done, window_ms > 0 and any_chosen(done) and clock(now_ms) + window_ms or nil)
+if listeners ~= '' then
+  --@include held
+  wake_held(listeners, tag)
+end
 return { count, exceptions }

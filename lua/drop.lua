@@ -11,6 +11,7 @@
 -- KEYS[8] failures   hash    copy -> failure
 -- KEYS[9] garbage    zset    copy -> died at, ms
 -- KEYS[10] closed    string  exists if new messages go to other shards
+-- KEYS[11] door      hash    limits of the topic, and what they have let pass
 -- ARGV[1] force      flag    "1" to drop messages, too
 -- ARGV[2] last       text    the last entry that the stream ever had, "0-0" for none; empty for any
 -- returns  { 1 if it was dropped, number of messages that it held }

@@ -1,5 +1,5 @@
--- Moves due messages from the waiting set, and due retries from the retry set, into the ready stream, earliest first.
--- Removes before it adds, so that a full server still drains.
+-- Moves due messages from the waiting set, and due retries from the retry set, into the ready stream, earliest first, as
+-- far as the topic's door lets them pass. Removes before it adds, so that a full server still drains.
 --
 -- KEYS[1] waiting    zset    message id -> due ms
 -- KEYS[2] retry      zset    copy -> due ms
@@ -7,12 +7,19 @@
 -- KEYS[4] owed       hash    message id -> groups
 -- KEYS[5] failures   hash    copy -> failure
 -- KEYS[6] messages   hash    message id -> record
+-- KEYS[7] door       hash    limits of the topic, and what they have let pass
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] limit      number  at most so many of each set
 -- ARGV[3] dues       number  1 to also return the due times of promoted messages
--- returns  { now ms, number promoted, next due ms or -1, 1 if a batch was full, { due ms, how many, ... } }
+-- returns  { now ms, number promoted, next due ms or -1, 1 if a batch was full, why due messages did not pass the door: 0 if
+--            none was held back, -1 if the topic is paused, -2 if too many are in flight, or the time in ms to come again,
+--            { due ms, how many, ... } }
 --@include clock, failure, groups, record, wake
 local now = clock(now_ms)
+
+-- At most so many of each set may pass. `passing` stays nil where the door is open.
+local is_known, passing, why_held = false, nil, nil
+local most_messages, most_retries = limit, limit
 
 -- Takes the due members out of a set. Returns them with their scores, and the time of the next member, nil for none.
 -- Calls `prepare` before it takes any: if that raises an error, nothing has changed.
@@ -23,16 +30,35 @@ local function take_due(zset, prepare)
   if not first or first > now then
     return {}, first
   end
+  -- The first time that something is due, learn what may pass.
+  if not is_known then
+    is_known = true
+    if redis.call('EXISTS', door) == 1 then
+      --@include door, passage
+      passing = read_door()
+      passing.spend, passing.room, why_held = spend, passage(passing, now)
+      most_messages, most_retries = shares(passing.room, limit, now)
+    end
+  end
+  local most = zset == waiting and most_messages or most_retries
+  if most == 0 then
+    return {}, first
+  end
   if prepare then
     prepare()
   end
   if second and second <= now then
-    due = redis.call('ZRANGE', zset, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+    due = redis.call('ZRANGE', zset, '-inf', now, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
     redis.call('ZREMRANGEBYRANK', zset, 0, #due / 2 - 1)
-    return due, earliest(zset)
+    second = earliest(zset)
+  else
+    redis.call('ZREMRANGEBYRANK', zset, 0, 0)
+    due = { due[1], due[2] }
   end
-  redis.call('ZREMRANGEBYRANK', zset, 0, 0)
-  return { due[1], due[2] }, second
+  if passing then
+    passing.spend(passing, #due / 2, now)
+  end
+  return due, second
 end
 
 -- Puts the rest back where the stream refuses an entry. A stream takes no more entries once it has had one with the
@@ -111,5 +137,8 @@ end
 
 local next_due = math.min(next_message or math.huge, next_retry or math.huge)
 local is_full = (#due_messages == 2 * limit or #due_retries == 2 * limit or returned > 0) and 1 or 0
-local promoted = (#due_messages + #due_retries) / 2 - returned
-return { now, promoted, next_due < math.huge and math.ceil(next_due) or -1, is_full, counted_dues }
+local count, held = (#due_messages + #due_retries) / 2, 0
+if why_held and count >= passing.room and next_due <= now then
+  is_full, held = 0, why_held()
+end
+return { now, count - returned, next_due < math.huge and math.ceil(next_due) or -1, is_full, held, counted_dues }

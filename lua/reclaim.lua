@@ -10,6 +10,7 @@
 -- KEYS[6] failures   hash    copy -> failure
 -- KEYS[7] retry      zset    copy -> due ms
 -- KEYS[8] garbage    zset    copy -> died at, ms
+-- KEYS[9] door       hash    limits of the topic, and what they have let pass
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] group      text    the group of the deliveries
 -- ARGV[3] channel    text    where managers listen
@@ -21,7 +22,7 @@
 -- ARGV[9] limit      number  at most so many deliveries
 -- returns  { next cursor, number reclaimed to retry, to garbage, no longer owed, released, ms until the first lease with a
 --          length of its own ends or -1, number of expired ones in garbage }; the cursor is "0-0" after the last
---@include again, clock, entry, fail, failure, lease, wake
+--@include again, clock, entry, fail, failure, give_back, held, lease, wake
 local now = clock(now_ms)
 -- The server seeds math.random alike for every script.
 math.randomseed(seed)
@@ -47,21 +48,23 @@ local function delivery_of(entry, consumer, lease, state)
   }
 end
 
--- Makes a message ready again, due when it was, as `release` does, if the group still owes it.
-local function give_back(delivery, row)
-  if not record_of(group, delivery) then
+-- Makes a message ready again, due when it was, as `release` does, if the group still owes it. Second, its due time if
+-- it has to pass the door before.
+local function return_unbegun(delivery, row)
+  local record = record_of(group, delivery)
+  if not record then
     return 'gone'
   end
   local copy = copy_of(group, delivery.id)
   local failure = read_failure(redis.call('HGET', failures, copy)) or { reason = 'released', error = '' }
   failure.attempts, failure.entry = delivery.attempt - 1, delivery.entry
   failure.due, failure.at = delivery.due, now
-  local refusal = make_ready_again(group, delivery.id, failure, delivery.at)
+  local refusal, is_queued = give_back(group, delivery.id, failure, delivery.at, record, now)
   if refusal then
     keep_pending(group, unpack(row))
     error(refusal)
   end
-  return 'released'
+  return 'released', is_queued and delivery.at or nil
 end
 
 local counts = { retry = 0, garbage = 0, gone = 0, dropped = 0, released = 0, expired = 0 }
@@ -74,7 +77,7 @@ local function take_back(row, delivery)
   if delivery and delivery.begun then
     outcome, due, has_expired = fail(policy, group, delivery, now)
   elseif delivery then
-    outcome = give_back(delivery, row)
+    outcome, due = return_unbegun(delivery, row)
   end
   if due then
     first = math.min(first or due, due)
@@ -113,6 +116,9 @@ for consumer, entry in pairs(last_marked) do
   pass_mark_on(group, entry, consumer)
 end
 wake_if_earlier(first, before, channel, topic)
+if policy.max_in_flight and count > 0 then
+  wake_held(channel, topic)
+end
 return {
   next_cursor, counts.retry, counts.garbage, counts.gone + counts.dropped, counts.released, next_in, counts.expired,
 }

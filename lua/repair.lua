@@ -9,6 +9,7 @@
 -- KEYS[7] retry      zset    copy -> due ms
 -- KEYS[8] failures   hash    copy -> failure
 -- KEYS[9] garbage    zset    copy -> died at, ms
+-- KEYS[10] door      hash    limits of the topic, and what they have let pass
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] fingerprint text   fingerprint of the evidence, from `inspect`
 -- ARGV[3] id         text    the message
@@ -16,15 +17,25 @@
 -- ARGV[5] names      text    as given to `inspect`
 -- ARGV[6] hints      text    as given to `inspect`, separated by commas
 -- ARGV[7...] verb, name, member, value per step; `name` is a key's name. Verb "ready" makes the copy of group `name` ready
---            again, due at `value`. "wait" makes the message wait for the due time of its record. "ack" acks entry `member`
+--            again, due at `value`, or due now where the topic has a door. "wait" makes the message wait for the due time of its record. "ack" acks entry `member`
 --            in group `value`
 -- returns  1 if it was repaired, 0 if something has changed
---@include clock, evidence, failure, groups, record
+--@include clock, door, evidence, failure, groups, record
 local now = clock(now_ms)
 local key_of = {
   messages = messages, waiting = waiting, ready = ready, expiring = expiring, finished = finished,
   owed = owed, retry = retry, failures = failures, garbage = garbage,
 }
+
+local is_closed = redis.call('EXISTS', door) == 1 and is_guarded(read_door(), now)
+
+local function wait()
+  local limits = read_record(redis.call('HGET', messages, id) or '')
+  if limits then
+    redis.call('ZADD', waiting, score_of(limits.due, limits.priority), id)
+  end
+  return limits ~= nil
+end
 
 -- Makes a copy ready again, with the attempts that are known.
 local function make_ready(group, due)
@@ -32,7 +43,9 @@ local function make_ready(group, due)
   if record and sent_by(record, now) ~= record then
     redis.call('HSET', messages, id, sent_by(record, now))
   end
-  if group == '' then
+  if group == '' and is_closed and wait() then
+    return
+  elseif group == '' then
     redis.call('XADD', ready, '*', 'id', id, 'due', due, 'n', 1, 'at', now)
     return
   end
@@ -42,17 +55,15 @@ local function make_ready(group, due)
     failure = { attempts = 0, entry = '0-0', error = '' }
   end
   failure.due, failure.at, failure.reason = tonumber(due), now, 'repaired'
-  failure.next = redis.call(
-    'XADD', ready, '*', 'id', id, 'due', due, 'n', failure.attempts + 1, 'g', group, 'at', now
-  )
-  redis.call('HSET', failures, copy, write_failure(failure))
-end
-
-local function wait()
-  local limits = read_record(redis.call('HGET', messages, id) or '')
-  if limits then
-    redis.call('ZADD', waiting, score_of(limits.due, limits.priority), id)
+  if is_closed then
+    failure.next = '-'
+    redis.call('ZADD', retry, now, copy)
+  else
+    failure.next = redis.call(
+      'XADD', ready, '*', 'id', id, 'due', due, 'n', failure.attempts + 1, 'g', group, 'at', now
+    )
   end
+  redis.call('HSET', failures, copy, write_failure(failure))
 end
 
 local steps = {

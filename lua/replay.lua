@@ -1,16 +1,21 @@
 -- Makes dead letters ready again, with all attempts left and without a time to live. A copy goes to its group. A copy
--- that no group has had goes to all groups.
+-- that no group has had goes to all groups. Where the topic has a door, they are due now, and ready once they pass it.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record
 -- KEYS[3] owed       hash    message id -> groups
 -- KEYS[4] failures   hash    copy -> failure
 -- KEYS[5] garbage    zset    copy -> died at, ms
+-- KEYS[6] waiting    zset    message id -> due ms
+-- KEYS[7] retry      zset    copy -> due ms
+-- KEYS[8] door       hash    limits of the topic, and what they have let pass
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
--- ARGV[2...] copy per dead letter
+-- ARGV[2] channel    text    where managers listen
+-- ARGV[3] topic      text    the topic, for the wake
+-- ARGV[4...] copy per dead letter
 -- returns  { number of dead letters done, from the first on, per dead letter "replayed", "unknown", or why nothing changed:
 --            "no group" (its group is gone) or "unreadable" (its record is damaged or of a later release) }
---@include budget, clock, failure, groups, record
+--@include budget, clock, door, failure, groups, record, wake
 local now = clock(now_ms)
 local exists = {}
 for _, group in ipairs(list_groups()) do
@@ -18,8 +23,14 @@ for _, group in ipairs(list_groups()) do
 end
 
 local owing = owing_groups()
+local is_closed = redis.call('EXISTS', door) == 1 and is_guarded(read_door(), now)
 
-local function replay_to_all(id, due)
+local function replay_to_all(id, due, priority)
+  if is_closed then
+    redis.call('HDEL', failures, copy_of('', id))
+    redis.call('ZADD', waiting, score_of(due, priority), id)
+    return
+  end
   if owing then
     redis.call('HSET', owed, id, owing)
   end
@@ -27,11 +38,16 @@ local function replay_to_all(id, due)
   redis.call('XADD', ready, '*', 'id', id, 'due', due, 'n', 1, 'at', now)
 end
 
-local function replay_to(group, id, due)
+local function replay_to(group, id, due, priority)
   local copy = copy_of(group, id)
   local failure = read_failure(redis.call('HGET', failures, copy)) or { entry = '0-0', error = '' }
   failure.attempts, failure.due, failure.at, failure.reason = 0, due, now, 'replayed'
-  failure.next = redis.call('XADD', ready, '*', 'id', id, 'due', due, 'n', 1, 'g', group, 'at', now)
+  if is_closed then
+    failure.next = '-'
+    redis.call('ZADD', retry, score_of(now, priority), copy)
+  else
+    failure.next = redis.call('XADD', ready, '*', 'id', id, 'due', due, 'n', 1, 'g', group, 'at', now)
+  end
   redis.call('HSET', failures, copy, write_failure(failure))
 end
 
@@ -57,9 +73,9 @@ local function replay(copy)
     redis.call('HSET', messages, id, lasting)
   end
   if group == '' then
-    replay_to_all(id, limits.due)
+    replay_to_all(id, limits.due, limits.priority)
   else
-    replay_to(group, id, limits.due)
+    replay_to(group, id, limits.due, limits.priority)
   end
   return 'replayed'
 end
@@ -68,10 +84,13 @@ end
 local COMMANDS = 8
 local TIMES = 2
 local replies = {}
-for i = 2, #ARGV do
+for i = 4, #ARGV do
   if not afford(work_on(select(2, split_copy(ARGV[i])), COMMANDS, TIMES)) then
     break
   end
-  replies[i - 1] = replay(ARGV[i])
+  replies[i - 3] = replay(ARGV[i])
+end
+if is_closed then
+  wake(now, channel, topic)
 end
 return { #replies, replies }

@@ -12,12 +12,14 @@
 -- KEYS[8] failures   hash    copy -> failure
 -- KEYS[9] garbage    zset    copy -> died at, ms
 -- KEYS[10] closed    string  exists if new messages go to other shards
+-- KEYS[11] door      hash    limits of the topic, and what they have let pass
 -- returns  number of keys that were removed or remade
 --@include groups
 local LAST = '18446744073709551615-18446744073709551615'
 local TYPES = {
   [waiting] = 'zset', [ready] = 'stream', [messages] = 'hash', [expiring] = 'zset', [finished] = 'zset', [owed] = 'hash',
   [retry] = 'zset', [failures] = 'hash', [garbage] = 'zset', [closed] = 'string',
+  [door] = 'hash',
 }
 
 local function is_full()

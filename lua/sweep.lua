@@ -1,5 +1,5 @@
 -- Does the housekeeping that depends on time: expires messages that were not delivered within their time to live,
--- forgets finished ids, and removes old garbage. A call bounds its work; the caller repeats it while there is more.
+-- forgets finished ids, removes old garbage, and forgets that a handler had shut the door. A call bounds its work; the caller repeats it while there is more.
 --
 -- KEYS[1] ready      stream
 -- KEYS[2] messages   hash    message id -> record
@@ -10,11 +10,12 @@
 -- KEYS[7] retry      zset    copy -> due ms
 -- KEYS[8] garbage    zset    copy -> died at, ms
 -- KEYS[9] waiting    zset    message id -> due ms
+-- KEYS[10] door      hash    limits of the topic, and what they have let pass
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] policy     json    the topic's policy
 -- ARGV[3] limit      number  at most so many of each kind, and five times as many finished ids
 -- returns  { number expired, ids forgotten, garbage aged out, 1 if there may be more now, ms until there is more to do or -1 }
---@include budget, clock, dead, fail, failure, places, record, wake
+--@include budget, clock, dead, door, fail, failure, places, record, wake
 local now = clock(now_ms)
 local is_full = false
 -- Includes the writes for a dead letter or for a dropped message.
@@ -120,9 +121,19 @@ local function age_out_garbage()
   return done
 end
 
+-- Returns until when the door is shut.
+local function open_door()
+  local shut = redis.call('EXISTS', door) == 1 and read_door().shut
+  if shut and shut <= now then
+    redis.call('HDEL', door, 'shut')
+  end
+  return shut and shut > now and shut or math.huge
+end
+
 local expired, forgotten, aged_out = expire_due(), forget_finished(), age_out_garbage()
 local next_at = math.min(
   earliest(expiring) or math.huge, earliest(finished) or math.huge,
-  not policy.dead_letter_topic and (earliest(garbage) or math.huge) + policy.garbage_retention_ms or math.huge
+  not policy.dead_letter_topic and (earliest(garbage) or math.huge) + policy.garbage_retention_ms or math.huge,
+  open_door()
 )
 return { expired, forgotten, aged_out, is_full and 1 or 0, next_at < math.huge and math.max(0, next_at - now) or -1 }

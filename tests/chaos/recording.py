@@ -1,7 +1,7 @@
 """Consumers that keep a history of their deliveries and the outcomes."""
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -67,10 +67,10 @@ class RecordingCore(Core):
             told.extend(outcome for outcome, _ in results)
             return results
 
-    def release(self, deliveries: Sequence[Delivery]) -> Flow[int]:
+    def release(self, deliveries: Sequence[Delivery], shut_ms: Mapping[str, int] | None = None) -> Flow[int]:
         """Releases, and notes it: the reply has a number, but not which."""
         with self._settling("release", deliveries) as told:
-            released = yield from super().release(deliveries)
+            released = yield from super().release(deliveries, shut_ms)
             told.extend(["released"] * len(deliveries))
             return released
 

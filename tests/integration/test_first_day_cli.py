@@ -358,7 +358,11 @@ def test_shells_complete_commands(program: str) -> None:
     answers = {"lisa-manager": "reschedule", "lisa-producer": "load", "lisa-consumer": "run"}
     done = subprocess.run([BIN / program], env={**os.environ, **asked}, capture_output=True, text=True, timeout=60)
     assert answers[program] in done.stdout.split()
-    shown = subprocess.run([BIN / program, "--show-completion", "bash"], capture_output=True, text=True, timeout=60)
+    # Typer would else ask which shell is running, and that may be any.
+    told = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    shown = subprocess.run(
+        [BIN / program, "--show-completion", "bash"], env=told, capture_output=True, text=True, timeout=60
+    )
     assert f"complete -o default -F _{program.replace('-', '_')}_completion {program}" in shown.stdout
 
 

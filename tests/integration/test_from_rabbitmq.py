@@ -1,16 +1,17 @@
-"""RabbitMQ's documented cases of TTL, dead lettering and queue expiry, as docs/from-rabbitmq.md tells them.
+"""RabbitMQ's documented cases of TTL, dead lettering, queue expiry and length, as docs/from-rabbitmq.md tells them.
 
-From its pages "Time-To-Live and Expiration" and "Dead Letter Exchanges". Names of tests begin with the case's anchor.
+From its pages "Time-To-Live and Expiration", "Dead Letter Exchanges" and "Queue Length Limit". Names of tests begin
+with the anchor of the case.
 """
 
 from typing import Any
 
 import pytest
 
-from lisa_common.errors import InvalidInput
+from lisa_common.errors import InvalidInput, QueueFull
 from lisa_common.protocol.producing import State
 from lisa_consumer import Reject, Worker
-from lisa_producer import AsyncProducer, Message
+from lisa_producer import AsyncProducer, Message, PartialSend
 from support import idle_async, wait_until_async
 from support.running import new_worker, working
 from support.site import Site, take
@@ -281,3 +282,62 @@ async def _gone(site: Site, topic: str) -> None:
         return not await _is_there(site, topic)
 
     await wait_until_async(is_gone, 20, what=f"{topic} expires")
+
+
+@pytest.mark.parametrize("delay", [0, 60])
+async def test_max_length_refuses_what_does_not_fit(site: Site, sender: AsyncProducer, delay: int) -> None:
+    """As `overflow=reject-publish`: the publisher is told, with limit and count, and nothing that is there goes."""
+    await site.admin.set_policy("orders", max_messages=2)
+    for id in "ab":
+        await sender.send("orders", "x", id=id, delay=delay)
+    with pytest.raises(QueueFull) as refused:
+        await sender.send("orders", "x", id="c")
+    assert (refused.value.limit, refused.value.count) == (2, 2)
+    assert site.ids("orders") == {"a", "b"}
+
+
+async def test_max_length_counts_unacked_and_delayed_messages(site: Site, sender: AsyncProducer, reading: Any) -> None:
+    """RabbitMQ counts ready messages only; here a place is free once a message is acked."""
+    await site.admin.set_policy("orders", max_messages=1)
+    orders = reading("orders")
+    await orders.read()
+    await sender.send("orders", "x")
+    [delivery] = await take(orders)
+    with pytest.raises(QueueFull):
+        await sender.send("orders", "y")
+    await orders.ack(delivery)
+    await sender.send("orders", "y")
+
+
+async def test_max_length_takes_a_batch_whole_or_not_at_all(site: Site, sender: AsyncProducer) -> None:
+    """Two messages, room for one."""
+    await site.admin.set_policy("orders", max_messages=1)
+    with pytest.raises(PartialSend) as failed:
+        await sender.send_many("orders", [Message(body=b"x", id="a"), Message(body=b"x", id="b")])
+    assert failed.value.report.failed == 2
+    assert not site.ids("orders")
+
+
+async def test_max_length_dead_letters_what_is_refused(site: Site, sender: AsyncProducer, reading: Any) -> None:
+    """As `reject-publish-dlx`: the publisher is told, the message arrives with the reason `maxlen`, once."""
+    await site.admin.set_policy("orders", max_messages=1, overflow="reject-dead-letter", dead_letter_topic="dead")
+    dead = reading("dead")
+    await dead.read()
+    await sender.send("orders", "x", delay=60, id="a")
+    with pytest.raises(QueueFull):
+        await sender.send("orders", "y", id="b", ttl=60, headers={"shop": "north"})
+    with pytest.raises(QueueFull):
+        # A publisher that tries again while it is on its way.
+        await sender.send("orders", "y", id="b", ttl=60, headers={"shop": "north"})
+    async with site.managed():
+        [letter] = await take(dead)
+        [death] = letter.deaths
+        assert (death.queue, death.reason, death.count, death.id) == ("orders", "maxlen", 1, "b")
+        assert (letter.text(), letter.headers["shop"], death.original_ttl_ms) == ("y", "north", 60_000)
+        assert "holds 1 messages of at most 1" in death.error
+        await dead.ack(letter)
+        # It has moved, so it no longer counts; the first message still does.
+        assert site.ids("orders") == {"a"}
+        await site.admin.cancel("orders", ["a"])
+        await sender.send("orders", "z", id="c", delay=60)
+        assert site.ids("orders") == {"c"}

@@ -13,11 +13,12 @@ import pytest
 import redis
 from prometheus_client import CollectorRegistry
 
-from lisa_common.errors import InvalidInput
+from lisa_common.errors import InvalidInput, QueueFull
 from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.observing.catalog import MAX_TOPICS, METRICS, OTHER, Kind, Program
 from lisa_common.observing.metrics import MetricSet
+from lisa_manager import Admin, ManagerSettings
 from lisa_producer import Message, Producer, ProducerSettings
 from lisa_producer import metrics as producer_metrics
 from support import wait_until
@@ -169,6 +170,20 @@ def test_gauges_are_sampled_once_for_all_scrapes_and_beside_damage(
     assert "broken" not in topics
     for _ in range(20):
         assert scrape(url).sum("lisa_manager_turn_seconds_count", job="sample") <= 1
+
+
+def test_pauses_and_moved_dead_letters(programs: Programs, producer: Producer, redis_url: str, prefix: str) -> None:
+    """A paused topic has a value, others have none; what went to a dead letter topic is counted."""
+    with Admin(settings=ManagerSettings(redis_url=redis_url, prefix=prefix)) as admin:
+        admin.set_policy("still", paused=True)
+        admin.set_policy("orders", max_messages=1, overflow="reject-dead-letter", dead_letter_topic="dead")
+    producer.send("orders", b"x", delay=60)
+    with pytest.raises(QueueFull):
+        producer.send("orders", b"y")
+    url = metrics_url(programs.manager(*_ANYWHERE, "--sample-s", "1"))
+    wait_until(lambda: scrape(url).sum("lisa_topic_paused", topic="still") == 1, 20, what="a sample")
+    wait_until(lambda: scrape(url).sum("lisa_dead_letters_moved_total", topic="orders") == 1, 20, what="a dead letter")
+    assert scrape(url).sum("lisa_topic_paused") == 1
 
 
 @pytest.mark.parametrize("address", ["here", "127.0.0.1:", "127.0.0.1:65536", "::1:9100", "127.0.0.1:-1"])

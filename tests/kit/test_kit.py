@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lisa_consumer import AsyncConsumer, Consumer, Delivery, Reject, Retry, Snooze, Worker
+from lisa_consumer import AsyncConsumer, Consumer, Delivery, RateLimited, Reject, Retry, Snooze, Worker
 from lisa_producer import AsyncProducer, Message, Producer
 from lisa_testing import Lisa, make_delivery
 
@@ -343,3 +343,62 @@ def test_a_delivery_for_a_unit_test() -> None:
     assert (delivery.json(), delivery.is_last_attempt, delivery.value) == ({"order": 7}, True, 7)
     with pytest.raises((Reject, Retry)):
         raise Reject("as a handler does") if delivery.is_last_attempt else Retry
+
+
+def test_dead_letters_go_to_their_topic_in_the_same_drain(lisa: Lisa) -> None:
+    """A worker that reads both topics gets them; one that is delayed comes when its time has passed."""
+    worker, deaths = Worker(group="billing"), list[str]()
+
+    @worker.on("orders")
+    def refuse(delivery: Delivery) -> None:
+        raise Reject(f"no {delivery.id}")
+
+    @worker.on("dead")
+    def bury(delivery: Delivery) -> None:
+        deaths.append(delivery.deaths[0].id)
+
+    lisa.attach(worker)
+    lisa.set_policy("orders", dead_letter_topic="dead")
+    lisa.send("orders", 1, id="a")
+    lisa.drain(worker)
+    assert deaths == ["a"]
+    lisa.set_policy("orders", dead_letter_delay_ms=3_600_000)
+    lisa.send("orders", 2, id="b")
+    lisa.drain(worker)
+    assert deaths == ["a"]
+    lisa.advance(hours=1)
+    lisa.drain(worker)
+    assert deaths == ["a", "b"]
+
+
+def test_unused_topics_expire_as_time_passes(lisa: Lisa) -> None:
+    """Not before their time, not while they hold messages, and not while they are paused."""
+    names = ("unused", "full", "paused")
+    for name in names:
+        lisa.set_policy(name, expire_idle_ms=3_600_000, paused=name == "paused")
+    lisa.send("full", 1, delay=7_200)
+    lisa.advance(minutes=59)
+    assert {topic.name for topic in lisa.admin.topics()} == set(names)
+    lisa.advance(minutes=1)
+    assert {topic.name for topic in lisa.admin.topics()} == {"full", "paused"}
+
+
+def test_limits_know_of_time_that_passes(lisa: Lisa, shop: Shop) -> None:
+    """The tokens of a rate come back, and a door that a handler has shut opens."""
+    lisa.set_policy("orders", rate="1/h", burst=0)
+    for id in "ab":
+        lisa.send("orders", 1, id=id)
+    assert [delivery.id for delivery in lisa.drain(shop.worker).handled] == ["a"]
+    lisa.advance(minutes=59)
+    assert not lisa.drain(shop.worker).handled
+    lisa.advance(minutes=2)
+    assert [delivery.id for delivery in lisa.drain(shop.worker).handled] == ["b"]
+    lisa.set_policy("orders", rate=None)
+    shop.error = RateLimited(600)
+    lisa.send("orders", 1, id="c")
+    lisa.drain(shop.worker)
+    shop.error = None
+    lisa.advance(minutes=9)
+    assert not lisa.drain(shop.worker).handled
+    lisa.advance(minutes=2)
+    assert [delivery.id for delivery in lisa.drain(shop.worker).handled] == ["c"]

@@ -94,6 +94,8 @@ class Model:
     finished: dict[str, int] = field(default_factory=dict)
     stream: list[Entry] = field(default_factory=list)
     trimmed: int = 0
+    shut_ms: int = 0
+    """Until when a handler has shut the door."""
     groups: dict[str, Group] = field(default_factory=dict)
 
     # Sending
@@ -106,13 +108,39 @@ class Model:
         """Whether the id is in its dedup window."""
         return self.finished.get(id, 0) > self.now_ms
 
+    @property
+    def guarded(self) -> bool:
+        """Whether what is due has to wait for a promotion."""
+        policy = self.policy
+        return bool(policy.paused or policy.max_in_flight or policy.rate) or self.shut_ms > self.now_ms
+
+    def is_full(self, *ids: str) -> bool:
+        """Whether there is no room for all of these."""
+        new = {id for id in ids if not self.known(id)}
+        most = self.policy.max_messages
+        return bool(new) and most is not None and len(self.messages) + len(new) > most
+
+    def room(self) -> int | None:
+        """How many may become ready, None for any number; a rate apart."""
+        if self.policy.paused or self.shut_ms > self.now_ms:
+            return 0
+        if self.policy.max_in_flight is None:
+            return None
+        in_flight = len(self.entries()) if not self.groups else max(map(self._in_flight, self.groups))
+        return max(0, self.policy.max_in_flight - in_flight)
+
+    def _in_flight(self, name: str) -> int:
+        group = self.groups[name]
+        unread = [entry for entry in self.stream[group.read :] if not entry.deleted and entry.group in (None, name)]
+        return len(group.pending) + len(unread)
+
     def send(self, message: Message) -> int:
         """A new message, unless its id is known."""
         if self.known(message.id):
             return 0
         self.messages[message.id] = message
         message.look_ms = message.expires_ms
-        if message.due_ms <= self.now_ms:
+        if message.due_ms <= self.now_ms and not self.guarded:
             self.make_ready(message, message.due_ms)
         return message.due_ms
 
@@ -162,16 +190,23 @@ class Model:
 
     # Promotion
 
-    def promote(self, limit: int) -> int:
-        """Due messages in order of due time, priority, id; then due retries likewise. Result: how many."""
+    def promote(self, limit: int, room: int | None = None) -> int:
+        """Due messages in order of due time, priority, id; then due retries likewise. Result: how many.
+
+        If there is not room for all, those with the earliest due time or highest priority, of both.
+        """
         due = sorted((due, -m.priority, m.id.encode(), m) for due, m in self.waiting() if due <= self.now_ms)[:limit]
-        for due_ms, _, _, message in due:
-            self.make_ready(message, due_ms)
         retries = sorted(
             (copy.at_ms, -message.priority, f"{group}/{message.id}".encode(), message, group)
             for message, group, copy in self.copies("retry")
             if copy.at_ms <= self.now_ms
         )[:limit]
+        if room is not None and room < len(due) + len(retries):
+            ranked = [(at_ms, rank, 0) for at_ms, rank, *_ in due] + [(at_ms, rank, 1) for at_ms, rank, *_ in retries]
+            first = [kind for *_, kind in sorted(ranked)[:room]]
+            due, retries = due[: first.count(0)], retries[: first.count(1)]
+        for due_ms, _, _, message in due:
+            self.make_ready(message, due_ms)
         for at_ms, _, _, message, group in retries:
             copy = message.copies[group]
             entry = Entry(message, copy.attempts + 1, at_ms, group, alone=copy.reason == "isolated")
@@ -296,6 +331,9 @@ class Model:
         if not copy:
             return False
         copy.settled, copy.attempts, copy.reason = entry, entry.attempt - 1, copy.reason or "released"
+        if self.guarded:
+            copy.place, copy.entry, copy.at_ms = "retry", None, self.now_ms
+            return True
         again = Entry(entry.message, entry.attempt, self.now_ms, group, alone=copy.reason == "isolated")
         copy.place, copy.entry = "ready", self.add(again)
         return True
@@ -361,8 +399,12 @@ class Model:
         if message is None or copy is None or copy.place != "garbage":
             return "unknown"
         message.ttl_ms = None
-        if group == NOBODY:
+        if group == NOBODY and self.guarded:
+            message.waiting, message.copies = True, {}
+        elif group == NOBODY:
             self.make_ready(message, self.now_ms)
+        elif self.guarded:
+            copy.place, copy.attempts, copy.reason, copy.at_ms = "retry", 0, "replayed", self.now_ms
         else:
             copy.place, copy.attempts, copy.reason = "ready", 0, "replayed"
             copy.entry = self.add(Entry(message, 1, self.now_ms, group))

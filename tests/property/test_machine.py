@@ -6,6 +6,7 @@ The numbers are those of `docs/guarantees.md`. `LISA_TEST_LONG=20` runs twenty t
 import itertools
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import redis
@@ -21,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from lisa_common.client.connection import Connection
+from lisa_common.errors import QueueFull
 from lisa_common.model.death import dead_letter_id
 from lisa_common.model.delivery import Delivery
 from lisa_common.model.keys import ShardKeys, copy_of, split_copy, topics_key
@@ -82,6 +84,8 @@ class Machine(RuleBasedStateMachine):
         self.names: dict[Entry, str] = {}
         self.before: Contents | None = None
         self.ended: set[str] = set()
+        self.passed: list[int] = []
+        """When messages became ready by a rate, in the last period."""
         self.windows: dict[str, int] = {}
         """When the dedup windows close that acks have opened, by id."""
         self.moved: dict[str, bytes] = {}
@@ -164,6 +168,10 @@ class Machine(RuleBasedStateMachine):
         due = str(due_ms) if absolute else f"+{due_ms - self.model.now_ms}"
         message = Message(id, due_ms, body, ttl_ms, max_retries, priority)
         known = self.model.known(id)
+        if self.model.is_full(id):
+            with pytest.raises(QueueFull):
+                self.queue.send(id, due=due)
+            return
         sent = self.queue.send(id, due=due, body=body, ttl_ms=ttl_ms, max_retries=max_retries, priority=priority)
         assert not sent or self.windows.get(id, 0) <= self.model.now_ms, "promise 6: an acked id is known in its window"
         assert bool(sent) is not known, "promise 6: sends of an id within its window are one message"
@@ -175,6 +183,10 @@ class Machine(RuleBasedStateMachine):
         chosen = [IDS[n % len(IDS)] for n in range(count)]
         due_ms = max(self._new_due(id, delay_ms) for id in chosen)
         messages = [Message(id, due_ms, b"batch", None, None, 0) for id in chosen]
+        if self.model.is_full(*chosen):
+            with pytest.raises(QueueFull):
+                self.queue.send_all([outgoing(m.id, due=str(due_ms)) for m in messages])
+            return
         sent = self.queue.send_all([outgoing(m.id, due=str(due_ms), body=m.body) for m in messages])
         assert sent == [self.model.send(message) for message in messages]
         self.dues.update((id, due_ms) for id in chosen)
@@ -190,12 +202,51 @@ class Machine(RuleBasedStateMachine):
     @rule(limit=st.sampled_from((1, 2, 1_000)))
     def promote(self, limit: int) -> None:
         """A manager promotes one batch."""
-        before = len(self.model.stream)
+        before, room = len(self.model.stream), self.model.room()
         promoted = self.queue.promote(limit=limit)
-        assert promoted.count == self.model.promote(limit)
+        if self.model.policy.rate:
+            # Which part of the room the rate leaves is checked by its windows.
+            assert room is None or promoted.count <= room
+            room = promoted.count
+            self._passes_by_rate(promoted.count)
+        assert promoted.count == self.model.promote(limit, room)
+        due_ms = self.model.next_due_ms()
+        is_held = due_ms is not None and due_ms <= self.model.now_ms and not promoted.more
+        assert bool(promoted.held) is is_held
         for entry in self.model.stream[before:]:
             assert entry.at_ms <= self.model.now_ms, "promise 1: never early"
         assert promoted.next_due_ms == self.model.next_due_ms()
+
+    def _passes_by_rate(self, count: int) -> None:
+        now_ms = self.model.now_ms
+        self.passed = [ms for ms in self.passed if ms >= now_ms - 1_000] + [now_ms] * count
+        assert len(self.passed) <= 3 + 1, "at most n + burst become ready in any period"
+
+    @rule(
+        fields=st.sampled_from(
+            (
+                {},
+                {},
+                {"paused": True},
+                {"max_in_flight": 2},
+                {"rate": "3/s", "burst": 1},
+                {"max_messages": 4},
+                {"max_in_flight": 3, "rate": "3/s", "burst": 1, "max_messages": 6},
+            )
+        )
+    )
+    def limit(self, fields: dict[str, Any]) -> None:
+        """An operator sets limits, or takes them away."""
+        self.queue.limit(**fields)
+        self.model.policy = self.queue.policy
+        if not self.model.policy.rate:
+            self.passed = []
+
+    @rule(ms=st.sampled_from((10, 200, 1_000)))
+    def shut(self, ms: int) -> None:
+        """A handler asks for a pause."""
+        self.queue.shut(ms)
+        self.model.shut_ms = max(self.model.shut_ms, self.model.now_ms + ms)
 
     @precondition(lambda self: self.model.groups)
     @rule(choice=choices, consumer=st.sampled_from(CONSUMERS), limit=st.sampled_from((1, 2, 100)))
@@ -499,6 +550,7 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Promise 11: after a drain nothing is left but the stream and its groups."""
+        self.limit({})
         if not self.model.groups:
             self.join(GROUPS[0])
         for _ in range(20):

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from lisa_common.client.connection import Connection
-from lisa_common.errors import AccessDenied, LisaError
+from lisa_common.errors import AccessDenied, LisaError, QueueFull
 from lisa_common.model.keys import ShardKeys, dropped_key, idle_key, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.protocol import consuming, jobs, managing, paging, producing
@@ -89,7 +89,7 @@ def _live_all_lives(queue: Queue) -> None:
         queue.send("before")
         queue.join(*round_of_groups)
         queue.ack(*queue.read("billing"))
-        for some in (_deliver, _lose_writes, _give_up, _cancel, _keep_house):
+        for some in (_deliver, _lose_writes, _give_up, _cancel, _keep_house, _limit):
             some(queue, round_of_groups)
             queue.advance(600_000)  # beyond the dedup window
 
@@ -174,6 +174,41 @@ def _cancel(queue: Queue, groups: list[str]) -> None:
         queue.reclaim(group)
 
 
+def _limit(queue: Queue, groups: list[str]) -> None:
+    # By each limit, from where it begins to where messages pass again.
+    queue.limit(rate="1/s", burst=5, max_messages=1_000)
+    queue.send_all([outgoing(f"limited-{number}") for number in range(7)])
+    queue.promote()
+    queue.limit(max_in_flight=1)
+    for group in groups:
+        acked, nacked, released = queue.read(group)[-3:]
+        queue.promote()
+        queue.ack(acked)
+        queue.promote()
+        queue.nack(nacked, rejected=True)
+        queue.release(released, shut_ms=10)
+        queue.replay(f"{group}/{nacked.id}")
+    limits = '{"messages":0,"overflow":"reject-dead-letter"}'
+    queue.limit()
+    queue.connection.call(managing.set_door(queue.keys, "", limits))
+    with suppress(QueueFull):
+        queue.send("refused")
+    queue.purge("/refused")
+    queue.connection.call(managing.set_door(queue.keys, limits, ""))
+    queue.shut(20)
+    queue.advance(20)
+    queue.sweep()
+    queue.limit()
+    queue.promote()
+    for group in groups:
+        queue.ack(*queue.read(group))
+    queue.shut(10)
+    queue.advance(10)
+    queue.send("after", due="+1")
+    queue.advance(1)
+    queue.promote()
+
+
 def _keep_house(queue: Queue, groups: list[str]) -> None:
     queue.send("expires when read", ttl_ms=10)
     queue.send("expires before", ttl_ms=10)
@@ -254,6 +289,7 @@ def _operate(server: Server, queue: Queue, commands: Commands, admin: Connection
             connection.run(paging.split(queue.keys, state, paging.START, paging.END, 1))
             assert connection.call(paging.list_messages(queue.keys, state, paging.START, paging.END)).messages
     for words in (
+        *(["topic", "set", OURS, "--paused", "yes"], ["topic", "set", OURS, "--paused", "no"]),
         *(["topic", "set", OURS, "--max-retries", "3"], ["topic", "list"], ["status"], ["show", OURS, "w"]),
         *(["doctor"], ["group", "list", OURS], ["garbage", "list", OURS], ["garbage", "replay", OURS, "d"]),
         *(["garbage", "replay", OURS, "--all"], ["garbage", "purge", OURS, "--all", "--yes"], ["cancel", OURS, "w"]),

@@ -11,10 +11,12 @@ from typing import Any
 
 from lisa_common.client.connection import Connection
 from lisa_common.model.delivery import Delivery, Entry
+from lisa_common.model.door import limits_of
 from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.keys import ShardKeys
-from lisa_common.model.policy import Policy
+from lisa_common.model.policy import LIMIT_FIELDS, Policy
 from lisa_common.model.record import pack_content
+from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, managing, producing
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
@@ -24,6 +26,7 @@ from lisa_common.protocol.marking import Begun, mark
 from lisa_common.protocol.producing import CancelOutcome, Found, Outgoing, RescheduleOutcome
 from lisa_common.protocol.triage import sort_entries
 from lisa_common.validation import headers_json
+from lisa_manager.doors import read_limits
 
 __all__ = ["EPOCH_MS", "STEADY", "Contents", "GroupState", "Queue", "outgoing"]
 
@@ -196,10 +199,11 @@ class Queue:
         outcomes: list[tuple[NackOutcome, int | None]] = self._do(call)
         return outcomes
 
-    def release(self, *deliveries: Delivery) -> int:
-        """Releases deliveries of one group. Result: their number."""
+    def release(self, *deliveries: Delivery, shut_ms: int = 0) -> int:
+        """Releases deliveries of one group, and shuts the door for so long. Result: their number."""
         entries = [delivery.entry for delivery in deliveries]
-        released: int = self._do(consuming.release(self.keys, deliveries[0].group, entries, now_ms=self.now_ms))
+        call = consuming.release(self.keys, deliveries[0].group, entries, shut_ms=shut_ms, now_ms=self.now_ms)
+        released: int = self._do(call)
         return released
 
     def extend(self, consumer: str, *deliveries: Delivery, lease_ms: int | None = None) -> list[bool]:
@@ -258,6 +262,23 @@ class Queue:
         """Trims the stream."""
         trimmed: Trimmed = self._do(managing.trim(self.keys, spent_ms=spent_ms, silent_ms=silent_ms))
         return trimmed
+
+    def limit(self, **fields: Any) -> None:
+        """Sets limits, and no others."""
+        others = self.policy.model_dump(exclude_unset=True, exclude=set(LIMIT_FIELDS))
+        self.policy = Policy.of(others | fields)
+        before: str = self._do(read_limits(self.keys))
+        layout = Layout(self.keys.prefix, self.keys.topic, self.policy)
+        assert self._do(managing.set_door(self.keys, before, limits_of(layout, self.keys)))
+
+    def shut(self, ms: int) -> None:
+        """Shuts the door for a while."""
+        self._do(consuming.shut_door(self.keys, ms, now_ms=self.now_ms))
+
+    def door(self) -> dict[str, str]:
+        """What the door holds."""
+        fields: dict[str, bytes] = self._do(command("HGETALL", self.keys.of("door"), decode=_pairs))
+        return {name: value.decode() for name, value in fields.items()}
 
     def replay(self, *copies: str) -> list[str]:
         """Replays dead letters."""

@@ -28,6 +28,7 @@ _CONSUMERS = (
     "ack",
     "nack",
     "release",
+    "shut_door",
     "extend",
     "skip",
     "XREADGROUP",

@@ -74,7 +74,7 @@ class SentinelGroup:
         for sentinel in self.sentinels:
             sentinel.start()
         for sentinel in self.sentinels:
-            wait_until(partial(self._knows_all, sentinel), 30, what="the sentinels")
+            wait_until(partial(self._knows_all, sentinel), 90, what="the sentinels")
 
     def _knows_all(self, sentinel: Server) -> bool:
         state = self.state(sentinel)

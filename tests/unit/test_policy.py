@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lisa_common.errors import InvalidInput
-from lisa_common.model.policy import DEFAULT_POLICY, LAYOUT_FIELDS, Policy
+from lisa_common.model.policy import DEFAULT_POLICY, LAYOUT_FIELDS, LIMIT_FIELDS, Policy
 
 
 def test_defaults() -> None:
@@ -29,6 +29,13 @@ def test_defaults() -> None:
         "max_groups": 100,
         "max_body_bytes": 1_048_576,
         "priority": 0,
+        "paused": False,
+        "max_in_flight": None,
+        "rate": None,
+        "burst": None,
+        "max_messages": None,
+        "overflow": "reject",
+        "limits_revision": 0,
         "shards": 1,
         "former": (),
         "drained": (),
@@ -49,13 +56,16 @@ def test_scripts_get_every_field() -> None:
     assert json.loads(DEFAULT_POLICY.as_json).keys() == Policy.model_fields.keys() - {
         "ttl_ms",
         "max_groups",
+        "limits_revision",
         "dead_letter_topic",
         "dead_letter_delay_ms",
         "expire_idle_ms",
         "expire_idle",
+        *LIMIT_FIELDS,
         *LAYOUT_FIELDS,
     }
     assert json.loads(Policy(dead_letter_topic="dead").as_json)["dead_letter_topic"] == "dead"
+    assert json.loads(Policy(max_in_flight=3).as_json)["max_in_flight"] == 3
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,11 @@ LisaError
     ├── NoGroup           the consumer group or its stream does not exist
     ├── UnreadableReply   the reply does not fit the call, which may have been carried out
     ├── Resharded         the topic was resharded after its policy was read; nothing was done
-    └── TooManyGroups     the topic has as many groups as its policy allows; nothing was done
+    ├── TooManyGroups     the topic has as many groups as its policy allows; nothing was done
+    └── QueueFull         the topic holds as many messages as its policy allows; nothing was stored
 """
 
+import re
 from collections.abc import Sequence
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "NoGroup",
     "NotConfirmed",
     "OutcomeUnknown",
+    "QueueFull",
     "Refused",
     "Resharded",
     "ServerError",
@@ -137,6 +140,20 @@ class UnreadableReply(ServerError):
 
 class TooManyGroups(ServerError):
     """The topic has as many groups as its policy allows; the group was not created."""
+
+
+class QueueFull(ServerError):
+    """The topic, or the shard that the messages belong to, is full: `max_messages` of its policy. Nothing was stored.
+
+    A call stores all of its messages or none. `limit` is the most that the shard may hold, `count` what it holds; both
+    are None where the text of the server does not say.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text.removeprefix("QUEUEFULL "))
+        numbers = re.search(r"holds (\d+) messages of at most (\d+)", text)
+        self.count: int | None = int(numbers[1]) if numbers else None
+        self.limit: int | None = int(numbers[2]) if numbers else None
 
 
 OF_THE_SERVER = (Unreachable, OutcomeUnknown, Refused, AccessDenied, Untrusted)

@@ -20,7 +20,7 @@ from lisa_consumer.async_client import AsyncConsumer
 from lisa_consumer.async_settler import AsyncSettler, Held
 from lisa_consumer.client import Consumer
 from lisa_consumer.gathering import BatchFailed
-from lisa_consumer.handler import Reject, Retry, Snooze
+from lisa_consumer.handler import RateLimited, Reject, Retry, Snooze
 from lisa_consumer.lender import AsyncLender
 from lisa_consumer.lending_core import Lent, Note
 from lisa_consumer.middleware import Middleware
@@ -48,6 +48,7 @@ __all__ = [
     "NackOutcome",
     "Note",
     "OutcomeUnknown",
+    "RateLimited",
     "Refused",
     "Reject",
     "Retry",

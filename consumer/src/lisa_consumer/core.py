@@ -2,9 +2,9 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from lisa_common.errors import InvalidInput, NoGroup
 from lisa_common.model.delivery import Delivery, Entry
@@ -22,6 +22,7 @@ from lisa_consumer.arguments import check_delivery, error_text
 from lisa_consumer.mark_hooks import MarkHooks, check_mark
 from lisa_consumer.metrics import METRICS, count_acks, count_deliveries, count_expired, count_nacks
 from lisa_consumer.names import consumer_name
+from lisa_consumer.read_plan import KeysByPlace, ReadPlan, ReadResult
 from lisa_consumer.record_fetcher import RecordFetcher
 
 __all__ = ["Core", "ReadPlan", "ReadResult"]
@@ -29,32 +30,6 @@ __all__ = ["Core", "ReadPlan", "ReadResult"]
 T = TypeVar("T")
 
 MAX_BATCH = 1_000  # most deliveries in one script call
-
-
-class _Keys(dict[tuple[str, str], ShardKeys]):
-    """The keys of shards by topic and shard, each built once."""
-
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
-
-    def __missing__(self, place: tuple[str, str]) -> ShardKeys:
-        return self.setdefault(place, ShardKeys(self._prefix, *place))
-
-
-class ReadPlan(NamedTuple):
-    """The shards to read for some topics. It holds until the layout of one of them changes."""
-
-    layouts: dict[str, Layout]
-    shards: list[ShardKeys]
-    widest: int  # number of shards of the topic with the most
-
-
-class ReadResult(NamedTuple):
-    """The deliveries of one read."""
-
-    deliveries: list[Delivery]
-    leased_at: float
-    """A moment before their leases began or were last renewed, by the clock of the core."""
 
 
 class Core:
@@ -69,7 +44,7 @@ class Core:
         self.joined: set[ShardKeys] = set()
         """The shards in which this consumer has joined its group."""
         self._plan: ReadPlan | None = None
-        self._keys = _Keys(prefix)
+        self._keys = KeysByPlace(prefix)
         self._clock = clock
         self._records = RecordFetcher(self.group, self.name, clock)
         self._hooks: MarkHooks | None = None
@@ -236,11 +211,21 @@ class Core:
         count_nacks(results)
         return results
 
-    def release(self, deliveries: Sequence[Delivery]) -> Flow[int]:
-        """Releases deliveries that have not begun, without spending an attempt. Result: how many."""
-        batches = self._by_shard(deliveries)
-        calls = [consuming.release(keys, self.group, [d.entry for _, d in batch]) for keys, batch in batches]
-        released: int = sum((yield from self._end(deliveries, calls)))
+    def release(self, deliveries: Sequence[Delivery], shut_ms: Mapping[str, int] | None = None) -> Flow[int]:
+        """Releases deliveries without spending an attempt. Result: how many.
+
+        Shuts the doors of the topics in `shut_ms` for so long: all shards, as a handler that has to wait meets the same
+        limit with messages of each.
+        """
+        shut_ms = shut_ms or {}
+        layouts = yield from self.topics.recall_each(shut_ms)
+        doors = [consuming.shut_door(keys, ms) for topic, ms in shut_ms.items() for keys in layouts[topic].served]
+        calls = [
+            consuming.release(keys, self.group, [d.entry for _, d in batch], shut_ms=shut_ms.get(keys.topic, 0))
+            for keys, batch in self._by_shard(deliveries)
+        ]
+        replies = yield from self._end(deliveries, [*doors, *calls])
+        released: int = sum(replies[len(doors) :])
         METRICS.count("lisa_settled_total", "released", by=released)
         return released
 

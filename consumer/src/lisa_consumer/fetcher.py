@@ -66,6 +66,7 @@ class Fetcher:
         self._on_fetched: Callable[[ReadResult], None] = lambda _: None
         self._changed = asyncio.Event()
         """Set when there may be more capacity, and when the worker stops."""
+        self._paused = False
         self._aside: dict[str, float] = {}
         """Topics that cannot be read, and until when they are set aside."""
         self._failure = "it has not read yet"
@@ -78,7 +79,12 @@ class Fetcher:
         now = time.monotonic()
         if (age_s := now - min(set(self._asked), default=now)) > self._settings.block_s + _SLOW_S:
             return f"a read has been under way for {age_s:.0f} s"
-        return self._failure
+        return "" if self._paused else self._failure
+
+    def pause(self, *, paused: bool) -> None:
+        """Begins no more reads, or reads again. A read that waits at the server goes on until that answers."""
+        self._paused = paused
+        self._changed.set()
 
     def wake(self) -> None:
         """Makes the fetcher look at capacities again, and whether to stop."""
@@ -138,6 +144,9 @@ class Fetcher:
         """
         self._changed.clear()
         self._remove_leaving()
+        if self._paused:
+            await self._changed.wait()
+            return False
         if self._on_idle:
             return await self._read_or_stop(self._on_idle)
         self._aside = {topic: end for topic, end in self._aside.items() if end > time.monotonic()}
@@ -184,7 +193,7 @@ class Fetcher:
             while not waiting.done():
                 self._changed.clear()
                 freed = self._capacities(full - self._aside.keys() - failed)
-                if freed and not self._stopping.is_set():
+                if freed and not self._stopping.is_set() and not self._paused:
                     try:
                         await self._read_capacities(freed, wait=_BUSY_POLL_S)
                     except LisaError as error:

@@ -10,13 +10,13 @@ from typing import Any
 from lisa_common.bodies import BodyType, InvalidBody
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.delivery import Delivery
-from lisa_common.protocol.consuming import Nack
+from lisa_common.protocol.consuming import Nack, Postponed
 from lisa_common.validation import Duration, duration_ms
 from lisa_consumer.arguments import error_text
 from lisa_consumer.gathering import BatchSize, Gatherer, OfBatch
 from lisa_consumer.middleware import Middleware, is_async, run_in_thread, wrap, wrap_async
 
-__all__ = ["BatchHandler", "Handler", "Reject", "Retry", "Route", "Snooze", "nack_of"]
+__all__ = ["BatchHandler", "Handler", "RateLimited", "Reject", "Retry", "Route", "Snooze", "outcome_of"]
 
 Handler = Callable[[Delivery], object] | Callable[[Delivery], Awaitable[object]]
 
@@ -50,6 +50,18 @@ class Reject(LisaError):
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "the handler rejected the message")
+
+
+class RateLimited(LisaError):
+    """Raised by a handler that may go on only after `delay`, in seconds or as a timedelta: at an HTTP 429, for example.
+
+    Its message is given back, and no attempt is spent. For so long nothing of the topic becomes ready, in any group;
+    messages that are ready already are still delivered. Raises InvalidInput for a delay out of range.
+    """
+
+    def __init__(self, delay: Duration, reason: str = "") -> None:
+        self.delay_ms = duration_ms("delay", delay, low_ms=1)
+        super().__init__(reason or f"the handler may go on after {self.delay_ms / 1000:g} s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +190,12 @@ def _takes_one(handler: Callable[..., object]) -> bool:
     return True
 
 
-def nack_of(delivery: Delivery, error: BaseException) -> Nack:
-    """The nack that an exception of a handler requests."""
+def outcome_of(delivery: Delivery, error: BaseException) -> Nack | Postponed:
+    """What an exception of a handler asks for."""
     if isinstance(error, OfBatch):
         error = error.cause
+    if isinstance(error, RateLimited):
+        return Postponed(error.delay_ms)
     if isinstance(error, Reject):
         return Nack(delivery.entry, str(error), rejected=True)
     if isinstance(error, Snooze):

@@ -42,6 +42,8 @@ class Queues:
         self._marker = BegunMarker(connection, core, begin, self._look_ahead)
         self._isolation = Isolation(self.start, lambda alone: self._marker.change([alone], Begun.BESIDE))
         self._stopping = stopping
+        self.paused = False
+        """Whether nothing begins."""
         core.enable_marks(MarkHooks(self._count_beginning, self._marker.remove, self._marker.inherit))
 
     async def run(self) -> None:
@@ -96,6 +98,8 @@ class Queues:
 
     def start(self) -> None:
         """Starts what may run, one delivery of each topic in turn, up to the limit."""
+        if self.paused:
+            return
         is_stopping = self._stopping.is_set()
         if self._isolation.is_wanted and not is_stopping:
             self._start_alone()
@@ -128,7 +132,7 @@ class Queues:
     def _count_beginning(self, topics: list[str], batches: list[list[Entry]]) -> list[int]:
         """How many of each batch that was read begin at once; a topic may have several batches."""
         is_wanted = self._isolation.is_wanted or any(entry.alone for batch in batches for entry in batch)
-        if self._stopping.is_set() or is_wanted:
+        if self._stopping.is_set() or self.paused or is_wanted:
             return [0] * len(batches)
         begin = self._share_out(topics, batches)
         for topic in begin:

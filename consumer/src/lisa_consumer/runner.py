@@ -12,12 +12,12 @@ from lisa_common.errors import LisaError
 from lisa_common.logs import event
 from lisa_common.model.delivery import Delivery
 from lisa_common.observing.health import Health
-from lisa_common.protocol.consuming import Nack
+from lisa_common.protocol.consuming import Nack, Postponed
 from lisa_consumer.concurrency import ConcurrencyLimit
 from lisa_consumer.core import Core, ReadResult
 from lisa_consumer.events import delivery_event
 from lisa_consumer.fetcher import Fetcher
-from lisa_consumer.handler import Route, nack_of
+from lisa_consumer.handler import Route, outcome_of
 from lisa_consumer.leases import Leases
 from lisa_consumer.metrics import METRICS, HandlerTimes
 from lisa_consumer.names import HANDLER
@@ -74,7 +74,7 @@ class Runner:
             soon=lambda topic: self._windows[topic].soon,
             may_begin=self._is_quick,
         )
-        self._running: set[asyncio.Task[None]] = set()
+        self._running, self._giving_back = set[asyncio.Task[None]](), set[asyncio.Task[None]]()
         self._changed = asyncio.Event()  # set when a handler begins or ends
         self._times = HandlerTimes(core.group)
         self._spans = HandlerSpans(core, settings.spans_per_s)
@@ -105,7 +105,7 @@ class Runner:
             await self._drain()
         finally:
             self._stopping.set()
-            await cancel_all(reader, waiter, marker)
+            await cancel_all(reader, waiter, marker, *self._giving_back)
             await self._cancel_handlers()
             self._settler.close()
             # Without a server nothing can be settled: handled messages come again when their leases have run out.
@@ -136,6 +136,26 @@ class Runner:
     def _add(self, fetched: ReadResult) -> None:
         self._leases.hold(fetched.deliveries, fetched.leased_at)
         self._queues.add(fetched.deliveries)
+        if self._queues.paused:
+            # The read was under way when the pause came.
+            self._give_back()
+
+    def pause(self) -> None:
+        """Begins nothing more until `resume`, and gives back what has not begun. Running handlers go on."""
+        self._queues.paused = True
+        self._fetcher.pause(paused=True)
+        self._give_back()
+
+    def resume(self) -> None:
+        """Ends a pause."""
+        self._queues.paused = False
+        self._fetcher.pause(paused=False)
+        self._queues.start()
+
+    def _give_back(self) -> None:
+        task = asyncio.create_task(self._release(None))
+        self._giving_back.add(task)
+        task.add_done_callback(self._giving_back.discard)
 
     def _begin(self, delivery: Delivery) -> None:
         handling = self._handle(self._routes[delivery.topic], delivery)
@@ -150,40 +170,40 @@ class Runner:
                 self._queues.drop(delivery)
                 self._drop(delivery)
                 return
-            nack, error = await self._call(route, delivery)
+            outcome, error = await self._call(route, delivery)
             self._leases.end(delivery)
-            self._settler.settle(delivery, nack, error)
+            self._settler.settle(delivery, outcome, error)
+            if isinstance(outcome, Postponed):
+                await self._release([delivery.topic])
         finally:
             if task := asyncio.current_task():
                 self._running.discard(task)
             self._queues.end(delivery)
             self._changed.set()
 
-    async def _call(self, route: Route, delivery: Delivery) -> tuple[Nack | None, BaseException | None]:
+    async def _call(self, route: Route, delivery: Delivery) -> tuple[Nack | Postponed | None, BaseException | None]:
         span = self._spans.start(delivery) if self._spans.on else None
         began = time.monotonic()
         failure: BaseException | None = None
-        nack, outcome = None, "ok"
+        outcome: Nack | Postponed | None = None
+        result = "ok"
         try:
             await route.call(delivery, self._threads)
         except asyncio.CancelledError as error:
             # The drain cancelled the handler, or the handler itself did: either way it did not finish.
-            nack, outcome, failure = (
-                Nack(delivery.entry, "the handler was cancelled before it ended"),
-                "cancelled",
-                error,
-            )
+            outcome, failure = Nack(delivery.entry, "the handler was cancelled before it ended"), error
+            result = "cancelled"
         except BaseException as error:  # noqa: BLE001 - whatever it raised, its message is nacked and the error logged
-            nack, failure = nack_of(delivery, error), error
-            outcome = "rejected" if nack.rejected else "failed"
+            outcome, failure = outcome_of(delivery, error), error
+            result = "limited" if isinstance(outcome, Postponed) else "rejected" if outcome.rejected else "failed"
         took_s = time.monotonic() - began
         self._windows[delivery.topic].observe(took_s)
         if METRICS.on:
-            self._times.add(delivery.topic, outcome, took_s)
+            self._times.add(delivery.topic, result, took_s)
         if span is not None:
-            self._spans.end(span, delivery, outcome, took_s, failure)
+            self._spans.end(span, delivery, result, took_s, failure)
         # That it was cancelled says all; a traceback would only show where.
-        return nack, None if outcome == "cancelled" else failure
+        return outcome, None if result == "cancelled" else failure
 
     def _drop(self, delivery: Delivery) -> None:
         self._leases.drop(delivery)

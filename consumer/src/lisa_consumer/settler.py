@@ -11,7 +11,7 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.logs import event
 from lisa_common.model.delivery import Delivery
-from lisa_common.protocol.consuming import AckOutcome, Nack
+from lisa_common.protocol.consuming import AckOutcome, Nack, Postponed
 from lisa_consumer.core import MAX_BATCH, Core
 from lisa_consumer.events import delivery_event
 from lisa_consumer.failure_log import log_failure, log_unsettled
@@ -27,7 +27,7 @@ _SLOW_S = 15.0
 
 class _Ended(NamedTuple):
     delivery: Delivery
-    nack: Nack | None
+    outcome: Nack | Postponed | None
     error: BaseException | None = None
     """What the handler raised."""
 
@@ -60,12 +60,12 @@ class Settler:
             return f"a batch has been under way for {age_s:.0f} s"
         return self._failure if self._apart else ""
 
-    def settle(self, delivery: Delivery, nack: Nack | None, error: BaseException | None = None) -> None:
-        """Queues a delivery whose handler has ended: to be nacked if a nack is given, acked otherwise.
+    def settle(self, delivery: Delivery, outcome: Nack | Postponed | None, error: BaseException | None = None) -> None:
+        """Queues a delivery whose handler has ended: to be nacked or given back, or to be acked for None.
 
         `error` is what the handler raised. It is logged once the server has decided about a retry.
         """
-        ended = _Ended(delivery, nack, error)
+        ended = _Ended(delivery, outcome, error)
         apart = self._apart.get((delivery.topic, delivery.shard))
         if apart is None:
             self._ended.append(ended)
@@ -104,17 +104,32 @@ class Settler:
                 self._began_at = None
 
     async def _settle_batch(self, batch: list[_Ended], *, again: bool) -> None:
-        acks = [ended.delivery for ended in batch if ended.nack is None]
-        nacks = [(ended.delivery, ended.nack) for ended in batch if ended.nack is not None]
+        acks = [ended.delivery for ended in batch if ended.outcome is None]
+        nacks = [(ended.delivery, ended.outcome) for ended in batch if isinstance(ended.outcome, Nack)]
         if acks:
             _log_acks(acks, await self._connection.run(self._core.ack(acks)), again=again)
         if nacks:
             results = await self._connection.run(self._core.nack_each(nacks))
-            errors = [ended.error for ended in batch if ended.nack is not None]
+            errors = [ended.error for ended in batch if isinstance(ended.outcome, Nack)]
             for (delivery, nack), error, (outcome, due_ms) in zip(nacks, errors, results, strict=True):
                 log_failure(delivery, nack, error, outcome, due_ms, of=self._max_attempts(delivery), again=again)
+        if postponed := [ended for ended in batch if isinstance(ended.outcome, Postponed)]:
+            await self._postpone(postponed)
         for ended in batch:
             self._on_settled(ended.delivery)
+
+    async def _postpone(self, postponed: list[_Ended]) -> None:
+        """Gives deliveries back, and shuts the doors of their topics for the longest time that a handler asked for."""
+        shut_ms: dict[str, int] = {}
+        for delivery, outcome, _ in postponed:
+            if isinstance(outcome, Postponed):
+                shut_ms[delivery.topic] = max(outcome.delay_ms, shut_ms.get(delivery.topic, 0))
+        await self._connection.run(self._core.release([delivery for delivery, _, _ in postponed], shut_ms))
+        for delivery, _, error in postponed:
+            fields = delivery_event(
+                "delivery_limited", delivery, shut_ms=shut_ms[delivery.topic], error=str(error or "")
+            )
+            logger.warning("gave %s back: %s", delivery, error, extra=fields)
 
     def _set_apart(self, batch: list[_Ended], error: LisaError, apart: asyncio.TaskGroup) -> None:
         if isinstance(error, OF_THE_SERVER):
@@ -136,8 +151,8 @@ class Settler:
 
     def _log_unsettled(self, ended: _Ended) -> _Ended:
         """Logs a failure that is not settled yet: this process may end before it can settle it."""
-        if ended.nack:
-            log_unsettled(ended.delivery, ended.nack, ended.error, of=self._max_attempts(ended.delivery))
+        if isinstance(ended.outcome, Nack):
+            log_unsettled(ended.delivery, ended.outcome, ended.error, of=self._max_attempts(ended.delivery))
         return ended._replace(error=None)
 
     async def _settle_apart(self, shard: tuple[str, str]) -> None:

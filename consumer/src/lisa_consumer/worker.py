@@ -26,6 +26,7 @@ from lisa_consumer.leases import Leases
 from lisa_consumer.leftovers import abandon_handlers, tasks_left, threads_left
 from lisa_consumer.middleware import Middleware
 from lisa_consumer.names import HANDLER
+from lisa_consumer.pausable import Pausable
 from lisa_consumer.presence import Presence
 from lisa_consumer.routing import WITHIN_S, Routing
 from lisa_consumer.runner import Runner
@@ -44,7 +45,7 @@ _INTERRUPTED_S = 3.0
 """How long a worker that was interrupted twice may take to cancel its handlers and to settle."""
 
 
-class Worker:
+class Worker(Pausable):
     """Handles the messages of topics, as one consumer of a group.
 
         worker = Worker(group="billing", concurrency=32)
@@ -76,6 +77,7 @@ class Worker:
         middleware: Sequence[Middleware] = (),
         settings: ConsumerSettings | None = None,
     ) -> None:
+        super().__init__()
         self.settings = settings or ConsumerSettings.load(redis_url=url, concurrency=concurrency, prefetch=prefetch)
         self.url = url or self.settings.redis_url.get_secret_value()
         self._core = Core(self.settings.prefix, group, name)
@@ -291,7 +293,8 @@ class Worker:
                 extra=event("worker_started", consumer=self.name, group=self._core.group, topics=names),
             )
             async with Presence(renewing, self._core).shown(), discovery.running(once=burst):
-                await runner.run()
+                with self._pausing(runner):
+                    await runner.run()
         threads.shutdown(wait=False, cancel_futures=True)
         ended = event("worker_ended", consumer=self.name, group=self._core.group)
         logger.info("worker %s has ended", self.name, extra=ended)

@@ -19,6 +19,7 @@ from lisa_manager import metrics
 from lisa_manager.jobs.adopter import Adopter
 from lisa_manager.jobs.dead_letterer import DeadLetterer
 from lisa_manager.jobs.discoverer import Discoverer
+from lisa_manager.jobs.doorkeeper import Doorkeeper
 from lisa_manager.jobs.drainer import Drainer
 from lisa_manager.jobs.idle_expirer import IdleExpirer
 from lisa_manager.jobs.loader import Loader
@@ -119,6 +120,7 @@ class Manager:
         )
         self._drainer = Drainer(self._connection, self._discoverer)
         self._idle_expirer = IdleExpirer(self._connection, self._discoverer, settings)
+        self._doorkeeper = Doorkeeper(self._connection, self._discoverer)
         self._loader = Loader(self._connection)
         self._problems = ProblemLog(logger)
         self._answered = False
@@ -198,6 +200,7 @@ class Manager:
             ("discover", self._settings.discover_s, 1, self._discover),
             ("drain", self._settings.discover_s, 1, self._drainer.turn),
             ("expire idle", housekeeping_s, 1, self._idle_expirer.turn),
+            ("limits", self._settings.discover_s, 1, self._doorkeeper.turn),
             ("scripts", _SCRIPTS_S, 1, self._loader.turn),
             ("report", _REPORT_S, 1, self._reporter.turn),
             ("gauges", _GAUGES_S, 1, self._gauges),

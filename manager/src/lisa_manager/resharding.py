@@ -10,6 +10,7 @@ from lisa_common.protocol import consuming, groups, producing
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.registry import store_policy
 from lisa_common.validation import check_name
+from lisa_manager.doors import revised, set_doors, write_doors
 from lisa_manager.shard_groups import drop_in_shard, group_names
 
 __all__ = ["CONTENTS", "close_former", "reshard", "restore_layout"]
@@ -17,7 +18,7 @@ __all__ = ["CONTENTS", "close_former", "reshard", "restore_layout"]
 _MOST_FORMER = 3
 """The most former layouts that may hold messages: for each, a send with a chosen id checks one more shard."""
 
-CONTENTS = tuple(name for name in TOPIC_KEYS if name not in {"ready", "closed"})
+CONTENTS = tuple(name for name in TOPIC_KEYS if name not in {"ready", "closed", "door"})
 """The keys that exist while a shard has anything to do, besides the entries of its stream."""
 
 
@@ -52,16 +53,22 @@ def _change(prefix: str, topic: str, changed: Callable[[Layout], Policy]) -> Flo
     joined: set[str] = set()
     while True:
         before, stored = yield from _read(prefix, topic)
-        after = Layout(prefix, topic, changed(before))
+        policy = yield from revised(before.policy, changed(before))
+        after = Layout(prefix, topic, policy)
         if after.policy.former == before.policy.former:
             return before, before
         # Create the streams before the groups are read: a group that is created later looks for these streams.
         yield [consuming.open_stream(keys) for keys in after.ever if keys not in before.ever]
         # Every group has to be in the new shards before their first message.
         joined |= yield from _take_over_groups(before, after)
+        if policy.is_limited:
+            # The former shards give up a part of their shares before the new ones get any message.
+            yield from write_doors(after)
         if (yield store_policy(prefix, topic, stored, after.policy)):
             break
     yield [producing.close_shard(keys, []) for keys in before.shards]
+    if policy.is_limited:
+        yield from set_doors(prefix, topic)
     yield from _reconcile_groups(before, after, joined)
     return before, after
 

@@ -163,6 +163,8 @@ def _add_status(values: Values, topic: str, status: TopicStatus) -> None:
     oldest[topic,] = max(oldest[topic,], status.late_ms / 1000)
     for horizon, count in zip(HORIZONS, status.due_in, strict=True):
         values["lisa_waiting_due_in"][topic, horizon] += count
+    if status.paused:
+        values["lisa_topic_paused"][topic,] = 1
     if status.garbage and not status.dead_letter_topic:
         _add_garbage_age(values, topic, status)
 

@@ -28,6 +28,8 @@ class WatchedShard:
     """Whether the promoter expects nothing to be due at its next look."""
     woken_for: float = math.inf
     """The earliest due moment in wakes since the promoter's last look began."""
+    full_looks: int = 0
+    """Looks of the promoter in a row that promoted nothing, as too many messages are in flight."""
     trim_by: float = 0.0
     """When the trimmer looks for spent consumers even if the stream is empty."""
     longer_leases: list[tuple[int, float]] = field(default_factory=list)

@@ -12,6 +12,7 @@ from lisa_common.protocol import consuming, managing, producing
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import dropped_mark, store_policy
+from lisa_manager.doors import set_doors
 from lisa_manager.existing import existing_as_stored
 from lisa_manager.shard_groups import GroupInfo, groups
 
@@ -44,6 +45,8 @@ def drop_topic(prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys,
         layout, stored = yield from existing_as_stored(prefix, topic)
         if not (yield from _drop_shards(layout, gone, force=force, last=last)):
             yield from _make_again(layout, gone)
+            if gone.shards and layout.policy.is_limited:
+                yield from set_doors(prefix, topic)
             return Dropped(done=False, messages=gone.messages, made_again=len(gone.shards))
         now = yield server_time()
         mark = dropped_mark(now, layout)

@@ -32,8 +32,11 @@ class TopicUse:
     """The last entry that each shard ever had."""
 
 
-def read_use(layout: Layout) -> Flow[TopicUse]:
-    """Looks at all shards of a topic, in two round trips. Raises LisaError for keys of a wrong type."""
+def read_use(layout: Layout, *, read_ms: int = _READ_MS) -> Flow[TopicUse]:
+    """Looks at all shards of a topic, in two round trips. Raises LisaError for keys of a wrong type.
+
+    A read of a consumer may wait at the server for `read_ms`.
+    """
     shards = layout.served
     now_ms, *answers = yield Each((server_time(), *(call for keys in shards for call in _shard_calls(keys))))
     _raise_first((now_ms, *answers))
@@ -41,7 +44,7 @@ def read_use(layout: Layout) -> Flow[TopicUse]:
     calls = [_idle_times(keys, group) for keys, of_shard in zip(shards, infos, strict=True) for group in of_shard]
     idle_ms: list[Any] = (yield Each(calls)) if calls else []
     _raise_first(idle_ms)
-    asked = [now_ms - max(0, idle - _READ_MS) for of_group in idle_ms for idle in of_group]
+    asked = [now_ms - max(0, idle - read_ms) for of_group in idle_ms for idle in of_group]
     made = [int(entry.partition("-")[0]) for entry in last.values()]
     # The clock may have been set back since.
     used_ms = min(now_ms, max((*asked, *made), default=0))

@@ -4,17 +4,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout, by_shard, home
 from lisa_common.protocol import producing
-from lisa_common.protocol.call import Call, Flow, command
+from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.producing import Outgoing
 from lisa_common.validation import duration_ms
 from lisa_producer.message import Confirm, SendOutcome, SendResult
 from lisa_producer.settings import ProducerSettings
 
-__all__ = ["Missing", "find_in_former", "is_repeatable", "result_of", "store"]
+__all__ = ["Missing", "find_in_former", "is_repeatable", "result_of", "store", "store_apart"]
 
 _SAFE_TO_REPEAT_MS = 300_000
 """Least delay of a message with a generated id whose send is safe to repeat: the id is forgotten at ack, and the
@@ -29,11 +30,28 @@ def store(
 ) -> tuple[Call[Any], ...]:
     """The calls that store messages in one shard; the first raises Resharded where the shard is closed.
 
-    Results: their due times in ms, 0 for duplicates; and with `confirm` the missing confirmation, or None.
+    Results: their due times in ms, 0 for duplicates; and with `confirm` the missing confirmation, or None. The first
+    raises QueueFull where the shard has no room for all.
     """
     stored = producing.send(keys, messages, repeatable=repeatable)
     # On one connection, as WAIT covers the writes of its own connection.
     return (stored,) if confirm is None else (stored, _confirmation(confirm))
+
+
+def store_apart(
+    keys: ShardKeys, messages: Sequence[Outgoing], confirm: Confirm | None, *, repeatable: bool
+) -> Flow[list[tuple[int, Missing | None] | LisaError]]:
+    """As `store`, but each message by itself: for messages of several callers. Result: for each, or its error."""
+    calls: list[Call[Any]] = []
+    for message in messages:
+        calls += store(keys, [message], confirm, repeatable=repeatable)
+    replies = iter((yield Each(calls)))
+    results: list[tuple[int, Missing | None] | LisaError] = []
+    for stored in replies:
+        missing = next(replies) if confirm is not None else None
+        error = next((reply for reply in (stored, missing) if isinstance(reply, LisaError)), None)
+        results.append(error or (stored[0], missing))
+    return results
 
 
 def find_in_former(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from lisa_common.errors import LisaError, NotConfirmed, Resharded
+from lisa_common.errors import LisaError, NotConfirmed, QueueFull, Resharded
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.observing.tracing import Tracing
@@ -14,7 +14,7 @@ from lisa_producer import layout_requests
 from lisa_producer.message import Confirm, Message, SendResult
 from lisa_producer.observed import observed_send
 from lisa_producer.settings import ProducerSettings
-from lisa_producer.shard_send import Missing, find_in_former, is_repeatable, result_of, store
+from lisa_producer.shard_send import Missing, find_in_former, is_repeatable, result_of, store, store_apart
 from lisa_producer.shared_flow import Request, SharedFlow
 
 __all__ = ["send"]
@@ -111,6 +111,22 @@ def _send_part(
         dues, *confirmed = yield store(keys, messages, confirm, repeatable=repeatable)
     except Resharded:
         return [None] * len(messages)
-    for missing in filter(None, confirmed):
-        return [NotConfirmed(keys.topic, [m.id], *missing) for m in messages]
-    return [result_of(0, m, due_ms) for m, due_ms in zip(messages, dues, strict=True)]
+    except QueueFull:
+        if len(messages) == 1:
+            raise
+        # Nothing was stored. The messages are of several callers: there may be room for some.
+        stored = yield from store_apart(keys, messages, confirm, repeatable=repeatable)
+        return [_result(keys, m, each) for m, each in zip(messages, stored, strict=True)]
+    missing = confirmed[0] if confirmed else None
+    return [_result(keys, m, (due_ms, missing)) for m, due_ms in zip(messages, dues, strict=True)]
+
+
+def _result(
+    keys: ShardKeys, message: Outgoing, stored: tuple[int, Missing | None] | LisaError
+) -> SendResult | LisaError | None:
+    if isinstance(stored, Resharded):
+        return None
+    if isinstance(stored, LisaError):
+        return stored
+    due_ms, missing = stored
+    return NotConfirmed(keys.topic, [message.id], *missing) if missing else result_of(0, message, due_ms)

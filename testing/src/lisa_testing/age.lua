@@ -9,9 +9,10 @@
 -- KEYS[5] finished   zset    message id -> forget at, ms
 -- KEYS[6] retry      zset    copy -> due ms
 -- KEYS[7] garbage    zset    copy -> died at, ms
+-- KEYS[8] door       hash    limits of the topic, and what they have let pass
 -- ARGV[1] by_ms      number  how much time passes, in ms
 -- returns  number of messages that became older
---@include record
+--@include door, record
 local aged = 0
 
 local function earlier(record)
@@ -52,6 +53,16 @@ for _, id in ipairs(redis.call('ZRANGE', waiting, 0, -1)) do
 end
 for _, zset in ipairs({ waiting, expiring, finished, retry, garbage }) do
   shift(zset)
+end
+
+if redis.call('EXISTS', door) == 1 then
+  local limits = read_door()
+  if limits.interval then
+    redis.call('HSET', door, 'spent', string.format('%.6f', math.max(0, limits.used - by_ms)))
+  end
+  if limits.shut then
+    redis.call('HSET', door, 'shut', string.format('%.0f', math.max(0, limits.shut - by_ms)))
+  end
 end
 
 local groups = redis.call('EXISTS', ready) == 1 and redis.call('XINFO', 'GROUPS', ready) or {}

@@ -22,6 +22,7 @@ from lisa_producer import Producer, ProducerSettings, SendResult
 from lisa_testing.aging import age
 from lisa_testing.attaching import Attached, Client
 from lisa_testing.draining import Drained, FailOnce, drain
+from lisa_testing.idling import IdleTopics
 from lisa_testing.live import running_manager
 from lisa_testing.sent import Sent, same_body, watch
 from lisa_testing.turns import layouts, turn
@@ -46,6 +47,7 @@ class Lisa:
         self.url = url
         self.prefix = prefix
         self._connection = Connection(url, name="lisa-testing")
+        self._idle_topics = IdleTopics(self._connection, prefix)
         self._attached = Attached(url, prefix)
         self._failures: list[FailOnce] = []
         self._sent: list[Sent] = []
@@ -115,14 +117,22 @@ class Lisa:
         more = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
         by_ms = duration_ms("duration", duration) + duration_ms("duration", more)
         if by_ms:
-            for layout in layouts(self._connection, self.prefix):
+            found = layouts(self._connection, self.prefix)
+            self._idle_topics.jump(found, by_ms)
+            for layout in found:
                 for keys in layout.served:
                     self._connection.call(age(keys, by_ms))
         return self.turn()
 
     def turn(self) -> int:
-        """Does what a manager would have done by now: reclaims, expires, promotes, trims. Result: number promoted."""
-        return turn(self._connection, self.prefix)
+        """Does what a manager would have done by now: reclaims, expires, moves dead letters, promotes, trims.
+
+        Drops topics that nobody uses. Result: how many messages were promoted, or moved to a dead letter topic.
+        """
+        found = layouts(self._connection, self.prefix)
+        count = turn(self._connection, found)
+        self._idle_topics.drop(found)
+        return count
 
     @contextmanager
     def manager(self, **settings: Any) -> Iterator[None]:

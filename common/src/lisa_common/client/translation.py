@@ -14,6 +14,7 @@ from lisa_common.errors import (
     LisaError,
     NoGroup,
     OutcomeUnknown,
+    QueueFull,
     Refused,
     Resharded,
     ServerError,
@@ -37,7 +38,13 @@ _REFUSALS = (
     "CLUSTERDOWN",
     "TRYAGAIN",
 )
-_TOPIC_ERRORS = {"NOGROUP": NoGroup, "UNBLOCKED": NoGroup, "RESHARDED": Resharded, "TOOMANYGROUPS": TooManyGroups}
+_TOPIC_ERRORS: dict[str, type[ServerError]] = {
+    "NOGROUP": NoGroup,
+    "UNBLOCKED": NoGroup,
+    "RESHARDED": Resharded,
+    "TOOMANYGROUPS": TooManyGroups,
+    "QUEUEFULL": QueueFull,
+}
 # The client reconnects by itself before a command; when that fails the command was not sent.
 _CONNECTING = re.compile(r"(Error|Timeout)\b.* connecting to ")
 _BROKEN = "the connection to Redis broke before the reply"

@@ -35,6 +35,7 @@ KEY_TYPES: Final = {
     "failures": "hash",
     "garbage": "zset",
     "closed": "string",
+    "door": "hash",
 }
 """The keys of a shard and their types, in the server's words."""
 

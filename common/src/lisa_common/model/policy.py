@@ -1,12 +1,14 @@
 """The policy of a topic: stored with the topic, so that all programs apply the same one."""
 
 import json
+import math
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lisa_common.errors import ByteCount, InvalidInput
+from lisa_common.model.rate import check_rate, read_rate
 from lisa_common.validation import MAX_DELAY_S, MAX_RETRIES, check_name, expected_by
 
 __all__ = ["DEFAULT_POLICY", "LAYOUT_FIELDS", "MAX_PRIORITY", "MAX_SERVED", "MAX_SHARDS", "MAX_STORED", "Policy"]
@@ -21,6 +23,7 @@ MAX_STORED = 65_536
 """Most bytes of a stored policy; the largest valid one has some ten thousand."""
 
 _MAX_MS = MAX_DELAY_S * 1000
+_MAX_REVISION = 2**53 - 1
 _DAY_MS = 86_400_000
 
 Milliseconds = Annotated[int, Field(ge=1, le=_MAX_MS)]
@@ -30,7 +33,17 @@ TopicName = Annotated[str, AfterValidator(lambda name: check_name("topic", name)
 LAYOUT_FIELDS = ("shards", "former", "drained")
 """Fields that say where the messages are, not how they are treated."""
 
-_UNKNOWN_TO_SCRIPTS = {*LAYOUT_FIELDS, "max_groups", "dead_letter_delay_ms", "expire_idle_ms", "expire_idle"}
+LIMIT_FIELDS = ("paused", "max_in_flight", "rate", "burst", "max_messages", "overflow")
+"""Fields that scripts read from the door of a shard, so that they hold from the moment when they are set."""
+
+MAX_LIMIT = 100_000_000
+
+_UNKNOWN_TO_SCRIPTS = {
+    *LAYOUT_FIELDS,
+    # Whether deliveries are counted decides about the wakes of acks.
+    *(name for name in LIMIT_FIELDS if name != "max_in_flight"),
+    *("limits_revision", "max_groups", "dead_letter_delay_ms", "expire_idle_ms", "expire_idle"),
+}
 
 
 class Policy(BaseModel):
@@ -98,6 +111,31 @@ class Policy(BaseModel):
             description="order among messages due in the same ms, highest first",
         ),
     ] = 0
+    paused: Annotated[bool, Field(description="whether nothing becomes ready")] = False
+    max_in_flight: Annotated[
+        int | None,
+        Field(ge=1, le=MAX_LIMIT, description="most copies of a group that are ready or delivered; none: any number"),
+    ] = None
+    rate: Annotated[
+        str | None,
+        AfterValidator(check_rate),
+        Field(description="most messages that become ready in a period, as in 100/s or 10/30s; none: any number"),
+    ] = None
+    burst: Annotated[
+        int | None,
+        Field(ge=0, le=MAX_LIMIT, description="messages beyond the rate after a pause; none: the rate of 100 ms"),
+    ] = None
+    max_messages: Annotated[
+        int | None,
+        Field(ge=1, le=MAX_LIMIT, description="most messages, in whatever state; none: any number"),
+    ] = None
+    overflow: Annotated[
+        Literal["reject", "reject-dead-letter"],
+        Field(description="whether messages beyond max_messages are only refused, or also become dead letters"),
+    ] = "reject"
+    limits_revision: Annotated[
+        int, Field(ge=0, le=_MAX_REVISION, description="tells the limits from earlier and later ones")
+    ] = 0
     shards: Annotated[Shards, Field(description="number of Cluster slots over which the topic is spread")] = 1
     former: Annotated[
         tuple[Shards, ...],
@@ -121,6 +159,37 @@ class Policy(BaseModel):
         """The fields by which scripts treat messages."""
         return self.model_dump_json(exclude_none=True, exclude=_UNKNOWN_TO_SCRIPTS)
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether any limit is set, so that the topic has a door."""
+        return bool(self.paused or self.max_in_flight or self.rate or self.max_messages)
+
+    @property
+    def effective_burst(self) -> int:
+        """Messages that may become ready beyond the rate: the rate of 100 ms, at least 1, where `burst` is not set.
+
+        A manager that looks once within this time misses no part of the rate.
+        """
+        if self.burst is not None or self.rate is None:
+            return self.burst or 0
+        count, period_ms = read_rate(self.rate)
+        return max(1, math.ceil(count * 100 / period_ms))
+
+    def _check_limits(self) -> None:
+        """Each shard gets a share of a limit, at least one message: raises InvalidInput where there is less."""
+        drained = frozenset(self.drained)
+        served = self.shards + sum(count for at, count in enumerate(self.former) if at not in drained)
+        limits = {"max_in_flight": (self.max_in_flight, served), "max_messages": (self.max_messages, self.shards)}
+        for name, (value, shards) in limits.items():
+            if value is not None and value < shards:
+                raise InvalidInput(f"policy field {name}", value, f"at least {shards}, one for each shard")
+        if self.overflow == "reject-dead-letter" and self.dead_letter_topic is None:
+            # Refused messages count until they have moved there.
+            raise InvalidInput("policy field overflow", self.overflow, "reject, where no dead_letter_topic is set")
+        if self.rate is not None and read_rate(self.rate)[0] < served:
+            expected = f"at least {served} messages in a period, one for each shard"
+            raise InvalidInput("policy field rate", self.rate, expected)
+
     @classmethod
     def load(cls, stored: bytes | str) -> "Policy":
         """The policy from its stored form, which holds only the fields that were set.
@@ -141,7 +210,7 @@ class Policy(BaseModel):
     def of(cls, fields: dict[str, Any]) -> "Policy":
         """The policy of these fields, defaults for the rest. Raises InvalidInput for the first invalid field."""
         try:
-            return cls(**fields)
+            policy = cls(**fields)
         except ValidationError as error:
             first = error.errors()[0]
             # An error about several fields has no location; it is about the layouts.
@@ -149,6 +218,8 @@ class Policy(BaseModel):
             if name not in cls.model_fields:
                 raise InvalidInput("policy field", name, f"one of {', '.join(cls.model_fields)}") from None
             raise InvalidInput(f"policy field {name}", first.get("input"), expected_by(first)) from None
+        policy._check_limits()
+        return policy
 
     def dump(self) -> str:
         """The stored form: the fields that were set."""

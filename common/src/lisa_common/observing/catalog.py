@@ -103,7 +103,7 @@ METRICS: Final = (
         "Time until the oldest message in garbage is removed by garbage_retention_ms. Of the same topics.",
         sampled=True,
     ),
-    # Of paused topics, once topics can be paused: alerts of lateness leave them out.
+    # Alerts of lateness leave paused topics out.
     Metric(
         *("lisa_topic_paused", Kind.GAUGE, _MANAGER, ("topic",)),
         "1 for a topic that is paused; others have no value.",
@@ -131,6 +131,10 @@ METRICS: Final = (
     Metric(
         *("lisa_garbage_removed_total", Kind.COUNTER, _MANAGER, ()),
         "Copies in garbage that this manager removed for good, by garbage_retention_ms or garbage_max_messages.",
+    ),
+    Metric(
+        *("lisa_dead_letters_moved_total", Kind.COUNTER, _MANAGER, ("topic",)),
+        "Dead letters that this manager moved from the topic to its dead letter topic.",
     ),
     Metric(
         *("lisa_manager_turn_seconds", Kind.HISTOGRAM, _MANAGER, ("job",)),
@@ -182,7 +186,7 @@ METRICS: Final = (
     ),
     Metric(
         *("lisa_handler_seconds", Kind.HISTOGRAM, _CONSUMER, (*_GROUPED, "outcome")),
-        "Duration of a handler, by outcome: ok, failed, rejected or cancelled.",
+        "Duration of a handler, by outcome: ok, failed, rejected, limited or cancelled.",
         _HANDLING,
     ),
     Metric("lisa_handlers_running", Kind.GAUGE, _CONSUMER, (), "Handlers that run now."),

@@ -1,15 +1,14 @@
-"""Calls of the consumer: join, attend, read, list_pending, ack, nack, release, extend, skip, deregister."""
+"""Calls of the consumer: join, attend, read, list_pending, ack, nack, release, shut_door, extend, skip, deregister."""
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from lisa_common.model.delivery import Entry, entry_of
 from lisa_common.model.keys import ShardKeys, wake_channel
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import Call, command, in_parts, script
+from lisa_common.protocol.outcomes import AckOutcome, Nack, NackOutcome, Postponed
 from lisa_common.protocol.replies import number, numbers, pairs, rows
 from lisa_common.protocol.scripts import Arg
 
@@ -17,6 +16,7 @@ __all__ = [
     "AckOutcome",
     "Nack",
     "NackOutcome",
+    "Postponed",
     "ack",
     "attend",
     "deregister",
@@ -29,11 +29,11 @@ __all__ = [
     "read",
     "release",
     "server_time",
+    "shut_door",
     "skip",
 ]
 
 MAX_ERROR_CHARACTERS = 2_000
-_REASON_NACK, _REASON_REJECTED, _REASON_SNOOZED, _REASON_ISOLATED = "nack", "rejected", "snoozed", "isolated"
 
 
 def join(keys: ShardKeys, group: str, *, most: int = 0) -> Call[bool]:
@@ -128,16 +128,6 @@ def _time_ms(reply: list[Any]) -> int:
     return int(seconds) * 1000 + int(microseconds) // 1000
 
 
-class AckOutcome(StrEnum):
-    """What an ack did."""
-
-    ACKED = "acked"
-    LATE = "late"
-    """The lease had run out, but no newer delivery had begun: the retry is withdrawn, and the message is done."""
-    STALE = "stale"
-    """A newer delivery exists, or the message is done or gone. Nothing changed."""
-
-
 def ack(
     keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Policy, *, now_ms: Arg = "", judge: bool = False
 ) -> Call[list[AckOutcome]]:
@@ -162,45 +152,13 @@ def ack(
         group=group,
         window_ms=policy.dedup_window_ms,
         judge=int(judge),
+        listeners=wake_channel(keys.prefix) if policy.max_in_flight else "",
+        tag=keys.tag,
     )
     parts = in_parts(
         call, len(entries), lambda done: ack(keys, group, entries[done:], policy, now_ms=now_ms, judge=True)
     )
     return parts._replace(decode=lambda reply: parts.decode(decode(reply)))
-
-
-@dataclass(frozen=True, slots=True)
-class Nack:
-    """A failed delivery. `delay_ms` None: the policy's backoff. Rejected: garbage at once.
-
-    Snoozed: no attempt is spent. Isolated: the next delivery is alone.
-    """
-
-    entry: Entry
-    error: str = ""
-    delay_ms: int | None = None
-    rejected: bool = False
-    snoozed: bool = False
-    isolated: bool = False
-
-    @property
-    def reason(self) -> str:
-        """Why, as it is stored with the failure."""
-        named = {_REASON_REJECTED: self.rejected, _REASON_SNOOZED: self.snoozed, _REASON_ISOLATED: self.isolated}
-        return next((reason for reason, is_so in named.items() if is_so), _REASON_NACK)
-
-
-class NackOutcome(StrEnum):
-    """The outcome of a nack."""
-
-    RETRY = "retry"
-    GARBAGE = "garbage"
-    DROPPED = "dropped"
-    """Expired meanwhile, and the policy drops expired messages."""
-    GONE = "gone"
-    """Cancelled or done meanwhile."""
-    STALE = "stale"
-    """The lease had run out and the delivery was reclaimed. Nothing changed."""
 
 
 def nack(
@@ -235,10 +193,30 @@ def nack(
     return in_parts(call, len(nacks), lambda done: nack(keys, group, nacks[done:], policy, now_ms=now_ms))
 
 
-def release(keys: ShardKeys, group: str, entries: Sequence[Entry], *, now_ms: Arg = "") -> Call[int]:
-    """Returns deliveries that have not begun, without spending an attempt. Result: how many."""
-    call: Call[int] = script("release", keys, _rows(entries), decode=number, now_ms=now_ms, group=group)
-    return in_parts(call, len(entries), lambda done: release(keys, group, entries[done:], now_ms=now_ms))
+def release(keys: ShardKeys, group: str, entries: Sequence[Entry], *, shut_ms: int = 0, now_ms: Arg = "") -> Call[int]:
+    """Returns deliveries without spending an attempt. Result: how many.
+
+    With `shut_ms` nothing becomes ready in the shard for so long.
+    """
+    call: Call[int] = script(
+        "release",
+        keys,
+        _rows(entries),
+        decode=number,
+        now_ms=now_ms,
+        group=group,
+        channel=wake_channel(keys.prefix),
+        topic=keys.tag,
+        shut_ms=shut_ms,
+    )
+    return in_parts(
+        call, len(entries), lambda done: release(keys, group, entries[done:], shut_ms=shut_ms, now_ms=now_ms)
+    )
+
+
+def shut_door(keys: ShardKeys, shut_ms: int, *, now_ms: Arg = "") -> Call[None]:
+    """Lets nothing become ready in a shard for so long, unless its door is shut for longer."""
+    return script("shut_door", keys, decode=lambda _: None, now_ms=now_ms, shut_ms=shut_ms)
 
 
 def extend(

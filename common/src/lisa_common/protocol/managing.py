@@ -1,4 +1,4 @@
-"""Calls of the manager: promote, reclaim, trim, sweep, replay, purge, end_copies, drop_group."""
+"""Calls of the manager: promote, reclaim, trim, sweep, replay, purge, end_copies, drop_group, set_door."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +13,8 @@ from lisa_common.protocol.replies import number, numbers, pairs, rows
 from lisa_common.protocol.scripts import Arg
 
 __all__ = [
+    "PAUSED",
+    "TOO_MANY_IN_FLIGHT",
     "Promoted",
     "Reclaimed",
     "Swept",
@@ -24,9 +26,14 @@ __all__ = [
     "purge",
     "reclaim",
     "replay",
+    "set_door",
     "sweep",
     "trim",
 ]
+
+
+PAUSED = -1
+TOO_MANY_IN_FLIGHT = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +47,23 @@ class Promoted:
     """Whether a batch was full, so that more may be due."""
     dues_ms: Sequence[int] = ()
     """When each was due, if asked for."""
+    held: int = 0
+    """Why due messages did not pass the topic's door: `PAUSED`, `TOO_MANY_IN_FLIGHT`, or the time to come again, in ms
+    of the server's clock; 0: none was held back."""
 
 
 def promote(keys: ShardKeys, *, limit: int, now_ms: Arg = "", with_dues: bool = False) -> Call[Promoted]:
     """Moves due messages to the ready stream."""
 
     def decode(reply: Any) -> Promoted:
-        *counts, dues = rows(reply, 5)
-        now, count, next_due, full = numbers(counts, 4)
+        *counts, dues = rows(reply, 6)
+        now, count, next_due, full, held = numbers(counts, 5)
         times = [(whole_ms(due), number(count)) for due, count in pairs(dues)]
         if sum(many for _, many in times) > 2 * limit:
             raise ValueError(f"a script must promote at most {limit} of each set")
         # A time before 1970 is not Lisa's.
         dues_ms = tuple(due_ms for due_ms, many in times if due_ms > 0 for _ in range(many))
-        return Promoted(now, count, next_due if next_due >= 0 else None, bool(full), dues_ms)
+        return Promoted(now, count, next_due if next_due >= 0 else None, bool(full), dues_ms, held)
 
     return script(
         "promote",
@@ -186,13 +196,18 @@ def sweep(keys: ShardKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> C
 
 
 def replay(keys: ShardKeys, copies: Sequence[str], *, now_ms: Arg = "") -> Call[list[str]]:
-    """Makes dead letters ready again. Result: for each "replayed", "unknown", "no group" or "unreadable"."""
+    """Makes dead letters ready again, or due where the topic has a door.
+
+    Result: for each "replayed", "unknown", "no group" or "unreadable".
+    """
     call = script(
         "replay",
         keys,
         [(bytes_of(copy),) for copy in copies],
         decode=lambda reply: [outcome.decode() for outcome in rows(reply)],
         now_ms=now_ms,
+        channel=wake_channel(keys.prefix),
+        topic=keys.tag,
     )
     return in_parts(call, len(copies), lambda done: replay(keys, copies[done:], now_ms=now_ms))
 
@@ -241,6 +256,12 @@ def _leave(reply: Any) -> tuple[int, int]:
 def _disband(reply: Any) -> tuple[str, int]:
     outcome, ended = rows(reply, 2)
     return outcome.decode(), number(ended)
+
+
+def set_door(keys: ShardKeys, before: str, after: str) -> Call[bool]:
+    """Sets the limits of a shard, as `model.door.limits_of` writes them. Result: False where they were not `before`."""
+    channel = wake_channel(keys.prefix)
+    return script("set_door", keys, decode=bool, before=before, after=after, channel=channel, topic=keys.tag)
 
 
 def forget_drop(keys: ShardKeys, mark: Arg) -> Call[bool]:

@@ -15,8 +15,9 @@ from lisa_manager.admin.missing import complete_groups, missing_groups
 from lisa_manager.admin.problem import Kind, Problem, Step
 from lisa_manager.admin.queries import chunks, existing, list_layouts
 from lisa_manager.admin.snapshot import Look, forget_stranger, look, read_entries, read_snapshot, repair
+from lisa_manager.doors import set_doors, wrong_doors
 
-__all__ = ["CheckReport", "Finding", "Report", "check", "check_groups", "check_topics"]
+__all__ = ["CheckReport", "Finding", "Report", "check", "check_doors", "check_groups", "check_topics"]
 
 _AT_ONCE = 50
 _LAST = "18446744073709551615-18446744073709551615"
@@ -24,6 +25,8 @@ _RESET: tuple[Step, ...] = (("reset", "", "", ""),)
 """Marks a problem as repairable, though not by steps on a message."""
 _MADE: tuple[Step, ...] = (("join", "ready", "", ""),)
 """Stands for making a group, which is not a step on a message."""
+_SET: tuple[Step, ...] = (("limit", "door", "", ""),)
+"""Stands for setting limits, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ def check_topics(
     messages = undecided = 0
     for layout in layouts:
         findings += yield from check_groups(layout, mend=mend)
+        findings += yield from check_doors(layout, mend=mend)
     for done, keys in enumerate(shards, 1):
         report = yield from check(keys, mend=mend)
         findings += report.findings
@@ -151,6 +155,27 @@ def _judge(keys: ShardKeys, looked: Look, now: int, report: Report, *, mend: boo
     if mend and steps:
         mended = yield repair(keys, looked, list(dict.fromkeys(steps)))
     report.findings += [Finding(keys.tag, problem, mended and bool(problem.steps)) for problem in problems]
+
+
+def check_doors(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:
+    """Finds shards whose doors differ from the policy, and sets these if told to.
+
+    A change of the policy is not everywhere at once. So this reports a door only if it differs at a second look.
+    """
+    try:
+        suspects = yield from wrong_doors(layout)
+        if suspects:
+            layout = yield from existing(layout.prefix, layout.topic)
+            suspects = [keys for keys in (yield from wrong_doors(layout)) if keys in suspects]
+        if mend and suspects:
+            yield from set_doors(layout.prefix, layout.topic)
+    except OF_THE_SERVER:
+        raise
+    except LisaError:
+        # The topic was dropped meanwhile, or a shard is damaged; the check of the shard reports that.
+        return []
+    detail = "what may become ready is not limited as the policy says"
+    return [Finding(keys.tag, Problem(Kind.LIMITS, "", NO_GROUP, detail, _SET), mend) for keys in suspects]
 
 
 def check_groups(layout: Layout, *, mend: bool) -> Flow[list[Finding]]:

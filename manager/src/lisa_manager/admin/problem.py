@@ -24,6 +24,8 @@ class Kind(StrEnum):
     """A key names a dropped group; `group drop` removes this."""
     MISSING_GROUP = "missing group"
     """A shard lacks a group that the other shards have. The group gets no messages from that shard."""
+    LIMITS = "limits"
+    """What limits a shard is not what the topic's policy says. Managers mend that within seconds."""
     DANGLING = "dangling"
     """A failure, an expiry or a tombstone without a message."""
     UNWATCHED = "unwatched"

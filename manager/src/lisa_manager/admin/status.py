@@ -8,88 +8,20 @@ from typing import Any, TypeVar
 
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, idle_key
+from lisa_common.model.policy import Policy
 from lisa_common.model.scores import whole_ms
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin.backlog import Backlog, read_backlogs
+from lisa_manager.admin.limits import shown_limits
 from lisa_manager.admin.queries import GroupInfo, chunks, existing, first_error, groups, list_layouts, scored
+from lisa_manager.admin.topic_status import BUCKETS, GroupStatus, TopicSizes, TopicStatus
 
 __all__ = ["BUCKETS", "GroupStatus", "TopicSizes", "TopicStatus", "read_sizes", "read_status", "read_status_of"]
 
-_MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
-
-BUCKETS: tuple[tuple[str, int], ...] = (
-    ("0-1 min", _MINUTE),
-    ("-10 min", 10 * _MINUTE),
-    ("-30 min", 30 * _MINUTE),
-    ("-1 h", _HOUR),
-    ("-6 h", 6 * _HOUR),
-    ("-1 d", _DAY),
-    ("-7 d", 7 * _DAY),
-    ("-30 d", 30 * _DAY),
-)
-"""How soon waiting messages fall due: names and upper limits in ms. The first bucket includes overdue messages; later
-ones than the last limit are "beyond"."""
-
 _SHARDS_AT_ONCE = 250
-
-
-@dataclass(frozen=True, slots=True)
-class GroupStatus:
-    """One group of a topic."""
-
-    group: str
-    ready: int
-    """Copies that no consumer has read yet."""
-    delivered: int
-    """Copies that consumers hold."""
-    consumers: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSizes:
-    """The sizes of one topic. With several groups, all but `stored` and `waiting` count each group's copy."""
-
-    topic: str
-    stored: int = 0
-    """Messages with a record, in whatever state."""
-    waiting: int = 0
-    ready: int = 0
-    delivered: int = 0
-    retry: int = 0
-    garbage: int = 0
-    groups: tuple[GroupStatus, ...] = ()
-    damage: str = ""
-    """Why the topic, or one of its shards, could not be read. What could not be read is not counted."""
-
-    @property
-    def messages(self) -> int:
-        """The sum of all states."""
-        return self.waiting + self.ready + self.delivered + self.retry + self.garbage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicStatus(TopicSizes):
-    """The sizes of one topic, and when its messages are or were due."""
-
-    late_ms: int = 0
-    """How long the oldest undelivered message has been due, in ms; 0 where none is."""
-    due_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
-    """Waiting messages by `BUCKETS`, and beyond."""
-    retry_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
-    """Copies to be retried, likewise."""
-    dead_letter_topic: str | None = None
-    """The topic to which its garbage is moved."""
-    dead_letter_delay_ms: int = 0
-    expire_idle_ms: int | None = None
-    """It is dropped after this time without use."""
-    oldest_garbage_ms: int = 0
-    """How long ago the oldest of its garbage became garbage, in ms; 0 where there is none."""
-    garbage_retention_ms: int = 0
-    """After this time garbage is removed."""
-    unused_ms: int | None = None
-    """How long it has been unused, as far as managers know; None for a topic that does not expire, or was just used."""
+_DIGITS = 15
 
 
 def read_status(prefix: str, topic: str | None = None) -> Flow[list[TopicStatus]]:
@@ -140,11 +72,19 @@ def _layouts_of(prefix: str, topic: str | None) -> Flow[list[Layout]]:
 
 
 def _read_topics(layouts: Sequence[Layout], read: _Read[_S]) -> Flow[list[_S]]:
+    policies = {layout.topic: layout.policy for layout in layouts}
     by_topic: dict[str, list[_S]] = {layout.topic: [] for layout in layouts}
     for shards in chunks([keys for layout in layouts for keys in layout.served], _SHARDS_AT_ONCE):
         for sizes in (yield from read(shards)):
             by_topic[sizes.topic].append(sizes)
-    return [_sum(of_shards) for of_shards in by_topic.values()]
+    return [_with_limits(_sum(of_shards), policies[topic]) for topic, of_shards in by_topic.items()]
+
+
+def _with_limits(sizes: _S, policy: Policy) -> _S:
+    if not isinstance(sizes, TopicStatus) or not policy.is_limited:
+        return sizes
+    late_ms = 0 if policy.paused else sizes.late_ms
+    return replace(sizes, late_ms=late_ms, paused=policy.paused, limits=shown_limits(policy))
 
 
 _STATES = ("stored", "waiting", "ready", "delivered", "retry", "garbage")
@@ -160,7 +100,7 @@ def _sum(shards: Sequence[_S]) -> _S:
     fields["groups"] = tuple(_sum_group(name, groups_of[name]) for name in sorted(groups_of))
     fields["damage"] = next((shard.damage for shard in shards if shard.damage), "")
     if statuses := [shard for shard in shards if isinstance(shard, TopicStatus)]:
-        for name in ("late_ms", "oldest_garbage_ms"):
+        for name in ("late_ms", "oldest_garbage_ms", "shut_ms"):
             fields[name] = max(getattr(status, name) for status in statuses)
         for name in ("due_in", "retry_in"):
             fields[name] = tuple(map(sum, zip(*(getattr(status, name) for status in statuses), strict=True)))
@@ -214,13 +154,14 @@ class _Reading:
 
     def due_fields(self, now_ms: int, waiting: int, retry: int) -> dict[str, Any]:
         """The fields that `TopicStatus` adds."""
-        first_waiting, first_retry, first_garbage, *due_in = self.dues
+        shut, first_waiting, first_retry, first_garbage, *due_in = self.dues
         retry_in = self.retries or [0] * len(BUCKETS)
         dues = [whole_ms(score) for _, score in (*first_waiting, *first_retry)]
         dues += [b.oldest.at_ms or b.oldest.due_ms for b in self.backlogs if b.oldest and b.oldest.id]
         late_ms = max(0, now_ms - min(dues, default=now_ms))
         return {
             "late_ms": late_ms,
+            "shut_ms": max(0, shut - now_ms),
             "oldest_garbage_ms": max((now_ms - whole_ms(died) for _, died in first_garbage), default=0),
             "due_in": (*due_in, waiting - sum(due_in)),
             "retry_in": (*retry_in, retry - sum(retry_in)),
@@ -280,7 +221,13 @@ def _size_calls(keys: ShardKeys) -> Iterator[Call[Any]]:
         yield command("ZCARD", keys.of(name))
 
 
+def _shut_until_ms(reply: bytes | None) -> int:
+    # Scripts take a longer number for none.
+    return int(reply) if reply and reply.isdigit() and len(reply) <= _DIGITS else 0
+
+
 def _due_calls(keys: ShardKeys, now_ms: int) -> Iterator[Call[Any]]:
+    yield command("HGET", keys.of("door"), "shut", decode=_shut_until_ms)
     for name in ("waiting", "retry", "garbage"):
         yield command("ZRANGE", keys.of(name), 0, 0, "WITHSCORES", decode=scored)
     yield from _bucket_calls(keys, "waiting", now_ms)

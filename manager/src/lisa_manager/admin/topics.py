@@ -9,6 +9,7 @@ from lisa_common.model.policy import DEFAULT_POLICY, Policy
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.registry import Topic, parse_topic, read_mark, read_registry, store_policy
 from lisa_common.validation import check_name
+from lisa_manager.doors import revised, set_doors
 from lisa_manager.topic_drop import Dropped, drop_topic
 
 __all__ = ["DEFAULT", "Dropped", "create_topic", "drop_topic", "list_topics", "set_policy"]
@@ -37,9 +38,12 @@ def set_policy(prefix: str, topic: str, changes: Mapping[str, Any]) -> Flow[Poli
             raise InvalidInput("policy field shards", policy.shards, expected)
         if stored is None:
             policy = yield from _as_dropped(prefix, topic, policy)
+        policy = yield from revised(known.policy, policy)
         # Managers write here as well.
         if (yield store_policy(prefix, topic, stored, policy)):
             yield from _renew(prefix, topic, policy)
+            if policy.limits_revision:
+                yield from set_doors(prefix, topic)
             return policy
 
 
@@ -47,8 +51,11 @@ def create_topic(prefix: str, topic: str, fields: Mapping[str, Any]) -> Flow[boo
     """Declares a topic with this policy, unless it exists. Returns whether it did; raises as `set_policy` does."""
     check_name("topic", topic)
     policy = yield from _as_dropped(prefix, topic, _changed(DEFAULT_POLICY, fields))
+    policy = yield from revised(DEFAULT_POLICY, policy)
     created: bool = yield store_policy(prefix, topic, None, policy)
     yield from _renew(prefix, topic, policy)
+    if created and policy.limits_revision:
+        yield from set_doors(prefix, topic)
     return created
 
 

@@ -18,7 +18,9 @@ from lisa_manager import DEFAULT
 __all__ = ["option_name", "shown_field", "with_policy"]
 
 _MS = "_ms"
-_OF_RESHARDS = {"former", "drained"}
+_FLAGS = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
+_NOT_SET = {"former", "drained", "limits_revision"}
+"""Fields that only programs set."""
 _OTHER_NAMES = {"expire_idle": "expire_idle_mode"}
 """Options that are not named as their fields: without its unit, another field has that name."""
 
@@ -28,7 +30,7 @@ def with_policy(command: Callable[..., None]) -> Callable[..., None]:
 
     The value `default` sets a field back.
     """
-    options = {name: _option(name, field) for name, field in Policy.model_fields.items() if name not in _OF_RESHARDS}
+    options = {name: _option(name, field) for name, field in Policy.model_fields.items() if name not in _NOT_SET}
     own = [p for p in inspect.signature(command).parameters.values() if p.name != "changes"]
 
     @functools.wraps(command)
@@ -72,6 +74,10 @@ def _read(name: str, text: str) -> Any:
         return None
     if name.endswith(_MS):
         return duration_ms(name.removesuffix(_MS), read_duration(name.removesuffix(_MS), text))
+    if bool in kinds:
+        if text not in _FLAGS:
+            raise InvalidInput(name, text, "yes or no")
+        return _FLAGS[text]
     for kind in (int, float):
         if kind in kinds:
             try:
@@ -85,4 +91,6 @@ def shown_field(name: str, value: Any) -> str:
     """A field's value as people write it."""
     if value is None:
         return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return shown_exactly(value) if name.endswith(_MS) else str(value)

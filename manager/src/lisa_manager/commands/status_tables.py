@@ -23,6 +23,7 @@ _GROUPS = (
     *(Column(name, number=True) for name in ("ready", "delivered", "consumers")),
 )
 _RATES = (Column("in/s", number=True), Column("out/s", number=True), Column("problem"))
+_LIMITS = (Column("topic"), Column("limits"))
 _ENDS = (*map(Column, ("topic", "dead letters to", "delay", "expires after", "unused for")),)
 
 _LATE_MS = 30_000
@@ -127,8 +128,14 @@ def listings(statuses: Sequence[TopicStatus], rates: Rates | None = None) -> lis
     ]
     with_rates = (_COLUMNS, _GROUPS) if rates is None else ((*_COLUMNS, *_RATES), (*_GROUPS, _RATES[1]))
     ends = [_ends_row(s) for s in statuses if s.dead_letter_topic or s.expire_idle_ms]
-    tables = ((with_rates[0], topics), (_HISTOGRAM, waiting), (with_rates[1], groups), (_ENDS, ends))
+    limits = [[s.topic, words] for s in statuses if (words := _limits(s))]
+    tables = ((with_rates[0], topics), (_HISTOGRAM, waiting), (with_rates[1], groups), (_LIMITS, limits), (_ENDS, ends))
     return [Listing(columns, rows) for columns, rows in tables if rows]
+
+
+def _limits(status: TopicStatus) -> str:
+    shut = f"shut by a handler for {shown_duration(status.shut_ms)}" if status.shut_ms else ""
+    return ", ".join(filter(None, (status.limits, shut)))
 
 
 def _ends_row(status: TopicStatus) -> list[str]:

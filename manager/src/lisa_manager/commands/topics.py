@@ -35,7 +35,8 @@ def _document(policy: Policy) -> dict[str, Any]:
 
 
 def _shown_policy(policy: Policy) -> str:
-    fields = ((name, getattr(policy, name)) for name in Policy.model_fields if name in policy.model_fields_set)
+    names = policy.model_fields_set - {"limits_revision"}
+    fields = ((name, getattr(policy, name)) for name in Policy.model_fields if name in names)
     return ", ".join(f"{option_name(name)} {shown_field(name, value)}" for name, value in fields) or "defaults"
 
 

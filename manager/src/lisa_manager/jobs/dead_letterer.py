@@ -136,6 +136,7 @@ class DeadLetterer:
     def _count(self, shard: WatchedShard, moved: Moved) -> None:
         self.moved += moved.moved
         if moved.moved:
+            METRICS.count("lisa_dead_letters_moved_total", shard.keys.topic, by=moved.moved)
             logger.info(
                 "moved %d dead letters of %s to %s",
                 moved.moved,

@@ -53,7 +53,12 @@ class IdleExpirer:
         """Looks at the topics that are due. Raises an error of the server, where all topics are on one."""
         if self._layouts is not self._discoverer.layouts:
             self._layouts = self._discoverer.layouts
-            self._watched = {name: each for name, each in self._layouts.items() if each.policy.expire_idle_ms}
+            # With a paused topic its pause would go: what is sent later would become ready.
+            self._watched = {
+                name: each
+                for name, each in self._layouts.items()
+                if each.policy.expire_idle_ms and not each.policy.paused
+            }
             self._due = {name: self._due.get(name, 0.0) for name in self._watched}
             self._policies = {name: policy for name, policy in self._policies.items() if name in self._watched}
         now = asyncio.get_running_loop().time()

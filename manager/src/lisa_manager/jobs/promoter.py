@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import re
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -18,10 +18,12 @@ from lisa_common.model.scores import whole_ms
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.consuming import server_time
+from lisa_common.protocol.managing import Promoted
 from lisa_manager.admin.events import read_events
 from lisa_manager.jobs.adopter import UnknownShards
 from lisa_manager.jobs.batches import Batches
 from lisa_manager.jobs.reporter import Reporter
+from lisa_manager.jobs.server_clock import ServerClock
 from lisa_manager.metrics import METRICS, turn
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.settings import ManagerSettings
@@ -38,6 +40,8 @@ _LEASE = re.compile(rb"(.+) ([0-9]{1,15}) lease")
 
 _SLOW_S = 2.0
 """How much later than its poll a look may be before the manager is not ready."""
+_FULL_MS, _MOST_FULL_MS = 20, 640
+"""How soon to look again at a topic that has too many messages in flight: ever later while nothing can be promoted."""
 
 _SOON_S = 10.0
 """A shard with something due within this time is polled often, in case a wake was lost."""
@@ -51,24 +55,20 @@ def _due_ms(reply: list[Any]) -> float:
     return whole_ms(reply[1]) if reply else math.inf
 
 
-class _ServerClock:
-    """Maps the server's clock to the monotonic one, by the time in its latest replies.
-
-    A reply takes a while to arrive, so its time is a little behind. The largest offset of recent replies is nearest.
-    """
-
-    def __init__(self) -> None:
-        self._offsets: deque[float] = deque(maxlen=16)
-        self._ahead_s = 0.0
-
-    def see(self, now_ms: int, moment: float) -> None:
-        """Notes the server's time in a reply that arrived at that moment."""
-        self._offsets.append(now_ms / 1000 - moment)
-        self._ahead_s = max(self._offsets)
-
-    def moment_of(self, server_ms: float) -> float:
-        """Returns the moment when the server's clock shows that time."""
-        return server_ms / 1000 - self._ahead_s
+def _next_look_ms(shard: WatchedShard, promoted: Promoted) -> float:
+    """When a promotion may find something to do, by the server's clock."""
+    if promoted.held != managing.TOO_MANY_IN_FLIGHT:
+        shard.full_looks = 0
+    if promoted.held == 0:
+        return math.inf if promoted.next_due_ms is None else promoted.next_due_ms
+    if promoted.held == managing.PAUSED:
+        # Who ends the pause wakes us.
+        return math.inf
+    if promoted.held == managing.TOO_MANY_IN_FLIGHT:
+        # Acks wake us. What else ends a delivery may not, such as a cancel.
+        shard.full_looks = 0 if promoted.count else shard.full_looks + 1
+        return promoted.now_ms + min(_FULL_MS << shard.full_looks, _MOST_FULL_MS)
+    return promoted.held
 
 
 class Promoter:
@@ -86,7 +86,7 @@ class Promoter:
         self._table = table
         self._settings = settings
         self.unknown_shards = UnknownShards()
-        self._clocks: dict[object, _ServerClock] = defaultdict(_ServerClock)
+        self._clocks: dict[object, ServerClock] = defaultdict(ServerClock)
         """One for each node of a Cluster, or one for the single server."""
         self._woken = asyncio.Event()
         self._listening = False
@@ -215,7 +215,7 @@ class Promoter:
     def _node_of(self, shard: WatchedShard) -> object:
         return self._connection.node_of(shard.keys)
 
-    def _clock_of(self, shard: WatchedShard) -> _ServerClock:
+    def _clock_of(self, shard: WatchedShard) -> ServerClock:
         return self._clocks[self._node_of(shard)]
 
     async def _promote(self, shards: Shards) -> None:
@@ -231,8 +231,7 @@ class Promoter:
             METRICS.observe_since("lisa_promotion_lag_seconds", promoted.now_ms, promoted.dues_ms, shard.keys.topic)
             self._reporter.note_promoted(shard.keys.topic, promoted.count, promoted.now_ms, promoted.dues_ms)
             self._was_busy = self._was_busy or (promoted.count > 0 and not promoted.more)
-            next_due_ms = math.inf if promoted.next_due_ms is None else promoted.next_due_ms
-            self._plan(shard, promoted.now_ms if promoted.more else next_due_ms, now)
+            self._plan(shard, promoted.now_ms if promoted.more else _next_look_ms(shard, promoted), now)
             if promoted.count:
                 self._table.trims.hasten(shard.tag, now + self._settings.housekeeping_s)
 

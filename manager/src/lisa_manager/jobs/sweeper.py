@@ -15,7 +15,7 @@ from lisa_manager.shard_table import Shards, ShardTable, WatchedShard
 
 __all__ = ["Sweeper"]
 
-_DATED = ("expiring", "finished", "garbage")
+_DATED = ("expiring", "finished", "garbage", "door")
 """The keys whose contents end by time."""
 
 logger = logging.getLogger(__name__)

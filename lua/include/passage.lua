@@ -1,0 +1,131 @@
+-- Decides how many messages may pass a topic's door now.
+-- Needs the keys: door, ready, waiting, retry.
+--@include groups
+
+-- Why not more may pass, where it is not a time.
+local PAUSED = -1
+local FULL = -2
+
+-- A group that has so many copies to read needs no more for now. It also bounds the work of counting.
+local MOST_UNREAD = 500
+
+-- The number of copies that a group has not read yet, up to `enough`. An entry for another group is not one.
+local function count_unread(group, enough)
+  local count, start = 0, '(' .. group.last
+  while count < enough do
+    local size = enough - count
+    local page = redis.call('XRANGE', ready, start, '+', 'COUNT', size)
+    for _, entry in ipairs(page) do
+      local values, is_for_group = entry[2], true
+      for i = 1, #values, 2 do
+        is_for_group = is_for_group and (values[i] ~= 'g' or values[i + 1] == group.name)
+      end
+      count = count + (is_for_group and 1 or 0)
+    end
+    if #page < size then
+      break
+    end
+    start = '(' .. page[#page][1]
+  end
+  return count
+end
+
+-- How many more copies may be ready or delivered: in the group that has most of them. Second, whether the end of a
+-- delivery would change that soon.
+local function free_places(capacity)
+  local free, unread = capacity, 0
+  local groups = list_groups()
+  if #groups == 0 then
+    return math.max(0, capacity - redis.call('XLEN', ready)), false
+  end
+  for _, group in ipairs(groups) do
+    local left = capacity - group.pending
+    if left > 0 then
+      local count = count_unread(group, math.min(left, MOST_UNREAD))
+      left, unread = count == MOST_UNREAD and 0 or left - count, math.max(unread, count)
+    end
+    free = math.min(free, left)
+  end
+  return math.max(0, free), unread < MOST_UNREAD
+end
+
+-- The rate is a bucket of `burst` + 1 tokens, which gets one token in each interval (GCRA: ITU-T I.371, annex A). One
+-- number describes it: the time up to which tokens are spent. That is never later than the time when all are spent moment,
+-- except after the clock was set back.
+local function spent_by(limits, moment)
+  return math.max(moment, math.min(limits.used, moment + (limits.burst + 1) * limits.interval))
+end
+
+local function tokens(limits, moment)
+  return math.floor((moment - spent_by(limits, moment)) / limits.interval + limits.burst + 1)
+end
+
+-- Takes tokens out, if the topic has a rate.
+local function spend(limits, count, moment)
+  if limits.interval and count > 0 then
+    limits.used = spent_by(limits, moment) + count * limits.interval
+    redis.call('HSET', door, 'spent', string.format('%.6f', limits.used))
+  end
+end
+
+-- When to come again for tokens: after 10 ms there are several at a high rate. No token is lost by then, as the bucket
+-- is at most half full.
+local PATIENCE = 10
+local function tokens_at(limits, moment)
+  local count = math.max(1, math.min(math.floor(PATIENCE / limits.interval), math.floor((limits.burst + 1) / 2)))
+  return math.max(moment + 1, math.ceil(spent_by(limits, moment) + (count - limits.burst - 1) * limits.interval))
+end
+
+-- How many may pass now, nil for any number. Second, a function that tells why not more: PAUSED, FULL, or a time in ms
+-- to come again.
+local function passage(limits, moment)
+  local room, why = nil, nil
+  if limits.paused then
+    return 0, function() return PAUSED end
+  elseif limits.shut and limits.shut > moment then
+    return 0, function() return limits.shut end
+  elseif limits.shut then
+    redis.call('HDEL', door, 'shut')
+  end
+  if limits.interval then
+    room, why = math.max(0, tokens(limits, moment)), function() return tokens_at(limits, moment) end
+  end
+  if limits.in_flight and room ~= 0 then
+    local free, is_near = free_places(limits.in_flight)
+    if not room or free < room then
+      room = free
+      why = function()
+        if is_near then
+          -- A hint only, so a full server may refuse it.
+          redis.pcall('HSET', door, 'held', 1)
+        end
+        return FULL
+      end
+    end
+  end
+  return room, why
+end
+
+-- How many of the waiting, and how many retries, may pass where there is room for so many, nil for any number: those
+-- that are due first, and at most `batch` of each.
+local function shares(room, batch, moment)
+  room = room or 2 * batch
+  local some, others = math.min(batch, room), math.min(batch, room)
+  if room == 0 or room >= 2 * batch then
+    return some, others
+  end
+  local due_some = redis.call('ZRANGE', waiting, '-inf', moment, 'BYSCORE', 'LIMIT', 0, some, 'WITHSCORES')
+  local due_others = redis.call('ZRANGE', retry, '-inf', moment, 'BYSCORE', 'LIMIT', 0, others, 'WITHSCORES')
+  some, others = 0, 0
+  while some + others < room do
+    local of_some, of_others = tonumber(due_some[2 * some + 2]), tonumber(due_others[2 * others + 2])
+    if not of_some and not of_others then
+      break
+    elseif not of_others or of_some and of_some <= of_others then
+      some = some + 1
+    else
+      others = others + 1
+    end
+  end
+  return some, others
+end

@@ -1,0 +1,61 @@
+"""The doorkeeper: completes changes of limits that were interrupted between the registry and the shards."""
+
+import logging
+
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.errors import LisaError
+from lisa_common.model.door import limits_of
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
+from lisa_manager.doors import read_limits, set_doors
+from lisa_manager.jobs.discoverer import Discoverer
+from lisa_manager.problem_log import ProblemLog
+
+__all__ = ["Doorkeeper"]
+
+logger = logging.getLogger(__name__)
+
+
+_AT_ONCE = 1_000
+"""Most doors in one round trip."""
+
+
+class Doorkeeper:
+    """Compares the doors of topics with their policies: of limited topics always, of others after a change."""
+
+    def __init__(self, connection: AsyncConnection, discoverer: Discoverer) -> None:
+        self._connection = connection
+        self._discoverer = discoverer
+        self._problems = ProblemLog(logger)
+        self._seen: dict[str, Policy] = {}
+        """The policies of the last turn."""
+
+    async def turn(self) -> None:
+        """Runs one turn over these topics."""
+        seen, self._seen = self._seen, {name: layout.policy for name, layout in self._discoverer.layouts.items()}
+        layouts = [
+            layout
+            for name, layout in self._discoverer.layouts.items()
+            if layout.policy.is_limited or seen.get(name) != layout.policy
+        ]
+        shards = [(layout, keys) for layout in layouts for keys in layout.served]
+        wrong: dict[str, Layout] = {}
+        for start in range(0, len(shards), _AT_ONCE):
+            batch = shards[start : start + _AT_ONCE]
+            doors = await self._connection.execute_each([read_limits(keys) for _, keys in batch])
+            for (layout, keys), door in zip(batch, doors, strict=True):
+                if isinstance(door, LisaError) or door != limits_of(layout, keys):
+                    wrong[layout.topic] = layout
+        for layout in wrong.values():
+            await self._set(layout)
+
+    async def _set(self, layout: Layout) -> None:
+        subject = f"limits of {layout.topic}"
+        try:
+            await self._connection.run(set_doors(layout.prefix, layout.topic))
+        except LisaError as error:
+            # A node of a Cluster may be away, or a key be of another type; the other topics get their limits.
+            self._problems.report(subject, error)
+            self._seen.pop(layout.topic, None)
+        else:
+            self._problems.resolve(subject)
