@@ -31,9 +31,9 @@ end
 
 -- XACK tells how many entries were pending, not which. Only if some were not does the script judge each. The functions
 -- for that are made inside the branch, because a plain ack should be quick.
-local done, exceptions, count = ids, {}, #ids
+local done, exceptions, count, has_queued = ids, {}, #ids, false
 if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
-  --@include again, budget, entry, failure, groups, owes, record
+  --@include budget, entry, failure, give_back, groups, owes, record
   local known_groups
   local function all_groups()
     known_groups = known_groups or list_groups()
@@ -58,8 +58,9 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
   end
 
   -- A server that was killed may have lost the promotion or the replay for all groups. Then the other groups get the
-  -- message now: for them, too, it would end with this ack. Returns whether the stream took it.
-  local function give_to_others(id, due)
+  -- message now, where the topic's door lets it pass: for them, too, it would end with this ack. Returns whether the
+  -- stream took it.
+  local function give_to_others(id, due, stored)
     local is_waiting = redis.call('ZSCORE', waiting, id)
     if not is_waiting and not redis.call('ZSCORE', garbage, copy_of('', id)) then
       return true
@@ -68,9 +69,11 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
     for _, other in ipairs(all_groups()) do
       if other.name ~= group then
         local failure = { attempts = 0, entry = '0-0', due = due, at = now, reason = 'released', error = '' }
-        if make_ready_again(other.name, id, failure, due) then
+        local refusal, is_queued = give_back(other.name, id, failure, due, stored, now)
+        if refusal then
           return false
         end
+        has_queued = has_queued or is_queued
         others[#others + 1] = other.name
       end
     end
@@ -85,10 +88,10 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
 
   -- Ends what stands for a delivery that the server has lost: the copy where it was before, or where it is ready again.
   -- Returns false if a newer delivery has begun, or if other groups cannot get the message.
-  local function end_lost(id, due, copy, entry, failure)
+  local function end_lost(id, due, copy, entry, failure, stored)
     if failure and failure.next ~= '-' then
       return withdraw(copy, failure) or failure.next == entry
-    elseif not give_to_others(id, due) then
+    elseif not give_to_others(id, due, stored) then
       return false
     end
     redis.call('ZREM', retry, copy)
@@ -106,7 +109,7 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
     local failure = read_failure(redis.call('HGET', failures, copy))
     if not failure or entry_after(entries[i], failure.entry) then
       -- Pending until now, or lost by a server that was killed.
-      return end_lost(ids[i], due, copy, entries[i], failure) and 'acked' or 'stale'
+      return end_lost(ids[i], due, copy, entries[i], failure, record) and 'acked' or 'stale'
     end
     if failure.entry == entries[i] and withdraw(copy, failure) then
       return 'late'
@@ -152,6 +155,10 @@ end
 end_copies(group, done, window_ms > 0 and any_chosen(done) and clock(now_ms) + window_ms or nil)
 if listeners ~= '' then
   --@include held
-  wake_held(listeners, tag)
+  if has_queued then
+    wake(0, listeners, tag)
+  else
+    wake_held(listeners, tag)
+  end
 end
 return { count, exceptions }

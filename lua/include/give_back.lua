@@ -5,16 +5,16 @@ local is_closed
 
 -- Makes a copy ready again, as `make_ready_again` does. Where the topic has a door, it has to pass that again: then it
 -- is due at `at` among the retries, and the second result is true. `record` is its message's.
-local function give_back(group, id, failure, at, record, now)
+local function give_back(of_group, id, failure, at, record, now)
   if is_closed == nil then
     is_closed = redis.call('EXISTS', door) == 1 and is_guarded(read_door(), now)
   end
   if not is_closed then
-    return make_ready_again(group, id, failure, at), false
+    return make_ready_again(of_group, id, failure, at), false
   end
   local limits = read_record(record) or { priority = 0 }
   failure.next = '-'
-  redis.call('ZADD', retry, score_of(at, limits.priority), copy_of(group, id))
-  redis.call('HSET', failures, copy_of(group, id), write_failure(failure))
+  redis.call('ZADD', retry, score_of(at, limits.priority), copy_of(of_group, id))
+  redis.call('HSET', failures, copy_of(of_group, id), write_failure(failure))
   return nil, true
 end

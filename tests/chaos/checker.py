@@ -107,8 +107,7 @@ class _Judge:
         if len(story.tries) == 1:
             return False
         since = min(each.since for each in story.tries)
-        until = max(min(each.until, each.since + _ANSWERED_S) for each in story.tries)
-        return self._passed(since, until, story)
+        return self._passed(since, max(_carried_out_by(each, story) for each in story.tries), story)
 
     def _passed(self, since: float, until: float, story: Story) -> bool:
         """Whether the topic's dedup window fits in between, by the server's clock."""
@@ -236,3 +235,13 @@ class _Judge:
 
 def _due(each: Try, story: Story) -> int | None:
     return each.due_ms or next((delivery.taken.due_ms for delivery in story.deliveries), 0)
+
+
+def _carried_out_by(each: Try, story: Story) -> float:
+    """The latest moment at which a send can have been carried out.
+
+    A frozen server carries out what it finds when it goes on, long after the caller has given up; a delivery shows it.
+    """
+    answered = min(each.until, each.since + _ANSWERED_S)
+    shown = [delivery.until for delivery in story.deliveries if delivery.taken.mark == each.message.mark]
+    return max(answered, min(shown)) if shown and each.outcome == "unknown" else answered

@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import redis
@@ -35,7 +35,11 @@ from django.conf import settings
 settings.configure(
     INSTALLED_APPS=["shop"],
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ["SHOP_DB"]}},
-    LISA={"redis_url": os.environ.get("LISA_REDIS_URL", "redis://localhost:1")},
+    LISA={
+        "redis_url": os.environ.get("LISA_REDIS_URL", "redis://localhost:1"),
+        "producer": {"patience_s": 5},
+        "consumer": {"concurrency": 2, "block_s": 0.5},
+    },
     USE_TZ=True,
 )
 django.setup()
@@ -116,8 +120,10 @@ def test_of_the_django_shop_pass(examples: Path, environment: dict[str, str]) ->
 
 
 @contextmanager
-def _started(command: list[str], examples: Path, environment: dict[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
-    with subprocess.Popen(command, cwd=examples, env=environment) as process:
+def _started(
+    command: list[str], examples: Path, environment: dict[str, str], log: IO[bytes] | None = None
+) -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen(command, cwd=examples, env=environment, stderr=log) as process:
         try:
             yield process
         finally:
@@ -139,8 +145,10 @@ def test_django_runworker(examples: Path, environment: dict[str, str], redis_url
     )
     settings: Any = {"redis_url": redis_url, "prefix": prefix}
     command = [sys.executable, "manage.py", "runworker"]
+    log = examples / "worker.log"
     with (
-        _started(command, examples, environment),
+        log.open("wb") as output,
+        _started(command, examples, environment, output),
         running_manager(redis_url, prefix, {}),
         Producer(settings=ProducerSettings(**settings)) as producer,
         Admin(settings=ManagerSettings(**settings)) as admin,
@@ -149,6 +157,7 @@ def test_django_runworker(examples: Path, environment: dict[str, str], redis_url
         wait_until(lambda: (found := admin.find("orders", "a")) and found.state == "finished", 30)
     shown = subprocess.run([sys.executable, "-c", show], cwd=examples, env=environment, capture_output=True, text=True)
     assert shown.stdout == "True\n", shown.stderr
+    assert "of group billing reads orders" in log.read_text("utf-8"), "the project has no LOGGING"
 
 
 def _post(port: int, order: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from lisa_consumer import Consumer, ConsumerSettings
 from support.metrics import metrics_url, probe, scrape
 from support.waiting import wait_until
 from support.wire import Wire
@@ -155,3 +156,26 @@ def test_health(wire: Wire) -> None:
     assert wire.request("GET", "/camellia/health/check").status == 200
     assert wire.request("GET", "/camellia/health/online").status == 200
     assert wire.request("GET", "/camellia/health/status").status == 200
+
+
+def test_the_consumers_of_each_group_are_exported(stage: Stage, wire: Wire, topic: str) -> None:
+    """By which alerts tell the group that a gateway makes for later pulls from one whose workers are gone."""
+    manager = stage.programs.manager("--metrics", "127.0.0.1:0", "--sample-s", "1", "--log-level", "info")
+    url, names = metrics_url(manager), ("lisa_consumers", "lisa_group_oldest_due_seconds", "lisa_messages")
+    wire.post("sendMsg", topic=topic, msg="x", delayMillis=0)
+    pushed = {"topic": topic, "group": "push"}
+    with Consumer(topic, "push", settings=ConsumerSettings(redis_url=stage.url, prefix=stage.prefix)) as consumer:
+        # Joins the topic, whose first message is for the gateway's group.
+        assert consumer.read(wait=0.1) == []
+        wire.post("sendMsg", topic=topic, msg="y", delayMillis=0)
+        consumer.ack(*consumer.read(wait=10))
+        wait_until(lambda: scrape(url).sum("lisa_consumers", **pushed) == 1, 20, what="the sample")
+        wait_until(lambda: scrape(url).sum(names[2], state="ready", group="http", topic=topic) == 2, 20)
+    seen = scrape(url)
+    assert [sample.value for sample in seen.samples if sample.name == names[0] and sample.labels["topic"] == topic] == [
+        0,
+        1,
+    ]
+    assert seen.sum(names[1], topic=topic, group="http") > 0
+    assert seen.sum(names[1], **pushed) == 0
+    assert manager.stop() == 0

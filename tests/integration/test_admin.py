@@ -98,6 +98,25 @@ async def test_sizes_of_many_topics_take_two_round_trips(
     assert [each.topic for each in await admin.status() if each.damage] == ["t50"]
 
 
+async def test_other_groups_cost_a_page_nothing(admin: Any, orders: Queue) -> None:
+    """The server selects the copies of a group: large bodies of other groups neither travel nor end its page."""
+    for group in ("billing", "mails"):
+        orders.join(group)
+    large = [f"large-{number}" for number in range(4)]
+    for id in (*large, "small"):
+        orders.send(id, body=b"x" * (1_000_000 if id in large else 1))
+    for delivery in orders.read("billing"):
+        if delivery.id in large:
+            orders.nack(delivery, rejected=True)
+    for delivery in orders.read("mails"):
+        if delivery.id == "small":
+            orders.nack(delivery, rejected=True)
+    page = await admin.messages("orders", State.GARBAGE, group="mails")
+    assert ([message.id for message in page.messages], page.cursor) == (["small"], None)
+    assert await _ids(admin, State.GARBAGE, group="billing") == large
+    assert await _ids(admin, State.GARBAGE, group="") == []
+
+
 @pytest.mark.parametrize("state", STATES)
 async def test_messages_of_each_state_are_listed(admin: Any, busy: Queue, state: State) -> None:
     """With body, group, failure and, where a consumer has it, who."""

@@ -1,6 +1,7 @@
 """How a worker keeps the leases of the deliveries that it holds."""
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -61,6 +62,30 @@ async def test_a_link_that_died_in_silence_costs_no_lease(own_server: Callable[.
                 proxy.reset()
                 gate.set()
     assert max(idle) < VISIBILITY_MS
+
+
+async def test_who_holds_nothing_does_not_tell_of_renewals(
+    own_server: Callable[..., Server], prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While the server is away: only a worker that holds something warns of its leases."""
+    server, core = own_server(), Core(prefix, "billing")
+    settings = ProducerSettings(redis_url=server.url, prefix=prefix)
+
+    def warned() -> bool:
+        return any(r.levelno >= logging.WARNING and "cannot renew leases" in r.message for r in caplog.records)
+
+    async with AsyncConnection(server.url, timeout_s=0.5) as connection, AsyncProducer(settings=settings) as sender:
+        await sender.send("orders", b"x")
+        [delivery] = await connection.run(core.read(["orders"], limit=1))
+        leases = Leases(connection, core)
+        server.kill()
+        with caplog.at_level(logging.DEBUG):
+            renewing = asyncio.create_task(leases.run(["mails"]))  # whose policy it does not know
+            await wait_until_async(lambda: "cannot renew leases" in caplog.text, 10)
+            assert not warned()
+            leases.hold([delivery], time.monotonic())
+            await wait_until_async(warned, 10)
+            await cancel_all(renewing)
 
 
 async def test_a_handled_message_is_renewed_until_the_server_knows(

@@ -315,3 +315,11 @@ def test_commands(commands: Commands, client: redis.Redis, prefix: str) -> None:
     assert (
         "paused must be yes or no; got 'maybe'" in commands.manager("topic", "set", "orders", "--paused", "maybe").err
     )
+
+
+def test_the_revision_of_limits_is_not_set_by_users(admin: Admin, client: redis.Redis, prefix: str) -> None:
+    """It orders changes, so that one set by hand could hide the limits of others."""
+    for change in (admin.set_policy, admin.create_topic):
+        with pytest.raises(InvalidInput, match=r"limits_revision must be left to Lisa, which sets it; got 7"):
+            change("orders", limits_revision=7)
+    assert not client.exists(topics_key(prefix))

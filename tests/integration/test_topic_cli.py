@@ -43,8 +43,10 @@ def test_every_field_can_be_set(commands: Commands) -> None:
         *("--dead-letter-topic", "dead", "--dead-letter-delay", "5s"),
         *("--expire-idle", "30m", "--expire-idle-mode", "always"),
         *("--max-body-bytes", "10", "--priority", "9", "--shards", "2", "--max-groups", "5"),
+        *("--paused", "yes", "--max-in-flight", "10", "--rate", "5/s", "--burst", "3"),
+        *("--max-messages", "100", "--overflow", "reject"),
     ]
-    fields = sorted(Policy.model_fields.keys() - {"former", "drained"})
+    fields = sorted(Policy.model_fields.keys() - {"former", "drained", "limits_revision"})
     assert len(words) == 2 * len(fields)
     document = commands.manager("topic", "set", "orders", *words, "--json").document
     assert document["set"] == fields

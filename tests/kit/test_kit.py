@@ -285,6 +285,58 @@ def test_workers_of_two_groups_get_every_message(lisa: Lisa) -> None:
     assert [len(lisa.drain(worker).handled) for worker in workers] == [1, 1]
 
 
+def test_retries_never_fall_due_by_themselves(lisa: Lisa) -> None:
+    """However slow the machine is: only `advance` lets their backoff pass, and nothing else is kept back."""
+    lisa.set_policy("orders", backoff="fixed", backoff_base_ms=1, backoff_jitter=0)
+    worker, seen = Worker("billing"), list[str]()
+
+    @worker.on("orders")
+    async def fail(delivery: Delivery) -> None:
+        seen.append(delivery.id)
+        # Longer than the backoff of those before.
+        await asyncio.sleep(0.02)
+        if delivery.id == "a":
+            raise ValueError
+
+    lisa.attach(worker)
+    lisa.send("orders", 1, id="a")
+    assert len(lisa.drain(worker).failed) == 1
+    lisa.send("orders", 1, id="b")
+    assert len(lisa.drain(worker).handled) == 1
+    assert seen == ["a", "b"]
+    lisa.advance(milliseconds=1)
+    assert len(lisa.drain(worker).failed) == 1
+
+
+def test_failures_on_purpose_are_around_middleware(lisa: Lisa) -> None:
+    """Before the handler, middleware does not run either; after it, middleware has seen a success."""
+    lisa.set_policy("orders", backoff="fixed", backoff_base_ms=1_000, backoff_jitter=0)
+    worker, seen = Worker("billing"), list[str]()
+
+    @worker.use
+    async def note(delivery: Delivery, call_next: Any) -> None:
+        try:
+            await call_next(delivery)
+        except ValueError:
+            seen.append("failure")
+            raise
+        seen.append("success")
+
+    @worker.on("orders")
+    async def handle(_: Delivery) -> None:
+        seen.append("handled")
+
+    lisa.attach(worker)
+    lisa.send("orders", 1, id="a")
+    lisa.fail_once(worker, error=ValueError("before"))
+    lisa.drain(worker)
+    assert seen == []
+    lisa.fail_once(worker, error=ValueError("after"), after=True)
+    lisa.advance(seconds=1)
+    assert [str(error) for _, error in lisa.drain(worker).failed] == ["after"]
+    assert seen == ["handled", "success"]
+
+
 def test_a_snooze_for_no_time_does_not_hang(lisa: Lisa) -> None:
     """A drain ends with an error instead of never."""
     worker = Worker("billing")

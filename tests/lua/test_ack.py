@@ -1,5 +1,7 @@
 """ack: acked, late or stale."""
 
+from collections.abc import Callable
+
 import pytest
 import redis
 
@@ -315,6 +317,34 @@ def test_an_ack_of_a_lost_promotion_leaves_the_message_to_the_other_groups(
         # The replay had taken its time to live away, and is lost.
         assert queue.read("i") == []
         assert queue.contents().garbage.keys() == {"i/a"}
+
+
+def test_an_ack_of_a_lost_promotion_passes_no_door(
+    queue: Queue, client: redis.Redis, wakes: Callable[[], list[str]]
+) -> None:
+    """The other groups get the message once the limits of the topic let it pass."""
+    queue.join("g", "h")
+    queue.limit(max_in_flight=1)
+    queue.send("a", due="+100")
+    dumps = _dumps(queue, client)
+    queue.advance(100)
+    queue.promote()
+    (delivery,) = queue.read("g")
+    _kill(queue, client, dumps)
+    queue.send("b", due=str(queue.now_ms - 1))
+    queue.promote()
+    assert queue.contents().ready_ids == ["b"]
+    wakes()
+    assert queue.ack(delivery) == [ACKED]
+    assert wakes() == ["orders 0"]
+    contents = queue.contents()
+    assert contents.ready_ids == ["b"]
+    assert (contents.owed["a"], contents.retry.keys(), "waiting" in contents.left) == ("h", {"h/a"}, False)
+    for group in ("g", "h"):
+        queue.ack(*queue.read(group))
+    assert queue.promote().count == 1
+    assert [(d.id, d.attempt) for d in queue.read("h")] == [("a", 1)]
+    assert queue.read("g") == []
 
 
 def test_an_ack_of_a_lost_promotion_ends_the_message_of_the_only_group(queue: Queue, client: redis.Redis) -> None:

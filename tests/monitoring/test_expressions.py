@@ -10,6 +10,7 @@ from typing import Any
 
 import promql_parser as promql
 import pytest
+import yaml
 
 from lisa_common.observing.catalog import METRICS, Kind
 from lisa_manager.monitoring import read_alerts, read_dashboard
@@ -113,6 +114,40 @@ def test_every_metric_is_on_the_board_or_in_an_alert() -> None:
     used = {s.name for each in _EXPRESSIONS for s in _selectors(promql.parse(each.text))}
     unused = [m.name for m in METRICS if not any(name.startswith(m.name) for name in used)]
     assert unused == []
+
+
+def test_garbage_has_a_row_on_the_board() -> None:
+    """How much there is, how old it is, when it is removed, and what makes and removes it."""
+    panels = json.loads(read_dashboard())["panels"]
+    at = next(number for number, panel in enumerate(panels) if (panel["type"], panel["title"]) == ("row", "Garbage"))
+    row = [panel for panel in panels[at + 1 : at + 4] if panel["type"] == "timeseries"]
+    assert {panel["gridPos"]["y"] for panel in row} == {panels[at]["gridPos"]["y"] + 1}
+    asked = " ".join(target["expr"] for panel in row for target in panel["targets"])
+    assert [m.name for m in METRICS if "garbage" in m.name and m.name not in asked] == []
+    assert 'lisa_settled_total{outcome="garbage"}' in asked
+    places = [tuple(panel["gridPos"].values()) for panel in panels]
+    assert len(set(places)) == len(places), "panels overlap"
+
+
+def test_the_page_says_after_which_time_each_alert_fires() -> None:
+    """Severity and `for` of each rule, beside its condition."""
+    page = (Path(__file__).parents[2] / "docs/observability.md").read_text("utf-8")
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `Lisa")
+    ]
+    shown = [(name.strip("`"), severity, held) for name, severity, _, held, _ in rows]
+    assert shown == [(rule["alert"], rule["labels"]["severity"], rule.get("for", "0s")) for rule in rules()]
+
+
+def test_the_page_names_all_that_is_scraped_and_installed() -> None:
+    """Targets of every kind of program; the SDK beside the extras that bring only OpenTelemetry's API."""
+    page = (Path(__file__).parents[2] / "docs/observability.md").read_text("utf-8")
+    [example] = re.findall(r"^```yaml\n(scrape_configs:.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    [job] = yaml.safe_load(example)["scrape_configs"]
+    targets = [target for static in job["static_configs"] for target in static["targets"]]
+    assert {target.partition("-")[0] for target in targets} == {"manager", "worker", "gateway", "pusher", "shop"}
+    [traces] = re.findall(r"^## Traces\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    assert "pip install 'lisa-producer[otel]' 'lisa-consumer[otel]' opentelemetry-sdk" in traces
 
 
 def test_the_board_can_be_provisioned() -> None:

@@ -1,13 +1,18 @@
 """A server that is killed loses its last writes, and consumers then settle deliveries that it no longer knows."""
 
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import redis
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from lisa_common.client.connection import Connection
+from lisa_common.errors import QueueFull
 from lisa_common.model.delivery import Delivery
 from lisa_common.model.keys import NO_GROUP, TOPIC_KEYS, ShardKeys, copy_of, split_copy
 from property.places import places
@@ -18,6 +23,8 @@ IDS = ("a", "b", "made-3~")
 NAMES = ("send", "send later", "promote", "read", "ack", "nack", "reject", "sweep", "replay", "advance")
 STEPS = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 5)), min_size=3, max_size=14)
 EXAMPLES = 300
+LIMITS = ({}, {}, {"max_in_flight": 1}, {"max_in_flight": 2, "rate": "10/s"}, {"paused": True}, {"max_messages": 2})
+"""What limits the topic. A pause begins before the writes that are lost; other limits hold from the start."""
 
 Copy = tuple[str, str]
 
@@ -52,7 +59,8 @@ class Run:
     def _send(self, choice: int, due: str) -> None:
         # An id that ended before the kill may be alive again after it, so each message has an id of its own.
         id = f"{IDS[choice % len(IDS)][:-1]}{self.queue.now_ms - EPOCH_MS}{IDS[choice % len(IDS)][-1]}"
-        self.queue.send(id, due=due, ttl_ms=150 if choice % 2 else None)
+        with suppress(QueueFull):
+            self.queue.send(id, due=due, ttl_ms=150 if choice % 2 else None)
 
     def settle(self, name: str, group: str, delivery: Delivery) -> None:
         """Acks, nacks or rejects a delivery."""
@@ -61,6 +69,12 @@ class Run:
                 self.acked.add((delivery.id, group))
         else:
             self.queue.nack(delivery, rejected=name == "reject", delay_ms=50)
+
+    def in_flight(self) -> int:
+        """Most copies of a group that are ready or delivered."""
+        contents = self.queue.contents()
+        counts = Counter(group for (_, group), found in places(contents).items() if {"ready", "delivered"} & set(found))
+        return max(counts.values(), default=0)
 
     def dump(self) -> dict[str, bytes]:
         """All keys of the topic."""
@@ -83,10 +97,16 @@ class Case:
     kept: list[tuple[str, int]]
     lost: list[tuple[str, int]]
     settled: list[str]
+    limits: dict[str, Any]
 
 
 CASES = st.builds(
-    Case, st.integers(1, len(GROUPS)), STEPS, STEPS, st.lists(st.sampled_from(("ack", "nack")), max_size=30)
+    Case,
+    st.integers(1, len(GROUPS)),
+    STEPS,
+    STEPS,
+    st.lists(st.sampled_from(("ack", "nack")), max_size=30),
+    st.sampled_from(LIMITS),
 )
 
 
@@ -106,8 +126,14 @@ def _check(run: Run, case: Case) -> None:
     groups = GROUPS[: case.groups]
     run.restore({})
     run.queue.join(*groups)
+    is_paused = "paused" in case.limits
+    if not is_paused:
+        run.queue.limit(**case.limits)
     for name, choice in case.kept:
         run.step(name, choice % len(groups))
+    if is_paused:
+        run.queue.limit(**case.limits)
+    most = run.in_flight() if is_paused else case.limits.get("max_in_flight")
     before = owed_copies(run.queue.contents(), groups)
     dumps, acked = run.dump(), run.acked.copy()
     for name, choice in case.lost:
@@ -117,7 +143,9 @@ def _check(run: Run, case: Case) -> None:
     run.acked = acked
     for name, (group, delivery) in zip(case.settled, run.held, strict=False):
         run.settle(name, group, delivery)
+    assert most is None or run.in_flight() <= most, "the limits hold"
     contents = run.queue.contents()
+    assert len(contents.records) <= case.limits.get("max_messages", math.inf)
     assert not before - owed_copies(contents, groups) - run.acked, "a copy is lost"
     found = places(contents)
     assert {copy: where for copy, where in found.items() if len(where) != 1} == {}, "each copy is in one place"

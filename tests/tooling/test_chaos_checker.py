@@ -586,6 +586,15 @@ def test_an_id_is_known_in_its_window_only(run: Run) -> None:
     assert run.check(replace(TOPIC, window_ms=15_000)).violations == []
 
 
+def test_a_send_without_an_answer_may_be_carried_out_after_the_window(run: Run) -> None:
+    """A frozen server finds the request when it goes on. One that was answered was carried out by then."""
+    run.ack(3, run.read(2))
+    run.send(20, "m2", "unknown", id="m1")
+    run.ack(42, run.read(41, "m2", id="m1", due=40))
+    assert run.check(replace(TOPIC, window_ms=60_000)).broken == {3, 4, 6}
+    assert run.check(replace(TOPIC, window_ms=37_000)).violations == []
+
+
 def test_a_replay_gives_another_life(run: Run) -> None:
     """All attempts again, and no time to live any more."""
     run.send(2, "m2", ttl_ms=11_000)

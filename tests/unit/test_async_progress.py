@@ -3,7 +3,7 @@
 import pytest
 import redis
 
-from lisa_common.client.async_progress import noting_arrivals
+from lisa_common.client.async_progress import hardened
 
 
 class _Ended:
@@ -18,8 +18,8 @@ class _Ended:
 
 async def test_a_write_to_a_closed_connection_is_a_broken_connection() -> None:
     """It is tried again on another one; any other error of the kind is a fault of ours."""
-    closed = noting_arrivals(_Ended)("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+    closed = hardened(_Ended)("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
     with pytest.raises(redis.exceptions.ConnectionError, match="the handler is closed"):
         await closed.send_packed_command()
     with pytest.raises(RuntimeError, match="another"):
-        await noting_arrivals(_Ended)("another").send_packed_command()
+        await hardened(_Ended)("another").send_packed_command()

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 from lisa_common.client.async_connection import cancel_all
-from lisa_common.client.async_progress import noting_arrivals
+from lisa_common.client.async_progress import hardened
 
 
 async def test_a_lost_cancellation_is_repeated() -> None:
@@ -50,7 +50,7 @@ class _WritesAtOnce:
 
 async def test_a_cancellation_beside_a_write_is_not_lost() -> None:
     """A task that lost it would go on for ever in a task group, which cancels its tasks once."""
-    connection = noting_arrivals(_WritesAtOnce)()
+    connection = hardened(_WritesAtOnce)()
 
     async def write() -> None:
         await connection.send_packed_command(asyncio.current_task())

@@ -36,6 +36,13 @@ def test_a_record_is_one_line(stream: io.StringIO) -> None:
     assert "all is well\\r\\x1b[2J\\u202e\\ud800\\x00\\x9b\\u2028" in line
 
 
+def test_requests_of_httpx_are_not_logged(stream: io.StringIO) -> None:
+    """Each push is one, at INFO and with its URL, which may hold a secret; warnings of it are shown."""
+    logging.getLogger("httpx").info("HTTP Request: POST https://example.org/hooks/s3cret")
+    logging.getLogger("httpx").warning("careful")
+    assert stream.getvalue().count("\n") == 1
+
+
 def _fail() -> None:
     raise RuntimeError(EVIL)
 

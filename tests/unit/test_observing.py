@@ -1,6 +1,8 @@
 """The catalog of metrics and its documentation; addresses; batches of histograms."""
 
+import re
 import threading
+import time
 import urllib.request
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +15,15 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from lisa_common.errors import InvalidInput
-from lisa_common.observing.catalog import HORIZONS, METRICS, STATES, Kind, Program
+from lisa_common.observing.catalog import HORIZONS, JOBS, METRICS, STATES, Kind, Program
 from lisa_common.observing.health import Health
 from lisa_common.observing.metrics import MetricSet
 from lisa_common.observing.server import serving
 from lisa_common.validation import read_address
 from lisa_manager.admin.status import BUCKETS
-from support import wait_until
+from lisa_manager.daemon import Manager
+from lisa_manager.settings import ManagerSettings
+from support import wait_until, wait_until_async
 
 PAGE = (Path(__file__).parents[2] / "docs/observability.md").read_text("utf-8")
 
@@ -32,6 +36,37 @@ def test_the_page_lists_every_metric_with_its_labels() -> None:
         assert [label for label in metric.labels if f"`{label}`" not in row.split("|")[2]] == []
     assert [word for word in (*STATES, *HORIZONS) if f"`{word}`" not in PAGE] == []
     assert len(HORIZONS) == len(BUCKETS) + 1
+
+
+def test_jobs_of_a_manager_are_named_alike() -> None:
+    """In lower case, with hyphens; and each is in the catalog, so that its count of errors begins at 0."""
+    source = (Path(__file__).parents[2] / "manager/src/lisa_manager/daemon.py").read_text("utf-8")
+    names = re.findall(r'^ +\("([^"]+)", [\w.]+, \w+, self\.', source, re.MULTILINE)
+    assert len(names) == 11
+    assert [name for name in names if not re.fullmatch(r"[a-z]+(-[a-z]+)?", name)] == []
+    assert set(JOBS) == {*names, "promote", "sample"}
+
+
+async def test_a_manager_says_since_when_it_has_no_answer() -> None:
+    """With the figure and its limit; a call that failed just now is no silence of 0 s."""
+    manager = Manager(ManagerSettings(redis_url="redis://127.0.0.1:9"))
+    assert manager._find_server_problem() == "the last call failed, and the last answer came 0.0 s ago"
+    manager._answered, manager._answered_at = True, time.monotonic() - 7.2
+    assert manager._find_server_problem() == "the last answer came 7.2 s ago, more than 5 s"
+    manager._answered_at = time.monotonic()
+    assert manager._find_server_problem() == ""
+
+
+async def test_who_waits_is_alive_and_not_ready() -> None:
+    """With the reason, once there is one; afterwards other checks decide."""
+    health = Health()
+    async with health.waiting("server") as explain:
+        assert health.find_problem() == "server: no answer yet"
+        explain("connection refused")
+        assert health.find_problem() == "server: connection refused"
+        health._beaten_at = 0
+        await wait_until_async(lambda: not health.find_death(), 10, what="a beat")
+    assert health.find_problem() == "it has not started"
 
 
 def test_names_are_as_prometheus_wants_them() -> None:

@@ -135,6 +135,15 @@ class Settings(BaseSettings):
         return cls(**{name: value for name, value in flags.items() if value is not None})
 
     @classmethod
+    def load_from(cls, tables: Mapping[str, Any], *, name: str, **flags: Any) -> Self:
+        """Settings of this program from a mapping that is built like `lisa.toml`; it wins over environment and file.
+
+        Its top level holds what all programs share, and each program has a table of its own, such as `consumer`; other
+        programs' tables are ignored. `name` is the mapping's own, for errors. Raises InvalidSettings.
+        """
+        return cls.load(**(_own_settings(cls, tables, name) | flags))
+
+    @classmethod
     def settings_customise_sources(
         cls,
         settings_cls: type[BaseSettings],
@@ -166,20 +175,26 @@ class _TomlSource(PydanticBaseSettingsSource):
             content = tomllib.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise InvalidSettings(f"{path}: {error}") from None
-        table = getattr(self.settings_cls, "table", "")
-        own = content.get(table, {})
-        shared = {name: value for name, value in content.items() if name not in _TABLES}
-        for name in shared:
-            if name not in Settings.model_fields:
-                known = ", ".join(Settings.model_fields)
-                raise InvalidSettings(f"{path}: setting must be one of {known}; got {name!r}")
-        if not isinstance(own, dict):
-            raise InvalidSettings(f"{path}: {self.settings_cls.__name__} must be a table")
-        for name in own:
-            if name not in self.settings_cls.model_fields:
-                known = ", ".join(self.settings_cls.model_fields)
-                raise InvalidSettings(f"{path}: setting in [{table}] must be one of {known}; got {name!r}")
-        return shared | own
+        return _own_settings(self.settings_cls, content, str(path))
+
+
+def _own_settings(kind: type[BaseSettings], content: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """What is for one program among the shared settings and the tables of all. Raises InvalidSettings."""
+    table = getattr(kind, "table", "")
+    own = content.get(table, {})
+    shared = {name: value for name, value in content.items() if name not in _TABLES}
+    for name in shared:
+        if name not in Settings.model_fields:
+            known = ", ".join(Settings.model_fields)
+            owner = ", or in the table of its program" if name in {*kind.model_fields, *_OF_PROGRAMS} else ""
+            raise InvalidSettings(f"{origin}: setting must be one of {known}{owner}; got {name!r}")
+    if not isinstance(own, Mapping):
+        raise InvalidSettings(f"{origin}: {table} must be a table")
+    for name in own:
+        if name not in kind.model_fields:
+            known = ", ".join(kind.model_fields)
+            raise InvalidSettings(f"{origin}: setting in [{table}] must be one of {known}; got {name!r}")
+    return {**shared, **own}
 
 
 def _check_environment(known: Collection[str]) -> None:

@@ -4,8 +4,9 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -57,26 +58,29 @@ def run(
     loaded = load_worker(worker)
     overridden = sorted(given.union(override or ()))
     loaded.override(settings, overridden)
-    if check and not asyncio.run(_wait_for_server(loaded, patience_s)):
-        return
-    if processes > 1:
-        sys.exit(_run_processes(worker_command(worker, overridden), loaded, processes, settings.metrics))
     if supervised:
         if shares_metrics:
             metrics.register()
         loaded.run()
         return
+    is_served = partial(_is_served, loaded, patience_s if check else None)
+    if processes > 1:
+        words = worker_command(worker, overridden)
+        sys.exit(_run_processes(words, loaded, processes, settings.metrics, is_served))
     with _serving(settings.metrics, loaded.health):
-        loaded.run()
+        if is_served(loaded.health):
+            loaded.run()
 
 
-def _run_processes(command: Sequence[str], loaded: Worker, count: int, address: str | None) -> int:
+def _run_processes(
+    command: Sequence[str], loaded: Worker, count: int, address: str | None, is_served: Callable[[Health], bool]
+) -> int:
     health = Health()
     with (
         SharedDirectory(count, with_metrics=address is not None) as siblings,
         _serving(address, health, siblings),
     ):
-        return supervise(command, siblings, health, drain_s=loaded.settings.drain_s)
+        return supervise(command, siblings, health, drain_s=loaded.settings.drain_s) if is_served(health) else 0
 
 
 def _serving(
@@ -101,11 +105,21 @@ def _export(settings: ConsumerSettings) -> None:
         os.environ[f"LISA_{name.upper()}"] = text
 
 
-async def _wait_for_server(worker: Worker, patience_s: float) -> bool:
-    """Waits for the server. Result: False if the program was stopped before. Raises LisaError."""
+def _is_served(worker: Worker, patience_s: float | None, health: Health) -> bool:
+    """Waits for the server, unless `patience_s` is None. Result: False if the program was stopped before."""
+    return patience_s is None or asyncio.run(_wait_for_server(worker, health, patience_s))
+
+
+async def _wait_for_server(worker: Worker, health: Health, patience_s: float) -> bool:
+    """Waits for the server, not ready meanwhile. Result: False if the program was stopped before. Raises LisaError."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    async with AsyncConnection.of(worker.settings, name="lisa-worker", url=worker.url) as connection:
-        return await wait_for_server(lambda: connection.call(command("PING")), patience_s=patience_s, stopping=stopping)
+    async with (
+        AsyncConnection.of(worker.settings, name="lisa-worker", url=worker.url) as connection,
+        health.waiting("server") as explain,
+    ):
+        return await wait_for_server(
+            lambda: connection.call(command("PING")), patience_s=patience_s, stopping=stopping, explain=explain
+        )

@@ -95,7 +95,9 @@ class Leases:
     async def _warn_of(self, asking: Awaitable[LisaError | None]) -> None:
         if (error := await asking) and str(error) not in self._reported:
             self._reported.add(str(error))
-            logger.warning("cannot renew leases: %s", error, extra=event("renewal_failed", error=str(error)))
+            # A worker that holds nothing has nothing to lose; its reader reports that the server is away.
+            log = logger.warning if self._leases else logger.debug
+            log("cannot renew leases: %s", error, extra=event("renewal_failed", error=str(error)))
 
     def _pause_s(self) -> float:
         """The pause between two rounds: half the age at which a lease is renewed."""

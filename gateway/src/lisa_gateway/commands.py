@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from lisa_common.cli import JsonFlag, new_program, print_json, say, with_settings
+from lisa_common.cli import JsonFlag, WaitOption, new_program, print_json, say, wait_s, with_settings
 from lisa_common.errors import InvalidInput, InvalidSettings
-from lisa_common.logs import configure_logging
 from lisa_common.validation import check_name, expected_by
 from lisa_gateway.access import Grant, Role, hash_of, new_token
 from lisa_gateway.push import PushSettings, Target
@@ -23,14 +22,17 @@ program = new_program("lisa-gateway", "Serves Lisa, a delay queue on Redis Strea
 
 @program.command()
 @with_settings(GatewaySettings)
-def run(*, settings: GatewaySettings) -> None:
-    """Serves HTTP until SIGTERM or SIGINT, then stops gracefully. Any number may run, behind any balancer."""
+def run(*, wait: WaitOption = None, settings: GatewaySettings) -> None:
+    """Serves HTTP until SIGTERM or SIGINT, then stops gracefully. Any number may run, behind any balancer.
+
+    While it waits for the server, it is alive and not ready, and answers calls with 503.
+    """
+    patience_s = wait_s(wait)
     # Imported here, as only this command needs a server.
     from lisa_gateway.serving import loop_factory, serve  # noqa: PLC0415
 
-    configure_logging(settings.log_level)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(serve(settings))
+        runner.run(serve(settings, patience_s=patience_s))
 
 
 @program.command()
@@ -76,6 +78,7 @@ def push(
     reject_4xx: Annotated[
         bool, typer.Option("--reject-4xx", help="Make a message garbage at an answer of 4xx but 408, 425 and 429.")
     ] = False,
+    wait: WaitOption = None,
     settings: PushSettings,
 ) -> None:
     """Posts each message to a URL when it is due: that of the command line, or those of [[push.targets]].
@@ -83,7 +86,7 @@ def push(
     An answer of 2xx acks a message, any other is a failed attempt; 429 and 503 may say when the next is welcome, by
     Retry-After. Runs until SIGTERM or SIGINT. Any number may run at once.
     """
-    configure_logging(settings.log_level)
+    patience_s = wait_s(wait)
     if (topic is None) != (url is None):
         raise InvalidInput("url", url, "given with a topic")
     if topic is not None and url is not None:
@@ -98,4 +101,4 @@ def push(
         if error.name != "httpx":
             raise
         raise InvalidSettings("pushing needs more packages: pip install 'lisa-gateway[push]'") from None
-    push_until_stopped(settings)
+    push_until_stopped(settings, patience_s=patience_s)

@@ -30,6 +30,9 @@ _MAX_GROUPS = 1_000
 _LOOK_S = 1.0
 """How often a gateway asks whether the server answers."""
 
+_ANSWER_S = 1.5
+"""A gateway is not ready while the server has not answered such a question for this long."""
+
 
 class GroupDesk:
     """Serves the requests of one group: its lender, and its polls."""
@@ -60,6 +63,8 @@ class Gateway:
         self.health = Health()
         """Whether the event loop runs, and the server answered lately."""
         self._problem = "the server was not asked yet"
+        self._look: asyncio.Task[str] | None = None
+        """The question that the server was asked last; probes share it."""
         self._pulse: list[asyncio.Task[None]] = []
         self._desks: OrderedDict[str, GroupDesk] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
@@ -71,9 +76,20 @@ class Gateway:
         self._pulse = [asyncio.create_task(self._watch_server()), asyncio.create_task(self.health.run(self._count))]
 
     async def find_problem(self) -> str:
-        """Asks the server. Result: why the gateway is not ready; "" if it is."""
+        """Asks the server, for a second and a half at most. Result: why the gateway is not ready; "" if it is."""
         if self.stopping.is_set():
             return "the gateway is stopping"
+        before = self._look
+        if before is None or before.done():
+            self._look = asyncio.create_task(self._ask_server())
+        assert self._look is not None  # noqa: S101 - set above
+        await asyncio.wait((self._look,), timeout=_ANSWER_S)
+        if self._look.done() and not self._look.cancelled():
+            return self._look.result()
+        known = before.result() if before and before.done() and not before.cancelled() else ""
+        return known or f"no answer from the server within {_ANSWER_S:g} s"
+
+    async def _ask_server(self) -> str:
         try:
             await self.clock.look(self.desk().lender)
         except LisaError as error:
@@ -148,7 +164,7 @@ class Gateway:
     async def close(self) -> None:
         """Ends all polls, releases what is unsent, and closes the connections."""
         self.begin_stop()
-        tasks = [*self._pulse, *([self._listener] if self._listener else ())]
+        tasks = [*self._pulse, *(task for task in (self._listener, self._look) if task)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

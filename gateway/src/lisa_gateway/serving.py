@@ -2,17 +2,18 @@
 
 import asyncio
 import logging
+import math
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lisa_common.errors import InvalidSettings
+from lisa_common.errors import InvalidSettings, LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_common.logs import event
 from lisa_gateway.address import ListenAddress, parse_listen
 from lisa_gateway.app import app
@@ -32,10 +33,14 @@ logger = logging.getLogger(__name__)
 class _Server(uvicorn.Server):
     """Tells the gateway when it stops, so that its polls end; uvicorn alone would wait for them."""
 
-    def __init__(self, config: uvicorn.Config, gateway: Gateway, address: str) -> None:
+    def __init__(self, config: uvicorn.Config, gateway: Gateway, address: str, patience_s: float) -> None:
         super().__init__(config)
         self._gateway = gateway
         self._address = address
+        self._patience_s = patience_s
+        self._waiting: asyncio.Task[None] | None = None
+        self.failure: LisaError | None = None
+        """Why it stops, if the server did not answer in time at the start."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -49,6 +54,18 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         logger.info("gateway listens on %s", self._address, extra=event("gateway_listens", address=str(self._address)))
+        # Requests and probes are answered meanwhile.
+        self._waiting = asyncio.create_task(self._wait_for_server())
+
+    async def _wait_for_server(self) -> None:
+        try:
+            if await self._gateway.admin.wait_for_server(self._gateway.stopping, patience_s=self._patience_s):
+                # It may have gone again, as it may later. But a user without rights is a mistake.
+                with suppress(Unreachable, Refused, OutcomeUnknown):
+                    await self._gateway.admin.topics()
+        except LisaError as error:
+            self.failure = error
+            self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         logger.info("stopping on %s", signal.Signals(sig).name, extra=event("gateway_stopping"))
@@ -57,6 +74,9 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._gateway.begin_stop()
         await super().shutdown(sockets)
+        if self._waiting:
+            self._waiting.cancel()
+            await asyncio.wait((self._waiting,))
 
 
 class _Patient:
@@ -99,14 +119,16 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return factory or asyncio.new_event_loop
 
 
-async def serve(settings: GatewaySettings) -> None:
-    """Serves until SIGTERM or SIGINT. Raises LisaError if there is no Redis server at the start: probably a mistake."""
+async def serve(settings: GatewaySettings, *, patience_s: float = math.inf) -> None:
+    """Serves until SIGTERM or SIGINT, from the start, though a Redis server may answer only later.
+
+    Raises LisaError if none does within `patience_s` seconds, and at once for a mistake such as a wrong password.
+    """
     address = parse_listen(settings.listen)
     if address.path is None:
         settings.check_address(address.host)
     application = app(settings)
     gateway: Gateway = application.state.gateway
-    await gateway.admin.topics()
     bound = _bind(address)
     shown = str(address) if address.path is not None else str(ListenAddress(*bound.getsockname()[:2]))
     # It logs its own start and stop, in its own words.
@@ -126,4 +148,7 @@ async def serve(settings: GatewaySettings) -> None:
     )
     gateway.health.notifies = True
     with observed(settings.metrics, gateway.health):
-        await _Server(config, gateway, shown).serve([bound])
+        server = _Server(config, gateway, shown, patience_s)
+        await server.serve([bound])
+    if server.failure:
+        raise server.failure

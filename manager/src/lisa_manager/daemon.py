@@ -138,7 +138,11 @@ class Manager:
     async def run(self, *, patience_s: float = 0.0) -> None:
         """Serves all topics until `stop` is called. Raises ServerError only at start, after `patience_s` seconds."""
         async with self._connection:
-            if await wait_for_server(self._check_server, patience_s=patience_s, stopping=self._stopping):
+            async with self.health.waiting("server") as explain:
+                is_served = await wait_for_server(
+                    self._check_server, patience_s=patience_s, stopping=self._stopping, explain=explain
+                )
+            if is_served:
                 await self._serve()
         logger.info("manager stopped", extra=event("manager_stopped"))
 
@@ -199,7 +203,7 @@ class Manager:
             ("dead-letter", housekeeping_s, _TURNS, self._dead_letterer.turn),
             ("discover", self._settings.discover_s, 1, self._discover),
             ("drain", self._settings.discover_s, 1, self._drainer.turn),
-            ("expire idle", housekeeping_s, 1, self._idle_expirer.turn),
+            ("expire-idle", housekeeping_s, 1, self._idle_expirer.turn),
             ("limits", self._settings.discover_s, 1, self._doorkeeper.turn),
             ("scripts", _SCRIPTS_S, 1, self._loader.turn),
             ("report", _REPORT_S, 1, self._reporter.turn),
@@ -232,7 +236,9 @@ class Manager:
 
     def _find_server_problem(self) -> str:
         silent_s = time.monotonic() - self._answered_at
-        return "" if self._answered and silent_s < _SILENT_S else f"no answer for {silent_s:.0f} s"
+        if not self._answered:
+            return f"the last call failed, and the last answer came {silent_s:.1f} s ago"
+        return "" if silent_s < _SILENT_S else f"the last answer came {silent_s:.1f} s ago, more than {_SILENT_S:g} s"
 
     async def _keep_beating(self) -> None:
         await self.health.run(self._beat)

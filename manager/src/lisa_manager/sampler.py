@@ -161,6 +161,11 @@ def _add_status(values: Values, topic: str, status: TopicStatus) -> None:
         messages[topic, group.group, "delivered"] += group.delivered
     oldest = values["lisa_oldest_due_seconds"]
     oldest[topic,] = max(oldest[topic,], status.late_ms / 1000)
+    of_group, consumers = values["lisa_group_oldest_due_seconds"], values["lisa_consumers"]
+    for name, late_ms in status.group_late_ms.items():
+        of_group[topic, name] = max(of_group[topic, name], late_ms / 1000)
+    for group in status.groups:
+        consumers[topic, group.group] += group.consumers
     for horizon, count in zip(HORIZONS, status.due_in, strict=True):
         values["lisa_waiting_due_in"][topic, horizon] += count
     if status.paused:

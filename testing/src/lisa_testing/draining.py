@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lisa_consumer import BatchFailed, Delivery, Worker
+from lisa_consumer import BatchFailed, Delivery, Middleware, Retry, Snooze, Worker
 
 __all__ = ["Drained", "FailOnce", "drain"]
 
@@ -36,12 +36,28 @@ class FailOnce:
         return self.left > 0 and worker is self.worker and self.topic in (None, topic)
 
 
-async def drain(worker: Worker, turn: Callable[[], int], failures: list[FailOnce], *, rounds: int) -> Drained:
-    """Runs the worker until nothing is ready or due. `turn` does a manager's work; it returns how many were promoted.
+async def drain(worker: Worker, turn: Callable[..., int], failures: list[FailOnce], *, rounds: int) -> Drained:
+    """Runs the worker until nothing is ready or due at once.
 
-    Raises AssertionError if there is still something to do after so many rounds.
+    `turn` does a manager's work, with retries or without (`with_retries`), and returns how many were promoted. Retries
+    with a delay wait for another drain, however long this one takes. Raises AssertionError if there is still something
+    to do after so many rounds.
     """
     drained = Drained()
+    await asyncio.to_thread(turn, with_retries=False)
+    with worker.using(_noting(worker, drained, failures)):
+        for _ in range(rounds):
+            before = len(drained.failed)
+            await worker.serve(burst=True)
+            # What a handler snoozed, or failed with, for no time at all is due again.
+            with_retries = any(_comes_at_once(error) for _, error in drained.failed[before:])
+            if not await asyncio.to_thread(turn, with_retries=with_retries):
+                return drained
+    raise AssertionError(f"worker {worker.name} is not done after {rounds} rounds: does a handler snooze for 0 s?")
+
+
+def _noting(worker: Worker, drained: Drained, failures: list[FailOnce]) -> Middleware:
+    """Middleware that notes the outcome of each delivery, and fails those that shall fail."""
 
     async def note(given: Delivery | list[Delivery], call_next: Callable[[Any], Awaitable[object]]) -> None:
         deliveries = given if isinstance(given, list) else [given]
@@ -64,11 +80,9 @@ async def drain(worker: Worker, turn: Callable[[], int], failures: list[FailOnce
             raise failure.error
         drained.handled += deliveries
 
-    await asyncio.to_thread(turn)
-    with worker.using(note):
-        for _ in range(rounds):
-            await worker.serve(burst=True)
-            # What a handler snoozed, or failed with, for no time at all is due again.
-            if not await asyncio.to_thread(turn):
-                return drained
-    raise AssertionError(f"worker {worker.name} is not done after {rounds} rounds: does a handler snooze for 0 s?")
+    return note
+
+
+def _comes_at_once(error: BaseException) -> bool:
+    """Whether a delivery that failed so is due again at once. The backoff of a policy is never 0."""
+    return isinstance(error, (Retry, Snooze)) and error.delay_ms == 0

@@ -129,8 +129,11 @@ class Lisa:
 
         Drops topics that nobody uses. Result: how many messages were promoted, or moved to a dead letter topic.
         """
+        return self._work()
+
+    def _work(self, *, with_retries: bool = True) -> int:
         found = layouts(self._connection, self.prefix)
-        count = turn(self._connection, found)
+        count = turn(self._connection, found, with_retries=with_retries)
         self._idle_topics.drop(found)
         return count
 
@@ -159,7 +162,7 @@ class Lisa:
     async def drain_async(self, worker: Worker) -> Drained:
         """As `drain`, in the event loop of the test."""
         self.attach(worker)
-        return await drain(worker, self.turn, self._failures, rounds=_MOST_ROUNDS)
+        return await drain(worker, self._work, self._failures, rounds=_MOST_ROUNDS)
 
     async def _drain_and_renew(self, worker: Worker) -> Drained:
         try:
@@ -179,7 +182,9 @@ class Lisa:
         """Makes the next delivery that the worker gets in a drain fail, of one topic or of any.
 
         `error` is raised before the handler runs; with `after`, once it has returned: its effects stay, and the message
-        comes again, as when a worker dies. Raises InvalidInput for `times` below 1.
+        comes again, as when a worker dies. This is around the worker's middleware: before the handler, middleware does
+        not run either; after it, middleware has seen a success, such as a transaction that is committed.
+        Raises InvalidInput for `times` below 1.
         """
         check_int("times", times, 1, 1_000_000)
         error = error or RuntimeError("this delivery fails, as the test asked for it")

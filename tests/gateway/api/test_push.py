@@ -106,7 +106,12 @@ class Pushing:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        await push(self._settings, lambda worker: setattr(self, "_worker", worker))
+
+        async def take(worker: Worker) -> bool:
+            self._worker = worker
+            return True
+
+        await push(self._settings, take)
 
     def stop(self) -> None:
         """Drains, as on SIGTERM."""

@@ -35,6 +35,10 @@ class Declined(LisaError):
 class _Program(TyperGroup):
     """The outermost group of commands: the one place where errors become lines and exit codes."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        _escape_help(self)
+
     def main(
         self,
         args: Sequence[str] | None = None,
@@ -95,6 +99,20 @@ class _Program(TyperGroup):
         with suppress(OSError):
             for line in lines:
                 print(f"{self.name}: {shown(line)}", file=sys.stderr)  # noqa: T201
+
+
+def _escape_help(command: Any) -> None:
+    """Has help show brackets, as in `[[push.targets]]`, which typer would take for markup."""
+    for each in (command, *command.params):
+        for name in ("help", "short_help", "epilog"):
+            text = getattr(each, name, None)
+            if text and "[" in text:
+                # Imported here, as it costs as much as a command; few texts need it.
+                from rich.markup import escape  # noqa: PLC0415
+
+                setattr(each, name, escape(text))
+    for part in getattr(command, "commands", {}).values():
+        _escape_help(part)
 
 
 def new_program(name: str, purpose: str) -> typer.Typer:

@@ -10,7 +10,7 @@ import redis.exceptions
 from redis.asyncio.retry import Retry
 
 from lisa_common.client.address import Address
-from lisa_common.client.async_progress import ProgressTimeout, noting_arrivals
+from lisa_common.client.async_progress import ProgressTimeout, hardened
 from lisa_common.client.async_subscription import subscribe
 from lisa_common.client.embedded.connection import AsyncEmbeddedConnection
 from lisa_common.client.lending import AsyncIdleConnections
@@ -38,7 +38,7 @@ _KINDS: dict[str, type[Any]] = {
     "redis+sentinel": AsyncSentinelConnection,
     "rediss+sentinel": AsyncTlsSentinelConnection,
 }
-_CLASSES = {scheme: noting_arrivals(kind) for scheme, kind in _KINDS.items()}
+_CLASSES = {scheme: hardened(kind) for scheme, kind in _KINDS.items()}
 
 
 class AsyncNode:

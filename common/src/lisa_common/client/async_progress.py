@@ -10,15 +10,15 @@ from typing import Any, Self
 
 import redis
 
-__all__ = ["ProgressTimeout", "noting_arrivals"]
+__all__ = ["ProgressTimeout", "hardened"]
 
 
-def noting_arrivals(kind: type[Any]) -> type[Any]:
-    """A subclass whose `arrived_at` is when bytes last arrived, by the event loop's clock.
+def hardened(kind: type[Any]) -> type[Any]:
+    """A subclass with what the Redis client lacks: times of arrivals, one error for closed connections, cancellations.
 
-    A write to a closed connection raises the client's ConnectionError with any event loop. A cancellation during a
-    write is kept: the Redis client writes through `wait_for`, which in Python 3.11 loses one that comes at the moment
-    of its success.
+    Its `arrived_at` is when bytes last arrived, by the event loop's clock. A write to a closed connection raises the
+    client's ConnectionError with any event loop. A cancellation during a write is kept: the Redis client writes through
+    `wait_for`, which in Python 3.11 loses one that comes at the moment of its success.
     """
 
     class Connection(kind):  # type: ignore[misc] # the class depends on the scheme

@@ -17,9 +17,15 @@ logger = logging.getLogger(__name__)
 
 
 async def wait_for_server(
-    check: Callable[[], Awaitable[object]], *, patience_s: float, stopping: asyncio.Event
+    check: Callable[[], Awaitable[object]],
+    *,
+    patience_s: float,
+    stopping: asyncio.Event,
+    explain: Callable[[str], object] = lambda _: None,
 ) -> bool:
     """Repeats `check`, which makes calls, until it succeeds. Result: False if `stopping` was set before.
+
+    `explain` is called with the text of each error that it waits out.
 
     Waits up to `patience_s` seconds while there is no server or it refuses; then raises the last error. Raises other
     errors at once, such as a wrong password: waiting does not correct a mistake.
@@ -36,12 +42,12 @@ async def wait_for_server(
             checked.result()
         except (Unreachable, Refused, OutcomeUnknown) as error:
             failures += 1
+            explain(str(error))
             delay_s = RECONNECT.compute(failures)
             if time.monotonic() + delay_s > deadline:
                 raise
-            if str(error) != reported:
-                reported = str(error)
-                logger.warning("waiting for the server: %s", error, extra=event("server_awaited", error=str(error)))
+            if reported != (reported := str(error)):
+                logger.warning("waiting for the server: %s", error, extra=event("server_awaited", error=reported))
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
                     await stopping.wait()

@@ -11,7 +11,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.retry import Retry
 
 from lisa_common.client.address import Sentinels
-from lisa_common.client.async_progress import noting_arrivals
+from lisa_common.client.async_progress import hardened
 from lisa_common.client.options import NO_RETRY
 from lisa_common.client.tls import AsyncTlsConnection, TlsConnection
 from lisa_common.client.translation import no_answer
@@ -73,7 +73,7 @@ class AsyncSentinelConnection(redis.asyncio.Connection):
     """The asyncio twin of `SentinelConnection`."""
 
     # It keeps a cancellation during a write: a worker may be stopped while it asks a sentinel.
-    _kind: type[redis.asyncio.Connection] = noting_arrivals(redis.asyncio.Connection)
+    _kind: type[redis.asyncio.Connection] = hardened(redis.asyncio.Connection)
 
     def __init__(self, *, sentinels: Sentinels, **options: Any) -> None:
         self._sentinels = sentinels
@@ -106,7 +106,7 @@ class AsyncSentinelConnection(redis.asyncio.Connection):
 class AsyncTlsSentinelConnection(AsyncSentinelConnection, AsyncTlsConnection):
     """The asyncio twin of `TlsSentinelConnection`."""
 
-    _kind = noting_arrivals(AsyncTlsConnection)
+    _kind = hardened(AsyncTlsConnection)
 
 
 def _sentinel_arguments(sentinels: Sentinels, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ docs/observability.md lists them. A label `topic` has at most `MAX_TOPICS` value
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-__all__ = ["HORIZONS", "MAX_TOPICS", "METRICS", "OTHER", "STATES", "Kind", "Metric", "Program", "metrics_of"]
+__all__ = ["HORIZONS", "JOBS", "MAX_TOPICS", "METRICS", "OTHER", "STATES", "Kind", "Metric", "Program", "metrics_of"]
 
 MAX_TOPICS: Final = 1_000
 """Most topics with series of their own."""
@@ -19,6 +19,13 @@ STATES: Final = ("waiting", "ready", "delivered", "retry", "garbage")
 
 HORIZONS: Final = ("1m", "10m", "30m", "1h", "6h", "1d", "7d", "30d", "beyond")
 """Values of the label `horizon`: a waiting message counts under the first that its due time lies within."""
+
+
+JOBS: Final = (
+    *("promote", "reclaim", "trim", "sweep", "dead-letter", "discover", "drain", "expire-idle", "limits", "scripts"),
+    *("report", "gauges", "sample"),
+)
+"""Values of the label `job`."""
 
 
 class Kind(StrEnum):
@@ -76,6 +83,17 @@ METRICS: Final = (
     Metric(
         *("lisa_oldest_due_seconds", Kind.GAUGE, _MANAGER, ("topic",)),
         "Time since the due time of the oldest message that no consumer has read; 0 if there is none.",
+        sampled=True,
+    ),
+    Metric(
+        *("lisa_group_oldest_due_seconds", Kind.GAUGE, _MANAGER, _GROUPED),
+        "Time since the due time of the oldest message that the group has not read; of messages that are not ready, "
+        "and of topics without a group, for an empty group.",
+        sampled=True,
+    ),
+    Metric(
+        *("lisa_consumers", Kind.GAUGE, _MANAGER, _GROUPED),
+        "Consumers of the group. Workers deregister when they end; killed ones and others are removed once idle.",
         sampled=True,
     ),
     Metric(
@@ -144,7 +162,7 @@ METRICS: Final = (
     Metric(
         *("lisa_manager_errors_total", Kind.COUNTER, _MANAGER, ("job",)),
         "Turns of a job that failed, and shards at which it failed.",
-        values=("promote", "reclaim", "trim", "sweep", "discover", "drain", "scripts", "sample"),
+        values=JOBS,
     ),
     Metric(
         *("lisa_manager_last_turn_timestamp_seconds", Kind.GAUGE, _MANAGER, ("job",)),

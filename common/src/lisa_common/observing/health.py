@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from lisa_common.observing.siblings import state_writer
 from lisa_common.observing.systemd import Notifier
@@ -52,6 +53,29 @@ class Health:
             return stuck
         problems = {name: check() for name, check in list(self._checks.items())}
         return "; ".join(f"{name}: {problem}" for name, problem in problems.items() if problem)
+
+    @asynccontextmanager
+    async def waiting(self, name: str) -> AsyncIterator[Callable[[str], None]]:
+        """Alive and not ready while its block waits for something; yields a function that takes the reason."""
+        reason = "no answer yet"
+
+        def explain(text: str) -> None:
+            nonlocal reason
+            reason = text
+
+        self.check(name, lambda: reason)
+        beating = asyncio.create_task(self._keep_beating())
+        try:
+            yield explain
+        finally:
+            beating.cancel()
+            await asyncio.wait((beating,))
+            self.drop(name)
+
+    async def _keep_beating(self) -> None:
+        while True:
+            self._beaten_at = time.monotonic()
+            await asyncio.sleep(_BEAT_S)
 
     async def run(self, on_beat: Callable[[], None] = lambda: None) -> None:
         """Beats until cancelled: notifies the service manager, writes the state file, calls `on_beat`."""

@@ -7,6 +7,7 @@ running requests end.
 import asyncio
 import json
 import logging
+import math
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -23,6 +24,7 @@ from lisa_consumer import ConsumerSettings, Delivery, Reject, Retry, Worker
 from lisa_gateway.metrics import METRICS, observed
 from lisa_gateway.push.settings import PushSettings, Target
 from lisa_gateway.push.signing import Signer, webhook_id
+from lisa_manager import AsyncAdmin
 
 __all__ = ["Pusher", "push", "run"]
 
@@ -169,26 +171,40 @@ def _is_header(value: str) -> bool:
     return bool(value) and value.isascii() and value.isprintable()
 
 
-def run(settings: PushSettings) -> None:
-    """Pushes until SIGTERM or SIGINT, then lets running requests end. Raises InvalidInput without targets."""
+def run(settings: PushSettings, *, patience_s: float = math.inf) -> None:
+    """Pushes until SIGTERM or SIGINT, then lets running requests end.
+
+    Waits up to `patience_s` seconds for the server at the start, alive and not ready. Raises InvalidInput without
+    targets, and LisaError if no server answers in time.
+    """
 
     async def main() -> None:
-        loop = asyncio.get_running_loop()
+        loop, stopping = asyncio.get_running_loop(), asyncio.Event()
 
-        def stop_on_signals(worker: Worker) -> None:
+        async def prepare(worker: Worker) -> bool:
+            def stop() -> None:
+                stopping.set()
+                worker.stop()
+
             worker.health.notifies = True
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, worker.stop)
+                loop.add_signal_handler(number, stop)
+            async with AsyncAdmin(settings=settings) as admin, worker.health.waiting("server") as explain:
+                return await admin.wait_for_server(stopping, patience_s=patience_s, explain=explain)
 
-        await push(settings, stop_on_signals)
+        await push(settings, prepare)
 
     asyncio.run(main())
 
 
-async def push(settings: PushSettings, on_worker: Callable[[Worker], object] = lambda _: None) -> None:
+async def _begin_at_once(_: Worker) -> bool:
+    return True
+
+
+async def push(settings: PushSettings, prepare: Callable[[Worker], Awaitable[bool]] = _begin_at_once) -> None:
     """Pushes until the worker is stopped, then lets running requests end.
 
-    `on_worker` gets the worker before it starts. Raises InvalidInput without targets.
+    `prepare` gets the worker before it starts, and returns whether to start it. Raises InvalidInput without targets.
     """
     if not settings.targets:
         raise InvalidInput("targets", (), "at least one: TOPIC and URL, or [[push.targets]] in lisa.toml")
@@ -206,9 +222,9 @@ async def push(settings: PushSettings, on_worker: Callable[[Worker], object] = l
             httpx.URL(target.url).host,
             extra=event("push_started", topic=target.topic),
         )
-    on_worker(worker)
     try:
         with observed(settings.metrics, worker.health):
-            await worker.serve()
+            if await prepare(worker):
+                await worker.serve()
     finally:
         await pusher.close()

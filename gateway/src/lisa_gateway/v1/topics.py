@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 
 from lisa_common.errors import InvalidInput
-from lisa_common.model.policy import LAYOUT_FIELDS, Policy
+from lisa_common.model.policy import Policy
 from lisa_gateway.access import Role
 from lisa_gateway.problems import Problem
 from lisa_gateway.v1 import topic_answers as answers
@@ -25,7 +25,7 @@ class _Force(Input):
     force: Annotated[bool, Field(description="drop its messages with it")] = False
 
 
-_FIELDS = tuple(name for name in Policy.model_fields if name not in ("former", "drained"))
+_FIELDS = tuple(name for name in Policy.model_fields if name not in ("former", "drained", "limits_revision"))
 
 
 def _describe(schema: dict[str, Any]) -> None:
@@ -51,7 +51,7 @@ def _policy_fields(call: Call, *excluded: str) -> dict[str, Any]:
 
 
 def _policy(policy: Policy) -> dict[str, Any]:
-    return policy.model_dump(exclude=set(LAYOUT_FIELDS) - {"shards"})
+    return policy.model_dump(include=set(_FIELDS))
 
 
 def _sizes(sizes: TopicSizes) -> dict[str, Any]:

@@ -1,16 +1,19 @@
 """The asyncio client of operators."""
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any, TypeVar
 
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.async_start import wait_for_server
 from lisa_common.client.closing import AsyncClosing
 from lisa_common.model.keys import wake_channel
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
-from lisa_common.protocol.call import Flow
+from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome, State
 from lisa_common.protocol.registry import Topic
 from lisa_common.settings import Settings
@@ -179,6 +182,22 @@ class AsyncAdmin(AsyncClosing):
             async for message in messages:
                 if message is not None and (events := read_events(message)):
                     yield events
+
+    async def wait_for_server(
+        self,
+        stopping: asyncio.Event,
+        *,
+        patience_s: float = math.inf,
+        explain: Callable[[str], object] = lambda _: None,
+    ) -> bool:
+        """Waits up to `patience_s` seconds until the server answers. Result: False if `stopping` was set before.
+
+        `explain` is called with each error that it waits out. Raises the last one in the end, and at once an error that
+        waiting does not correct, such as a wrong password.
+        """
+        return await wait_for_server(
+            lambda: self._connection.call(command("PING")), patience_s=patience_s, stopping=stopping, explain=explain
+        )
 
     async def doctor(self) -> Health:
         """See `Admin.doctor`."""

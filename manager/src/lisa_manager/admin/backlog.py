@@ -11,9 +11,10 @@ from lisa_common.errors import LisaError
 from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import Call, Each, Flow
-from lisa_manager.admin.queries import PAGE, GroupInfo, chunks, entries, first_error
+from lisa_manager.admin.queries import PAGE, chunks, entries, first_error
+from lisa_manager.shard_groups import GroupInfo
 
-__all__ = ["Backlog", "read_backlogs"]
+__all__ = ["Backlog", "backlogs_of", "read_backlogs"]
 
 _AT_ONCE = 50
 """Pages in one round trip."""
@@ -77,8 +78,17 @@ class Backlog:
         """Keeps the oldest of the first entries."""
         self.oldest = next(filter(self._includes, first), None)
 
+    def late_ms(self, now_ms: int) -> int:
+        """How long the oldest of them has been due."""
+        return max(0, now_ms - (self.oldest.at_ms or self.oldest.due_ms)) if self.oldest and self.oldest.id else 0
+
     def _includes(self, entry: Entry) -> bool:
         return self.group is None or entry.group in {None, self.group.name}
+
+
+def backlogs_of(keys: ShardKeys, infos: Sequence[GroupInfo], length: int) -> list[Backlog]:
+    """The backlogs of a shard's groups, or of the stream where it has none; nothing is read so far."""
+    return [Backlog(keys, info, length, alone=len(infos) <= 1) for info in infos or (None,)]
 
 
 def read_backlogs(backlogs: Sequence[Backlog], *, exact: bool = True, partial: bool = False) -> Flow[None]:

@@ -14,7 +14,8 @@ from lisa_common.protocol.scanning import scan
 from lisa_common.validation import check_name
 from lisa_manager.admin import group_drop
 from lisa_manager.admin.backlog import Backlog, read_backlogs
-from lisa_manager.admin.queries import PAGE, GroupInfo, existing, groups
+from lisa_manager.admin.queries import PAGE, existing
+from lisa_manager.shard_groups import GroupInfo, groups
 
 __all__ = ["DroppedGroup", "GroupDebt", "create_group", "drop_group", "list_groups", "read_groups"]
 

@@ -25,7 +25,8 @@ from lisa_common.protocol.paging import END, PAGED, START, Page, Point
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.replies import byte_values
 from lisa_common.validation import check_int, check_name
-from lisa_manager.admin.queries import GroupInfo, entries, existing, groups
+from lisa_manager.admin.queries import entries, existing
+from lisa_manager.shard_groups import GroupInfo, groups
 
 __all__ = ["ListedMessage", "MessagePage", "list_messages"]
 
@@ -115,9 +116,10 @@ def list_messages(
         while position is not None:
             if budget.is_spent:
                 return MessagePage(tuple(messages), _cursor(state, lane, position))
-            listed, position = yield from _read_lane(lane, state, position, budget)
+            listed, position = yield from _read_lane(lane, state, position, budget, group or "")
             budget.spend(listed)
-            selected = [message for message in listed if group is None or (message.group or "") == group]
+            # The server selects by group, except those of none.
+            selected = [message for message in listed if group != "" or not message.group]
             budget.messages -= len(selected)
             messages += selected
     return MessagePage(tuple(messages), None)
@@ -158,14 +160,16 @@ def _lanes(layout: Layout, state: State, group: str | None) -> Flow[list[_Lane]]
 _Read = Flow[tuple[list[ListedMessage], _Place | None]]
 
 
-def _read_lane(lane: _Lane, state: State, place: _Place, budget: _Budget) -> _Read:
-    """The next messages of a lane, and where it continues: None at its end."""
+def _read_lane(lane: _Lane, state: State, place: _Place, budget: _Budget, group: str) -> _Read:
+    """The next messages of a lane, and where it continues: None at its end. Of a group, if there is one."""
     if state is State.READY:
         return (yield from _read_ready(lane, place, budget))
     if state is State.DELIVERED and lane.group:
         return (yield from _read_delivered(lane.keys, lane.group.name, place, budget))
     start = Point(float(place[0]), place[1].encode("latin-1")) if place else START
-    read: Page = yield paging.list_messages(lane.keys, state, start, END, limit=budget.messages, max_bytes=budget.bytes)
+    read: Page = yield paging.list_messages(
+        lane.keys, state, start, END, limit=budget.messages, max_bytes=budget.bytes, group=group
+    )
     listed = [
         ListedMessage(m.id, m.state, m.group, m.at_ms, m.record, m.failure, unreadable=m.unreadable)
         for m in read.messages

@@ -11,17 +11,14 @@ from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.registry import read_registry
 from lisa_common.protocol.replies import pairs
 from lisa_manager.existing import existing, existing_as_stored
-from lisa_manager.shard_groups import GroupInfo, groups
 
 __all__ = [
     "PAGE",
-    "GroupInfo",
     "chunks",
     "entries",
     "existing",
     "existing_as_stored",
     "first_error",
-    "groups",
     "list_layouts",
     "scored",
 ]

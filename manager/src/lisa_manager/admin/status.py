@@ -2,7 +2,7 @@
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -13,10 +13,11 @@ from lisa_common.model.scores import whole_ms
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.consuming import server_time
-from lisa_manager.admin.backlog import Backlog, read_backlogs
+from lisa_manager.admin.backlog import Backlog, backlogs_of, read_backlogs
 from lisa_manager.admin.limits import shown_limits
-from lisa_manager.admin.queries import GroupInfo, chunks, existing, first_error, groups, list_layouts, scored
+from lisa_manager.admin.queries import chunks, existing, first_error, list_layouts, scored
 from lisa_manager.admin.topic_status import BUCKETS, GroupStatus, TopicSizes, TopicStatus
+from lisa_manager.shard_groups import groups
 
 __all__ = ["BUCKETS", "GroupStatus", "TopicSizes", "TopicStatus", "read_sizes", "read_status", "read_status_of"]
 
@@ -65,6 +66,7 @@ def read_sizes(prefix: str, topic: str | None = None) -> Flow[list[TopicSizes]]:
 
 _S = TypeVar("_S", bound=TopicSizes)
 _Read = Callable[[Sequence[ShardKeys]], Flow[list[_S]]]
+_Calls = Callable[[ShardKeys], Iterable[Call[Any]]]
 
 
 def _layouts_of(prefix: str, topic: str | None) -> Flow[list[Layout]]:
@@ -83,8 +85,14 @@ def _read_topics(layouts: Sequence[Layout], read: _Read[_S]) -> Flow[list[_S]]:
 def _with_limits(sizes: _S, policy: Policy) -> _S:
     if not isinstance(sizes, TopicStatus) or not policy.is_limited:
         return sizes
-    late_ms = 0 if policy.paused else sizes.late_ms
-    return replace(sizes, late_ms=late_ms, paused=policy.paused, limits=shown_limits(policy))
+    late = {} if policy.paused else sizes.group_late_ms
+    return replace(
+        sizes,
+        late_ms=max(late.values(), default=0),
+        group_late_ms=late,
+        paused=policy.paused,
+        limits=shown_limits(policy),
+    )
 
 
 _STATES = ("stored", "waiting", "ready", "delivered", "retry", "garbage")
@@ -102,6 +110,8 @@ def _sum(shards: Sequence[_S]) -> _S:
     if statuses := [shard for shard in shards if isinstance(shard, TopicStatus)]:
         for name in ("late_ms", "oldest_garbage_ms", "shut_ms"):
             fields[name] = max(getattr(status, name) for status in statuses)
+        names = {name for status in statuses for name in status.group_late_ms}
+        fields["group_late_ms"] = {n: max(status.group_late_ms.get(n, 0) for status in statuses) for n in names}
         for name in ("due_in", "retry_in"):
             fields[name] = tuple(map(sum, zip(*(getattr(status, name) for status in statuses), strict=True)))
     return replace(shards[0], **fields)
@@ -111,9 +121,6 @@ def _sum_group(name: str, shards: Sequence[GroupStatus]) -> GroupStatus:
     # A consumer reads all shards, so each of them counts it.
     consumers = max(shard.consumers for shard in shards)
     return GroupStatus(name, sum(s.ready for s in shards), sum(s.delivered for s in shards), consumers)
-
-
-_Calls = Callable[[ShardKeys], Iterable[Call[Any]]]
 
 
 @dataclass(slots=True)
@@ -152,19 +159,20 @@ class _Reading:
         """Whether there are retries to count by their due times."""
         return self.error is None and bool(self.sizes[4])
 
-    def due_fields(self, now_ms: int, waiting: int, retry: int) -> dict[str, Any]:
+    def due_fields(self, now_ms: int, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that `TopicStatus` adds."""
         shut, first_waiting, first_retry, first_garbage, *due_in = self.dues
         retry_in = self.retries or [0] * len(BUCKETS)
+        late_ms = {b.group.name if b.group else "": b.late_ms(now_ms) for b in self.backlogs}
         dues = [whole_ms(score) for _, score in (*first_waiting, *first_retry)]
-        dues += [b.oldest.at_ms or b.oldest.due_ms for b in self.backlogs if b.oldest and b.oldest.id]
-        late_ms = max(0, now_ms - min(dues, default=now_ms))
+        late_ms[""] = max(0, now_ms - min(dues, default=now_ms), late_ms.get("", 0))
         return {
-            "late_ms": late_ms,
+            "late_ms": max(late_ms.values()),
+            "group_late_ms": late_ms,
             "shut_ms": max(0, shut - now_ms),
             "oldest_garbage_ms": max((now_ms - whole_ms(died) for _, died in first_garbage), default=0),
-            "due_in": (*due_in, waiting - sum(due_in)),
-            "retry_in": (*retry_in, retry - sum(retry_in)),
+            "due_in": (*due_in, sizes["waiting"] - sum(due_in)),
+            "retry_in": (*retry_in, sizes["retry"] - sum(retry_in)),
         }
 
 
@@ -180,8 +188,8 @@ def _read_status(shards: Sequence[ShardKeys], *, partial: bool) -> Flow[list[Top
     yield from _read_retries([reading for reading in readings if reading.has_retries], now, partial=partial)
     for reading in readings:
         fields = reading.fields()
-        more = {} if "damage" in fields else reading.due_fields(now, fields["waiting"], fields["retry"])
-        statuses.append(TopicStatus(**fields, **more))
+        more = {} if "damage" in fields else reading.due_fields(now, fields)
+        statuses.append(TopicStatus(**(fields | more)))
     return statuses
 
 
@@ -206,7 +214,7 @@ def _read(
     for reading in readings:
         reading.error = first_error((*reading.sizes, *reading.dues), partial=partial)
         if reading.error is None:
-            reading.backlogs = _backlogs(reading.keys, reading.sizes)
+            reading.backlogs = backlogs_of(reading.keys, *reading.sizes[:2])
     backlogs = [backlog for reading in readings for backlog in reading.backlogs]
     yield from read_backlogs(backlogs, exact=exact, partial=partial)
     return readings
@@ -238,9 +246,3 @@ def _bucket_calls(keys: ShardKeys, name: str, now_ms: int) -> Iterator[Call[Any]
     for _, limit in BUCKETS:
         yield command("ZCOUNT", keys.of(name), low, now_ms + limit)
         low = f"({now_ms + limit}"
-
-
-def _backlogs(keys: ShardKeys, sizes: list[Any]) -> list[Backlog]:
-    infos: list[GroupInfo] = sizes[0]
-    length: int = sizes[1]
-    return [Backlog(keys, info, length, alone=len(infos) <= 1) for info in infos or (None,)]

@@ -1,6 +1,7 @@
 """The sizes and the status of a topic, as operators get them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 __all__ = ["BUCKETS", "GroupStatus", "TopicSizes", "TopicStatus"]
 
@@ -60,6 +61,8 @@ class TopicStatus(TopicSizes):
 
     late_ms: int = 0
     """How long the oldest undelivered message has been due, in ms; 0 where none is, and while the topic is paused."""
+    group_late_ms: Mapping[str, int] = field(default_factory=dict)
+    """The same by group, and for "" of messages that managers have yet to make ready, or that no group has."""
     paused: bool = False
     """Whether nothing becomes ready, by the policy."""
     shut_ms: int = 0

@@ -29,6 +29,7 @@ def set_policy(prefix: str, topic: str, changes: Mapping[str, Any]) -> Flow[Poli
 
     Raises InvalidInput before anything is written. Replaces a damaged policy.
     """
+    _check_settable(changes)
     while True:
         stored: bytes | None = yield command("HGET", topics_key(prefix), check_name("topic", topic))
         known = Topic(topic) if stored is None else parse_topic(topic, stored)
@@ -50,6 +51,7 @@ def set_policy(prefix: str, topic: str, changes: Mapping[str, Any]) -> Flow[Poli
 def create_topic(prefix: str, topic: str, fields: Mapping[str, Any]) -> Flow[bool]:
     """Declares a topic with this policy, unless it exists. Returns whether it did; raises as `set_policy` does."""
     check_name("topic", topic)
+    _check_settable(fields)
     policy = yield from _as_dropped(prefix, topic, _changed(DEFAULT_POLICY, fields))
     policy = yield from revised(DEFAULT_POLICY, policy)
     created: bool = yield store_policy(prefix, topic, None, policy)
@@ -57,6 +59,12 @@ def create_topic(prefix: str, topic: str, fields: Mapping[str, Any]) -> Flow[boo
     if created and policy.limits_revision:
         yield from set_doors(prefix, topic)
     return created
+
+
+def _check_settable(fields: Mapping[str, Any]) -> None:
+    """Raises InvalidInput for the revision: the order of changes depends on it."""
+    if "limits_revision" in fields:
+        raise InvalidInput("policy field limits_revision", fields["limits_revision"], "left to Lisa, which sets it")
 
 
 def _renew(prefix: str, topic: str, policy: Policy) -> Flow[None]:

@@ -30,12 +30,16 @@ def list_(*, json: JsonFlag = False, settings: ManagerSettings) -> None:
     print_table((Column("topic"), Column("policy")), rows, nothing="no topics")
 
 
+_INTERNAL = {"limits_revision"}
+"""Fields that Lisa alone sets."""
+
+
 def _document(policy: Policy) -> dict[str, Any]:
-    return {"policy": policy.model_dump(), "set": sorted(policy.model_fields_set)}
+    return {"policy": policy.model_dump(), "set": sorted(policy.model_fields_set - _INTERNAL)}
 
 
 def _shown_policy(policy: Policy) -> str:
-    names = policy.model_fields_set - {"limits_revision"}
+    names = policy.model_fields_set - _INTERNAL
     fields = ((name, getattr(policy, name)) for name in Policy.model_fields if name in names)
     return ", ".join(f"{option_name(name)} {shown_field(name, value)}" for name, value in fields) or "defaults"
 

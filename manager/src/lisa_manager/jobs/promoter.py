@@ -108,11 +108,11 @@ class Promoter:
         """The reason why shards are not checked in time; "" if they are."""
         now = self._table.clock()
         late_s = self._settings.quiet_poll_s + _SLOW_S
-        if self._table.shards and now - self._came_round > late_s:
-            return f"no look at any shard for {now - self._came_round:.0f} s"
+        if self._table.shards and (silent_s := now - self._came_round) > late_s:
+            return f"the last look for due messages began {silent_s:.1f} s ago, more than {late_s:g} s"
         behind_s = now - min(list(self._behind.values()), default=now)
-        if any(list(self._failures.values())) or behind_s > late_s:
-            return f"no successful look at some shards for {behind_s:.0f} s"
+        if (fails := any(list(self._failures.values()))) or behind_s > late_s:
+            return f"looks at some shards have {'failed' if fails else 'not ended'} for {behind_s:.1f} s"
         return ""
 
     def wake(self) -> None:
