@@ -33,13 +33,7 @@ end
 -- for that are made inside the branch, because a plain ack should be quick.
 local done, exceptions, count, has_queued = ids, {}, #ids, false
 if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
-  --@include budget, entry, failure, give_back, groups, owes, record
-  local known_groups
-  local function all_groups()
-    known_groups = known_groups or list_groups()
-    return known_groups
-  end
-
+  --@include all_groups, budget, entry, failure, give_back, owes, record
   -- Takes back the retry of a delivery that was given up, unless a newer delivery has begun. Returns whether it did.
   local function withdraw(copy, failure)
     if redis.call('ZREM', retry, copy) == 1 or redis.call('ZREM', garbage, copy) == 1 then
@@ -154,7 +148,7 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
 end
 end_copies(group, done, window_ms > 0 and any_chosen(done) and clock(now_ms) + window_ms or nil)
 if listeners ~= '' then
-  --@include held
+  --@include held, wake
   if has_queued then
     wake(0, listeners, tag)
   else

@@ -15,7 +15,7 @@
 -- ARGV[2] policy     json    the topic's policy
 -- ARGV[3] limit      number  at most so many of each kind, and five times as many finished ids
 -- returns  { number expired, ids forgotten, garbage aged out, 1 if there may be more now, ms until there is more to do or -1 }
---@include budget, clock, dead, door, fail, failure, places, record, wake
+--@include all_groups, budget, clock, dead, door, fail, failure, places, record, wake
 local now = clock(now_ms)
 local is_full = false
 -- Includes the writes for a dead letter or for a dropped message.

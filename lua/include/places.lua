@@ -1,6 +1,6 @@
 -- Finds the places of messages.
 -- Needs the keys: ready, owed, failures, retry, garbage.
---@include entry, failure, groups, owes, record
+--@include all_groups, entry, failure, owes, record
 
 -- Reads at most so many entries of the stream, as a thousand take about 2 ms. A message deeper in a backlog is
 -- "unknown".
@@ -41,13 +41,6 @@ end
 -- The record of a message that may be ready, for `find_entries`.
 local function read_wanted(record)
   return read_record(record) or { sent = 0, due = 0 }
-end
-
--- The groups do not change while a script runs, and a list of many groups takes long.
-local known_groups
-local function all_groups()
-  known_groups = known_groups or list_groups()
-  return known_groups
 end
 
 -- The number of commands that read a message's places and change them.

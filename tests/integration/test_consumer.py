@@ -1,6 +1,7 @@
 """Plain consumers of both kinds: what they read, what becomes of deliveries, and whose say counts."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from lisa_common.errors import InvalidInput, TooManyGroups, Unreachable
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_consumer import AckOutcome, NackOutcome
+from lisa_consumer.core import Core
 from lisa_producer import AsyncProducer, Message, ProducerSettings, State
 from support import Server, keys_left, wait_until_async
 from support.housekeeping import Housekeeper, server_ms
@@ -55,6 +57,17 @@ async def test_reading_waits_for_the_first(consumers: Consumers, sender: AsyncPr
     reading = asyncio.create_task(consumer.read(wait=60))
     await sender.send("orders", b"x")
     assert len(await reading) == 1
+
+
+async def test_a_read_does_not_end_before_its_wait(redis_url: str, prefix: str) -> None:
+    """The server counts whole milliseconds: what is left of the wait is rounded up."""
+    ticks = itertools.count()
+    core = Core(prefix, "billing", clock=lambda: next(ticks) * 0.000_3)
+    async with AsyncConnection(redis_url) as connection:
+        began = next(ticks)
+        assert await connection.run(core.read(["orders"], limit=1, wait=0.002)) == []
+    outside = 2  # ticks: before the read began, and after it ended
+    assert (next(ticks) - began - outside) * 0.000_3 >= 0.002
 
 
 async def test_what_stands_behind_the_retries_of_another_group_is_read(

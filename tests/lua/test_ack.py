@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from lisa_common.model.keys import TOPIC_KEYS
+from lisa_common.model.delivery import Delivery
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.consuming import AckOutcome
 from support.queue import EPOCH_MS, STEADY, Queue, outgoing
@@ -273,33 +273,31 @@ def test_thousand_at_once(queue: Queue) -> None:
     assert len(contents.finished) == 1_000
 
 
-def _kill(queue: Queue, client: redis.Redis, dumps: dict[str, object]) -> None:
-    """The server is killed, and comes back as it was when the keys were dumped."""
-    client.delete(*(queue.keys.of(name) for name in TOPIC_KEYS))
-    for name, dump in dumps.items():
-        if dump is not None:
-            client.restore(queue.keys.of(name), 0, dump)  # type: ignore[arg-type]
-
-
-def _dumps(queue: Queue, client: redis.Redis) -> dict[str, object]:
-    return {name: client.dump(queue.keys.of(name)) for name in TOPIC_KEYS}
+def _lost_promotion(queue: Queue, *groups: str) -> Delivery:
+    """A delivery to the first group, of a message whose promotion the server has lost: it waits again."""
+    queue.join(*groups)
+    queue.send("a", due="+100")
+    dumps = queue.dump()
+    queue.advance(100)
+    queue.promote()
+    (delivery,) = queue.read(groups[0])
+    queue.restore(dumps)
+    return delivery
 
 
 @pytest.mark.parametrize("place", ["waiting", "garbage"])
-def test_an_ack_of_a_lost_promotion_leaves_the_message_to_the_other_groups(
-    queue: Queue, client: redis.Redis, place: str
-) -> None:
+def test_an_ack_of_a_lost_promotion_leaves_the_message_to_the_other_groups(queue: Queue, place: str) -> None:
     """A killed server has lost the promotion, or the replay, for all groups. The ack of one ends only its own copy."""
     queue.join("g", "h", "i")
     queue.send("a", due="+100", ttl_ms=99)
     if place == "garbage":
         queue.advance(200)
         queue.sweep()
-    dumps = _dumps(queue, client)
+    dumps = queue.dump()
     queue.advance(150)
     queue.replay("/a") if place == "garbage" else queue.promote()
     (in_g,), (in_h,) = queue.read("g"), queue.read("h")
-    _kill(queue, client, dumps)
+    queue.restore(dumps)
     assert queue.contents().left[0] == ("waiting" if place == "waiting" else "records")
     assert queue.ack(in_g) == [ACKED]
     assert queue.contents().owed == {"a": "h,i"}
@@ -319,18 +317,16 @@ def test_an_ack_of_a_lost_promotion_leaves_the_message_to_the_other_groups(
         assert queue.contents().garbage.keys() == {"i/a"}
 
 
-def test_an_ack_of_a_lost_promotion_passes_no_door(
-    queue: Queue, client: redis.Redis, wakes: Callable[[], list[str]]
-) -> None:
+def test_an_ack_of_a_lost_promotion_passes_no_door(queue: Queue, wakes: Callable[[], list[str]]) -> None:
     """The other groups get the message once the limits of the topic let it pass."""
     queue.join("g", "h")
     queue.limit(max_in_flight=1)
     queue.send("a", due="+100")
-    dumps = _dumps(queue, client)
+    dumps = queue.dump()
     queue.advance(100)
     queue.promote()
     (delivery,) = queue.read("g")
-    _kill(queue, client, dumps)
+    queue.restore(dumps)
     queue.send("b", due=str(queue.now_ms - 1))
     queue.promote()
     assert queue.contents().ready_ids == ["b"]
@@ -347,16 +343,9 @@ def test_an_ack_of_a_lost_promotion_passes_no_door(
     assert queue.read("g") == []
 
 
-def test_an_ack_of_a_lost_promotion_ends_the_message_of_the_only_group(queue: Queue, client: redis.Redis) -> None:
+def test_an_ack_of_a_lost_promotion_ends_the_message_of_the_only_group(queue: Queue) -> None:
     """It no longer waits, so no entry without a record follows."""
-    queue.join("g")
-    queue.send("a", due="+100")
-    dumps = _dumps(queue, client)
-    queue.advance(100)
-    queue.promote()
-    (delivery,) = queue.read("g")
-    _kill(queue, client, dumps)
-    assert queue.ack(delivery) == [ACKED]
+    assert queue.ack(_lost_promotion(queue, "g")) == [ACKED]
     contents = queue.contents()
     assert contents.left == ["finished"]
     assert contents.ready_ids == []
@@ -364,13 +353,7 @@ def test_an_ack_of_a_lost_promotion_ends_the_message_of_the_only_group(queue: Qu
 
 def test_an_ack_of_a_lost_promotion_is_stale_where_no_entry_can_be_added(queue: Queue, client: redis.Redis) -> None:
     """Other groups could not get the message, so it stays where it is, for all of them."""
-    queue.join("g", "h")
-    queue.send("a", due="+100")
-    dumps = _dumps(queue, client)
-    queue.advance(100)
-    queue.promote()
-    (delivery,) = queue.read("g")
-    _kill(queue, client, dumps)
+    delivery = _lost_promotion(queue, "g", "h")
     client.xadd(queue.keys.of("ready"), {"x": "y"}, id="18446744073709551615-18446744073709551615")
     before = queue.contents()
     assert queue.ack(delivery) == [STALE]

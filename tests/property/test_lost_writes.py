@@ -7,14 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import redis
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from lisa_common.client.connection import Connection
 from lisa_common.errors import QueueFull
 from lisa_common.model.delivery import Delivery
-from lisa_common.model.keys import NO_GROUP, TOPIC_KEYS, ShardKeys, copy_of, split_copy
+from lisa_common.model.keys import NO_GROUP, ShardKeys, copy_of, split_copy
 from property.places import places
 from support.queue import EPOCH_MS, Contents, Queue
 
@@ -32,8 +31,8 @@ Copy = tuple[str, str]
 class Run:
     """A topic, the deliveries that consumers hold, and the copies whose acks were taken."""
 
-    def __init__(self, queue: Queue, client: redis.Redis) -> None:
-        self.queue, self.client = queue, client
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
         self.held: list[tuple[str, Delivery]] = []
         self.acked: set[Copy] = set()
 
@@ -76,18 +75,6 @@ class Run:
         counts = Counter(group for (_, group), found in places(contents).items() if {"ready", "delivered"} & set(found))
         return max(counts.values(), default=0)
 
-    def dump(self) -> dict[str, bytes]:
-        """All keys of the topic."""
-        keys = [self.queue.keys.of(name) for name in TOPIC_KEYS]
-        dumps = {key: self.client.dump(key) for key in keys}
-        return {key: value for key, value in dumps.items() if isinstance(value, bytes)}
-
-    def restore(self, dumps: dict[str, bytes]) -> None:
-        """Puts the topic back to what it was."""
-        self.client.delete(*(self.queue.keys.of(name) for name in TOPIC_KEYS))
-        for key, value in dumps.items():
-            self.client.restore(key, 0, value)
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -110,13 +97,13 @@ CASES = st.builds(
 )
 
 
-def test_acks_of_lost_deliveries_end_nothing_of_other_groups(redis_url: str, client: redis.Redis, prefix: str) -> None:
+def test_acks_of_lost_deliveries_end_nothing_of_other_groups(redis_url: str, prefix: str) -> None:
     """Promises 2 and 9: what a group has not acked it still has, each copy in one place, and nothing else is left."""
 
     @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.explicit, Phase.generate, Phase.shrink])
     @given(case=CASES)
     def check(case: Case) -> None:
-        _check(Run(Queue(connection, ShardKeys(prefix, "orders")), client), case)
+        _check(Run(Queue(connection, ShardKeys(prefix, "orders"))), case)
 
     with Connection(redis_url) as connection:
         check()
@@ -124,7 +111,7 @@ def test_acks_of_lost_deliveries_end_nothing_of_other_groups(redis_url: str, cli
 
 def _check(run: Run, case: Case) -> None:
     groups = GROUPS[: case.groups]
-    run.restore({})
+    run.queue.restore({})
     run.queue.join(*groups)
     is_paused = "paused" in case.limits
     if not is_paused:
@@ -135,11 +122,11 @@ def _check(run: Run, case: Case) -> None:
         run.queue.limit(**case.limits)
     most = run.in_flight() if is_paused else case.limits.get("max_in_flight")
     before = owed_copies(run.queue.contents(), groups)
-    dumps, acked = run.dump(), run.acked.copy()
+    dumps, acked = run.queue.dump(), run.acked.copy()
     for name, choice in case.lost:
         run.step(name, choice % len(groups))
     # Acks that the server has lost with the rest count only if they are heard again.
-    run.restore(dumps)
+    run.queue.restore(dumps)
     run.acked = acked
     for name, (group, delivery) in zip(case.settled, run.held, strict=False):
         run.settle(name, group, delivery)

@@ -119,13 +119,11 @@ def _lose_writes(queue: Queue, groups: list[str]) -> None:
     # A server that was killed has lost a read, or also the promotion before it.
     queue.send("a")
     queue.send("lost", due="+1")
+    dumps = queue.dump()
     queue.advance(1)
     queue.promote()
-    ready, waiting = queue.keys.of("ready"), queue.keys.of("waiting")
     taken = {group: queue.read(group) for group in groups}
-    lost = [command("XACK", ready, group, delivery.entry.entry) for group in groups for delivery in taken[group]]
-    queue.connection.execute([*lost, command("HDEL", queue.keys.of("owed"), "lost")])
-    queue.connection.execute([command("ZADD", waiting, queue.now_ms, "lost")])
+    queue.restore(dumps)
     for group in groups:
         queue.ack(*taken[group])
 

@@ -302,6 +302,17 @@ class Queue:
         """Destroys a group and nothing else, as XGROUP DESTROY by hand or an interrupted `group drop` does."""
         self._do(command("XGROUP", "DESTROY", self.keys.of("ready"), group))
 
+    def dump(self) -> dict[str, bytes]:
+        """All keys of the topic, for `restore`."""
+        keys = self.keys.all()
+        dumps = self.connection.execute([command("DUMP", key) for key in keys])
+        return {key: dump for key, dump in zip(keys, dumps, strict=True) if dump is not None}
+
+    def restore(self, dumps: dict[str, bytes]) -> None:
+        """Sets the topic back, as a server does that was killed and has lost its last writes."""
+        self.connection.execute([command("DEL", *self.keys.all())])
+        self.connection.execute([command("RESTORE", key, 0, dump) for key, dump in dumps.items()])
+
     def contents(self) -> Contents:
         """Reads all keys, in one round trip and a second one for what is pending."""
         of = self.keys.of

@@ -1,5 +1,6 @@
 """What a consumer does, without I/O: flows that `Consumer`, `AsyncConsumer` and `Worker` run."""
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -85,7 +86,7 @@ class Core:
             if self._records.has_unfetched:
                 yield from self._records.release()
             plan = yield from self._resolve(topics)
-            left_ms = None if deadline is None else int((deadline - self._clock()) * 1000)
+            left_ms = None if deadline is None else math.ceil((deadline - self._clock()) * 1000)
             wait_ms = None if left_ms is None or left_ms <= 0 else min(left_ms, block_ms)
             # All topics share one limit: large messages of one must not hold up small ones of another.
             most = max(map(self.max_per_read, topics))

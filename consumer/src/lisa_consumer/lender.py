@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
-from lisa_common.errors import LisaError, OutcomeUnknown
+from lisa_common.errors import OutcomeUnknown
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
 from lisa_common.validation import Duration, check_id, duration_ms
@@ -120,22 +120,16 @@ class AsyncLender(AsyncConsumer):
             batch, self._endings = self._endings[:_MAX_ENDINGS], self._endings[_MAX_ENDINGS:]
             try:
                 outcomes = await self._end_batch([ending for ending, _ in batch])
-            except LisaError as error:
+            except Exception as error:  # noqa: BLE001 - each caller gets it
                 outcomes = [error] * len(batch)
-            except BaseException as error:
+            except BaseException:
                 for _, future in batch:
-                    if isinstance(error, Exception) and not future.done():
-                        future.set_exception(error)
-                    else:
-                        future.cancel()
-                if isinstance(error, Exception):
-                    # Each caller has it.
-                    continue
+                    future.cancel()
                 raise
             for (_, future), outcome in zip(batch, outcomes, strict=True):
                 if future.done():
                     continue
-                if isinstance(outcome, LisaError):
+                if isinstance(outcome, Exception):
                     future.set_exception(outcome)
                 else:
                     future.set_result(outcome)

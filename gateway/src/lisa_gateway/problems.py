@@ -10,16 +10,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lisa_common.errors import (
-    AccessDenied,
+    Closed,
     InvalidInput,
     LisaError,
+    NoGroup,
     OutcomeUnknown,
-    ServerError,
+    QueueFull,
+    Refused,
     TooManyGroups,
     UnknownGroup,
     UnknownTopic,
-    UnreadableReply,
-    Untrusted,
+    Unreachable,
 )
 
 __all__ = ["PROBLEMS", "Problem", "problem_of", "refuse", "response_of", "send_problem"]
@@ -40,10 +41,11 @@ PROBLEMS = {
     "media-type": "The content type is not supported",
     "conflict": "The state of the message or topic does not allow this",
     "too-many-groups": "The topic has as many groups as its policy allows",
+    "queue-full": "The topic holds as many messages as its policy allows",
     "too-busy": "The gateway serves as much as it may",
     "server-away": "The server of messages is away, or refuses for now; nothing was done",
     "outcome-unknown": "The server broke off before its reply; the request may have been carried out",
-    "server-refuses": "The server of messages does not accept the gateway, or its reply cannot be read",
+    "server-refuses": "The server of messages does not accept the gateway, has an error, or its reply cannot be read",
 }
 """All types of problems, with their titles."""
 
@@ -99,13 +101,14 @@ _OF_ERRORS: tuple[tuple[type[LisaError], int, str, tuple[str, ...]], ...] = (
     (UnknownTopic, 404, "unknown-topic", ("topic",)),
     (UnknownGroup, 404, "unknown-group", ("topic", "group")),
     (TooManyGroups, 409, "too-many-groups", ()),
+    (QueueFull, 409, "queue-full", ("limit", "count")),
     (OutcomeUnknown, 504, "outcome-unknown", ()),
-    (AccessDenied, 502, "server-refuses", ()),
-    (Untrusted, 502, "server-refuses", ()),
-    (UnreadableReply, 502, "server-refuses", ()),
-    (ServerError, 503, "server-away", ()),
+    (Unreachable, 503, "server-away", ()),
+    (Refused, 503, "server-away", ()),
+    (NoGroup, 503, "server-away", ()),
+    (Closed, 503, "server-away", ()),
 )
-"""Status, type and further members of each error; subclasses come first."""
+"""Status, type and further members of each error. Only those of status 503 promise that nothing was done."""
 
 
 def problem_of(error: LisaError) -> Problem:
@@ -116,9 +119,9 @@ def problem_of(error: LisaError) -> Problem:
             if isinstance(error, InvalidInput):
                 more = {"field": error.field, "value": _shown(error.value), "expected": error.expected}
             return Problem(status, name, str(error), more)
-    # A batch that stopped half-way, and errors that later releases add.
+    # A batch that stopped half-way; a script that failed at a key of another type; errors that later releases add.
     cause = error.__cause__
-    return problem_of(cause) if isinstance(cause, LisaError) else Problem(503, "server-away", str(error))
+    return problem_of(cause) if isinstance(cause, LisaError) else Problem(502, "server-refuses", str(error))
 
 
 def encode(problem: Problem) -> bytes:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+import redis
 
 from support import Server
 from support.gateways import Gateways
@@ -55,6 +56,21 @@ def test_redis_may_go_away(own: tuple[Server, Gateways, str]) -> None:
         server.start()
         wait_until(lambda: http.get("/v1/topics/t/messages/a").status_code == 200, 20, what="the message is found")
         assert http.send(calls[0]).json()["outcome"] == "duplicate"
+
+
+def test_an_error_of_the_server_promises_nothing(http: httpx.Client, raw: redis.Redis, topic: str) -> None:
+    """A key of another type stops a script half-way. So no answer says that nothing was done."""
+    path = f"/v1/topics/{topic}/messages"
+    assert http.post(path, json={"id": "first", "body": 1, "delay": 60}).status_code == 201
+    [messages] = [key for key in raw.scan_iter(f"*{topic}*") if key.endswith(b":messages")]
+    raw.set(messages.replace(b":messages", b":expiring"), "something else")
+    message = {"id": "second", "body": 1, "delay": 60, "ttl": 60}
+    alone = http.post(path, json=message)
+    batch = http.post(f"/v1/topics/{topic}/batch", json={"messages": [message | {"id": "third"}]})
+    assert raw.hexists(messages, "second")
+    assert (alone.status_code, "retry-after" in alone.headers) == (502, False)
+    assert alone.json()["type"] == "urn:lisa:problem:server-refuses"
+    assert batch.json()["results"][0]["problem"]["type"] == "urn:lisa:problem:server-refuses"
 
 
 def test_who_hangs_up_costs_no_message_its_attempt(http: httpx.Client, base_url: str, topic: str) -> None:

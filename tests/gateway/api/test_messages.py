@@ -236,3 +236,17 @@ def test_messages_are_not_early(http: httpx.Client, topic: str) -> None:
     [delivery] = http.post(f"/v1/topics/{topic}/groups/g/read", json={"wait": 10}).json()["deliveries"]
     assert time.monotonic() - began >= 0.4
     assert delivery["due_ms"] == sent["due_ms"]
+
+
+def test_a_full_topic_names_its_limit(http: httpx.Client, topic: str) -> None:
+    """Nothing is stored of what does not fit, alone or in a batch."""
+    assert http.put(f"/v1/topics/{topic}", json={"max_messages": 2}).status_code == 201
+    path = f"/v1/topics/{topic}/messages"
+    assert [http.post(path, json={"body": n, "delay": 60}).status_code for n in range(2)] == [201, 201]
+    alone = http.post(path, json={"id": "more", "body": 1, "delay": 60})
+    assert alone.status_code == 409
+    assert alone.json()["type"] == "urn:lisa:problem:queue-full"
+    assert (alone.json()["limit"], alone.json()["count"]) == (2, 2)
+    batch = http.post(f"/v1/topics/{topic}/batch", json={"messages": [{"id": "more", "body": 1, "delay": 60}]})
+    assert "queue-full" in batch.text
+    assert http.get(f"{path}/more").status_code == 404

@@ -206,7 +206,7 @@ OPERATIONS = (
         query=MessageQuery,
         body=MessageInput,
         takes_bytes=True,
-        problems=(413, 415),
+        problems=(409, 413, 415),
     ),
     Operation(
         method="GET",
@@ -229,7 +229,7 @@ OPERATIONS = (
         answers={201: answers.Sent, 200: answers.Sent},
         query=MessageQuery,
         takes_bytes=True,
-        problems=(413, 415),
+        problems=(409, 413, 415),
     ),
     Operation(
         method="GET",

@@ -39,7 +39,7 @@ _STATUS = {
     409: "The state of the message or topic does not allow this",
     413: "The body is too large",
     415: "The content type is not supported",
-    502: "The server of messages does not accept the gateway, or its reply cannot be read",
+    502: "The server of messages does not accept the gateway, has an error, or its reply cannot be read",
     503: "The server of messages is away, or refuses for now",
     504: "The server of messages broke off; the request may have been carried out",
 }

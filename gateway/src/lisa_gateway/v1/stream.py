@@ -162,6 +162,6 @@ OPERATIONS = (
         answer=_send_batch,
         answers={200: answers.BatchResult},
         body=MessageBatch,
-        problems=(413, 415),
+        problems=(409, 413, 415),
     ),
 )
