@@ -13,11 +13,13 @@ import pyarrow as pa
 import pytest
 import redis
 
+from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput, Refused, Unreachable
 from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_producer.spark.bad_rows import BadRow
 from lisa_producer.spark.columns import Columns
+from lisa_producer.spark.memory import Digest, Memory, Place
 from lisa_producer.spark.options import WriteOptions
 from lisa_producer.spark.writer import BatchWriter, Sink, Written
 from support import Server
@@ -90,6 +92,23 @@ def test_a_bad_row_fails_the_task(
     done = write(columns, badRows=f"{tmp_path}/aside")
     # The good row may have been sent before the bad one was found.
     assert (done.rows, done.sent + done.duplicates, done.bad) == (2, 1, 1)
+
+
+def test_what_a_query_has_written_is_forgotten(client: redis.Redis, redis_url: str, prefix: str) -> None:
+    """Of each batch before the last 100, however many partitions it had; and all of it expires."""
+    memory = Memory(WriteOptions.of({"url": redis_url, "prefix": prefix, "topic": "orders", "rememberdays": "1"}))
+    key = ShardKeys(prefix, "orders").query("q")
+    digest = Digest()
+    with Connection(redis_url) as connection:
+        for batch, partitions in enumerate([5, 2] + [1] * 99):
+            for partition in range(partitions):
+                memory.keep(connection, Place("q", batch, partition), digest)
+            memory.end_batch(connection, "q", batch, {"rows": 0}, partitions=partitions)
+            assert client.ttl(key) > 0
+        assert memory.read(connection, Place("q", 100, 0)) == str(digest)
+    fields = {field.decode() for field in client.hkeys(key)}
+    assert not any(field.startswith("0/") for field in fields)
+    assert {"1/0", "1/1", "100/0"} <= fields
 
 
 def test_both_times(write: Callable[..., Written]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lisa_common.model.keys import ShardKeys
-from lisa_common.protocol.call import Call, command, script
+from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.replies import number
 
 __all__ = ["forget_written", "keep_written", "read_written", "reserve"]
@@ -20,11 +20,12 @@ def read_written(keys: ShardKeys, job: str, part: str) -> Call[str | None]:
     return command("HGET", keys.query(job), part, decode=lambda reply: None if reply is None else reply.decode())
 
 
-def keep_written(keys: ShardKeys, job: str, parts: Mapping[str, str], kept_ms: int) -> tuple[Call[Any], ...]:
+def keep_written(keys: ShardKeys, job: str, parts: Mapping[str, str], kept_ms: int) -> Flow[None]:
     """Stores what parts of a job have written, until the job has not written for `kept_ms`."""
     fields = [text for part in parts.items() for text in part]
     key = keys.query(job)
-    return command("HSET", key, *fields), command("PEXPIRE", key, kept_ms)
+    # In one request: a program that dies between two would leave a key that does not expire.
+    yield command("HSET", key, *fields), command("PEXPIRE", key, kept_ms)
 
 
 def forget_written(keys: ShardKeys, job: str, parts: Sequence[str]) -> Call[Any]:

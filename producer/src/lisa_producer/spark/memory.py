@@ -80,26 +80,36 @@ class Memory:
 
     def keep(self, connection: Connection, place: Place, digest: Digest) -> None:
         """Remembers a partition."""
-        kept_ms = int(self.options.remember_days * _DAY_MS)
-        for call in jobs.keep_written(self._keys, place.query, {place.part: str(digest)}, kept_ms):
-            connection.call(call, patience_s=self.options.settings.patience_s)
+        self._keep(connection, place.query, {place.part: str(digest)}, self.options.remember_days)
 
-    def keep_counts(self, connection: Connection, query: str, batch: int, counts: Mapping[str, int]) -> None:
-        """Stores the counts of a batch, for a day at least."""
-        kept_ms = int(max(1, self.options.remember_days) * _DAY_MS)
-        for call in jobs.keep_written(self._keys, query, {counts_part(batch): json.dumps(counts)}, kept_ms):
-            connection.call(call, patience_s=self.options.settings.patience_s)
+    def end_batch(
+        self, connection: Connection, query: str, batch: int, counts: Mapping[str, int], *, partitions: int
+    ) -> None:
+        """Stores the counts of a batch, for a day at least, and forgets a batch that Spark has forgotten, too."""
+        parts = {counts_part(batch): json.dumps(counts), _partitions_part(batch): str(partitions)}
+        self._keep(connection, query, parts, max(1, self.options.remember_days))
+        if batch >= _BATCHES:
+            self._forget(connection, query, batch - _BATCHES)
 
-    def forget_old(self, connection: Connection, query: str, batch: int, partitions: int) -> None:
-        """Forgets a batch that Spark has forgotten, too."""
-        old = batch - _BATCHES
-        parts = [counts_part(old), *(f"{old}/{partition}" for partition in range(partitions))]
-        if old >= 0:
-            connection.call(jobs.forget_written(self._keys, query, parts), patience_s=self.options.settings.patience_s)
+    def _forget(self, connection: Connection, query: str, batch: int) -> None:
+        patience_s = self.options.settings.patience_s
+        # Batches of one query differ in their partitions.
+        count = connection.call(jobs.read_written(self._keys, query, _partitions_part(batch)), patience_s=patience_s)
+        written = [Place(query, batch, partition).part for partition in range(int(count or 0))]
+        parts = [counts_part(batch), _partitions_part(batch), *written]
+        connection.call(jobs.forget_written(self._keys, query, parts), patience_s=patience_s)
+
+    def _keep(self, connection: Connection, query: str, parts: Mapping[str, str], days: float) -> None:
+        flow = jobs.keep_written(self._keys, query, parts, int(days * _DAY_MS))
+        connection.run(flow, patience_s=self.options.settings.patience_s)
 
     @property
     def _keys(self) -> ShardKeys:
         return ShardKeys(self.options.settings.prefix, self.options.topic or "")
+
+
+def _partitions_part(batch: int) -> str:
+    return f"{batch}/partitions"
 
 
 def spooled(columns: Columns, batches: Iterator[pa.RecordBatch]) -> tuple[Digest, Iterator[pa.RecordBatch]]:

@@ -165,8 +165,7 @@ class Sink:
         memory = Memory(self.options)
         try:
             with Connection.of(self.options.settings, name="lisa-spark") as connection:
-                memory.keep_counts(connection, query, batch, _counts(messages))
-                memory.forget_old(connection, query, batch, len(messages))
+                memory.end_batch(connection, query, batch, _counts(messages), partitions=len(messages))
         except LisaError as error:
             # The rows are written; a repeated batch would add nothing to them.
             text = "counts of batch %d are not stored: %s"
