@@ -17,7 +17,7 @@
 -- ARGV[5] policy     json    the topic's policy
 -- ARGV[6] seed       number  seed of the jitter
 -- ARGV[7...] entry, id, attempt, due, delay_ms, reason, error per delivery; delay_ms is empty for the policy's backoff;
---            reason "rejected" goes to garbage at once, reason "snoozed" spends no attempt
+--            reason "rejected" goes to garbage at once, "snoozed" spends no attempt, "isolated" is delivered alone next
 -- returns  { number of deliveries done, from the first on, per delivery { outcome, due ms or 0 } }; outcome "retry",
 --            "garbage", "dropped", "gone" or "stale"
 --@include budget, clock, fail, held, wake

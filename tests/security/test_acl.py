@@ -25,7 +25,7 @@ from lisa_common.model.keys import (
 from lisa_common.model.policy import Policy
 from lisa_common.model.schedule import Schedule
 from lisa_common.model.sharding import Layout
-from lisa_common.protocol import consuming, managing, paging
+from lisa_common.protocol import consuming, jobs, managing, paging, producing
 from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.marking import Begun
 from lisa_common.protocol.producing import State
@@ -39,6 +39,8 @@ from lisa_manager.admin.rights import RoleName, rules
 from lisa_manager.dead_lettering import move_page
 from lisa_manager.jobs.historian import Historian
 from lisa_producer import AsyncProducer, Confirm, Message, NotConfirmed, Producer, ProducerSettings
+from lisa_producer.spark.batch_sizes import BatchSizes
+from lisa_producer.spark.ready_messages import list_entries, read_groups
 from support import Server, wait_until, wait_until_async
 from support.commands import Commands
 from support.engines import own_binary
@@ -423,6 +425,23 @@ def _promote() -> Flow[None]:
     yield managing.promote(ShardKeys(PREFIX, OURS), limit=10, now_ms=10**13)
 
 
+def _work_as_spark(server: Server) -> None:
+    """What tasks and drivers of Spark do beside what producers, consumers and readers do."""
+    keys = ShardKeys(PREFIX, OURS)
+    with Connection(user_url(server, RoleName.PRODUCER, PREFIX), name="lisa-producer") as producer:
+        producer.call(jobs.reserve(keys, "job", rate=100, count=1))
+        producer.run(jobs.keep_written(keys, "query", {"0/0": "x"}, 1_000))
+        producer.execute([jobs.read_written(keys, "query", "0/0"), jobs.forget_written(keys, "query", ["0/0"])])
+        producer.call(producing.update(keys, [outgoing("nothing")]))
+    with Connection(user_url(server, RoleName.CONSUMER, PREFIX), name="lisa-consumer") as consumer:
+        sizes = BatchSizes(keys, "spark~")
+        consumer.run(sizes.begin(10, alone=False))
+        consumer.run(sizes.succeed(10))
+    with Connection(user_url(server, RoleName.READER, PREFIX), name=str(RoleName.READER)) as reader:
+        for part in reader.run(read_groups(keys, (State.READY, State.DELIVERED))):
+            reader.run(list_entries(OURS, part, "0-0"))
+
+
 def _done(server: Server) -> set[Deed]:
     """What the users do when they do all that they are for."""
     with watched(server, PREFIX) as deeds, closing(Roles(server, PREFIX)) as roles, Connection(server.url) as admin:
@@ -434,8 +453,10 @@ def _done(server: Server) -> set[Deed]:
         _operate(server, queue, Commands(user_url(server, RoleName.MANAGER, PREFIX), PREFIX), admin)
         asyncio.run(_manage(server, admin))
         asyncio.run(_lend(server))
-    # A gateway sends, reads and operates by the same flows, with the names of those clients. It follows no idle topics.
-    shared = {deed for deed in deeds if deed[0] is not RoleName.READER and deed[2] != "idle"}
+        _work_as_spark(server)
+    # A gateway sends, reads and operates by the same flows, with the names of those clients. It follows no idle topics,
+    # and runs no Spark.
+    shared = {deed for deed in deeds if deed[0] is not RoleName.READER and deed[2] not in ("idle", *OF_SPARK)}
     return deeds | {(RoleName.GATEWAY, verb, name) for _, verb, name in shared}
 
 
@@ -457,9 +478,11 @@ def rights(guarded: Server) -> Iterator[Rights]:
 
 
 def _lent_keys(prefix: str) -> list[str]:
-    return [ShardKeys(prefix, OURS).loan("billing", "a"), ShardKeys(prefix, OURS).note("a")]
+    keys = ShardKeys(prefix, OURS)
+    return [keys.loan("billing", "a"), keys.note("a"), keys.query("q"), keys.of("pace")]
 
 
+OF_SPARK = ("pace", "query")
 THEIRS = ShardKeys(PREFIX, "other").all()
 FOREIGN = [
     "foreign",

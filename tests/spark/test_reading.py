@@ -14,7 +14,7 @@ from lisa_common.protocol import consuming, managing
 from lisa_producer import Message, Producer, ProducerSettings
 from support import wait_until
 from support.queue import Queue
-from support.spark import LONG, SparkTopic
+from support.spark import LONG, READS_STREAMS, SparkTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(120 + 300 * LONG)]
 
@@ -122,14 +122,15 @@ def test_reading_while_messages_move(topic: SparkTopic, producer: Producer) -> N
     assert {f"i{number}" for number in range(1, ROWS, 2)} <= ids.keys()
 
 
+@pytest.mark.skipif(not READS_STREAMS, reason="needs PySpark 4.2")
 @pytest.mark.long
 def test_a_stream_read_as_a_group(topic: SparkTopic, producer: Producer, tmp_path: Path) -> None:
     """A restarted query misses nothing, and repeats nothing that it had committed."""
-    rows, restarts = 200 * LONG, 2
+    rows, restarts = 60 * LONG, 2
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
 
     def start(**trigger: Any) -> Any:
-        frame = topic.stream(maxRows=max(20, rows // 20), partitionRows=rows // 40 + 1).load()
+        frame = topic.stream(maxRows=max(20, rows // 20), partitionRows=max(10, rows // 40)).load()
         named = frame.select("id", "attempts", F.col("body").cast("string").alias("body"))
         writer = named.writeStream.format("json").option("path", str(out))
         return writer.option("checkpointLocation", str(checkpoint)).trigger(**trigger).start()

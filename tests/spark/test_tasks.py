@@ -13,10 +13,13 @@ import pyarrow as pa
 import pytest
 import redis
 
+from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput, Refused, Unreachable
-from lisa_common.model.keys import ShardKeys
+from lisa_common.model.keys import ShardKeys, topics_key
+from lisa_common.model.policy import Policy
 from lisa_producer.spark.bad_rows import BadRow
 from lisa_producer.spark.columns import Columns
+from lisa_producer.spark.memory import Digest, Memory, Place
 from lisa_producer.spark.options import WriteOptions
 from lisa_producer.spark.writer import BatchWriter, Sink, Written
 from support import Server
@@ -91,6 +94,23 @@ def test_a_bad_row_fails_the_task(
     assert (done.rows, done.sent + done.duplicates, done.bad) == (2, 1, 1)
 
 
+def test_what_a_query_has_written_is_forgotten(client: redis.Redis, redis_url: str, prefix: str) -> None:
+    """Of each batch before the last 100, however many partitions it had; and all of it expires."""
+    memory = Memory(WriteOptions.of({"url": redis_url, "prefix": prefix, "topic": "orders", "rememberdays": "1"}))
+    key = ShardKeys(prefix, "orders").query("q")
+    digest = Digest()
+    with Connection(redis_url) as connection:
+        for batch, partitions in enumerate([5, 2] + [1] * 99):
+            for partition in range(partitions):
+                memory.keep(connection, Place("q", batch, partition), digest)
+            memory.end_batch(connection, "q", batch, {"rows": 0}, partitions=partitions)
+            assert client.ttl(key) > 0
+        assert memory.read(connection, Place("q", 100, 0)) == str(digest)
+    fields = {field.decode() for field in client.hkeys(key)}
+    assert not any(field.startswith("0/") for field in fields)
+    assert {"1/0", "1/1", "100/0"} <= fields
+
+
 def test_both_times(write: Callable[..., Written]) -> None:
     """A row is due at a time, or after a delay."""
     due = pa.array([1_800_000_000_000_000], pa.timestamp("us", tz="UTC"))
@@ -144,11 +164,31 @@ def test_rows_alike_are_set_aside_each(write: Callable[..., Written], client: re
         assert client.xlen(ShardKeys(prefix, "bad-orders").of("ready")) == count
 
 
-def test_a_refused_bad_row_fails_the_task(write: Callable[..., Written], client: redis.Redis, prefix: str) -> None:
-    """A row too large even for the topic of bad rows is not dropped."""
-    with pytest.raises(BadRow, match=r"row 0 of partition 0 cannot be sent: body must be .*; got 2000000 bytes"):
-        write({"body": ["x" * 2_000_000]}, badRows="bad-orders")
-    assert client.xlen(ShardKeys(prefix, "bad-orders").of("ready")) == 0
+def test_a_row_too_large_for_the_topic_of_bad_rows(
+    write: Callable[..., Written], client: redis.Redis, prefix: str
+) -> None:
+    """It goes there cut, and says so; a directory gets all of it."""
+    done = write({"id": ["big"], "body": ["x" * 2_000_000]}, badRows="bad-orders")
+    assert _counts(done) == (1, 0, 0, 1)
+    ((_, record),) = client.hgetall(ShardKeys(prefix, "bad-orders").of("messages")).items()  # type: ignore[union-attr]
+    body = json.loads(record[14:])
+    assert body["error"] == "body must be at most 1048576 bytes; got 2000000 bytes"
+    assert body["refusal"].startswith("body must be at most 1048576 bytes; got 2000")
+    assert (body["id"], body["cut"], body["row"]) == ("big", True, 0)
+    assert 2_000_000 < body["bytes"] < 2_000_100
+    assert len(body["values"]) > 900_000
+
+
+def test_a_topic_that_refuses_a_bad_row_is_named(
+    write: Callable[..., Written], client: redis.Redis, prefix: str
+) -> None:
+    """The row fails its task: it is not dropped."""
+    client.hset(topics_key(prefix), "bad-orders", Policy(max_body_bytes=20).dump())
+    refusal = (
+        r"row 0 of partition 0 cannot be sent: body must be a value; got None; and bad-orders refuses it: body must"
+    )
+    with pytest.raises(BadRow, match=refusal):
+        write({"body": [None], "topic": ["orders"]}, badRows="bad-orders")
 
 
 def test_a_failed_task_leaves_no_file(write: Callable[..., Written], tmp_path: Path, own_server: OwnServer) -> None:

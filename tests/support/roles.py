@@ -118,7 +118,7 @@ def key_name(prefix: str, key: str) -> str:
     shared[wake_channel(prefix)] = "wake"
     shared |= {activity_key(prefix): "activity", operations_key(prefix): "operations", managers_key(prefix): "managers"}
     of_topic = re.fullmatch(rf"{prefix}:{{[^}}]+}}:(\w+)(:.*)?", key)
-    known = of_topic and of_topic[1] in (("loan", "note") if of_topic[2] else (*TOPIC_KEYS, HISTORY))
+    known = of_topic and of_topic[1] in (("loan", "note", "query") if of_topic[2] else (*TOPIC_KEYS, HISTORY, "pace"))
     return of_topic[1] if of_topic and known else shared.get(key, "")
 
 

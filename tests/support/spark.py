@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from lisa_common.model.keys import ShardKeys
 
-__all__ = ["LONG", "SparkTopic", "spark_session"]
+__all__ = ["LONG", "READS_STREAMS", "SparkTopic", "spark_session"]
 
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 """A session of a minute does not get back what it costs to optimize its code."""
+
+READS_STREAMS = find_spec("pyspark.sql.streaming.datasource") is not None
+"""Whether this PySpark can read streams as we do: 4.2 and later."""
 
 LONG = int(os.environ.get("LISA_TEST_LONG") or 1)
 """How many times the usual number of rows."""

@@ -14,7 +14,7 @@ from lisa_common.protocol.registry import Topics
 from lisa_common.validation import Duration
 from lisa_producer import sent_message, single_send
 from lisa_producer.async_coalescing import AsyncCoalescer
-from lisa_producer.batch import open_batch
+from lisa_producer.batch import Sender, open_batch
 from lisa_producer.message import (
     Confirm,
     Message,
@@ -27,6 +27,7 @@ from lisa_producer.message import (
 )
 from lisa_producer.message_source import AsyncMessageSource
 from lisa_producer.metrics import METRICS
+from lisa_producer.pace import Pace
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shared_flow import SharedFlow
 
@@ -51,6 +52,7 @@ class AsyncProducer(AsyncClosing):
         self._tracing = tracing.ask()
         METRICS.ask()
         self._codec = check_codec(codec)
+        self._pace = Pace(self._settings.batch_messages)
         self._topics = Topics(self._settings.prefix)
         self._connection = AsyncConnection.of(self._settings, name="lisa-producer", url=url)
         self._coalescer = AsyncCoalescer(self._connection, self._settings)
@@ -100,7 +102,8 @@ class AsyncProducer(AsyncClosing):
         take_result = on_result or report.results.append
         confirm = check_confirm(confirm) or self._confirm
         source = AsyncMessageSource(messages)
-        batch = await self._run(open_batch(self._topics, topic, self._settings, confirm, self._tracing))
+        sender = Sender(self._topics, self._settings, confirm, self._pace)
+        batch = await self._run(open_batch(sender, topic, self._tracing))
 
         async def flush() -> None:
             for result in await self._run(batch.flush()):

@@ -3,46 +3,43 @@
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, Resharded
 from lisa_common.model.keys import ShardKeys
-from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout, by_shard
 from lisa_common.observing.tracing import Tracing
 from lisa_common.protocol import producing
-from lisa_common.protocol.call import Flow
+from lisa_common.protocol.call import Each, Flow
 from lisa_common.protocol.producing import Outgoing
 from lisa_common.protocol.registry import Topics
 from lisa_producer.layout_requests import refresh_after_reshard
 from lisa_producer.message import Confirm, Message, SendOutcome, SendResult, check_message
 from lisa_producer.observed import BatchObserver
+from lisa_producer.pace import Pace
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shard_send import Missing, find_in_former, is_repeatable, result_of, store
 
-__all__ = ["Batch", "open_batch"]
+__all__ = ["Batch", "Sender", "open_batch"]
 
 _Batch = Sequence[tuple[int, Outgoing]]
 """Messages with their positions."""
+
+_MOST_PARTS = 8
+"""So many calls of most bytes may be collected, as messages of many shards go out together."""
 
 
 class Batch:
     """Collects messages up to the settings' limits; invalid ones become results at once, the others when flushed.
 
-    The limits fill a call to each shard, if the ids spread evenly.
+    The limits fill a call to each shard, if the ids spread evenly and messages are small.
     """
 
-    def __init__(
-        self,
-        topics: Topics,
-        layout: Layout,
-        settings: ProducerSettings,
-        confirm: Confirm | None,
-        tracing: Tracing | None,
-    ) -> None:
-        self._topics = topics
+    def __init__(self, sender: "Sender", layout: Layout, tracing: Tracing | None) -> None:
+        self._sender = sender
+        self._settings = sender.settings
         self._layout = layout
-        self._settings = settings
-        self._confirm = confirm
         self._observer = BatchObserver(tracing, layout.topic)
         self._position = 0
         self._bytes = 0
@@ -69,9 +66,10 @@ class Batch:
             self._bytes += size
         self._position += 1
         count = len(self._outgoing) + len(self._invalid)
-        limit = self._settings.batch_messages * len(self._layout.shards)
-        # The next message is likely as large as this one, and would exceed the bytes of a call.
-        return count >= limit or self._bytes + size > self._settings.batch_bytes
+        shards = len(self._layout.shards)
+        limit = self._settings.batch_messages * shards
+        # The next message is likely as large as this one, and would exceed the bytes.
+        return count >= limit or self._bytes + size > self._settings.batch_bytes * min(shards, _MOST_PARTS)
 
     def flush(self) -> Flow[list[SendResult]]:
         """Sends the collected messages. Result: one for each, in order; sets `broken`."""
@@ -79,9 +77,9 @@ class Batch:
         batch, results = self._outgoing, self._invalid
         self._outgoing, self._invalid, self._bytes = [], [], 0
         try:
-            self._layout = yield from self._topics.resolve(self._layout.topic)
+            self._layout = yield from self._sender.topics.resolve(self._layout.topic)
             if batch:
-                sent = yield from _send(self._topics, self._layout.topic, batch, self._settings, self._confirm)
+                sent = yield from self._sender.send(self._layout.topic, batch)
                 self.broken = next((result.error for result in sent if result.error), None)
                 results += sent
         except LisaError as error:
@@ -91,62 +89,84 @@ class Batch:
         return sorted(results, key=lambda result: result.position)
 
 
-def open_batch(
-    topics: Topics, topic: str, settings: ProducerSettings, confirm: Confirm | None, tracing: Tracing | None = None
-) -> Flow[Batch]:
+def open_batch(sender: "Sender", topic: str, tracing: Tracing | None = None) -> Flow[Batch]:
     """An empty batch for a topic."""
-    layout = yield from topics.resolve(topic)
-    return Batch(topics, layout, settings, confirm, tracing)
+    layout = yield from sender.topics.resolve(topic)
+    return Batch(sender, layout, tracing)
 
 
-def _send(
-    topics: Topics, topic: str, batch: _Batch, settings: ProducerSettings, confirm: Confirm | None
-) -> Flow[list[SendResult]]:
-    """Sends each message to its shard. Result: one for each; an error of one shard ends the whole send."""
-    results: list[SendResult] = []
-    layout = yield from topics.declare(topic)
-    parts = _parts(layout, batch, settings)
-    rerouted = False
-    while parts:
-        keys, part = parts.popleft()
-        try:
-            if layout.former:
-                known = yield from find_in_former(layout, [m for _, m in part], confirm, generated_too=rerouted)
-                _check_confirmed(topic, known)
-                results += [result_of(at, m, 0) for at, m in part if m.id in known]
-                part = [(at, m) for at, m in part if m.id not in known]
-            sent = (yield from _send_to(keys, layout.policy, part, settings, confirm)) if part else []
-            if sent is None:
-                layout = yield from refresh_after_reshard(topics, layout)
-                # The first try of a repeated send may have come before the reshard.
-                rerouted = True
-                parts = _parts(layout, [*part, *(message for _, rest in parts for message in rest)], settings)
-            else:
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Sends a batch to all its shards at once."""
+
+    topics: Topics
+    settings: ProducerSettings
+    confirm: Confirm | None
+    pace: Pace
+
+    def send(self, topic: str, batch: _Batch) -> Flow[list[SendResult]]:
+        """Sends each message to its shard. Result: one for each; an error of one shard ends the whole send."""
+        results: list[SendResult] = []
+        layout, rerouted = (yield from self.topics.declare(topic)), False
+        while batch:
+            try:
+                if layout.former:
+                    known = yield from find_in_former(
+                        layout, [m for _, m in batch], self.confirm, generated_too=rerouted
+                    )
+                    _check_confirmed(topic, known)
+                    results += [result_of(at, m, 0) for at, m in batch if m.id in known]
+                    batch = [(at, m) for at, m in batch if m.id not in known]
+                sent, batch = yield from self._send_to_all(layout, batch)
                 results += sent
-        except LisaError as error:
-            left = [*part, *(message for _, rest in parts for message in rest)]
-            return results + [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in left]
-    return results
+                if batch:
+                    layout = yield from refresh_after_reshard(self.topics, layout)
+                    # The first try of a repeated send may have come before the reshard.
+                    rerouted = True
+            except LisaError as error:
+                return results + [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in batch]
+        return results
 
+    def _send_to_all(self, layout: Layout, batch: _Batch) -> Flow[tuple[list[SendResult], _Batch]]:
+        """Sends to all shards in one round trip. Result: one for each message, but those of closed shards."""
+        parts = list(self._parts(layout, batch))
+        stored = [
+            store(
+                *(keys, [m for _, m in part], self.confirm),
+                repeatable=is_repeatable([m for _, m in part], layout.policy, self.settings),
+            )
+            for keys, part in parts
+        ]
+        began = time.monotonic()
+        replies = iter((yield Each(call for calls in stored for call in calls)))
+        self.pace.note(time.monotonic() - began, len(parts))
+        results: list[SendResult] = []
+        rerouted: list[tuple[int, Outgoing]] = []
+        for (_, part), calls in zip(parts, stored, strict=True):
+            sent = _results(layout.topic, part, [next(replies) for _ in calls])
+            results += sent or ()
+            rerouted += part if sent is None else ()
+        return results, rerouted
 
-def _parts(layout: Layout, batch: _Batch, settings: ProducerSettings) -> deque[tuple[ShardKeys, _Batch]]:
-    """Cuts the messages of each shard into calls within the settings' limits, as all ids may belong to one shard."""
-    if len(layout.shards) == 1:
-        return deque((layout.shards[0], part) for part in _cut(batch, settings))
-    batches = by_shard(batch, lambda message: layout.home(message[1].id))
-    return deque((keys, part) for keys, messages in batches.items() for part in _cut(messages, settings))
+    def _parts(self, layout: Layout, batch: _Batch) -> Iterator[tuple[ShardKeys, _Batch]]:
+        """Cuts the messages of each shard into calls within the limits, as all ids may belong to one shard."""
+        if len(layout.shards) == 1:
+            batches = {layout.shards[0]: batch}
+        else:
+            batches = dict(by_shard(batch, lambda message: layout.home(message[1].id)))
+        return ((keys, part) for keys, messages in batches.items() for part in self._cut(messages))
 
-
-def _cut(batch: _Batch, settings: ProducerSettings) -> Iterator[_Batch]:
-    """Cuts a batch so that no call blocks the server for long; a message beyond the limit of bytes goes alone."""
-    begin = size = 0
-    for at, (_, message) in enumerate(batch):
-        size += len(message.content)
-        if at > begin and (size > settings.batch_bytes or at - begin == settings.batch_messages):
-            yield batch[begin:at]
-            begin, size = at, len(message.content)
-    if begin < len(batch):
-        yield batch[begin:]
+    def _cut(self, batch: _Batch) -> Iterator[_Batch]:
+        """Cuts a batch so that no call blocks the server for long; a message beyond the limit of bytes goes alone."""
+        begin = size = 0
+        most, most_bytes = self.pace.messages, self.settings.batch_bytes
+        for at, (_, message) in enumerate(batch):
+            size += len(message.content)
+            if at > begin and (size > most_bytes or at - begin == most):
+                yield batch[begin:at]
+                begin, size = at, len(message.content)
+        if begin < len(batch):
+            yield batch[begin:]
 
 
 def _check_confirmed(topic: str, known: dict[str, Missing | None]) -> None:
@@ -154,16 +174,14 @@ def _check_confirmed(topic: str, known: dict[str, Missing | None]) -> None:
         raise NotConfirmed(topic, [id for id, lacking in known.items() if lacking], *missing)
 
 
-def _send_to(
-    keys: ShardKeys, policy: Policy, batch: _Batch, settings: ProducerSettings, confirm: Confirm | None
-) -> Flow[list[SendResult] | None]:
-    """Sends to one shard. Result: one for each message; None if the shard is closed."""
-    messages = [outgoing for _, outgoing in batch]
-    repeatable = is_repeatable(messages, policy, settings)
-    try:
-        dues, missing = yield from store(keys, messages, confirm, repeatable=repeatable)
-    except Resharded:
+def _results(topic: str, batch: _Batch, replies: list[Any]) -> list[SendResult] | None:
+    """One result for each message of a call; None if the shard is closed."""
+    dues, missing = replies if len(replies) > 1 else (*replies, None)
+    error = next((reply for reply in (dues, missing) if isinstance(reply, LisaError)), None)
+    if isinstance(error, Resharded):
         return None
-    if missing:
-        raise NotConfirmed(keys.topic, [m.id for m in messages], *missing)
+    if error is None and missing:
+        error = NotConfirmed(topic, [outgoing.id for _, outgoing in batch], *missing)
+    if error is not None:
+        return [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in batch]
     return [result_of(position, outgoing, due_ms) for (position, outgoing), due_ms in zip(batch, dues, strict=True)]

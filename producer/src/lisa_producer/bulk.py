@@ -12,8 +12,8 @@ __all__ = ["BulkSender"]
 
 K = TypeVar("K")
 
-_MAX_MESSAGES, _MAX_BYTES = 5_000, 16 * 1024 * 1024
-"""Limits of what is held in memory, over all topics."""
+_MAX_MESSAGES, _MAX_BYTES = 20_000, 16 * 1024 * 1024
+"""Limits of what is held in memory, over all topics. Messages of many shards fill a call to each."""
 
 
 @dataclass(slots=True)
@@ -21,12 +21,17 @@ class BulkSender(Generic[K]):
     """Collects messages and sends them topic by topic; a key, such as a line number, identifies each to the caller.
 
     `on_error` receives each message that cannot be sent; an error that it raises ends the load. `progress` receives the
-    sizes of processed messages.
+    sizes of processed messages, `on_result` topic and result of each message that was sent or known. `before` is called
+    before so many messages are sent, and may wait.
     """
 
     producer: Producer
     on_error: Callable[[K, LisaError], object]
     progress: Callable[[int], object] = lambda _: None
+    on_result: Callable[[str, SendResult], object] | None = None
+    before: Callable[[int], object] = lambda _: None
+    most_messages: int | None = None
+    """Most messages that are held in memory."""
     report: SendReport = field(default_factory=SendReport)
     _collected: dict[str, list[tuple[K, Message]]] = field(default_factory=dict)
     _messages: int = 0
@@ -37,7 +42,7 @@ class BulkSender(Generic[K]):
         self._collected.setdefault(topic, []).append((key, message))
         self._messages += 1
         self._bytes += size
-        if self._messages >= _MAX_MESSAGES or self._bytes >= _MAX_BYTES:
+        if self._messages >= (self.most_messages or _MAX_MESSAGES) or self._bytes >= _MAX_BYTES:
             self.flush()
 
     def refuse(self, key: K, error: LisaError) -> None:
@@ -50,6 +55,7 @@ class BulkSender(Generic[K]):
         """Sends the collected messages; raises PartialSend when the server refuses or is unreachable for too long."""
         collected, self._collected = self._collected, {}
         for topic, messages in collected.items():
+            self.before(len(messages))
             self._send_to(topic, messages)
         self.progress(self._bytes)
         self._messages = self._bytes = 0
@@ -60,6 +66,8 @@ class BulkSender(Generic[K]):
                 self.refuse(messages[result.position][0], result.error)
             elif result.error is None:
                 self.report.count(result)
+                if self.on_result:
+                    self.on_result(topic, result)
 
         try:
             self.producer.send_many(topic, (message for _, message in messages), on_result=take_result)

@@ -13,7 +13,7 @@ from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutco
 from lisa_common.protocol.registry import Topics
 from lisa_common.validation import Duration
 from lisa_producer import sent_message, single_send
-from lisa_producer.batch import open_batch
+from lisa_producer.batch import Sender, open_batch
 from lisa_producer.coalescing import Coalescer
 from lisa_producer.message import (
     Confirm,
@@ -27,6 +27,7 @@ from lisa_producer.message import (
 )
 from lisa_producer.message_source import MessageSource
 from lisa_producer.metrics import METRICS
+from lisa_producer.pace import Pace
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shared_flow import SharedFlow
 
@@ -62,6 +63,7 @@ class Producer(Closing):
         self._tracing = tracing.ask()
         METRICS.ask()
         self._codec = check_codec(codec)
+        self._pace = Pace(self._settings.batch_messages)
         self._topics = Topics(self._settings.prefix)
         self._connection = Connection.of(self._settings, name="lisa-producer", url=url)
         self._coalescer = Coalescer(self._connection, self._settings)
@@ -120,7 +122,8 @@ class Producer(Closing):
         take_result = on_result or report.results.append
         confirm = check_confirm(confirm) or self._confirm
         source = MessageSource(messages)
-        batch = self._run(open_batch(self._topics, topic, self._settings, confirm, self._tracing))
+        sender = Sender(self._topics, self._settings, confirm, self._pace)
+        batch = self._run(open_batch(sender, topic, self._tracing))
 
         def flush() -> None:
             for result in self._run(batch.flush()):

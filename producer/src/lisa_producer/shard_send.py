@@ -27,17 +27,15 @@ Missing = tuple[str, str]
 
 def store(
     keys: ShardKeys, messages: Sequence[Outgoing], confirm: Confirm | None, *, repeatable: bool
-) -> Flow[tuple[list[int], Missing | None]]:
-    """Stores messages in one shard. Result: their due times in ms, 0 for duplicates; and the missing confirmation.
+) -> tuple[Call[Any], ...]:
+    """The calls that store messages in one shard; the first raises Resharded where the shard is closed.
 
-    Raises Resharded where the shard is closed, and QueueFull where it has no room for all.
+    Results: their due times in ms, 0 for duplicates; and with `confirm` the missing confirmation, or None. The first
+    raises QueueFull where the shard has no room for all.
     """
     stored = producing.send(keys, messages, repeatable=repeatable)
-    if confirm is None:
-        return (yield stored), None
     # On one connection, as WAIT covers the writes of its own connection.
-    dues, missing = yield (stored, _confirmation(confirm))
-    return dues, missing
+    return (stored,) if confirm is None else (stored, _confirmation(confirm))
 
 
 def store_apart(
@@ -46,9 +44,7 @@ def store_apart(
     """As `store`, but each message by itself: for messages of several callers. Result: for each, or its error."""
     calls: list[Call[Any]] = []
     for message in messages:
-        calls.append(producing.send(keys, [message], repeatable=repeatable))
-        if confirm is not None:
-            calls.append(_confirmation(confirm))
+        calls += store(keys, [message], confirm, repeatable=repeatable)
     replies = iter((yield Each(calls)))
     results: list[tuple[int, Missing | None] | LisaError] = []
     for stored in replies:

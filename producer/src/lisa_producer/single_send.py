@@ -108,7 +108,7 @@ def _send_part(
 ) -> Flow[_Results]:
     """Sends to one shard."""
     try:
-        dues, missing = yield from store(keys, messages, confirm, repeatable=repeatable)
+        dues, *confirmed = yield store(keys, messages, confirm, repeatable=repeatable)
     except Resharded:
         return [None] * len(messages)
     except QueueFull:
@@ -117,6 +117,7 @@ def _send_part(
         # Nothing was stored. The messages are of several callers: there may be room for some.
         stored = yield from store_apart(keys, messages, confirm, repeatable=repeatable)
         return [_result(keys, m, each) for m, each in zip(messages, stored, strict=True)]
+    missing = confirmed[0] if confirmed else None
     return [_result(keys, m, (due_ms, missing)) for m, due_ms in zip(messages, dues, strict=True)]
 
 

@@ -18,7 +18,7 @@ from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, conne
 from lisa_common.client.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
 from lisa_common.client.tls import AsyncTlsConnection
 from lisa_common.client.translation import is_no_master, lisa_error, unreachable
-from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, pack, script_loads
+from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, merge_waits, pack, script_loads
 from lisa_common.errors import AccessDenied, OutcomeUnknown, Unreachable
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import Call, command
@@ -78,7 +78,7 @@ class AsyncNode:
 
     async def receive(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         """The second half of `ask`."""
-        return await self._complete(calls, await self._attempt(self._receive(connection, len(calls))))
+        return await self._complete(calls, await self._attempt(self._receive(connection, calls)))
 
     async def receive_first(self, connection: Any) -> Any:
         """Receives the first reply only; the caller must receive the others."""
@@ -112,27 +112,28 @@ class AsyncNode:
             raise reply
 
     async def _exchange(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        return await self._receive(await self._send(calls), len(calls))
+        return await self._receive(await self._send(calls), calls)
 
     async def _send(self, calls: Sequence[Call[Any]]) -> Any:
         connection = await self._borrow()
         try:
-            await connection.send_packed_command(pack(calls))
+            await connection.send_packed_command(pack(merge_waits(calls)[0]))
         except BaseException:
             await self._give_up(connection)
             raise
         return connection
 
-    async def _receive(self, connection: Any, count: int) -> list[Any]:
+    async def _receive(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
+        made, places = merge_waits(calls)
         try:
             # One timer for all replies; the Redis client would start and stop one for each.
             async with ProgressTimeout(connection, self._timeout_s):
-                replies = [await _reply(connection) for _ in range(count)]
+                replies = [await _reply(connection) for _ in made]
         except BaseException:
             await self._give_up(connection)
             raise
         self._idle.append(connection)
-        return replies
+        return replies if places is None else [replies[at] for at in places]
 
     async def _receive_first(self, connection: Any) -> Any:
         try:

@@ -16,7 +16,7 @@ from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, conne
 from lisa_common.client.sentinel import SentinelConnection, TlsSentinelConnection
 from lisa_common.client.tls import TlsConnection
 from lisa_common.client.translation import is_no_master, lisa_error, unreachable
-from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, pack, script_loads
+from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, merge_waits, pack, script_loads
 from lisa_common.errors import AccessDenied, OutcomeUnknown, Unreachable
 from lisa_common.protocol.call import Call, command
 from lisa_common.settings import MAX_CONNECTIONS
@@ -83,7 +83,7 @@ class Node:
 
     def receive(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         """The second half of `ask`."""
-        return self._complete(calls, self._attempt(lambda: self._receive(connection, len(calls))))
+        return self._complete(calls, self._attempt(lambda: self._receive(connection, calls)))
 
     def receive_first(self, connection: Any) -> Any:
         """Receives the first reply only; the caller must receive the others."""
@@ -101,7 +101,7 @@ class Node:
         self._suspect = False
 
     def _exchange(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        return self._receive(self._send(calls), len(calls))
+        return self._receive(self._send(calls), calls)
 
     def _ping(self) -> None:
         [reply] = self._exchange([_PING])
@@ -111,20 +111,21 @@ class Node:
     def _send(self, calls: Sequence[Call[Any]]) -> Any:
         connection = self._borrow()
         try:
-            connection.send_packed_command(pack(calls))
+            connection.send_packed_command(pack(merge_waits(calls)[0]))
         except BaseException:
             self.give_up(connection)
             raise
         return connection
 
-    def _receive(self, connection: Any, count: int) -> list[Any]:
+    def _receive(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
+        made, places = merge_waits(calls)
         try:
-            replies = [_reply(connection) for _ in range(count)]
+            replies = [_reply(connection) for _ in made]
         except BaseException:
             self.give_up(connection)
             raise
         self._idle[os.getpid()].append(connection)
-        return replies
+        return replies if places is None else [replies[at] for at in places]
 
     def _receive_first(self, connection: Any) -> Any:
         try:

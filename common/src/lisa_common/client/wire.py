@@ -10,7 +10,7 @@ from lisa_common.client.translation import first_line, lisa_error
 from lisa_common.errors import LisaError, UnreadableReply
 from lisa_common.protocol.call import Call, command, units
 
-__all__ = ["LOADS", "check_replies", "forgotten", "has_errors", "pack", "read_reply", "script_loads"]
+__all__ = ["LOADS", "check_replies", "forgotten", "has_errors", "merge_waits", "pack", "read_reply", "script_loads"]
 
 
 def has_errors(results: Sequence[Any]) -> bool:
@@ -35,6 +35,29 @@ def pack(calls: Sequence[Call[Any]]) -> list[bytes]:
     would take a third of the time of a send.
     """
     return [b"".join([hiredis.pack_command(call.args) for call in calls])]  # type: ignore[arg-type] # declared for one item
+
+
+_WAITS = ("WAIT", "WAITAOF")
+_FEWEST_WITH_WAITS = 4
+"""Two calls with a wait behind each: most pipelines are shorter, and need no look."""
+
+
+def merge_waits(calls: Sequence[Call[Any]]) -> tuple[Sequence[Call[Any]], Sequence[int] | None]:
+    """Leaves out each WAIT that a later, equal one of the pipeline covers: each would wait for a disk of its own.
+
+    Result: the calls to make, and for each given call the position of its reply; None if all calls are made.
+    """
+    if len(calls) < _FEWEST_WITH_WAITS:
+        return calls, None
+    waits = [at for at, call in enumerate(calls) if call.args[0] in _WAITS]
+    last = {calls[at].args: at for at in waits}
+    if len(last) == len(waits):
+        return calls, None
+    made = [at for at, call in enumerate(calls) if call.args[0] not in _WAITS or last[call.args] == at]
+    places = {at: place for place, at in enumerate(made)}
+    return [calls[at] for at in made], [
+        places[at] if at in places else places[last[call.args]] for at, call in enumerate(calls)
+    ]
 
 
 LOADS = 3

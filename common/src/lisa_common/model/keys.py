@@ -122,7 +122,7 @@ class ShardKeys:
         return f"{self.topic}/{self.shard}" if self.shard else self.topic
 
     def of(self, name: str) -> str:
-        """The key of a name: one of `TOPIC_KEYS`, `ABSENT`, `topics`, `dropped` or `schedules`."""
+        """The key of a name: one of `TOPIC_KEYS`, `ABSENT`, `pace`, `topics`, `dropped` or `schedules`."""
         # Cached, as every call needs some.
         return self._known.get(name) or self._known.setdefault(name, self._make(name))
 
@@ -146,6 +146,10 @@ class ShardKeys:
     def note(self, id: str) -> str:
         """The key of a gateway's note on a message that has ended; it expires by itself."""
         return f"{self.prefix}:{{{self.tag}}}:note:{id}"
+
+    def query(self, name: str) -> str:
+        """The key with what is remembered of a Spark query; it expires by itself."""
+        return f"{self.prefix}:{{{self.tag}}}:query:{name}"
 
     def all(self) -> tuple[str, ...]:
         """All keys that the shard may have, except those that expire by themselves."""

@@ -8,7 +8,7 @@ from lisa_common.model.delivery import Entry
 
 __all__ = ["AckOutcome", "Nack", "NackOutcome", "Postponed"]
 
-_REASON_NACK, _REASON_REJECTED, _REASON_SNOOZED = "nack", "rejected", "snoozed"
+_REASON_NACK, _REASON_REJECTED, _REASON_SNOOZED, _REASON_ISOLATED = "nack", "rejected", "snoozed", "isolated"
 
 
 class AckOutcome(StrEnum):
@@ -25,7 +25,7 @@ class AckOutcome(StrEnum):
 class Nack:
     """A failed delivery. `delay_ms` None: the policy's backoff. Rejected: garbage at once.
 
-    Snoozed: no attempt is spent.
+    Snoozed: no attempt is spent. Isolated: the next delivery is alone.
     """
 
     entry: Entry
@@ -33,11 +33,13 @@ class Nack:
     delay_ms: int | None = None
     rejected: bool = False
     snoozed: bool = False
+    isolated: bool = False
 
     @property
     def reason(self) -> str:
         """Why, as it is stored with the failure."""
-        return _REASON_REJECTED if self.rejected else _REASON_SNOOZED if self.snoozed else _REASON_NACK
+        named = {_REASON_REJECTED: self.rejected, _REASON_SNOOZED: self.snoozed, _REASON_ISOLATED: self.isolated}
+        return next((reason for reason, is_so in named.items() if is_so), _REASON_NACK)
 
 
 class Postponed(NamedTuple):

@@ -25,11 +25,13 @@ __all__ = [
     "Outgoing",
     "RescheduleOutcome",
     "State",
+    "UpdateOutcome",
     "cancel",
     "find",
     "new_ids",
     "reschedule",
     "send",
+    "update",
 ]
 
 _RANDOM_BYTES, _RANDOM_CHARACTERS = 9, 12
@@ -162,6 +164,30 @@ def reschedule(
         topic=keys.tag,
     )
     return in_parts(call, len(dues), lambda done: reschedule(keys, dues[done:], sent_ms=sent_ms, now_ms=now_ms))
+
+
+class UpdateOutcome(StrEnum):
+    """What an update did: if nothing, the state that prevented it."""
+
+    UPDATED = "updated"
+    LATE = "late"
+    """It is ready, delivered, to be retried or dead."""
+    FINISHED = "finished"
+    UNKNOWN = "unknown"
+
+
+def update(keys: ShardKeys, messages: Sequence[Outgoing], *, now_ms: Arg = "") -> Call[list[tuple[UpdateOutcome, int]]]:
+    """Gives waiting messages other contents and due times. Result: for each its outcome and due time in ms."""
+    call = script(
+        "update",
+        keys,
+        messages,
+        decode=lambda reply: [(UpdateOutcome(outcome.decode()), due) for outcome, due in rows(reply)],
+        now_ms=now_ms,
+        channel=wake_channel(keys.prefix),
+        topic=keys.tag,
+    )
+    return in_parts(call, len(messages), lambda done: update(keys, messages[done:], now_ms=now_ms))
 
 
 class State(StrEnum):

@@ -44,6 +44,7 @@ SCRIPT_NAMES = (
     "repair",
     "replay",
     "reschedule",
+    "reserve",
     "reset",
     "scan",
     "send",
@@ -56,6 +57,7 @@ SCRIPT_NAMES = (
     "tick",
     "trim",
     "unmark",
+    "update",
     "withdraw",
 )
 

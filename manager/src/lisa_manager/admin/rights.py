@@ -87,6 +87,8 @@ _ROLES = {
             "closed": "set",
             "door": "hmget",
             "closed door": "exists",
+            "pace": "hget hset pexpire",
+            "query:*": "hdel hget hset pexpire",
         },
     ),
     RoleName.CONSUMER: _Role(
@@ -107,6 +109,7 @@ _ROLES = {
             "failures": "hdel hget hset",
             "garbage": "zadd zrem zscore",
             "failures owed expiring": "exists",
+            "query:*": "get set unlink",
             "door": "exists hdel hmget hset",
         },
     ),
@@ -144,6 +147,8 @@ _ROLES = {
         registry="hmget",
         on={
             "waiting": "zcount zrange",
+            # A pattern, as no script of a reader uses this key.
+            "ready*": "xinfo|groups xpending xrange",
             "messages": "hget hstrlen",
             "retry": "zcount zrange",
             "failures": "hget",
@@ -159,13 +164,16 @@ _MERGED = (
 )
 """Rights that belong to no topic, and are united."""
 
+_OF_SPARK = ("pace", "query:*")
+"""Keys that only Spark's jobs use."""
+
 
 def _union(*roles: _Role, on: Mapping[str, str]) -> _Role:
     """A role that does the work of several, and more of its own."""
     commands: dict[str, list[str]] = {}
     for rights in (*(role.on for role in roles), on):
         for names, verbs in rights.items():
-            for name in names.split():
+            for name in (name for name in names.split() if name not in _OF_SPARK):
                 commands.setdefault(name, []).extend(verbs.split())
 
     def every(field: str) -> str:

@@ -1,36 +1,39 @@
 """Rows that cannot be sent: they fail their task, or go to a topic or a directory."""
 
-import base64
 import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from datetime import date, timedelta
 from typing import Any, Protocol
 
-import pyarrow as pa
-from pyarrow import fs
-
-from lisa_common.errors import LisaError
+from lisa_common.errors import InvalidInput, LisaError
 from lisa_producer.client import Producer
 from lisa_producer.message import Message, PartialSend
+from lisa_producer.spark.line_files import LineFile
 from lisa_producer.spark.messages import Row
+from lisa_producer.spark.values import to_json_value
 
-__all__ = ["BadRow", "BadRowSink", "open_bad_row_sink", "remove_file"]
+__all__ = ["BadRow", "BadRowSink", "open_bad_row_sink"]
+
+_LEAST_BYTES = 1_024
+"""A cut row is not made smaller than this."""
+_MOST_CHARACTERS = 256
+"""Of each error of a cut row."""
 
 
 class BadRow(LisaError):
     """A row that cannot be sent: its place, its id and the reason."""
 
-    def __init__(self, partition: int, row: Row, error: LisaError) -> None:
-        super().__init__(f"{row.key} of partition {partition} cannot be sent: {error}")
+    def __init__(self, partition: int, row: Row, error: LisaError, more: str = "") -> None:
+        super().__init__(f"{row.key} of partition {partition} cannot be sent: {error}{more}")
 
 
 class BadRowSink(Protocol):
     """Takes the bad rows of one task."""
 
-    file: str | None
-    """The file with the rows, after `close`, if any."""
+    @property
+    def file(self) -> str | None:
+        """The file with the rows, after `close`, if any."""
 
     def take(self, row: Row, error: LisaError) -> None:
         """Stores a row, or raises LisaError to fail the task."""
@@ -81,11 +84,27 @@ class _TopicSink:
         self.file: str | None = None
 
     def take(self, row: Row, error: LisaError) -> None:
+        id, body = self._id(row), _line(row, error)
+        refusal, size = self._send(id, body), len(body)
+        # A row too large for the topic goes there cut, as large as the topic permits.
+        while isinstance(refusal, InvalidInput) and size > _LEAST_BYTES:
+            size //= 2
+            refusal = self._send(id, _cut_line(row, error, refusal, size))
+        if refusal is not None:
+            raise BadRow(self._partition, row, error, f"; and {self._topic} refuses it: {refusal}") from refusal
+
+    def _send(self, id: str, body: bytes) -> LisaError | None:
+        """Sends a row. Result: the error with which the topic refuses it, None if it has taken it."""
+        refused: list[LisaError] = []
         try:
-            self._producer.send_many(self._topic, [Message(body=_line(row, error), id=self._id(row))])
+            self._producer.send_many(
+                self._topic,
+                [Message(body=body, id=id)],
+                on_result=lambda result: refused.extend(filter(None, [result.error])),
+            )
         except PartialSend as failure:
-            # Too large even for that topic, or the server is unreachable: no row may be dropped.
-            raise BadRow(self._partition, row, error) from failure
+            return refused[0] if refused else failure
+        return refused[0] if refused else None
 
     def _id(self, row: Row) -> str:
         # Without the row's number, as a repeated task may get its rows in another order; and without the error, as
@@ -103,63 +122,38 @@ class _TopicSink:
 
 
 class _DirectorySink:
-    """Writes one line of JSON for each row, to a file that appears when the task succeeds."""
+    """Writes one line of JSON for each row."""
 
     def __init__(self, place: str, name: str) -> None:
-        self._files, directory = _locate(place)
-        self._directory = directory
-        self._path = f"{directory}/{name}"
-        self._scratch = f"{directory}/_{name}.{id(self):x}"
-        self._place = f"{place.rstrip('/')}/{name}"
-        self._open: pa.NativeFile | None = None
-        self.file: str | None = None
+        self._lines = LineFile(place, name)
+
+    @property
+    def file(self) -> str | None:
+        """The file with the rows, after `close`, if any."""
+        return self._lines.file
 
     def take(self, row: Row, error: LisaError) -> None:
-        if self._open is None:
-            self._files.create_dir(self._directory, recursive=True)
-            self._open = self._files.open_output_stream(self._scratch)
-        self._open.write(_line(row, error) + b"\n")
+        self._lines.write(_line(row, error))
 
     def close(self) -> None:
-        if self._open is not None:
-            self._open.close()
-            self._files.move(self._scratch, self._path)
-            self.file = self._place
+        self._lines.close()
 
     def discard(self) -> None:
-        if self._open is not None:
-            self._open.close()
-            self._files.delete_file(self._scratch)
-
-
-def remove_file(place: str) -> None:
-    """Removes the file of a task, as its job has failed."""
-    files, path = _locate(place)
-    if files.get_file_info(path).type is not fs.FileType.NotFound:
-        files.delete_file(path)
-
-
-def _locate(place: str) -> tuple[fs.FileSystem, str]:
-    if "://" in place or place.startswith("file:"):
-        files, path = fs.FileSystem.from_uri(place)
-        return files, path.rstrip("/")
-    return fs.LocalFileSystem(), place.rstrip("/")
+        self._lines.discard()
 
 
 def _line(row: Row, error: LisaError) -> bytes:
     return _json({"error": str(error), "row": row.number, **row.values})
 
 
+def _cut_line(row: Row, error: LisaError, refusal: LisaError, size: int) -> bytes:
+    """A row that the topic refuses, with about `size` bytes of its values."""
+    values = _json(row.values)
+    named = {name: row.values[name] for name in ("topic", "id") if isinstance(row.values.get(name), str)}
+    beginning = values[: max(0, size - _LEAST_BYTES)].decode("utf-8", "ignore")
+    errors = {"error": str(error)[:_MOST_CHARACTERS], "refusal": str(refusal)[:_MOST_CHARACTERS]}
+    return _json({**errors, "row": row.number, **named, "cut": True, "bytes": len(values), "values": beginning})
+
+
 def _json(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content, default=_to_json, ensure_ascii=False).encode("utf-8", "backslashreplace")
-
-
-def _to_json(value: Any) -> Any:
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return {"base64": base64.b64encode(value).decode()}
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    return value.isoformat() if isinstance(value, date) else str(value)
+    return json.dumps(content, default=to_json_value, ensure_ascii=False).encode("utf-8", "backslashreplace")

@@ -1,8 +1,7 @@
 """Rows of a frame as messages."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -11,8 +10,9 @@ from lisa_common.errors import InvalidInput
 from lisa_common.validation import check_name
 from lisa_producer.message import Message
 from lisa_producer.spark.columns import Columns
+from lisa_producer.spark.values import Invalid, values_of
 
-__all__ = ["Row", "message_of", "rows_of"]
+__all__ = ["Row", "message_of", "moment_of", "rows_of", "topic_of"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -26,92 +26,48 @@ class Row(NamedTuple):
     @property
     def key(self) -> str:
         """Number and id of the row, for errors."""
-        return f"row {self.number}" + (f", id {self.values['id']!r}" if "id" in self.values else "")
+        if "id" not in self.values:
+            return f"row {self.number}"
+        id = self.values["id"]
+        return f"row {self.number}, id {id.shown if isinstance(id, Invalid) else id!r}"
 
 
 def rows_of(columns: Columns, batch: pa.RecordBatch, first: int) -> Iterator[Row]:
     """The rows of a batch; the first has the number `first`."""
-    read = [_values(name, column) for name, column in zip(columns.names, batch.columns, strict=True)]
-    for number, values in enumerate(zip(*read, strict=True), first):
-        yield Row(number, {name: value for name, value in zip(columns.names, values, strict=True) if value is not None})
+    used = [(name, column) for name, column in zip(columns.names, batch.columns, strict=True) if name]
+    names = [name for name, _ in used]
+    for number, values in enumerate(zip(*(values_of(name, column) for name, column in used), strict=True), first):
+        yield Row(number, {name: value for name, value in zip(names, values, strict=True) if value is not None})
 
 
-def _values(name: str, column: pa.Array) -> list[Any]:
-    kind = column.type
-    if pa.types.is_timestamp(kind) and name == "due_at":
-        # As microseconds, as Spark's years exceed Python's; `message_of` checks each row.
-        return list(column.cast(pa.int64()).to_pylist())
-    if pa.types.is_decimal(kind):
-        column = column.cast(pa.float64())
-    values = column.to_pylist()
-    if pa.types.is_nested(kind):
-        convert = _plain(kind)
-        return [_convert(convert, value) for value in values]
-    return list(values)
-
-
-class _Invalid(NamedTuple):
-    """Replaces an invalid value until `message_of` raises its error."""
-
-    error: InvalidInput
-
-
-def _convert(convert: Callable[[Any], Any], value: Any) -> Any:
-    try:
-        return None if value is None else convert(value)
-    except InvalidInput as error:
-        return _Invalid(error)
-
-
-def message_of(row: Row, topic: str | None) -> tuple[str, Message]:
-    """Topic and message of a row. Raises InvalidInput; the producer checks the values."""
-    fields = dict(row.values)
-    for value in fields.values():
-        if isinstance(value, _Invalid):
+def topic_of(row: Row, columns: Columns) -> str:
+    """The topic of a row all of whose values are valid; raises InvalidInput."""
+    for value in row.values.values():
+        if isinstance(value, Invalid):
             raise value.error
-    if "body" not in fields:
-        raise InvalidInput("body", None, "a value")
-    named = fields.pop("topic", topic)
+    named = row.values.get("topic", columns.topic)
     if named is None:
         raise InvalidInput("topic", None, "a name, as the option topic is not given")
+    return check_name("topic", named)
+
+
+def message_of(row: Row, columns: Columns) -> tuple[str, Message]:
+    """Topic and message of a row. Raises InvalidInput; the producer checks the values."""
+    topic, fields = topic_of(row, columns), dict(row.values)
+    for name in columns.must_be_null.intersection(fields):
+        raise InvalidInput(
+            name, fields[name], "null, as a send cannot set it; or set the option extraColumns to ignore"
+        )
+    if "body" not in fields:
+        raise InvalidInput("body", None, "a value")
+    fields.pop("topic", None)
     due = fields.pop("due_at", None)
-    return check_name("topic", named), Message(at=None if due is None else _moment(due), **fields)
+    return topic, Message(at=None if due is None else moment_of(due), **fields)
 
 
-def _moment(microseconds: int) -> datetime:
+def moment_of(microseconds: int) -> datetime:
+    """The time of a value of `due_at`; raises InvalidInput."""
     try:
         return _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
         raise InvalidInput("due_at", microseconds, "microseconds since 1970 up to the year 9999") from None
-
-
-def _plain(kind: pa.DataType) -> Callable[[Any], Any]:
-    """A function that converts values of this type to JSON values."""
-    if pa.types.is_struct(kind):
-        fields = {field.name: _plain(field.type) for field in kind}
-        return lambda value: {name: _or_null(read, value[name]) for name, read in fields.items()}
-    if pa.types.is_map(kind):
-        item = _plain(kind.item_type)
-        return lambda pairs: {key: _or_null(item, value) for key, value in pairs}
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        element = _plain(kind.value_type)
-        return lambda values: [_or_null(element, value) for value in values]
-    if pa.types.is_temporal(kind):
-        return lambda value: value.isoformat()
-    return _number if pa.types.is_decimal(kind) else _as_is
-
-
-def _or_null(read: Callable[[Any], Any], value: Any) -> Any:
-    return None if value is None else read(value)
-
-
-def _as_is(value: Any) -> Any:
-    return value
-
-
-def _number(value: Decimal) -> int | float:
-    number = int(value) if value == value.to_integral_value() else float(value)
-    # JSON contains the repr.
-    if Decimal(repr(number)) != value:
-        raise InvalidInput("body", value, "a decimal of at most 15 digits; cast longer ones to string")
-    return number

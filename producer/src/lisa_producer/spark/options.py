@@ -5,9 +5,19 @@ from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
 from math import inf
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pyspark.sql.types import StructType
 
 from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput, InvalidSettings
@@ -16,6 +26,7 @@ from lisa_common.protocol.producing import State
 from lisa_common.validation import check_id, check_name, expected_by, moment_ms
 from lisa_producer.message import Confirm
 from lisa_producer.settings import ProducerSettings
+from lisa_producer.spark.columns import Columns, check_columns
 from lisa_producer.spark.rows import UNKNOWN_REASON, MessageRow
 
 __all__ = ["SnapshotOptions", "StreamOptions", "WriteOptions"]
@@ -62,6 +73,11 @@ class _Options(BaseModel):
             raise cls._error(error) from None
 
     @classmethod
+    def names(cls) -> set[str]:
+        """The names of all options, in lower case."""
+        return {_camel(name).lower() for name in (*cls.settings_of, *cls.model_fields) if name != "settings"}
+
+    @classmethod
     def _settings(cls, given: Mapping[str, str]) -> ProducerSettings:
         try:
             settings = ProducerSettings.load(**cls._fixed(), **given)
@@ -102,8 +118,29 @@ class WriteOptions(_Options):
         "batch_bytes": "batch_bytes",
     }
 
+    operation: Literal["send", "upsert", "cancel", "reschedule", "replay", "purge", "nack", "reject"] = "send"
+    """What is done with each row."""
+    group: str | None = None
+    """The group of dead letters and deliveries whose rows do not name one."""
+    outcomes: str | None = None
+    """A directory for the outcome of each row, as JSON."""
     bad_rows: str | None = None
     """Where invalid rows go: a topic, or with a slash in it a directory. None: they fail the task."""
+    extra_columns: Literal["refuse", "ignore"] = "refuse"
+    """What to do with columns that are not used."""
+    body_column: str = "body"
+    topic_column: str = "topic"
+    id_column: str = "id"
+    due_at_column: str = "due_at"
+    delay_column: str = "delay"
+    ttl_column: str = "ttl"
+    max_retries_column: str = "max_retries"
+    priority_column: str = "priority"
+    headers_column: str = "headers"
+    max_rows_per_second: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Of all tasks together."""
+    remember_days: Annotated[float, Field(ge=0, le=3_660)] = 0
+    """How long to remember what a streaming query has written, after its last batch; 0: not at all."""
     confirm_replicas: Annotated[int, Field(ge=0, le=100)] = 0
     confirm_fsync: bool = False
     confirm_timeout: Annotated[float, Field(gt=0, le=60)] = 1.0
@@ -119,12 +156,28 @@ class WriteOptions(_Options):
     def _is_a_place(cls, value: str | None) -> str | None:
         return value if value is None or "/" in value else check_name("badRows", value)
 
+    @model_validator(mode="after")
+    def _have_a_home(self) -> Self:
+        for option, value in (("maxRowsPerSecond", self.max_rows_per_second), ("rememberDays", self.remember_days)):
+            if value and self.topic is None:
+                raise InvalidInput(f"option {option}", value, "given with the option topic, beside which it is kept")
+        return self
+
     @property
     def confirm(self) -> Confirm | None:
         """The confirmation that a send waits for."""
         if not self.confirm_replicas and not self.confirm_fsync:
             return None
         return Confirm(replicas=self.confirm_replicas, fsync=self.confirm_fsync, timeout=self.confirm_timeout)
+
+    def columns(self, schema: StructType) -> Columns:
+        """The columns of a frame, checked; raises InvalidInput."""
+        given = {name: str(getattr(self, name)) for name in type(self).model_fields if name.endswith("_column")}
+        renamed = {column.lower(): name.removesuffix("_column") for name, column in given.items()}
+        renamed = {column: name for column, name in renamed.items() if column != name}
+        return check_columns(
+            schema, self.topic, self.operation, renamed=renamed, ignore_others=self.extra_columns == "ignore"
+        )
 
 
 def _words(text: object) -> object:
@@ -143,6 +196,7 @@ def _read_moment(text: str) -> object:
         return text
 
 
+_LISTED = (*PAGED, State.READY, State.DELIVERED)
 _Moment = Annotated[int, BeforeValidator(_moment)]
 
 
@@ -173,9 +227,9 @@ class SnapshotOptions(_Options):
     @classmethod
     def _can_be_listed(cls, states: tuple[State, ...]) -> tuple[State, ...]:
         for state in states:
-            if state not in PAGED:
-                raise InvalidInput("option state", state.value, f"some of {', '.join(PAGED)}, separated by commas")
-        return tuple(state for state in PAGED if state in states)
+            if state not in _LISTED:
+                raise InvalidInput("option state", state.value, f"some of {', '.join(_LISTED)}, separated by commas")
+        return tuple(state for state in _LISTED if state in states)
 
     @field_validator("ids")
     @classmethod
@@ -190,6 +244,8 @@ class SnapshotOptions(_Options):
             states = tuple(state for state in states if state is State.GARBAGE)
         if self.group is not None or self.reason is not None:
             states = tuple(state for state in states if state is not State.WAITING)
+        if self.reason is not None:
+            states = tuple(state for state in states if state in PAGED)
         return states
 
     @property
@@ -226,5 +282,7 @@ class StreamOptions(_Options):
     group: str
     max_rows: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
     """Most messages in one micro-batch."""
+    max_bytes: Annotated[int, Field(ge=1)] | None = None
+    """Most bytes of stored messages in one micro-batch; a larger message comes alone."""
     partition_rows: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
     """Messages in one partition of a micro-batch."""

@@ -2,26 +2,29 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from lisa_common.errors import LisaError, NoGroup, OutcomeUnknown
 from lisa_common.model.delivery import Delivery, Entry, entry_place
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
-from lisa_common.protocol import consuming
+from lisa_common.protocol import consuming, holding
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.fetching import fetch_within
+from lisa_common.protocol.marking import Begun, mark
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.triage import sort_entries
 
-__all__ = ["FIRST", "PendingEntries", "StreamReset"]
+__all__ = ["FIRST", "PendingEntries", "StreamReset", "Taken", "backlog", "cut"]
 
 FIRST = "0-0"
 """Before all entries."""
 
 _ENTRIES = 1_000
 """Entries in one reply; they are small."""
-_MAX_MESSAGES, _MAX_BYTES = 200, 4_194_304
+_PLACES = 5_000
+"""Entries in one reply that only names them."""
+_MAX_MESSAGES, _MAX_BYTES = 1_000, 4_194_304
 """Limits of one fetch, as messages may be large."""
 
 
@@ -33,6 +36,18 @@ class StreamReset(LisaError):
             f"the ready stream of {topic!r} was reset: new entry {entry} must come after the offset {after}; "
             "start the query with a new checkpoint"
         )
+
+
+class Taken(NamedTuple):
+    """The entries of one shard in a micro-batch: the last one, their number, and the bytes of their messages."""
+
+    last: str
+    rows: int = 0
+    bytes: int = 0
+    is_full: bool = False
+    """Whether the batch must end here, as a message must be alone in it, or is too large for it."""
+    entries: list[Entry] = []  # noqa: RUF012 - replaced, never changed
+    """All of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,62 +64,110 @@ class PendingEntries:
         entries: list[Any] = yield command("XREVRANGE", self.keys.of("ready"), "+", "-", "COUNT", 1)
         return entries[0][0].decode() if entries else FIRST
 
-    def take(self, after: str, newest: str, rows: int | None, *, beyond: bool) -> Flow[tuple[str, int]]:
+    def take(
+        self,
+        after: str,
+        newest: str,
+        rows: int | None,
+        *,
+        beyond: bool,
+        most_bytes: int | None = None,
+        first: bool = True,
+    ) -> Flow[Taken]:
         """Reads until `rows` entries after `after` are pending, or the newest is; entries already pending count first.
 
-        Entries after the newest are kept with `beyond`, else released. Result: the last entry, `after` for none, and
-        the number of entries. Raises StreamReset.
+        Entries after the newest are kept with `beyond`, else released. An entry that must run alone is taken alone, if
+        the shard is the `first` of the batch. With `most_bytes` it ends before the first message beyond; a message that
+        is larger is taken alone. Raises StreamReset.
         """
         yield consuming.join(self.keys, self.group)
-        last, taken = after, 0
-        while rows is None or taken < rows:
-            limit = _ENTRIES if rows is None else min(_ENTRIES, rows - taken)
-            entries = yield from self._list(last, limit=limit)
-            if entries:
-                last, taken = entries[-1].entry, taken + len(entries)
-            elif entry_place(last) >= entry_place(newest) or not (
-                yield from self._read(last, None if beyond else newest, limit)
-            ):
+        taken, is_listed = Taken(after, entries=[]), False
+        while rows is None or taken.rows < rows:
+            limit = _ENTRIES if rows is None else min(_ENTRIES, rows - taken.rows)
+            entries: list[Entry] | None = [] if is_listed else (yield from self._list(taken.last, limit=limit))
+            if not entries:
+                if entry_place(taken.last) >= entry_place(newest):
+                    break
+                entries = yield from self._read(taken.last, None if beyond else newest, limit)
+                is_listed = entries is not None
+            if entries == []:
                 break
-        return last, taken
+            sizes = [0] * len(entries or ())
+            if most_bytes is not None and entries:
+                sizes = yield [command("HSTRLEN", self.keys.of("messages"), entry.id or "") for entry in entries]
+            for entry, size in zip(entries or (), sizes, strict=True):
+                is_large = most_bytes is not None and taken.bytes + size > most_bytes
+                if (taken.rows or not first) and (entry.alone or is_large):
+                    return taken._replace(is_full=True)
+                taken.entries.append(entry)
+                taken = Taken(entry.entry, taken.rows + 1, taken.bytes + size, entry.alone, taken.entries)
+                if taken.is_full:
+                    return taken
+        return taken
 
-    def _read(self, after: str, until: str | None, limit: int) -> Flow[bool]:
-        """Reads new entries for the consumer. Result: whether it may have got any."""
+    def _read(self, after: str, until: str | None, limit: int) -> Flow[list[Entry] | None]:
+        """Reads new entries for the consumer. Result: those in the range; None if others may be pending now."""
         call = consuming.read([self.keys], self.group, self.consumer, limit=limit, block_ms=None)
         try:
             batches = yield call
         except OutcomeUnknown:
             # If the entries were read, they are pending now.
-            return True
+            return None
         except NoGroup:
             yield consuming.join(self.keys, self.group)
-            return True
+            return None
         entries: list[Entry] = batches[0][1] if batches else []
         early = [entry for entry in entries if entry_place(entry.entry) <= entry_place(after)]
         late = [entry for entry in entries if until and entry_place(entry.entry) > entry_place(until)]
         if early or late:
             # The group was created again, or there are entries after the end: released, they come again as new entries.
-            ours, others = self._partition(early + late)
-            yield consuming.release(self.keys, self.group, ours)
-            if others:
-                yield from self._skip(others)
+            yield from self._release(early + late)
         if early and entry_place((yield from self.newest())) <= entry_place(after):
             raise StreamReset(self.keys.tag, early[0].entry, after)
-        return len(entries) > len(late)
+        return None if early else entries[: len(entries) - len(late)]
 
-    def split(self, after: str, last: str, size: int) -> Flow[list[tuple[str, str]]]:
-        """Ranges of `size` pending entries: each from after one entry up to another."""
-        ranges, begin, count, at = [], after, 0, after
-        while entries := (yield from self._list(at, last)):
-            for entry in entries:
-                count += 1
-                if count == size:
-                    ranges.append((begin, entry.entry))
-                    begin, count = entry.entry, 0
-            at = entries[-1].entry
-        if count:
-            ranges.append((begin, last))
-        return ranges
+    def _release(self, entries: Sequence[Entry]) -> Flow[None]:
+        ours, others = self._partition(entries)
+        yield consuming.release(self.keys, self.group, ours)
+        if others:
+            yield from self._skip(others)
+
+    def split(self, after: str, last: str, size: int) -> Flow[list[tuple[str, str, int]]]:
+        """Ranges of `size` pending entries: each from after one entry up to another, with their number."""
+        places: list[str] = []
+        while page := (yield from self._places(places[-1] if places else after, last)):
+            places += page
+        return cut(places, after, last, size)
+
+    def give_back(self, after: str, last: str, keep: int) -> Flow[str]:
+        """Releases the pending entries of a range but the first ones: they come again as new entries, no attempt spent.
+
+        Result: the last entry that is kept.
+        """
+        kept = (yield from self._list(after, last, limit=keep)) if keep else []
+        end = kept[-1].entry if kept else after
+        while entries := (yield from self._list(end, last)):
+            yield from self._release(entries)
+        return end
+
+    def isolate(self, after: str, last: str, error: str) -> Flow[None]:
+        """Nacks the pending entries of a range. Their next deliveries are alone."""
+        policy = yield from self._policy()
+        ours, others = self._partition((yield from self._list(after, last)))
+        if ours:
+            yield consuming.nack(
+                self.keys, self.group, [consuming.Nack(entry, error, isolated=True) for entry in ours], policy
+            )
+        if others:
+            yield from self._skip(others)
+
+    def is_alone(self, after: str, last: str) -> Flow[bool]:
+        """Whether the first pending entry of a range must run alone."""
+        return any(entry.alone for entry in (yield from self._list(after, last, limit=1)))
+
+    def mark_begun(self, last: str, begun: Begun) -> Flow[None]:
+        """Marks one pending entry as begun: if its lease runs out, that is an attempt."""
+        yield mark(self.keys, self.group, self.consumer, [last], begun)
 
     def fetch(self, after: str, last: str) -> Flow[tuple[str | None, list[Delivery]]]:
         """The next deliveries of a range, after the entry at which to continue, None at its end.
@@ -132,15 +195,26 @@ class PendingEntries:
         is_more = len(entries) == _MAX_MESSAGES or len(fetched) < len(entries)
         return fetched[-1].entry if is_more else None, triage.deliveries
 
-    def settle(self, last: str) -> Flow[None]:
-        """Acks all pending entries up to an entry."""
-        at = FIRST
+    def settle(self, last: str, known: Sequence[Entry] = ()) -> Flow[int]:
+        """Acks all pending entries up to an entry. Those that are `known` need not be read again. Result: how many."""
+        at, count = FIRST, 0
+        for first in range(0, len(known), _ENTRIES):
+            part = known[first : first + _ENTRIES]
+            # Rows may have been nacked meanwhile.
+            held = set((yield from self._places(FIRST, part[-1].entry)))
+            pending = [entry for entry in part if entry.entry in held]
+            yield from self._settle(pending)
+            count += len(pending)
         while entries := (yield from self._list(at, last)):
-            ours, others = self._partition(entries)
-            yield from self._ack(ours)
-            if others:
-                yield from self._skip(others)
-            at = entries[-1].entry
+            yield from self._settle(entries)
+            at, count = entries[-1].entry, count + len(entries)
+        return count
+
+    def _settle(self, entries: Sequence[Entry]) -> Flow[None]:
+        ours, others = self._partition(entries)
+        yield from self._ack(ours)
+        if others:
+            yield from self._skip(others)
 
     def _ack(self, entries: Sequence[Entry]) -> Flow[None]:
         policy = yield from self._policy()
@@ -164,11 +238,10 @@ class PendingEntries:
 
     def renew(self) -> Flow[None]:
         """Renews the leases of all pending entries."""
-        policy = yield from self._policy()
         at = FIRST
-        while entries := (yield from self._list(at)):
-            yield consuming.extend(self.keys, self.group, self.consumer, entries, policy)
-            at = entries[-1].entry
+        while entries := (yield from self._places(at)):
+            yield holding.renew(self.keys, self.group, self.consumer, entries)
+            at = entries[-1]
 
     def _policy(self) -> Flow[Policy]:
         layout = yield from self.topics.resolve(self.keys.topic)
@@ -182,3 +255,34 @@ class PendingEntries:
             # The group was destroyed, with its pending entries.
             return []
         return entries
+
+    def _places(self, after: str, last: str = "+") -> Flow[list[str]]:
+        call = holding.held_entries(self.keys, self.group, self.consumer, after=after, last=last, limit=_PLACES)
+        try:
+            entries: list[str] = yield call
+        except NoGroup:
+            return []
+        return entries
+
+
+def cut(places: Sequence[str], after: str, last: str, size: int) -> list[tuple[str, str, int]]:
+    """Cuts entries, given in order, into ranges of `size`; the last range ends at `last`."""
+    ranges, begin = [], after
+    for first in range(0, len(places), size):
+        part = places[first : first + size]
+        end = part[-1] if len(part) == size else last
+        ranges.append((begin, end, len(part)))
+        begin = end
+    return ranges
+
+
+def backlog(keys: ShardKeys, group: str) -> Flow[int | None]:
+    """How many entries of a shard a group has not read or not settled; None if the server cannot tell."""
+    reply = yield command("XINFO", "GROUPS", keys.of("ready"), takes_errors=True)
+    # Without a stream there is an error.
+    for values in [] if isinstance(reply, Exception) else reply:
+        info = dict(zip(*[iter(values)] * 2, strict=True))
+        if info[b"name"] == group.encode():
+            lag = info.get(b"lag")
+            return None if lag is None else int(lag) + int(info[b"pending"])
+    return 0

@@ -12,6 +12,7 @@ from lisa_common.errors import InvalidInput
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.paging import Listed
 from lisa_common.protocol.producing import State
+from lisa_producer.spark.receipts import receipt_of
 
 __all__ = [
     "MESSAGE_SCHEMA",
@@ -51,6 +52,8 @@ class MessageRow:
     """How the last delivery ended."""
     error: str | None = None
     died_at: int | None = None
+    receipt: str | None = None
+    """Names the delivery of a row of a stream."""
 
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -72,6 +75,7 @@ _COLUMNS: dict[str, tuple[t.DataType, pa.DataType]] = {
     "reason": (t.StringType(), pa.string()),
     "error": (t.StringType(), pa.string()),
     "died_at": (t.TimestampType(), _TIME),
+    "receipt": (t.StringType(), pa.string()),
 }
 
 MESSAGE_SCHEMA = t.StructType([t.StructField(name, kind) for name, (kind, _) in _COLUMNS.items()])
@@ -151,4 +155,5 @@ def row_of_delivery(delivery: Delivery) -> MessageRow:
         sent_at=delivery.sent_ms,
         due_at=delivery.due_ms,
         attempts=delivery.attempt,
+        receipt=receipt_of(delivery.group, delivery.shard, delivery.entry),
     )

@@ -16,10 +16,11 @@ from lisa_common.client.connection import Connection
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout, by_shard
 from lisa_common.protocol import paging, producing
-from lisa_common.protocol.paging import Listed, Point
+from lisa_common.protocol.paging import PAGED, Listed, Point
 from lisa_common.protocol.producing import Found, State
 from lisa_common.protocol.registry import Topics
 from lisa_producer.spark.options import SnapshotOptions
+from lisa_producer.spark.ready_messages import GroupEntries, list_entries, read_groups
 from lisa_producer.spark.rows import MessageRow, row_of_listed, to_batch
 
 __all__ = ["SnapshotReader"]
@@ -39,11 +40,12 @@ class _Range:
     end: Point
 
 
-class _Ranges(InputPartition):
-    """The messages of one task: ranges, which it reads one after the other."""
+class _All(InputPartition):
+    """The messages of one task: ranges, and entries of groups, which it reads one after the other."""
 
-    def __init__(self, ranges: Sequence[_Range]) -> None:
+    def __init__(self, ranges: Sequence[_Range], parts: Sequence[GroupEntries]) -> None:
         self.ranges = tuple(ranges)
+        self.parts = tuple(parts)
 
 
 class _Ids(InputPartition):
@@ -75,13 +77,21 @@ class SnapshotReader(DataSourceReader):
             if options.ids is not None:
                 return self._partitions_of_ids(layout, options.ids)
             ranges: list[_Range] = []
-            for state, keys in itertools.product(options.states, layout.served):
+            parts = [
+                part
+                for keys in (layout.served if set(options.states) - set(PAGED) else ())
+                for part in connection.run(read_groups(keys, options.states), patience_s=patience_s)
+                if options.group in (None, part.group)
+            ]
+            for state, keys in itertools.product([state for state in options.states if state in PAGED], layout.served):
                 start, end = _points(*options.bounds_of(state))
                 if start < end:
                     flow = paging.split(keys, state, start, end, options.partition_rows)
                     ranges += [_Range(keys, state, *cut) for cut in connection.run(flow, patience_s=patience_s)]
         # One task stops at the limit; several could not know of each other's rows.
-        return [_Ranges([each]) for each in ranges] if options.limit is None else [_Ranges(ranges)]
+        if options.limit is not None:
+            return [_All(ranges, parts)]
+        return [*(_All([each], ()) for each in ranges), *(_All((), [part]) for part in parts)]
 
     def _partitions_of_ids(self, layout: Layout, ids: Sequence[str]) -> Sequence[InputPartition]:
         size = len(ids) if self._options.limit is not None else self._options.partition_rows
@@ -92,7 +102,7 @@ class SnapshotReader(DataSourceReader):
         left = math.inf if self._options.limit is None else self._options.limit
         with self._connect() as connection:
             for page in self._pages(connection, partition):
-                rows = [row for listed in page if self._options.selects(row := self._row(listed))]
+                rows = [row for row in page if self._options.selects(row)]
                 if rows:
                     yield to_batch(self._names, rows[: int(min(left, len(rows)))])
                     left -= len(rows)
@@ -102,13 +112,24 @@ class SnapshotReader(DataSourceReader):
     def _row(self, listed: Listed) -> MessageRow:
         return row_of_listed(self._options.topic, listed)
 
-    def _pages(self, connection: Connection, partition: InputPartition) -> Iterator[Sequence[Listed]]:
+    def _pages(self, connection: Connection, partition: InputPartition) -> Iterator[list[MessageRow]]:
         if isinstance(partition, _Ids):
-            yield from self._pages_of_ids(connection, partition.homes)
+            for page in self._pages_of_ids(connection, partition.homes):
+                yield list(map(self._row, page))
         # Without any partition, Spark passes one of its own.
-        elif isinstance(partition, _Ranges):
+        elif isinstance(partition, _All):
             for each in partition.ranges:
-                yield from self._pages_of_range(connection, each)
+                for page in self._pages_of_range(connection, each):
+                    yield list(map(self._row, page))
+            for part in partition.parts:
+                yield from self._pages_of_group(connection, part)
+
+    def _pages_of_group(self, connection: Connection, part: GroupEntries) -> Iterator[list[MessageRow]]:
+        after: str | None = part.after
+        while after is not None:
+            flow = list_entries(self._options.topic, part, after)
+            page, after = connection.run(flow, patience_s=self._options.settings.patience_s)
+            yield page
 
     def _pages_of_range(self, connection: Connection, each: _Range) -> Iterator[Sequence[Listed]]:
         has_bodies = "body" in self._names
@@ -160,5 +181,6 @@ def _listed(found: Found) -> Iterator[Listed]:
     if found.state is State.WAITING and found.record is not None:
         yield Listed(State.WAITING, None, found.id, found.record.due_ms, found.record, None)
     for copy in found.copies:
-        if copy.state in paging.PAGED and copy.at_ms is not None:
-            yield Listed(copy.state, copy.group or None, found.id, copy.at_ms, found.record, copy.failure)
+        at_ms = copy.at_ms if copy.state in PAGED else found.record and found.record.due_ms
+        if copy.state in (*PAGED, State.READY, State.DELIVERED) and at_ms is not None:
+            yield Listed(copy.state, copy.group or None, found.id, at_ms, found.record, copy.failure)

@@ -1,17 +1,27 @@
 """The data source. Everything here runs on the driver, before any task starts."""
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
-from pyspark.sql.types import StructType
+import json
+from typing import TYPE_CHECKING, ClassVar
 
-from lisa_common.errors import InvalidInput
-from lisa_producer.spark.columns import check_columns
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructField, StructType
+
+from lisa_common.errors import InvalidInput, LisaError
 from lisa_producer.spark.options import SnapshotOptions, StreamOptions, WriteOptions
 from lisa_producer.spark.rows import MESSAGE_SCHEMA, check_schema
 from lisa_producer.spark.snapshot import SnapshotReader
-from lisa_producer.spark.stream import GroupReader
 from lisa_producer.spark.writer import BatchWriter, Sink, StreamWriter
 
-__all__ = ["LisaDataSource"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["LisaDataSource", "register"]
+
+_CONF = "spark.lisa."
+"""Begins the names of options in the configuration of a session."""
+_KEPT = "lisa"
+"""Names the options of a table in its schema."""
+_OPTIONS_OF_SESSIONS = ("url", "prefix", "timeout", "patience")
 
 
 class LisaDataSource(DataSource):
@@ -20,14 +30,24 @@ class LisaDataSource(DataSource):
     Options and columns are checked here; an invalid one raises InvalidInput, which names the valid values.
     """
 
+    defaults: ClassVar[dict[str, str]] = {}
+    """Options of the session, by their names in lower case."""
+
     @classmethod
     def name(cls) -> str:
         """The name for `format(…)`."""
         return "lisa"
 
     def schema(self) -> StructType:
-        """The columns of reads without a schema."""
-        return MESSAGE_SCHEMA
+        """The columns of reads without a schema.
+
+        Spark does not pass the options of a SQL table on to its reads and writes, but keeps its schema. So the schema
+        carries them, beside the column `topic`, except the URL.
+        """
+        kept = {name.lower(): text for name, text in self.options.items() if name.lower() != "url"}
+        first, *others = MESSAGE_SCHEMA.fields
+        metadata = {_KEPT: json.dumps(kept)} if "topic" in kept else {}
+        return StructType([StructField(first.name, first.dataType, metadata=metadata), *others])
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's signature
         """Writes a frame, in append mode only."""
@@ -42,13 +62,38 @@ class LisaDataSource(DataSource):
         return StreamWriter(self._sink(schema))
 
     def _sink(self, schema: StructType) -> Sink:
-        options = WriteOptions.of(self.options)
-        return Sink(options, check_columns(schema, options.topic))
+        options = WriteOptions.of(self._given(schema, WriteOptions.names()))
+        return Sink(options, options.columns(schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads waiting, retried and dead messages."""
-        return SnapshotReader(SnapshotOptions.of(self.options), check_schema(schema))
+        return SnapshotReader(SnapshotOptions.of(self._given(schema, SnapshotOptions.names())), check_schema(schema))
 
-    def streamReader(self, schema: StructType) -> GroupReader:  # noqa: N802
-        """Reads messages that become ready, as a consumer group."""
-        return GroupReader(StreamOptions.of(self.options), check_schema(schema))
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Reads messages that become ready, as a consumer group. Needs PySpark 4.2."""
+        try:
+            # Imported here, as other uses need only PySpark 4.1.
+            from lisa_producer.spark.stream import GroupReader  # noqa: PLC0415
+        except ImportError as error:
+            raise LisaError(f"reading a stream needs PySpark 4.2 or later: {error}") from error
+        return GroupReader(StreamOptions.of(self._given(schema, StreamOptions.names())), check_schema(schema))
+
+    def _given(self, schema: StructType, known: set[str]) -> dict[str, str]:
+        given = {name.lower(): text for name, text in self.options.items()}
+        if "topic" not in given:
+            of_table = next((field.metadata[_KEPT] for field in schema.fields if _KEPT in (field.metadata or {})), "{}")
+            given = {name: text for name, text in json.loads(of_table).items() if name in known} | given
+        return self.defaults | given
+
+
+def register(spark: "SparkSession") -> None:
+    """Registers the source for a session, with the options `spark.lisa.url`, `.prefix`, `.timeout`, `.patience` of it.
+
+    Spark shows these neither in plans nor in SQL. A session that looked for sources before Lisa was installed finds it
+    only so.
+    """
+    given = {name: spark.conf.get(_CONF + name, None) for name in _OPTIONS_OF_SESSIONS}
+    defaults = {name: text for name, text in given.items() if text is not None}
+    # A class of its own: Spark pickles it by value, with its defaults.
+    source = type("SessionLisaDataSource", (LisaDataSource,), {"defaults": defaults, "__module__": "__main__"})
+    spark.dataSource.register(source)

@@ -6,6 +6,7 @@ messages. The consumer's entries up to Spark's start offset are done, and acked.
 same consumer, which still has the unfinished entries.
 """
 
+import logging
 import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,17 +17,23 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from lisa_common.client.connection import Connection
 from lisa_common.errors import InvalidInput
+from lisa_common.logs import configure_logging, event
+from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import groups
 from lisa_common.protocol.call import Flow
+from lisa_common.protocol.marking import MARKING, Begun
 from lisa_common.protocol.registry import Topics
+from lisa_producer.spark.batch_sizes import BatchSizes
 from lisa_producer.spark.leases import LeaseKeeper
 from lisa_producer.spark.options import StreamOptions
-from lisa_producer.spark.pending_entries import FIRST, PendingEntries
+from lisa_producer.spark.pending_entries import FIRST, PendingEntries, Taken, backlog, cut
 from lisa_producer.spark.rows import row_of_delivery, to_batch
 
 __all__ = ["GroupReader"]
+
+logger = logging.getLogger(__name__)
 
 Offset = dict[str, Any]
 """`consumer`, and `entries` by shard; shards that were not read yet are missing."""
@@ -38,11 +45,12 @@ Places = dict[str, str]
 class Entries(InputPartition):
     """The entries of one task: those of a consumer in a shard, after one entry and up to another."""
 
-    def __init__(self, keys: ShardKeys, consumer: str, after: str, last: str) -> None:
+    def __init__(self, keys: ShardKeys, consumer: str, after: str, last: str, count: int) -> None:
         self.keys = keys
         self.consumer = consumer
         self.after = after
         self.last = last
+        self.count = count
 
 
 class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -56,15 +64,25 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._keeper: LeaseKeeper | None = None
         self._target: Places | None = None
         self._done: Places = {}
+        self._running: tuple[Places, Sequence[InputPartition]] | None = None
+        self._read: dict[str, list[Entry]] = {}
+        """The entries of the micro-batch, by shard."""
         self._turns = 0
         self._joined: Layout | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_open": None, "_keeper": None, "_topics": Topics(self._topics.prefix)}
+        return self.__dict__ | {
+            "_open": None,
+            "_keeper": None,
+            "_running": None,
+            "_read": {},
+            "_topics": Topics(self._topics.prefix),
+        }
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """Before the first entries, with a new consumer."""
-        return {"consumer": f"spark-{secrets.token_hex(8)}", "entries": {}}
+        # It marks deliveries that begin, as workers do: others spend no attempt when their leases run out.
+        return {"consumer": f"spark-{secrets.token_hex(8)}{MARKING}", "entries": {}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The option maxRows."""
@@ -80,38 +98,104 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settle(consumer, after)
         self._join()
         shards, entries = self._shards(), dict(after)
-        left = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        left, left_bytes = self._run(self._sizes(consumer).limit(most)), self._options.max_bytes
         # Each shard has a share. Another shard is first each time, as the limit may be lower than the number of shards.
         self._turns += 1
-        first = self._turns % len(shards)
+        first, is_empty = self._turns % len(shards), True
         for position, keys in enumerate(shards[first:] + shards[:first]):
             share = None if left is None else -(-left // (len(shards) - position))
             if share == 0:
                 break
-            last, taken = self._take(keys, consumer, after.get(keys.shard, FIRST), share)
-            left = None if left is None else left - taken
-            if last != FIRST:
-                entries[keys.shard] = last
+            at = after.get(keys.shard, FIRST)
+            taken = self._take(keys, consumer, at, share, left_bytes, first=is_empty)
+            left = None if left is None else left - taken.rows
+            left_bytes = None if left_bytes is None else max(0, left_bytes - taken.bytes)
+            is_empty = is_empty and not taken.rows
+            if taken.last != FIRST:
+                entries[keys.shard] = taken.last
+            if taken.is_full:
+                break
         return {"consumer": consumer, "entries": entries}
 
-    def _take(self, keys: ShardKeys, consumer: str, after: str, rows: int | None) -> tuple[str, int]:
+    def _take(
+        self, keys: ShardKeys, consumer: str, after: str, rows: int | None, most_bytes: int | None, *, first: bool
+    ) -> Taken:
         pending, target = self._pending(keys, consumer), self._target
         newest = self._run(pending.newest()) if target is None else target.get(keys.shard, FIRST)
-        taken: tuple[str, int] = self._run(pending.take(after, newest, rows, beyond=target is None))
+        flow = pending.take(after, newest, rows, beyond=target is None, most_bytes=most_bytes, first=first)
+        taken: Taken = self._run(flow)
+        self._read[keys.shard] = taken.entries
         return taken
 
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The backlog: how many `messages` the group has not read or not settled; None if the server cannot tell."""
+        counts = [self._run(backlog(keys, self._options.group)) for keys in self._shards()]
+        return None if None in counts else {"messages": sum(counts)}
+
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Ranges of about `partitionRows` pending entries."""
+        """Ranges of about `partitionRows` pending entries; of fewer than planned if the batch has failed before."""
         after, _ = _parsed(start)
         last, consumer = _parsed(end)
+        if self._running and self._running[0] == last:
+            return self._running[1]
         self._settle(consumer, after)
         self._keep(consumer)
-        ranges: list[InputPartition] = []
+        ranges = self._split(consumer, after, last)
+        held = sum(each.count for each in ranges)
+        if held:
+            alone = held == 1 and self._run(self._pending_of(ranges[0]).is_alone(ranges[0].after, ranges[0].last))
+            tried, suspected = self._run(self._sizes(consumer).begin(held, alone=alone))
+            ranges = ranges if tried == held else self._shorten(ranges, tried)
+            if tried == 1 and suspected:
+                begun = Begun.ALONE if alone else Begun.YES
+                self._run(self._pending_of(ranges[0]).mark_begun(ranges[0].last, begun))
+            self._running = last, ranges
+        return ranges
+
+    def _split(self, consumer: str, after: Places, last: Places) -> list[Entries]:
+        ranges: list[Entries] = []
         for shard, entry in last.items():
             keys, begin = ShardKeys(self._topics.prefix, self._options.topic, shard), after.get(shard, FIRST)
-            cuts = self._run(self._pending(keys, consumer).split(begin, entry, self._options.partition_rows))
-            ranges += [Entries(keys, consumer, low, high) for low, high in cuts]
+            places, size = [read.entry for read in self._read.get(shard, ())], self._options.partition_rows
+            if places and places[-1] == entry:
+                cuts = cut(places, begin, entry, size)
+            else:
+                cuts = self._run(self._pending(keys, consumer).split(begin, entry, size))
+            ranges += [Entries(keys, consumer, *cut) for cut in cuts]
         return ranges
+
+    def _pending_of(self, entries: Entries) -> PendingEntries:
+        return self._pending(entries.keys, entries.consumer)
+
+    def _shorten(self, ranges: list[Entries], tried: int) -> list[Entries]:
+        """The ranges of the first entries of a batch that failed; the others are given back."""
+        self._configure_logging()
+        topic, group, held = self._options.topic, self._options.group, sum(each.count for each in ranges)
+        if not tried:
+            [only] = ranges
+            error = f"the Spark query of group {group} failed with a batch of this message alone"
+            self._run(self._pending_of(only).isolate(only.after, only.last, error))
+            logger.warning("%s: %s", topic, error, extra=event("message_failed_alone", topic=topic, group=group))
+            return []
+        logger.warning(
+            "%s: a batch failed; trying %d of its %d messages",
+            topic,
+            tried,
+            held,
+            extra=event("batch_shortened", topic=topic, group=group, count=tried, rows=held),
+        )
+        kept: list[Entries] = []
+        for each in ranges:
+            keep = min(tried, each.count)
+            tried -= keep
+            pending = self._pending_of(each)
+            end = self._run(pending.give_back(each.after, each.last, keep))
+            kept += [Entries(each.keys, each.consumer, each.after, end, keep)] if keep else []
+            if self._target is not None and keep < each.count:
+                # They come again as new entries, which belong to this run.
+                self._target[each.keys.shard] = self._run(pending.newest())
+        return kept
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of one range, without expired and unreadable ones, which are settled instead."""
@@ -141,11 +225,22 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._open.close()
 
     def _settle(self, consumer: str, last: Places) -> None:
+        settled = 0
         for shard, entry in last.items():
             if entry not in (self._done.get(shard), FIRST):
                 keys = ShardKeys(self._topics.prefix, self._options.topic, shard)
-                self._run(self._pending(keys, consumer).settle(entry))
+                settled += self._run(self._pending(keys, consumer).settle(entry, self._read.pop(shard, ())))
                 self._done[shard] = entry
+        # A query that stopped after its batch, and before this, left entries pending: that batch is done, too.
+        if settled or (self._running and self._running[0] == last):
+            self._running = None
+            self._run(self._sizes(consumer).succeed(self._options.max_rows))
+
+    def _sizes(self, consumer: str) -> BatchSizes:
+        return BatchSizes(ShardKeys(self._topics.prefix, self._options.topic), consumer)
+
+    def _configure_logging(self) -> None:
+        configure_logging(self._options.settings.log_level, self._options.settings.log_format)
 
     def _keep(self, consumer: str) -> None:
         if self._keeper is None:

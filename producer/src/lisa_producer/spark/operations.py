@@ -1,0 +1,58 @@
+"""What is done with the rows of one task: they are sent, or change messages that exist."""
+
+from collections.abc import Callable
+from functools import partial
+
+from lisa_common.errors import InvalidInput
+from lisa_producer.bulk import BulkSender
+from lisa_producer.client import Producer
+from lisa_producer.message import PartialSend, SendResult
+from lisa_producer.spark.changes import Changes
+from lisa_producer.spark.columns import Columns
+from lisa_producer.spark.messages import Row, message_of
+from lisa_producer.spark.options import WriteOptions
+from lisa_producer.spark.row_targets import Counts, Hooks, Outcome, RowTarget
+
+__all__ = ["open_target"]
+
+
+def open_target(producer: Producer, options: WriteOptions, columns: Columns, hooks: Hooks) -> RowTarget:
+    """The target of a task's rows."""
+    if options.operation == "send":
+        return _Send(producer, columns, hooks)
+    return Changes(producer, options, columns, hooks)
+
+
+class _Send:
+    def __init__(self, producer: Producer, columns: Columns, hooks: Hooks) -> None:
+        self.counts = Counts()
+        self._columns = columns
+        self._hooks = hooks
+        on_result = self._report if hooks.on_outcome else None
+        self._sender: BulkSender[Row] = BulkSender(
+            producer, hooks.on_bad, on_result=on_result, before=hooks.before, most_messages=hooks.most_rows
+        )
+
+    def add(self, row: Row, size: int) -> None:
+        try:
+            topic, message = message_of(row, self._columns)
+        except InvalidInput as error:
+            self._sender.refuse(row, error)
+        else:
+            self._run(partial(self._sender.add, row, topic, message, size))
+
+    def flush(self) -> None:
+        self._run(self._sender.flush)
+        report = self._sender.report
+        self.counts = Counts(report.sent, report.duplicates, report.failed)
+
+    def _run(self, send: Callable[[], object]) -> None:
+        try:
+            send()
+        except PartialSend as error:
+            # The task's counts are lost with it; only the cause matters.
+            raise error.__cause__ or error from None
+
+    def _report(self, topic: str, result: SendResult) -> None:
+        if self._hooks.on_outcome:
+            self._hooks.on_outcome(Outcome(topic, result.id, result.outcome.value, result.due_ms))

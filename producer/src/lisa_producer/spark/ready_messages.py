@@ -1,0 +1,108 @@
+"""Ready and delivered messages of a shard, page by page: entries that a group has not read, or not settled.
+
+An entry that moves meanwhile may be listed in both states, or in neither.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lisa_common.model.delivery import Entry, entry_of
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
+from lisa_common.protocol.call import Flow, command
+from lisa_common.protocol.fetching import fetch_within
+from lisa_common.protocol.producing import State
+from lisa_common.protocol.replies import rows
+from lisa_producer.spark.rows import MessageRow
+
+__all__ = ["GroupEntries", "list_entries", "read_groups"]
+
+_ENTRIES = 1_000
+_MAX_BYTES = 2 * 1024 * 1024
+_FIRST = "0-0"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEntries:
+    """The entries of one group in one shard that are in a state; without groups, all entries are ready."""
+
+    keys: ShardKeys
+    state: State
+    group: str | None
+    after: str
+    """The last entry that the group has read."""
+
+
+def read_groups(keys: ShardKeys, states: Sequence[State]) -> Flow[list[GroupEntries]]:
+    """The groups of a shard, for each state."""
+    reply = yield command("XINFO", "GROUPS", keys.of("ready"), takes_errors=True)
+    # Without a stream there is an error.
+    groups = [dict(zip(*[iter(group)] * 2, strict=True)) for group in ([] if isinstance(reply, Exception) else reply)]
+    named = [(group[b"name"].decode(), group[b"last-delivered-id"].decode()) for group in groups]
+    ready = named or [(None, _FIRST)]
+    found = [GroupEntries(keys, State.READY, *each) for each in ready if State.READY in states]
+    return found + [GroupEntries(keys, State.DELIVERED, name, _FIRST) for name, _ in named if State.DELIVERED in states]
+
+
+def list_entries(topic: str, part: GroupEntries, after: str) -> Flow[tuple[list[MessageRow], str | None]]:
+    """The rows of the next entries after one, and the entry at which to continue, None at the end."""
+    entries = yield from (_ready(part, after) if part.state is State.READY else _delivered(part, after))
+    if not entries:
+        return [], None
+    named = [entry for entry in entries if entry.id and entry.group in (None, part.group)]
+    listed: list[MessageRow] = []
+    while named:
+        records = yield fetch_within(part.keys, [e.id or "" for e in named], most_bytes=_MAX_BYTES, least=1)
+        if isinstance(records, str):
+            break
+        for entry, data in zip(named, records, strict=False):
+            if data is not None and (row := _row(topic, part, entry, data)):
+                listed.append(row)
+        named = named[len(records) :]
+    return listed, entries[-1].entry
+
+
+def _ready(part: GroupEntries, after: str) -> Flow[list[Entry]]:
+    reply = yield command("XRANGE", part.keys.of("ready"), f"({after}", "+", "COUNT", _ENTRIES)
+    return [entry_of(entry, values) for entry, values in rows(reply)]
+
+
+def _delivered(part: GroupEntries, after: str) -> Flow[list[Entry]]:
+    ready = part.keys.of("ready")
+    pending: Any = yield command("XPENDING", ready, part.group or "", f"({after}", "+", _ENTRIES)
+    names = [row[0] for row in rows(pending)]
+    found = (yield [command("XRANGE", ready, name, name) for name in names]) if names else []
+    return [
+        entry_of(name, entries[0][1]) if entries else Entry(name.decode())
+        for name, entries in zip(names, found, strict=True)
+    ]
+
+
+def _row(topic: str, part: GroupEntries, entry: Entry, data: bytes) -> MessageRow | None:
+    """The row of an entry and its record; None if the record was cancelled, or belongs to a later message."""
+    record: Record | None = None
+    error = None
+    try:
+        if is_cancelled(data):
+            return None
+        record = unpack_record(data)
+        if record.due_ms != entry.due_ms or entry.made_ms < record.sent_ms:
+            return None
+    except UnreadableRecord as unreadable:
+        error = f"unreadable record: {unreadable}"
+    return MessageRow(
+        topic=topic,
+        state=part.state.value,
+        group=part.group,
+        id=entry.id or "",
+        body=record.body if record else None,
+        headers=record.headers if record else None,
+        sent_at=record.sent_ms if record else None,
+        due_at=entry.at_ms or entry.due_ms,
+        expires_at=record.expires_ms if record else None,
+        max_retries=record.max_retries if record else None,
+        priority=record.priority if record else None,
+        attempts=entry.attempt - (part.state is State.READY),
+        error=error,
+    )

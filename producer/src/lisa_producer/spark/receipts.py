@@ -1,0 +1,23 @@
+"""Receipts name deliveries, so that a task can nack or reject the rows of a stream."""
+
+import json
+
+from lisa_common.errors import InvalidInput
+from lisa_common.model.delivery import Entry
+from lisa_common.validation import check_id, check_name
+
+__all__ = ["read_receipt", "receipt_of"]
+
+
+def receipt_of(group: str, shard: str, entry: Entry) -> str:
+    """Names a delivery, so that a task can nack or reject it."""
+    return json.dumps([group, shard, entry.entry, entry.id, entry.due_ms, entry.attempt], separators=(",", ":"))
+
+
+def read_receipt(receipt: object) -> tuple[str, str, Entry]:
+    """Group, shard and entry of a receipt; raises InvalidInput."""
+    try:
+        group, shard, entry, id, due_ms, attempt = json.loads(str(receipt))
+        return check_name("group", group), str(shard), Entry(str(entry), check_id(id), int(due_ms), int(attempt))
+    except (ValueError, TypeError):
+        raise InvalidInput("receipt", receipt, "the receipt of a row of a stream") from None
