@@ -35,5 +35,5 @@ def test_each_tick_is_one_message_while_slots_move(own_cluster: Callable[..., Cl
     print(*outcome.lines(), *outcome.verdict.violations, f"{len(moved)} moves", sep="\n")  # noqa: T201 - to look at
     assert outcome.verdict.violations == []
     assert not outcome.findings
-    assert outcome.verdict.expected > 300
+    assert outcome.verdict.expected > 100
     assert len(moved) > 5
