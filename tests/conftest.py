@@ -3,6 +3,7 @@
 import itertools
 import secrets
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -49,6 +50,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not _SERVER_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("server")
+    shared = [id for id, count in Counter(item.nodeid for item in items).items() if count > 1]
+    if shared:
+        # pytest-xdist would run one of them, and drop the others.
+        raise pytest.UsageError(f"tests must have ids of their own; got several of {shared[:5]}")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
