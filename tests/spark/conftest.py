@@ -1,6 +1,6 @@
 """Spark once for all tests, and a topic for each."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +8,7 @@ import redis
 from pyspark.sql import SparkSession
 
 from lisa_common.model.keys import ShardKeys
-from support.spark import SparkTopic, spark_session
+from support.spark import HOUR, SparkTopic, spark_session
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +28,17 @@ def spark(spark_directory: Path) -> Iterator[SparkSession]:
 def topic(spark: SparkSession, spark_directory: Path, client: redis.Redis, redis_url: str, prefix: str) -> SparkTopic:
     """A topic of the test's own, named like its prefix."""
     return SparkTopic(spark, client, redis_url, ShardKeys(prefix, f"orders-{prefix}"), spark_directory / "driver.log")
+
+
+@pytest.fixture
+def arriving(tmp_path: Path) -> Callable[[int, int], None]:
+    """Writes a file for a stream, with the orders from one number to another."""
+    folder = tmp_path / "arriving"
+    folder.mkdir()
+
+    def put(first: int, last: int) -> None:
+        scratch = tmp_path / f"{first}.part"
+        scratch.write_text("\n".join(f"order-{number:09d},x,{HOUR}" for number in range(first, last)))
+        scratch.rename(folder / f"{first}.csv")
+
+    return put

@@ -17,8 +17,6 @@ from support.spark import READS_STREAMS, SparkTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
 
-HOUR = 3600.0
-
 
 @pytest.fixture
 def producer(topic: SparkTopic) -> Producer:
@@ -108,20 +106,6 @@ def test_rows_of_a_stream_are_rejected(topic: SparkTopic, producer: Producer, tm
     left = topic.table().select("state", "id", "error").orderBy("id").collect()
     assert [tuple(row) for row in left] == [("garbage", "i3", "not good"), ("retry", "i4", "not good")]
     assert int(topic.client.hlen(topic.keys.of("messages"))) == 2
-
-
-@pytest.fixture
-def arriving(tmp_path: Path) -> Callable[[int, int], None]:
-    """Writes a file for a stream, with the orders from one number to another."""
-    folder = tmp_path / "arriving"
-    folder.mkdir()
-
-    def put(first: int, last: int) -> None:
-        scratch = tmp_path / f"{first}.part"
-        scratch.write_text("\n".join(f"order-{number:09d},x,{HOUR}" for number in range(first, last)))
-        scratch.rename(folder / f"{first}.csv")
-
-    return put
 
 
 @pytest.mark.parametrize("with_ids", [True, False], ids=["ids", "no ids"])

@@ -19,12 +19,11 @@ from lisa_common.model.keys import ShardKeys
 from lisa_consumer import Consumer
 from lisa_consumer.settings import ConsumerSettings
 from support import Server, wait_until
-from support.spark import LONG, SparkTopic
+from support.spark import HOUR, LONG, SparkTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(120 + 300 * LONG)]
 
 ROWS = 20_000 * LONG
-HOUR = 3600.0
 
 
 def _orders(topic: SparkTopic, rows: int = ROWS, *, partitions: int = 2) -> DataFrame:
@@ -115,20 +114,6 @@ def test_redis_away_in_the_middle_of_a_batch(lasting: tuple[SparkTopic, Server])
     accident.join()
     assert down.is_set()
     assert topic.waiting == 3 * ROWS
-
-
-@pytest.fixture
-def arriving(tmp_path: Path) -> Callable[[int, int], None]:
-    """Writes a file for a stream, with the orders from one number to another."""
-    folder = tmp_path / "arriving"
-    folder.mkdir()
-
-    def put(first: int, last: int) -> None:
-        scratch = tmp_path / f"{first}.part"
-        scratch.write_text("\n".join(f"order-{number:09d},x,{HOUR}" for number in range(first, last)))
-        scratch.rename(folder / f"{first}.csv")
-
-    return put
 
 
 def _stream(topic: SparkTopic, tmp_path: Path) -> DataFrame:

@@ -16,13 +16,16 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from lisa_common.model.keys import ShardKeys
 
-__all__ = ["LONG", "READS_STREAMS", "SparkTopic", "spark_session"]
+__all__ = ["HOUR", "LONG", "READS_STREAMS", "SparkTopic", "spark_session"]
 
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 """A session of a minute does not get back what it costs to optimize its code."""
 
 READS_STREAMS = find_spec("pyspark.sql.streaming.datasource") is not None
 """Whether this PySpark can read streams as we do: 4.2 and later."""
+
+HOUR = 3600.0
+"""A delay, in s, that no test waits for."""
 
 LONG = int(os.environ.get("LISA_TEST_LONG") or 1)
 """How many times the usual number of rows."""

@@ -14,13 +14,13 @@ from lisa_common.protocol.call import Flow, command
 from lisa_common.protocol.fetching import fetch_within
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.replies import rows
+from lisa_producer.spark.pending_entries import FIRST, read_infos
 from lisa_producer.spark.rows import MessageRow
 
 __all__ = ["GroupEntries", "list_entries", "read_groups"]
 
 _ENTRIES = 1_000
 _MAX_BYTES = 2 * 1024 * 1024
-_FIRST = "0-0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,11 @@ class GroupEntries:
 
 def read_groups(keys: ShardKeys, states: Sequence[State]) -> Flow[list[GroupEntries]]:
     """The groups of a shard, for each state."""
-    reply = yield command("XINFO", "GROUPS", keys.of("ready"), takes_errors=True)
-    # Without a stream there is an error.
-    groups = [dict(zip(*[iter(group)] * 2, strict=True)) for group in ([] if isinstance(reply, Exception) else reply)]
-    named = [(group[b"name"].decode(), group[b"last-delivered-id"].decode()) for group in groups]
-    ready = named or [(None, _FIRST)]
+    infos = yield from read_infos(keys)
+    named = [(info[b"name"].decode(), info[b"last-delivered-id"].decode()) for info in infos]
+    ready = named or [(None, FIRST)]
     found = [GroupEntries(keys, State.READY, *each) for each in ready if State.READY in states]
-    return found + [GroupEntries(keys, State.DELIVERED, name, _FIRST) for name, _ in named if State.DELIVERED in states]
+    return found + [GroupEntries(keys, State.DELIVERED, name, FIRST) for name, _ in named if State.DELIVERED in states]
 
 
 def list_entries(topic: str, part: GroupEntries, after: str) -> Flow[tuple[list[MessageRow], str | None]]:
