@@ -36,6 +36,9 @@ fails, and nobody exports the server's own metrics."""
 _DEAD_LETTERS = "lisa_dead_letters_moved_total"
 """The demo has no dead letter topic, either."""
 
+_ONLY_WHEN_LATE = " > 0"
+"""A panel that hides topics which are on time. On a quick machine all of the demo's are, whenever they are sampled."""
+
 
 def test_a_demo_is_on_the_board_and_fires_no_alert(tmp_path: Path) -> None:
     """As `make demo`, with a kill of a worker. Counters and the demo's own ledger agree about what was promoted."""
@@ -55,9 +58,11 @@ def test_a_demo_is_on_the_board_and_fires_no_alert(tmp_path: Path) -> None:
         [up] = server.ask(f"max_over_time((count(up == 1))[{seconds}:1s])", ended)
         assert int(up["value"][1]) >= 3, "a manager and two workers"
         expected = [
-            each for each in board_expressions() if not each.where.startswith(_EMPTY) and _DEAD_LETTERS not in each.text
+            each.text.replace(_ONLY_WHEN_LATE, "")
+            for each in board_expressions()
+            if not each.where.startswith(_EMPTY) and _DEAD_LETTERS not in each.text
         ]
-        assert [each for each in expected if not server.series(each.text, began, ended)] == []
+        assert [each for each in expected if not server.series(each, began, ended)] == []
         assert 0 < _last(server, "sum(lisa_promoted_total)", began, ended) < 10_000
         assert _last(server, 'sum by (topic) (max by (topic) (lisa_messages{state="garbage"}))', began, ended) > 0
 
