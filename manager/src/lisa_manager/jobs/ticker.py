@@ -102,11 +102,11 @@ class Ticker:
         return queue.take_due(now, now + self._settings.poll_s)
 
     async def _read_changes(self) -> None:
-        log: ChangeLog
-        log, now_ms = await self._connection.execute([read_log(self._settings.prefix), server_time()])
+        log: ChangeLog = await self._connection.call(read_log(self._settings.prefix))
         now = self._clock()
-        self._clocks[None].see(now_ms, now)
         names = None if now >= self._reread_at else log.since(self._known_changes)
+        if names != [] or self._watched:
+            self._clocks[None].see(await self._connection.call(server_time()), self._clock())
         if names == []:
             return
         stored = await self._connection.run(read_definitions(self._settings.prefix, names))
