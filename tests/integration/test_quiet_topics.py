@@ -19,7 +19,7 @@ from lisa_manager.shard_table import ShardTable
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import Server, count_calls, wait_until_async
 from support.plain import plain_client
-from support.running import managed
+from support.running import hang, managed, new_worker, working
 
 TOPICS = 20
 
@@ -39,6 +39,32 @@ async def test_quiet_topics_cost_plain_looks_only(own_server: Callable[..., Serv
                 assert count_calls(client, "evalsha") == scripts
                 await producer.send("topic-7", b"x", delay=0.05)
                 await wait_until_async(lambda: client.xlen(f"{prefix}:{{topic-7}}:ready") == 1)
+
+
+async def test_a_worker_shows_by_one_command_that_it_is_alive(
+    own_server: Callable[..., Server], prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In all of its topics; one that is damaged costs a command for each, and keeps it from no other."""
+    monkeypatch.setattr("lisa_consumer.presence._BEAT_S", 0.1)
+    server = own_server()
+    streams = [ShardKeys(prefix, f"topic-{number}").of("ready") for number in range(TOPICS)]
+    worker = new_worker(server.url, prefix, block_s=30)
+    for number in range(TOPICS):
+        hang(worker, f"topic-{number}", asyncio.Event(), concurrency=1)
+    with server.client() as client:
+        async with working(worker):
+            await wait_until_async(lambda: client.exists(*streams) == TOPICS)
+            await wait_until_async(lambda: all(len(client.xinfo_consumers(each, "billing")) == 1 for each in streams))
+            reads = count_calls(client, "xreadgroup")
+            await wait_until_async(lambda: count_calls(client, "xreadgroup") >= reads + 5)
+            assert count_calls(client, "xreadgroup") < reads + TOPICS
+            client.delete(streams[0])
+            client.set(streams[0], b"x")
+            for each in streams[1:]:
+                client.xgroup_delconsumer(each, "billing", f"{worker.name}~")
+            await wait_until_async(
+                lambda: all(len(client.xinfo_consumers(each, "billing")) == 1 for each in streams[1:])
+            )
 
 
 async def test_deliveries_of_a_quiet_topic_are_found(own_server: Callable[..., Server], prefix: str) -> None:

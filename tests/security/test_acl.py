@@ -122,7 +122,7 @@ def _deliver(queue: Queue, groups: list[str]) -> None:
     for group in groups:
         taken = queue.read(group)
         queue.extend("c", *taken)
-        queue.connection.call(consuming.attend(queue.keys, group, "worker~"))
+        queue.connection.call(consuming.attend([queue.keys], group, "worker~"))
         queue.connection.call(consuming.deregister(queue.keys, group, "worker~"))
         queue.connection.call(consuming.list_pending(queue.keys, group, "c", limit=1))
         queue.connection.call(command("XREVRANGE", queue.keys.of("ready"), "+", "-", "COUNT", 1))  # as Spark's reader

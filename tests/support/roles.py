@@ -33,7 +33,6 @@ OURS = "orders"
 _PRODUCERS = ("send", "cancel", "reschedule", "find")
 _CONSUMERS = (
     "join",
-    "attend",
     "deregister",
     "list_pending",
     "ack",

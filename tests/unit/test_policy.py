@@ -81,6 +81,8 @@ def test_scripts_get_every_field() -> None:
         ("backoff", "linear"),
         ("backoff_base_ms", 0),
         ("backoff_jitter", 1.1),
+        ("backoff_jitter", True),
+        ("backoff_jitter", "0.5"),
         ("backoff_jitter", -0.1),
         ("backoff_jitter", float("nan")),
         ("ttl_ms", 0),

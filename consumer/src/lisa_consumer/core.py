@@ -13,7 +13,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, groups
-from lisa_common.protocol.call import Call, Each, Flow
+from lisa_common.protocol.call import Call, Flow
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.marking import MARKING, Begun, mark
 from lisa_common.protocol.registry import Topics
@@ -123,7 +123,7 @@ class Core:
             yield from groups.join(joining, self.group)
             self.joined.update(keys for layout in joining for keys in layout.served)
             if self.name.endswith(MARKING):
-                yield Each(consuming.attend(keys, self.group, self.name) for keys in self.joined)
+                yield from groups.show_alive([*self.joined], self.group, self.name)
         self._plan = ReadPlan(layouts, shards, max(len(layout.served) for layout in layouts.values()))
         return self._plan
 

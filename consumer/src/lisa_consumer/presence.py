@@ -2,16 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import LisaError
 from lisa_common.logs import event
-from lisa_common.model.keys import ShardKeys
-from lisa_common.protocol import consuming
-from lisa_common.protocol.call import Call
+from lisa_common.protocol import consuming, groups
 from lisa_consumer.core import Core
 
 __all__ = ["Presence"]
@@ -50,25 +47,31 @@ class Presence:
         """Shows every few seconds that the worker is alive, until cancelled."""
         while True:
             await asyncio.sleep(_BEAT_S)
-            await self._call("cannot show that the worker is alive: %s", consuming.attend)
+            if self._core.joined:
+                await self._show()
+
+    async def _show(self) -> None:
+        flow = groups.show_alive([*self._core.joined], self._core.group, self._core.name)
+        try:
+            failure = await self._connection.run(flow)
+        except LisaError as error:
+            failure = error
+        # The reader reports what is wrong with the server, and joins dropped groups again.
+        if failure:
+            self._log("cannot show that the worker is alive: %s", failure)
 
     async def end(self) -> None:
         """Removes the worker from its group, except from shards where it still holds something."""
+        calls = [consuming.deregister(keys, self._core.group, self._core.name) for keys in self._core.joined]
         try:
             async with asyncio.timeout(_END_S):
-                await self._call("cannot deregister: %s", consuming.deregister)
+                results = await self._connection.execute_each(calls) if calls else []
         except TimeoutError:
-            self._log("cannot deregister: %s", LisaError(f"no reply within {_END_S:g} s"))
-
-    async def _call(self, text: str, make: Callable[[ShardKeys, str, str], Call[Any]]) -> None:
-        calls = [make(keys, self._core.group, self._core.name) for keys in self._core.joined]
-        try:
-            results = await self._connection.execute_each(calls) if calls else []
+            results = [LisaError(f"no reply within {_END_S:g} s")]
         except LisaError as error:
             results = [error]
-        # The reader reports what is wrong with the server, and joins dropped groups again.
         for failure in [result for result in results if isinstance(result, LisaError)][:1]:
-            self._log(text, failure)
+            self._log("cannot deregister: %s", failure)
 
     def _log(self, text: str, error: LisaError) -> None:
         logger.debug(text, error, extra=event("presence_failed", group=self._core.group, error=str(error)))

@@ -4,8 +4,10 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
@@ -42,7 +44,7 @@ logger = logging.getLogger(__name__)
 _GAUGES_S = 60
 _REPORT_S = 1.0
 
-_TURNS = 1_000
+_MOST_TURNS = 1_000
 """Most parallel turns of a job. Each serves other nodes, as a turn skips nodes that an earlier turn still serves."""
 
 _SCRIPTS_S = 1.0
@@ -99,6 +101,16 @@ def _observed(settings: ManagerSettings, health: Health) -> Iterator[None]:
             registry.unregister(sampler)
 
 
+class _Turns(NamedTuple):
+    """A job whose turns begin at equal intervals."""
+
+    job: str
+    seconds: float
+    most: int
+    """Most turns under way at once."""
+    turn: Callable[[], Awaitable[None]]
+
+
 class Manager:
     """One manager. It has no state of its own: it can read everything from the server again."""
 
@@ -132,8 +144,8 @@ class Manager:
         self.health = Health()
         """Whether the event loop of this manager runs, its promoter looks, and its server answers."""
         self._stopping = asyncio.Event()
-        self._turns: set[asyncio.Task[None]] = set()
-        """Running turns of jobs."""
+        self._running: defaultdict[str, set[asyncio.Task[None]]] = defaultdict(set)
+        """The turns that are under way, by job."""
 
     def stop(self) -> None:
         """Stops the manager. Call it in the manager's event loop."""
@@ -170,8 +182,8 @@ class Manager:
             # Let turns that are about to start do so: a cancellation before the start would be logged as an error.
             await asyncio.sleep(0)
             scheduler.shutdown(wait=False)
-            # The scheduler cancels turns without waiting for them, and they may still use the connection.
-            await cancel_all(*loops, *self._turns)
+            # They may still use the connection.
+            await cancel_all(*loops, *(turn for turns in self._running.values() for turn in turns))
 
     async def _keep_running(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
         """Runs a loop, and restarts it after an error, so that no error of one loop ends the others."""
@@ -200,37 +212,40 @@ class Manager:
     def _schedule(self) -> AsyncIOScheduler:
         scheduler = AsyncIOScheduler(job_defaults={"coalesce": True, "misfire_grace_time": None})
         housekeeping_s = self._settings.housekeeping_s
-        jobs: list[tuple[str, float, int, Callable[[], Awaitable[None]]]] = [
-            ("reclaim", housekeeping_s, 1, self._reclaimer.turn),
-            ("trim", housekeeping_s, _TURNS, self._trimmer.turn),
-            ("sweep", housekeeping_s, _TURNS, self._sweeper.turn),
-            ("dead-letter", housekeeping_s, _TURNS, self._dead_letterer.turn),
-            ("discover", self._settings.discover_s, 1, self._discover),
-            ("drain", self._settings.discover_s, 1, self._drainer.turn),
-            ("expire-idle", housekeeping_s, 1, self._idle_expirer.turn),
-            ("tick", housekeeping_s, _TURNS, self._ticker.turn),
-            ("limits", self._settings.discover_s, 1, self._doorkeeper.turn),
-            ("scripts", _SCRIPTS_S, 1, self._loader.turn),
-            ("report", _REPORT_S, 1, self._reporter.turn),
-            ("history", self._settings.history_s, 1, self._historian.turn),
-            ("gauges", _GAUGES_S, 1, self._gauges),
+        turns = [
+            _Turns("reclaim", housekeeping_s, 1, self._reclaimer.turn),
+            _Turns("trim", housekeeping_s, _MOST_TURNS, self._trimmer.turn),
+            _Turns("sweep", housekeeping_s, _MOST_TURNS, self._sweeper.turn),
+            _Turns("dead-letter", housekeeping_s, _MOST_TURNS, self._dead_letterer.turn),
+            _Turns("discover", self._settings.discover_s, 1, self._discover),
+            _Turns("drain", self._settings.discover_s, 1, self._drainer.turn),
+            _Turns("expire-idle", housekeeping_s, 1, self._idle_expirer.turn),
+            _Turns("tick", housekeeping_s, _MOST_TURNS, self._ticker.turn),
+            _Turns("limits", self._settings.discover_s, 1, self._doorkeeper.turn),
+            _Turns("scripts", _SCRIPTS_S, 1, self._loader.turn),
+            _Turns("report", _REPORT_S, 1, self._reporter.turn),
+            _Turns("history", self._settings.history_s, 1, self._historian.turn),
+            _Turns("gauges", _GAUGES_S, 1, self._gauges),
         ]
-        for name, seconds, turns, turn in jobs:
-            scheduler.add_job(self._guarded, "interval", (name, turn), seconds=seconds, id=name, max_instances=turns)
+        # One job for all turns at the same interval: a job of the scheduler costs more than most turns.
+        for seconds in {each.seconds for each in turns}:
+            same = [each for each in turns if each.seconds == seconds]
+            scheduler.add_job(self._start, "interval", (same,), seconds=seconds, id=f"every {seconds:g} s")
         scheduler.start()
         return scheduler
 
+    async def _start(self, turns: Sequence[_Turns]) -> None:
+        """Starts a turn of each, unless too many are under way."""
+        for each in turns:
+            if len(running := self._running[each.job]) < each.most:
+                task = asyncio.create_task(self._guarded(each.job, each.turn), name=each.job)
+                running.add(task)
+                task.add_done_callback(running.discard)
+
     async def _guarded(self, name: str, turn: Callable[[], Awaitable[None]]) -> None:
-        if task := asyncio.current_task():
-            self._turns.add(task)
-            task.add_done_callback(self._turns.discard)
         try:
             with metrics.turn(name):
                 await turn()
-        except asyncio.CancelledError:
-            # The scheduler cancels running turns when it shuts down, and would log this as an error.
-            if not self._stopping.is_set():
-                raise
         except Exception as error:  # noqa: BLE001 - no error may stop the other jobs or the next turn
             self._problems.report(name, error, job=name)
             if name == _ASKING:

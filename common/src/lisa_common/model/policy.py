@@ -60,10 +60,7 @@ class Policy(BaseModel):
     )
     backoff_base_ms: Annotated[Milliseconds, Field(description="delay before the first retry, in ms")] = 1_000
     backoff_cap_ms: Annotated[Milliseconds, Field(description="longest delay before a retry, in ms")] = 3_600_000
-    backoff_jitter: Annotated[
-        float,
-        Field(ge=0, le=1, description="share by which a delay varies at random", strict=False),
-    ] = 0.1
+    backoff_jitter: Annotated[float, Field(ge=0, le=1, description="share by which a delay varies at random")] = 0.1
     ttl_ms: Annotated[
         Milliseconds | None,
         Field(description="time to live after the due time, in ms, or none"),

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 from lisa_common.model.delivery import Entry, entry_of
@@ -34,6 +35,9 @@ __all__ = [
 ]
 
 MAX_ERROR_CHARACTERS = 2_000
+
+_LAST = "18446744073709551615-18446744073709551614"
+"""The last possible entry but one: a read after the very last is an error."""
 
 
 def join(keys: ShardKeys, group: str, *, most: int = 0) -> Call[bool]:
@@ -85,9 +89,18 @@ def read(
     )
 
 
-def attend(keys: ShardKeys, group: str, consumer: str) -> Call[None]:
-    """Shows that a consumer is alive: it belongs to the group, and its idle time starts again. Raises NoGroup."""
-    return script("attend", keys, decode=_none, group=group, consumer=consumer)
+def attend(keys: Sequence[ShardKeys], group: str, consumer: str) -> Call[None]:
+    """Shows that a consumer is alive: it belongs to the group, and its idle time starts again. Raises NoGroup.
+
+    Before Redis 7.2 only a read that returns something does so. This reads the consumer's pending entries after the
+    last possible entry, so it returns nothing. An error of one shard leaves some of the others undone.
+    """
+    streams = [shard.of("ready") for shard in keys]
+    return command(
+        *("XREADGROUP", "GROUP", group, consumer, "COUNT", 1),
+        *("STREAMS", *streams, *repeat(_LAST, len(streams))),
+        decode=_none,
+    )
 
 
 def _none(_: Any) -> None:

@@ -1,15 +1,16 @@
-"""Flows that create groups in all shards of a topic, safe beside other joins and a reshard."""
+"""Flows of groups: one creates a group in all shards of topics, safe beside other joins and a reshard."""
 
 from collections.abc import Sequence
 from itertools import count, repeat
 from typing import NamedTuple
 
+from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming
-from lisa_common.protocol.call import Call, Flow, command
+from lisa_common.protocol.call import Call, Each, Flow, command
 
-__all__ = ["join", "join_shards"]
+__all__ = ["join", "join_shards", "show_alive"]
 
 _Shards = Sequence[ShardKeys]
 
@@ -78,3 +79,14 @@ def join_shards(topics: Sequence[_Shards], group: str, *, most: Sequence[int] = 
     others = [consuming.join(keys, group) for shards in topics for keys in shards[1:]]
     if others:
         yield others
+
+
+def show_alive(shards: Sequence[ShardKeys], group: str, consumer: str) -> Flow[LisaError | None]:
+    """Shows in all these shards that a consumer is alive. Result: the first error, of shards that are not done."""
+    try:
+        yield consuming.attend(shards, group, consumer)
+    except LisaError:
+        # One shard must not keep the others from it.
+        results = yield Each(consuming.attend([keys], group, consumer) for keys in shards)
+        return next((result for result in results if isinstance(result, LisaError)), None)
+    return None

@@ -20,7 +20,6 @@ Arg = str | bytes | int | float
 
 SCRIPT_NAMES = (
     "ack",
-    "attend",
     "cancel",
     "close_shard",
     "deregister",

@@ -2,7 +2,8 @@
 
 The id of an entry is the beginning of its interval, `MS-0`, and the server refuses an id twice. So any number of
 managers write one sample for each interval. A manager that comes second adds only the lags that it measured itself, as
-`MS-1`, `MS-2` and so on. An unchanged topic gets a sample in every tenth interval only.
+`MS-1`, `MS-2` and so on. A topic that does not change gets a sample in about every tenth interval, though the times of
+what waits go by.
 
 An entry has one field, `s`: numbers with spaces between. Version; waiting, ready, delivered, retry, garbage; entries
 ever added to the ready streams, entries read by all groups together; the time in ms for which the oldest unread message
@@ -21,9 +22,9 @@ from lisa_common.model.keys import history_key
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.validation import check_int, check_name
+from lisa_manager.admin.fingerprints import Fingerprint
 from lisa_manager.admin.queries import chunks, first_error
 from lisa_manager.admin.status import BUCKETS, TopicStatus
-from lisa_manager.admin.traffic import TopicTraffic
 
 __all__ = ["LONGEST_H", "Lags", "Sample", "pack", "read_history", "write"]
 
@@ -86,11 +87,11 @@ class Sample:
     """How late messages became ready in the interval before."""
 
 
-def pack(status: TopicStatus, traffic: TopicTraffic | None) -> str:
+def pack(status: TopicStatus, fingerprint: Fingerprint) -> str:
     """The stored form of a sample, without lags."""
-    counts = [getattr(status, name) for name in _SIZES]
-    counts += [traffic.added, sum(traffic.read.values())] if traffic else [0, 0]
-    return " ".join(map(str, (_VERSION, *counts, status.late_ms, *status.due_in)))
+    sizes = [getattr(status, name) for name in _SIZES]
+    counts = (*sizes, fingerprint.added, fingerprint.read, status.late_ms, *status.due_in)
+    return " ".join(map(str, (_VERSION, *counts)))
 
 
 def write(prefix: str, topic: str, at_ms: int, content: str, lags: Lags, *, most: int, keep_ms: int) -> Flow[bool]:

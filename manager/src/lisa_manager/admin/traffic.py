@@ -25,6 +25,8 @@ class TopicTraffic:
     """Entries that the ready streams have ever had."""
     read: dict[str, int] = field(default_factory=dict)
     """Entries that each group has read or passed; groups without a count at the server are missing."""
+    pending: int = 0
+    """Entries that groups have read and not settled, over all groups."""
     damage: str = ""
     """Why a shard could not be read. What could not be read is not counted."""
 
@@ -49,8 +51,10 @@ def read_traffic_of(layouts: Sequence[Layout], *, partial: bool = False) -> Flow
                 traffic.damage = f"{keys.tag}: {error}"
             else:
                 traffic.added += added
-                for group, count in read.items():
-                    traffic.read[group] = traffic.read.get(group, 0) + count
+                for group, count, pending in read:
+                    traffic.pending += pending
+                    if count is not None:
+                        traffic.read[group] = traffic.read.get(group, 0) + count
     return list(by_topic.values())
 
 
@@ -58,13 +62,12 @@ def _added(keys: ShardKeys) -> Call[int]:
     return _of_stream("STREAM", keys, lambda reply: int(fields_of(reply)["entries-added"]), 0)
 
 
-def _read(keys: ShardKeys) -> Call[dict[str, int]]:
-    def decode(reply: Any) -> dict[str, int]:
+def _read(keys: ShardKeys) -> Call[list[tuple[str, int | None, int]]]:
+    def decode(reply: Any) -> list[tuple[str, int | None, int]]:
         infos = [fields_of(info) for info in reply]
-        counts = {text_of(info["name"]): info["entries-read"] for info in infos}
-        return {group: int(count) for group, count in counts.items() if count is not None}
+        return [(text_of(info["name"]), info["entries-read"], info["pending"]) for info in infos]
 
-    return _of_stream("GROUPS", keys, decode, {})
+    return _of_stream("GROUPS", keys, decode, [])
 
 
 def _of_stream(what: str, keys: ShardKeys, decode: Callable[[Any], Any], missing: Any) -> Call[Any]:

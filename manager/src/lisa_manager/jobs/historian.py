@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from lisa_common import __version__
 from lisa_common.client.async_connection import AsyncConnection
@@ -14,10 +15,10 @@ from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import command
 from lisa_common.protocol.consuming import server_time
 from lisa_manager.admin import history
+from lisa_manager.admin.fingerprints import Fingerprint, read_fingerprints
 from lisa_manager.admin.history import Lags
 from lisa_manager.admin.queries import chunks
-from lisa_manager.admin.status import read_status_of
-from lisa_manager.admin.traffic import read_traffic_of
+from lisa_manager.admin.status import TopicStatus, read_status_of
 from lisa_manager.problem_log import ProblemLog
 from lisa_manager.settings import ManagerSettings
 
@@ -36,10 +37,27 @@ _MOST_MANAGERS = 1_000
 _UNCHANGED = 10
 """After so many intervals a sample is written though nothing has changed: a longer gap means that no manager ran."""
 
+_FEWEST_UNCHANGED = 10
+"""At least so many topics get such a sample in one turn, or a first one; of more topics, each turn takes its share."""
+
 _AT_ONCE = 20
 """Topics in one pipeline: the replies must not keep the other jobs waiting."""
 
 _REST_S = 0.02
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What a manager knows of a topic."""
+
+    fingerprint: Fingerprint
+    """As it was at the latest turn."""
+    is_still: bool = True
+    """Whether the latest sample holds until the fingerprint changes, except for the times of what waits."""
+    content: str = ""
+    """What was last written."""
+    written_ms: int = 0
+    """The interval that it was written for."""
 
 
 class Historian:
@@ -54,13 +72,16 @@ class Historian:
         self._keep_ms = round(settings.history_h * 3_600_000)
         self._name = f"{socket.gethostname()}:{os.getpid()} {__version__}"
         self._lags: dict[str, Lags] = {}
-        self._written: dict[str, tuple[str, int]] = {}
-        """What was last written of each topic, and when."""
+        self._seen: dict[str, _Seen] = {}
+        self._tried_ms: dict[str, int] = {}
+        """The interval in which each topic was last to be sampled, whether or not it could be."""
         self._problems = ProblemLog(logger)
         self._layouts = layouts
 
     def note_promoted(self, topic: str, now_ms: int, dues_ms: Sequence[int]) -> None:
         """Notes how late messages became ready."""
+        if not dues_ms:
+            return
         lags = self._lags.get(topic)
         if lags is None:
             if len(self._lags) >= _MAX_TOPICS:
@@ -78,23 +99,51 @@ class Historian:
         at_ms = now - now % self._interval_ms
         layouts = self._layouts()
         names = sorted(layouts)[:_MAX_TOPICS]
+        periodic = self._take_unchanged(names, at_ms)
         for some in chunks([layouts[name] for name in names], _AT_ONCE):
-            # One node of a Cluster may be away; the topics of the others are sampled all the same.
-            statuses = await self._connection.run(read_status_of(some, partial=True))
-            traffic = await self._connection.run(read_traffic_of(some, partial=True))
-            counters = {each.topic: each for each in traffic if not each.damage}
-            for status in statuses:
-                if not status.damage:
-                    content = history.pack(status, counters.get(status.topic))
-                    await self._write(layouts[status.topic], at_ms, content)
+            fingerprints = await self._connection.run(read_fingerprints(some))
+            await self._sample([each for each in some if each.topic in fingerprints], fingerprints, periodic, at_ms)
             await asyncio.sleep(_REST_S)
-        self._written = {topic: self._written[topic] for topic in names if topic in self._written}
+        self._seen = {topic: self._seen[topic] for topic in names if topic in self._seen}
+        self._tried_ms = {topic: self._tried_ms[topic] for topic in names if topic in self._tried_ms}
         self._lags = {topic: self._lags[topic] for topic in names if topic in self._lags}
 
-    async def _write(self, layout: Layout, at_ms: int, content: str) -> None:
+    def _take_unchanged(self, names: Sequence[str], at_ms: int) -> set[str]:
+        """The topics to sample in this turn even if they have not changed, those first that have waited longest."""
+        last = {name: self._tried_ms.get(name, 0) for name in names}
+        due = [name for name in names if at_ms - last[name] >= _UNCHANGED * self._interval_ms]
+        most = max(_FEWEST_UNCHANGED, -(-len(names) // _UNCHANGED))
+        chosen = sorted(due, key=lambda name: last[name])[:most]
+        self._tried_ms |= dict.fromkeys(chosen, at_ms)
+        return set(chosen)
+
+    async def _sample(
+        self, layouts: Sequence[Layout], fingerprints: Mapping[str, Fingerprint], periodic: set[str], at_ms: int
+    ) -> None:
+        """Samples those topics that have changed since the last turn, and `periodic`."""
+        chosen = []
+        for layout in layouts:
+            topic, fingerprint = layout.topic, fingerprints[layout.topic]
+            seen = self._seen.setdefault(topic, _Seen(fingerprint))
+            changed = seen.fingerprint != fingerprint or not seen.is_still or topic in self._lags
+            if changed or topic in periodic:
+                chosen.append(layout)
+            seen.fingerprint = fingerprint
+        # One node of a Cluster may be away; the topics of the others are sampled all the same.
+        statuses = (await self._connection.run(read_status_of(chosen, partial=True))) if chosen else []
+        by_topic = {layout.topic: layout for layout in chosen}
+        self._tried_ms |= dict.fromkeys(by_topic, at_ms)
+        for status in statuses:
+            if not status.damage:
+                await self._write(by_topic[status.topic], at_ms, status)
+
+    async def _write(self, layout: Layout, at_ms: int, status: TopicStatus) -> None:
         topic, lags = layout.topic, self._lags.pop(layout.topic, Lags())
-        before, since_ms = self._written.get(topic, ("", 0))
-        if before == content and at_ms - since_ms < _UNCHANGED * self._interval_ms and not lags.counts:
+        seen = self._seen[topic]
+        content = history.pack(status, seen.fingerprint)
+        seen.is_still = not (status.late_ms or status.ready or layout.policy.is_limited)
+        is_repeated = seen.content == content and at_ms - seen.written_ms < _UNCHANGED * self._interval_ms
+        if is_repeated and not lags.counts:
             return
         most = max(1, self._keep_ms // self._interval_ms)
         flow = history.write(self._prefix, topic, at_ms, content, lags, most=most, keep_ms=self._keep_ms)
@@ -108,7 +157,7 @@ class Historian:
             self._problems.report(f"history of {topic}", error, job="history", topic=topic)
         else:
             self._problems.resolve(f"history of {topic}")
-            self._written[topic] = content, at_ms
+            seen.content, seen.written_ms = content, at_ms
         finally:
             if not stored and lags.counts:
                 # They belong to the next sample then; more may have been noted meanwhile.

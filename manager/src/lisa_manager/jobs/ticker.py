@@ -51,6 +51,9 @@ _REREAD_S: Final = 60.0
 _SHORT_MS: Final = 5_000
 """A schedule of a shorter period is served at the moment when its next tick can be sent, not at the next turn."""
 
+_UNUSED_S: Final = 2.0
+"""How often to look for a first schedule."""
+
 _REST_S: Final = 1.0
 """Managers wait for a random part of this before they send the next tick ahead, so that mostly one of them does."""
 
@@ -78,6 +81,7 @@ class Ticker:
         """Schedules that have left marks behind."""
         self._known_changes = -1
         self._reread_at = 0.0
+        self._look_at = 0.0
         self._problems = ProblemLog(logger)
         self._metrics = ScheduleMetrics()
         self.sent = 0
@@ -85,7 +89,10 @@ class Ticker:
 
     async def turn(self) -> None:
         """Applies changes, and serves what is due until the next turn. Raises LisaError as the server answers."""
-        until = self._clock() + self._settings.housekeeping_s
+        now = self._clock()
+        if not self._watched and now < self._look_at:
+            return
+        until, self._look_at = now + self._settings.housekeeping_s, now + _UNUSED_S
         await self._read_changes()
         await self._retire_due()
         while True:
@@ -102,11 +109,11 @@ class Ticker:
         return queue.take_due(now, now + self._settings.poll_s)
 
     async def _read_changes(self) -> None:
-        log: ChangeLog
-        log, now_ms = await self._connection.execute([read_log(self._settings.prefix), server_time()])
+        log: ChangeLog = await self._connection.call(read_log(self._settings.prefix))
         now = self._clock()
-        self._clocks[None].see(now_ms, now)
         names = None if now >= self._reread_at else log.since(self._known_changes)
+        if names != [] or self._watched:
+            self._clocks[None].see(await self._connection.call(server_time()), self._clock())
         if names == []:
             return
         stored = await self._connection.run(read_definitions(self._settings.prefix, names))
@@ -163,7 +170,7 @@ class Ticker:
             return None
         layout = await self._layout_of(each)
         keys = mark_shard(layout, each.definition.name)
-        now_ms = self._now_ms(keys)
+        now_ms = self._clock_of(keys).ms_at(self._clock())
         ticks = plan(each.schedule, each.mark.last_ms, now_ms)
         if not ticks or each.mark.due_ms > now_ms:
             self._queue(each, keys, now_ms)
@@ -174,8 +181,7 @@ class Ticker:
 
     async def _layout_of(self, each: WatchedSchedule) -> Layout:
         topic = each.schedule.topic
-        layout = self._topics.known(topic)
-        return await self._connection.run(self._topics.resolve(topic)) if layout is None else layout
+        return self._topics.known(topic) or await self._connection.run(self._topics.resolve(topic))
 
     async def _keys_of(self, each: WatchedSchedule) -> ShardKeys:
         return mark_shard(await self._layout_of(each), each.definition.name)
@@ -248,11 +254,10 @@ class Ticker:
         name, mark, schedule = each.definition.name, each.mark, each.schedule
         self._due.drop(name)
         self._exact.drop(name)
-        if mark is None or schedule.paused:
-            self._metrics.forget(name)
-            return
-        next_ms = mark.due_ms if mark.due_ms > now_ms else next_due_ms(schedule, mark.last_ms)
-        if next_ms is None:
+        next_ms = None
+        if mark is not None and not schedule.paused:
+            next_ms = mark.due_ms if mark.due_ms > now_ms else next_due_ms(schedule, mark.last_ms)
+        if mark is None or next_ms is None:
             self._metrics.forget(name)
             return
         self._metrics.expect(name, next_ms)
@@ -269,8 +274,7 @@ class Ticker:
 
     async def _retire_due(self) -> None:
         for name in self._take(self._leaving, self._clock()):
-            each = self._watched.get(name)
-            if each is None:
+            if (each := self._watched.get(name)) is None:
                 continue
             try:
                 done = await self._connection.run(retire(self._settings.prefix, self._topics, each.definition))
@@ -287,9 +291,6 @@ class Ticker:
         METRICS.count("lisa_manager_errors_total", "tick")
         self._problems.report(f"schedule {name}", error, schedule=name)
         self._due.put(name, self._clock() + self._settings.poll_s)
-
-    def _now_ms(self, keys: ShardKeys) -> int:
-        return self._clock_of(keys).ms_at(self._clock())
 
     def _clock_of(self, keys: ShardKeys) -> ServerClock:
         node = self._connection.node_of(keys)

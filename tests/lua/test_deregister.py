@@ -1,4 +1,4 @@
-"""attend and deregister: the consumers of a group are those that are alive."""
+"""deregister, and how a consumer shows that it is alive: the consumers of a group are those that are alive."""
 
 import pytest
 import redis
@@ -14,7 +14,7 @@ def _idle_ms(client: redis.Redis, queue: Queue) -> dict[str, int]:
 
 
 def _attend(queue: Queue, name: str = "worker~") -> None:
-    queue.connection.call(consuming.attend(queue.keys, "g", name))
+    queue.connection.call(consuming.attend([queue.keys], "g", name))
 
 
 def _deregister(queue: Queue, name: str = "worker~") -> bool:

@@ -1,0 +1,164 @@
+"""The history of topics: what a manager samples, and what it saves itself."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+import redis
+
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.model.keys import ShardKeys, history_key
+from lisa_common.model.policy import Policy
+from lisa_common.model.sharding import Layout
+from lisa_consumer import AsyncConsumer, ConsumerSettings
+from lisa_manager import AsyncAdmin
+from lisa_manager.admin.history import Sample
+from lisa_manager.jobs import historian as module
+from lisa_manager.jobs.historian import Historian
+from lisa_manager.settings import ManagerSettings
+from lisa_producer import AsyncProducer, ProducerSettings
+from support import Server, count_calls, wait_until_async
+
+TOPICS = [f"topic-{number:02}" for number in range(24)]
+
+
+class Turns:
+    """A historian, and the clock of its server."""
+
+    def __init__(self, server: Server, prefix: str, connection: AsyncConnection, admin: AsyncAdmin) -> None:
+        self.client = server.client()
+        self.prefix = prefix
+        self._admin = admin
+        layouts = {topic: Layout(prefix, topic, Policy()) for topic in TOPICS}
+        settings = ManagerSettings(redis_url=server.url, prefix=prefix, history_s=1)
+        self._historian = Historian(connection, settings, lambda: layouts)
+
+    async def turn(self) -> None:
+        """A turn in a new interval."""
+        second = self.client.time()[0]
+        await wait_until_async(lambda: self.client.time()[0] > second)
+        await self._historian.turn()
+
+    async def samples(self) -> dict[str, list[Sample]]:
+        """The samples of each topic that has some."""
+        history = await self._admin.history(TOPICS, hours=1)
+        return {topic: samples for topic, samples in history.items() if samples}
+
+
+@pytest.fixture
+async def producer(server: Server, prefix: str) -> AsyncIterator[AsyncProducer]:
+    """Every topic has a message, an hour away."""
+    async with AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer:
+        for topic in TOPICS:
+            await producer.send(topic, b"x", delay=3_600)
+        yield producer
+
+
+@pytest.fixture
+def server(own_server: Callable[..., Server]) -> Server:
+    """One whose commands nobody else counts."""
+    return own_server()
+
+
+@pytest.fixture
+async def turns(server: Server, prefix: str, producer: AsyncProducer) -> AsyncIterator[Turns]:  # noqa: ARG001 - its topics
+    """A historian that has not begun."""
+    settings = ManagerSettings(redis_url=server.url, prefix=prefix)
+    async with (
+        AsyncConnection.of(settings, name="lisa-manager") as connection,
+        AsyncAdmin(settings=settings) as admin,
+    ):
+        turns = Turns(server, prefix, connection, admin)
+        with turns.client:
+            yield turns
+
+
+async def test_first_samples_are_spread_over_turns(turns: Turns) -> None:
+    """Ten topics in each, or a tenth of more."""
+    for count in (10, 20, 24):
+        await turns.turn()
+        assert len(await turns.samples()) == count
+
+
+async def test_only_topics_that_change_are_sampled(turns: Turns, producer: AsyncProducer) -> None:
+    """The others cost four commands a turn."""
+    for _ in range(3):
+        await turns.turn()
+    before = await turns.samples()
+    counted = count_calls(turns.client, "zcount")
+    await turns.turn()
+    assert await turns.samples() == before
+    assert count_calls(turns.client, "zcount") == counted
+    await producer.send("topic-07", b"x", delay=3_600)
+    await turns.turn()
+    after = await turns.samples()
+    assert [topic for topic in TOPICS if after[topic] != before[topic]] == ["topic-07"]
+    assert [sample.waiting for sample in after["topic-07"]] == [1, 2]
+
+
+async def test_an_unchanged_topic_is_sampled_again(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A longer gap in a chart means that no manager ran."""
+    monkeypatch.setattr(module, "_UNCHANGED", 3)
+    for _ in range(3):
+        await turns.turn()
+    assert {len(samples) for samples in (await turns.samples()).values()} == {1}
+    for _ in range(3):
+        await turns.turn()
+    assert {len(samples) for samples in (await turns.samples()).values()} == {2}
+
+
+async def test_a_late_topic_is_sampled_at_every_turn(turns: Turns, producer: AsyncProducer) -> None:
+    """Nothing of it changes but its lateness."""
+    await turns.turn()
+    await producer.send("topic-00", b"x", id="a")
+    for _ in range(3):
+        await turns.turn()
+    lateness = [sample.late_ms for sample in (await turns.samples())["topic-00"]]
+    assert lateness == sorted(set(lateness))
+    assert len(lateness) == 4
+
+
+@pytest.mark.parametrize("change", ["read", "ack", "nack", "reject", "cancel"])
+async def test_each_change_of_a_state_is_seen(
+    turns: Turns, producer: AsyncProducer, server: Server, prefix: str, change: str
+) -> None:
+    """The counters that tell of a change know all of them, in each of two groups."""
+    settings = ConsumerSettings(redis_url=server.url, prefix=prefix)
+    async with (
+        AsyncConsumer("topic-00", "first", settings=settings) as other,
+        AsyncConsumer("topic-00", "second", settings=settings) as consumer,
+    ):
+        for each in (other, consumer):
+            assert await each.read() == []
+        await producer.send("topic-00", b"x", id="later", delay=3_600)
+        await producer.send("topic-00", b"x", id="a")
+        await other.read(wait=5)
+        deliveries = [] if change == "read" else await consumer.read(wait=5)
+        await turns.turn()
+        await turns.turn()
+        before = len((await turns.samples())["topic-00"])
+        steps: dict[str, Callable[[], Awaitable[Any]]] = {
+            "read": lambda: consumer.read(wait=5),
+            "ack": lambda: consumer.ack(*deliveries),
+            "nack": lambda: consumer.nack(*deliveries, delay=60),
+            "reject": lambda: consumer.reject(*deliveries, error="no"),
+            "cancel": lambda: producer.cancel("topic-00", "later"),
+        }
+        await steps[change]()
+        await turns.turn()
+        assert len((await turns.samples())["topic-00"]) == before + 1
+
+
+async def test_topics_that_cannot_be_sampled_hold_up_no_others(turns: Turns) -> None:
+    """More than one turn samples: those whose history is no stream, and those that cannot be read."""
+    for topic in TOPICS[:6]:
+        turns.client.set(history_key(turns.prefix, topic), b"x")
+    for topic in TOPICS[6:12]:
+        key = ShardKeys(turns.prefix, topic).of("messages")
+        turns.client.delete(key)
+        turns.client.set(key, b"x")
+    for _ in range(3):
+        await turns.turn()
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        turns.client.xlen(history_key(turns.prefix, TOPICS[0]))
+    assert list(await turns.samples()) == TOPICS[12:]
