@@ -180,8 +180,8 @@ class Ticker:
         return send_ticks(keys, each.definition, each.schedule, mark=each.mark, ticks=ticks, policy=layout.policy)
 
     async def _layout_of(self, each: WatchedSchedule) -> Layout:
-        topic = each.schedule.topic
-        return self._topics.known(topic) or await self._connection.run(self._topics.resolve(topic))
+        layout = self._topics.known(each.schedule.topic)
+        return await self._connection.run(self._topics.resolve(each.schedule.topic)) if layout is None else layout
 
     async def _keys_of(self, each: WatchedSchedule) -> ShardKeys:
         return mark_shard(await self._layout_of(each), each.definition.name)
