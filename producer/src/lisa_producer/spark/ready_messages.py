@@ -20,6 +20,8 @@ from lisa_producer.spark.rows import MessageRow
 __all__ = ["GroupEntries", "list_entries", "read_groups"]
 
 _ENTRIES = 1_000
+_DENSE = 2
+"""Entries in the reply that is to have all of a page of pending ones, for each of these."""
 _MAX_BYTES = 2 * 1024 * 1024
 
 
@@ -69,12 +71,16 @@ def _ready(part: GroupEntries, after: str) -> Flow[list[Entry]]:
 def _delivered(part: GroupEntries, after: str) -> Flow[list[Entry]]:
     ready = part.keys.of("ready")
     pending: Any = yield command("XPENDING", ready, part.group or "", f"({after}", "+", _ENTRIES)
-    names = [row[0] for row in rows(pending)]
-    found = (yield [command("XRANGE", ready, name, name) for name in names]) if names else []
-    return [
-        entry_of(name, entries[0][1]) if entries else Entry(name.decode())
-        for name, entries in zip(names, found, strict=True)
-    ]
+    names: list[bytes] = [row[0] for row in rows(pending)]
+    if not names:
+        return []
+    # Mostly they follow each other. Of those far apart, each is read by itself: there may be any number between them.
+    page: Any = yield command("XRANGE", ready, names[0], names[-1], "COUNT", most := _DENSE * len(names))
+    found = dict(rows(page))
+    missing = [name for name in names if name not in found] if len(found) == most else []
+    for reply in (yield [command("XRANGE", ready, name, name) for name in missing]) if missing else ():
+        found |= dict(rows(reply))
+    return [entry_of(name, found[name]) if name in found else Entry(name.decode()) for name in names]
 
 
 def _row(topic: str, part: GroupEntries, entry: Entry, data: bytes) -> MessageRow | None:

@@ -1,0 +1,46 @@
+"""Ready and delivered messages of a shard, page by page, without Spark."""
+
+from collections.abc import Sequence
+
+import pytest
+import redis
+
+from lisa_common.client.connection import Connection
+from lisa_common.model.keys import ShardKeys
+from lisa_common.protocol.producing import State
+from lisa_producer.spark.ready_messages import list_entries, read_groups
+from support import count_calls
+from support.queue import Queue
+
+COUNT = 60
+
+
+def _delivered(queue: Queue) -> list[str]:
+    part = queue.connection.run(read_groups(queue.keys, [State.DELIVERED]))[0]
+    listed: list[str] = []
+    after = part.after
+    while True:
+        rows, last = queue.connection.run(list_entries("orders", part, after))
+        listed += [row.id for row in rows]
+        if last is None:
+            return listed
+        after = last
+
+
+@pytest.mark.parametrize("kept", [range(COUNT), range(0, COUNT, 2), (0, 1, COUNT - 1), (COUNT - 1,)])
+def test_delivered_messages_are_listed_however_far_apart(
+    redis_url: str, prefix: str, client: redis.Redis, kept: Sequence[int]
+) -> None:
+    """This group has acked some, another one keeps all entries. Those that follow each other are read together."""
+    with Connection(redis_url) as connection:
+        queue = Queue(connection, ShardKeys(prefix, "orders"))
+        queue.join("g", "other")
+        ids = [f"m{number:02}" for number in range(COUNT)]
+        for id in ids:
+            queue.send(id)
+        deliveries = queue.read("g", limit=COUNT)
+        if done := [each for number, each in enumerate(deliveries) if number not in kept]:
+            queue.ack(*done)
+        client.config_resetstat()
+        assert _delivered(queue) == [ids[number] for number in kept]
+        assert count_calls(client, "xrange") <= 2
