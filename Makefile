@@ -5,9 +5,8 @@ PYTHON ?= python3
 # A uv that is too old refuses this project (see required-version in pyproject.toml).
 UV := $(shell uv tree --frozen --offline --depth 0 >/dev/null 2>&1 && echo uv || echo .tools/bin/uv)
 RUN := $(UV) run --no-sync
-# Tests wait more than they work: three processes keep two cores busy. Each has a server of its own;
-# tests/support/grouping.py says which tests stay in one process.
-PARALLEL := -n 3
+# Each process has a server of its own; tests/support/grouping.py says which tests stay in one process.
+PARALLEL := -n 2
 
 .PHONY: help demo demo-http demo-spark test test-fast test-long test-lowest test-topologies bench bench-spark chaos check format dist clean
 .DEFAULT_GOAL := help

@@ -1,6 +1,7 @@
 """Workers that hold deliveries which must run alone, beside others."""
 
 import asyncio
+from typing import Any
 
 import pytest
 import redis
@@ -15,8 +16,9 @@ from lisa_consumer.concurrency import ConcurrencyLimit
 from lisa_consumer.core import Core
 from lisa_consumer.mark_hooks import MarkHooks
 from lisa_consumer.queues import Queues
+from lisa_consumer.settler import Settler
 from lisa_producer import AsyncProducer, Message
-from support import wait_until_async
+from support import idle_async, wait_until_async
 from support.running import Handled, hang, new_worker, working
 
 
@@ -61,6 +63,38 @@ async def test_what_cannot_run_holds_nothing_back(
             await wait_until_async(lambda: len(others) == number + 1, 5)  # noqa: B023 - waited for at once
         gate.set()
         await wait_until_async(lambda: begun.ids == ["first", "alone"])
+
+
+async def test_who_ran_alone_is_settled_before_anything_else_begins(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What begins then may kill the process; an innocent that was not acked by then would die with it."""
+    worker = new_worker(redis_url, prefix, concurrency=3)
+    handled, answered = Handled(), asyncio.Event()
+    settle = Settler._settle_batch
+
+    async def settle_later(self: Settler, batch: list[Any], *, again: bool) -> None:
+        await answered.wait()
+        await settle(self, batch, again=again)
+
+    monkeypatch.setattr(Settler, "_settle_batch", settle_later)
+
+    @worker.on("orders")
+    async def handle(delivery: Delivery) -> None:
+        handled.append(delivery)
+
+    ready = ShardKeys(prefix, "orders").of("ready")
+    client.xgroup_create(ready, "billing", "0", mkstream=True)
+    for id in ("first", "second"):
+        await _send_alone(sender, client, prefix, "orders", id)
+    async with working(worker):
+        await wait_until_async(lambda: client.xpending(ready, "billing")["pending"] >= 2)
+        await wait_until_async(lambda: handled.ids == ["first"])
+        await idle_async(0.2)
+        assert handled.ids == ["first"]
+        answered.set()
+        await wait_until_async(lambda: set(handled.ids) >= {"first", "second"})
+    assert client.xpending(ready, "billing")["pending"] == 0
 
 
 def _hooks(marker: BegunMarker) -> MarkHooks:

@@ -65,6 +65,9 @@ async def test_a_worker_shows_by_one_command_that_it_is_alive(
             await wait_until_async(
                 lambda: all(len(client.xinfo_consumers(each, "billing")) == 1 for each in streams[1:])
             )
+            worker.stop()
+            async with AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer:
+                await producer.send("topic-1", b"ends the last read")
 
 
 async def test_deliveries_of_a_quiet_topic_are_found(own_server: Callable[..., Server], prefix: str) -> None:

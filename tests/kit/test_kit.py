@@ -60,16 +60,16 @@ def test_a_timeout_of_fifteen_minutes_takes_milliseconds(lisa: Lisa, shop: Shop)
 
 
 def test_it_takes_less_than_50_ms(lisa: Lisa) -> None:
-    """The best of several: others may use this machine."""
+    """Of processor time, the best of several: others may use this machine."""
     took = []
     for number in range(10):
         shop = Shop()
         lisa.attach(producer, shop.worker)
-        began = time.perf_counter()
+        began = time.process_time()
         producer.send("orders", {"order": number}, delay=900, id=f"order-{number}")
         lisa.advance(minutes=15)
         lisa.drain(shop.worker)
-        took.append(time.perf_counter() - began)
+        took.append(time.process_time() - began)
         assert shop.closed == [f"order-{number}"]
     assert min(took) < 0.05
 

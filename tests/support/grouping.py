@@ -1,4 +1,4 @@
-"""Which tests share a process where several run, as `pytest -n 3` has it: those that share an expensive set-up.
+"""Which tests share a process where several run, as `pytest -n 2` has it: those that share an expensive set-up.
 
 Each process has a server of its own, where its tests run one after another: a test may flush scripts or count commands.
 Only a server that `LISA_TEST_REDIS_URL` names is shared, and then all tests share a process. Marks would not do:

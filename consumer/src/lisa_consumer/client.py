@@ -79,7 +79,7 @@ class Consumer(Closing, Generic[V]):
         leases, in place of the topic's visibility timeout. `topics` names others than the consumer's own. Durations are
         seconds or timedeltas. Raises InvalidInput for values out of range.
 
-        Handle a delivery that is `alone` while nothing else runs: consumers died with it before.
+        Handle and settle a delivery that is `alone` while nothing else runs: consumers died with it before.
         """
         names, block = topic_names(self._topics if topics is None else topics), self._settings.block_s
         return self._run(

@@ -69,7 +69,7 @@ class Isolation:
         return self._alone
 
     def end(self, delivery: Delivery) -> None:
-        """Takes a delivery whose handler has ended."""
+        """Takes a delivery that has ended and is settled, or never began."""
         if delivery is self._alone:
             self._reopen()
 

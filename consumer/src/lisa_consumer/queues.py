@@ -64,13 +64,15 @@ class Queues:
         self.start()
 
     def end(self, delivery: Delivery) -> None:
-        """Takes a delivery whose handler has ended: another one may begin."""
+        """Takes a delivery whose handler has ended: another one may begin, unless this one runs alone."""
         self._limit.release(delivery.topic)
-        if self._isolation.is_wanted:
-            self._isolation.end(delivery)
+        if self._isolation.is_wanted or self._queues:
             self.start()
-        elif self._queues:
-            self.start()
+
+    def leave(self, delivery: Delivery) -> None:
+        """Takes a delivery that ran alone and is settled: what begins now may kill the process, and not charge it."""
+        self._isolation.end(delivery)
+        self.start()
 
     def drop(self, delivery: Delivery) -> None:
         """Drops a delivery that was to begin, and will neither begin nor be settled. It costs no attempt."""

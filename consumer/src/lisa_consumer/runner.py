@@ -208,6 +208,8 @@ class Runner:
     def _drop(self, delivery: Delivery) -> None:
         self._leases.drop(delivery)
         self._fetcher.release(delivery.topic)
+        if delivery.alone:
+            self._queues.leave(delivery)
 
     # Draining
 
