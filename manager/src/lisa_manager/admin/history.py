@@ -14,7 +14,7 @@ lags alone has a version and lags.
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -94,12 +94,17 @@ def pack(status: TopicStatus, fingerprint: Fingerprint) -> str:
     return " ".join(map(str, (_VERSION, *counts)))
 
 
-def write(prefix: str, topic: str, at_ms: int, content: str, lags: Lags, *, most: int, keep_ms: int) -> Flow[bool]:
-    """Writes a sample, or only its lags where another manager has written one. Result: whether the lags are stored."""
+def write(prefix: str, topic: str, contents: Mapping[int, str], lags: Lags, *, most: int, keep_ms: int) -> Flow[bool]:
+    """Writes samples by their intervals, the lags with the last one; only the lags where another manager was first.
+
+    Result: whether the lags are stored.
+    """
     key = history_key(prefix, topic)
     packed = " ".join(f"{step}:{count}" for step, count in sorted(lags.counts.items()))
     expire: Call[Any] = command("PEXPIRE", key, keep_ms)
-    written, _ = yield [_add(key, f"{at_ms}-0", f"{content} {packed}".strip(), most), expire]
+    *earlier, (at_ms, content) = contents.items()
+    calls = [_add(key, f"{before_ms}-0", before, most) for before_ms, before in earlier]
+    *_, written, _ = yield [*calls, _add(key, f"{at_ms}-0", f"{content} {packed}".strip(), most), expire]
     if not written and packed:
         written, _ = yield [_add(key, f"{at_ms}-*", f"{_VERSION} {packed}", most), expire]
     return bool(written)

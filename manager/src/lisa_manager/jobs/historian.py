@@ -58,6 +58,8 @@ class _Seen:
     """What was last written."""
     written_ms: int = 0
     """The interval that it was written for."""
+    unchanged_ms: int = 0
+    """The latest interval in which it still held."""
 
 
 class Historian:
@@ -128,6 +130,8 @@ class Historian:
             changed = seen.fingerprint != fingerprint or not seen.is_still or topic in self._lags
             if changed or topic in periodic:
                 chosen.append(layout)
+            if not changed:
+                seen.unchanged_ms = at_ms
             seen.fingerprint = fingerprint
         # One node of a Cluster may be away; the topics of the others are sampled all the same.
         statuses = (await self._connection.run(read_status_of(chosen, partial=True))) if chosen else []
@@ -145,8 +149,12 @@ class Historian:
         is_repeated = seen.content == content and at_ms - seen.written_ms < _UNCHANGED * self._interval_ms
         if is_repeated and not lags.counts:
             return
+        contents = {at_ms: content}
+        if seen.content and seen.unchanged_ms > seen.written_ms:
+            # Else a chart would spread over all of the quiet time what has come since.
+            contents = {seen.unchanged_ms: seen.content} | contents
         most = max(1, self._keep_ms // self._interval_ms)
-        flow = history.write(self._prefix, topic, at_ms, content, lags, most=most, keep_ms=self._keep_ms)
+        flow = history.write(self._prefix, topic, contents, lags, most=most, keep_ms=self._keep_ms)
         stored = False
         try:
             stored = await self._connection.run(flow)
