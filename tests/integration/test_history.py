@@ -19,6 +19,8 @@ from lisa_manager.settings import ManagerSettings
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import Server, count_calls, wait_until_async
 
+INTERVAL_MS = 200
+
 TOPICS = [f"topic-{number:02}" for number in range(24)]
 
 
@@ -32,12 +34,18 @@ class Turns:
         layouts = {topic: Layout(prefix, topic, Policy()) for topic in TOPICS}
         settings = ManagerSettings(redis_url=server.url, prefix=prefix, history_s=1)
         self._historian = Historian(connection, settings, lambda: layouts)
+        # The shortest setting is a second.
+        self._historian._interval_ms = INTERVAL_MS
 
     async def turn(self) -> None:
         """A turn in a new interval."""
-        second = self.client.time()[0]
-        await wait_until_async(lambda: self.client.time()[0] > second)
+        interval = self._interval()
+        await wait_until_async(lambda: self._interval() > interval)
         await self._historian.turn()
+
+    def _interval(self) -> int:
+        seconds, micros = self.client.time()
+        return (seconds * 1_000 + micros // 1_000) // INTERVAL_MS
 
     async def samples(self) -> dict[str, list[Sample]]:
         """The samples of each topic that has some."""
@@ -96,7 +104,7 @@ async def test_only_topics_that_change_are_sampled(turns: Turns, producer: Async
     first, last, now = after["topic-07"]
     assert [first.waiting, last.waiting, now.waiting] == [1, 1, 2]
     # The last interval in which nothing had changed: a chart shows when the change was.
-    assert first.at_ms < last.at_ms == now.at_ms - 1_000
+    assert first.at_ms < last.at_ms == now.at_ms - INTERVAL_MS
 
 
 async def test_an_unchanged_topic_is_sampled_again(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
