@@ -129,6 +129,20 @@ async def test_a_late_topic_is_sampled_at_every_turn(turns: Turns, producer: Asy
     assert len(lateness) == 4
 
 
+async def test_a_change_that_could_not_be_sampled_is_sampled_later(turns: Turns, producer: AsyncProducer) -> None:
+    """It changes once; the counters that tell of it could be read, and the rest of the topic could not."""
+    for _ in range(3):
+        await turns.turn()
+    retry = ShardKeys(turns.prefix, "topic-00").of("retry")
+    turns.client.set(retry, b"x")
+    await producer.send("topic-00", b"x", delay=3_600)
+    await turns.turn()
+    assert [sample.waiting for sample in (await turns.samples())["topic-00"]] == [1]
+    turns.client.delete(retry)
+    await turns.turn()
+    assert (await turns.samples())["topic-00"][-1].waiting == 2
+
+
 @pytest.mark.parametrize("change", ["read", "ack", "nack", "reject", "cancel"])
 async def test_each_change_of_a_state_is_seen(
     turns: Turns, producer: AsyncProducer, server: Server, prefix: str, change: str

@@ -53,7 +53,7 @@ class _Seen:
     fingerprint: Fingerprint
     """As it was at the latest turn."""
     is_still: bool = True
-    """Whether the latest sample holds until the fingerprint changes, except for the times of what waits."""
+    """Whether what was last written holds until the fingerprint changes, except for the times of what waits."""
     content: str = ""
     """What was last written."""
     written_ms: int = 0
@@ -132,7 +132,8 @@ class Historian:
                 chosen.append(layout)
             if not changed:
                 seen.unchanged_ms = at_ms
-            seen.fingerprint = fingerprint
+            # Until the change is written.
+            seen.fingerprint, seen.is_still = fingerprint, not changed
         # One node of a Cluster may be away; the topics of the others are sampled all the same.
         statuses = (await self._connection.run(read_status_of(chosen, partial=True))) if chosen else []
         by_topic = {layout.topic: layout for layout in chosen}
@@ -145,9 +146,10 @@ class Historian:
         topic, lags = layout.topic, self._lags.pop(layout.topic, Lags())
         seen = self._seen[topic]
         content = history.pack(status, seen.fingerprint)
-        seen.is_still = not (status.late_ms or status.ready or layout.policy.is_limited)
+        is_still = not (status.late_ms or status.ready or layout.policy.is_limited)
         is_repeated = seen.content == content and at_ms - seen.written_ms < _UNCHANGED * self._interval_ms
         if is_repeated and not lags.counts:
+            seen.is_still = is_still
             return
         contents = {at_ms: content}
         if seen.content and seen.unchanged_ms > seen.written_ms:
@@ -165,7 +167,7 @@ class Historian:
             self._problems.report(f"history of {topic}", error, job="history", topic=topic)
         else:
             self._problems.resolve(f"history of {topic}")
-            seen.content, seen.written_ms = content, at_ms
+            seen.content, seen.written_ms, seen.is_still = content, at_ms, is_still
         finally:
             if not stored and lags.counts:
                 # They belong to the next sample then; more may have been noted meanwhile.
