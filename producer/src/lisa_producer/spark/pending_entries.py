@@ -13,6 +13,7 @@ from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.fetching import fetch_within
 from lisa_common.protocol.marking import Begun, mark
 from lisa_common.protocol.registry import Topics
+from lisa_common.protocol.replies import fields_of
 from lisa_common.protocol.triage import sort_entries
 
 __all__ = ["FIRST", "PendingEntries", "StreamReset", "Taken", "backlog", "cut", "read_infos"]
@@ -276,16 +277,16 @@ def cut(places: Sequence[str], after: str, last: str, size: int) -> list[tuple[s
     return ranges
 
 
-def read_infos(keys: ShardKeys) -> Flow[list[dict[bytes, Any]]]:
+def read_infos(keys: ShardKeys) -> Flow[list[dict[str, Any]]]:
     """What XINFO GROUPS says of each group of a shard; none without a stream."""
     reply = yield command("XINFO", "GROUPS", keys.of("ready"), takes_errors=True)
-    return [] if isinstance(reply, Exception) else [dict(zip(*[iter(each)] * 2, strict=True)) for each in reply]
+    return [] if isinstance(reply, Exception) else [fields_of(each) for each in reply]
 
 
 def backlog(keys: ShardKeys, group: str) -> Flow[int | None]:
     """How many entries of a shard a group has not read or not settled; None if the server cannot tell."""
     for info in (yield from read_infos(keys)):
-        if info[b"name"] == group.encode():
-            lag = info.get(b"lag")
-            return None if lag is None else int(lag) + int(info[b"pending"])
+        if info["name"] == group.encode():
+            lag = info.get("lag")
+            return None if lag is None else int(lag) + int(info["pending"])
     return 0

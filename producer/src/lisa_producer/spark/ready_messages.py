@@ -39,7 +39,7 @@ class GroupEntries:
 def read_groups(keys: ShardKeys, states: Sequence[State]) -> Flow[list[GroupEntries]]:
     """The groups of a shard, for each state."""
     infos = yield from read_infos(keys)
-    named = [(info[b"name"].decode(), info[b"last-delivered-id"].decode()) for info in infos]
+    named = [(info["name"].decode(), info["last-delivered-id"].decode()) for info in infos]
     ready = named or [(None, FIRST)]
     found = [GroupEntries(keys, State.READY, *each) for each in ready if State.READY in states]
     return found + [GroupEntries(keys, State.DELIVERED, name, FIRST) for name, _ in named if State.DELIVERED in states]
