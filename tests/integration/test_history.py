@@ -47,6 +47,10 @@ class Turns:
         seconds, micros = self.client.time()
         return (seconds * 1_000 + micros // 1_000) // INTERVAL_MS
 
+    async def drop(self, topic: str) -> None:
+        """Drops a topic and its messages; the historian is not told."""
+        await self._admin.drop_topic(topic, force=True)
+
     async def samples(self) -> dict[str, list[Sample]]:
         """The samples of each topic that has some."""
         history = await self._admin.history(TOPICS, hours=1)
@@ -105,6 +109,16 @@ async def test_only_topics_that_change_are_sampled(turns: Turns, producer: Async
     assert [first.waiting, last.waiting, now.waiting] == [1, 1, 2]
     # The last interval in which nothing had changed: a chart shows when the change was.
     assert first.at_ms < last.at_ms == now.at_ms - INTERVAL_MS
+
+
+async def test_samples_go_with_their_topic(turns: Turns) -> None:
+    """Also those of a manager that has not seen yet that the topic was dropped."""
+    for _ in range(3):
+        await turns.turn()
+    await turns.drop("topic-07")
+    await turns.turn()
+    assert not turns.client.exists(history_key(turns.prefix, "topic-07"))
+    assert turns.client.exists(history_key(turns.prefix, "topic-08"))
 
 
 async def test_an_unchanged_topic_is_sampled_again(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lisa_common.model.keys import history_key
+from lisa_common.model.keys import history_key, topics_key
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.validation import check_int, check_name
@@ -26,7 +26,7 @@ from lisa_manager.admin.fingerprints import Fingerprint
 from lisa_manager.admin.queries import chunks, first_error
 from lisa_manager.admin.status import BUCKETS, TopicStatus
 
-__all__ = ["LONGEST_H", "Lags", "Sample", "pack", "read_history", "write"]
+__all__ = ["LONGEST_H", "Lags", "Sample", "pack", "read_history", "unlink_of_dropped", "write"]
 
 LONGEST_H: Final = 31 * 24
 """The longest history, in hours."""
@@ -120,6 +120,17 @@ def _add(key: str, entry: str, content: str, most: int) -> Call[bool]:
 
     args = ("XADD", key, "MAXLEN", "~", most, entry, "s", content)
     return command(*args, decode=decode, repeatable=False, takes_errors=True)
+
+
+def unlink_of_dropped(prefix: str, topics: Sequence[str]) -> Flow[None]:
+    """Deletes the samples of those topics that do not exist.
+
+    Called after samples were written: a drop removes a topic from the registry before it deletes the samples, so that
+    either the drop or this sees those that were written meanwhile.
+    """
+    stored: list[bytes | None] = yield command("HMGET", topics_key(prefix), *topics)
+    gone = [topic for topic, policy in zip(topics, stored, strict=True) if policy is None]
+    yield [command("UNLINK", history_key(prefix, topic)) for topic in gone]
 
 
 def read_history(prefix: str, topics: Sequence[str], hours: float) -> Flow[dict[str, list[Sample]]]:

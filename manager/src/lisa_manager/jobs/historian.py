@@ -138,9 +138,12 @@ class Historian:
         statuses = (await self._connection.run(read_status_of(chosen, partial=True))) if chosen else []
         by_topic = {layout.topic: layout for layout in chosen}
         self._tried_ms |= dict.fromkeys(by_topic, at_ms)
-        for status in statuses:
-            if not status.damage:
-                await self._write(by_topic[status.topic], at_ms, status)
+        sampled = [status for status in statuses if not status.damage]
+        for status in sampled:
+            await self._write(by_topic[status.topic], at_ms, status)
+        if sampled:
+            # Some may have been dropped since this manager looked for topics.
+            await self._connection.run(history.unlink_of_dropped(self._prefix, [each.topic for each in sampled]))
 
     async def _write(self, layout: Layout, at_ms: int, status: TopicStatus) -> None:
         topic, lags = layout.topic, self._lags.pop(layout.topic, Lags())
