@@ -51,12 +51,12 @@ async def producers(request: pytest.FixtureRequest, redis_url: str, prefix: str)
     """Makes producers of either kind, all awaitable: `producers(url, confirm=..., patience_s=1)`."""
     async with AsyncExitStack() as stack:
 
-        def make(url: str | None = None, *, confirm: Any = None, **settings: Any) -> Any:
+        def make(url: str | None = None, *, confirm: Any = None, codec: Any = None, **settings: Any) -> Any:
             given = ProducerSettings(redis_url=url or redis_url, prefix=prefix, **settings)
             if request.param == "asyncio":
-                producer: Any = AsyncProducer(settings=given, confirm=confirm)
+                producer: Any = AsyncProducer(settings=given, confirm=confirm, codec=codec)
             else:
-                producer = InThread(Producer(settings=given, confirm=confirm))
+                producer = InThread(Producer(settings=given, confirm=confirm, codec=codec))
             stack.push_async_callback(producer.close)
             return producer
 

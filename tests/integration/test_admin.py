@@ -86,7 +86,8 @@ async def test_sizes_of_many_topics_take_two_round_trips(
         path = f"lisa_common.client.{kind}.execute_each"
         execute = pytest.importorskip(path.rsplit(".", 2)[0]).__dict__[path.rsplit(".", 2)[1]].execute_each
         monkeypatch.setattr(
-            path, lambda self, calls, execute=execute: (asked.append(len(calls)), execute(self, calls))[1]
+            path,
+            lambda self, calls, *more, execute=execute: (asked.append(len(calls)), execute(self, calls, *more))[1],
         )
     sizes = {each.topic: each for each in await admin.sizes()}
     assert len(asked) == 2

@@ -391,7 +391,9 @@ def _schedule(server: Server, admin: Connection) -> None:
 async def _manage(server: Server, admin: Connection) -> None:
     """The daemon: it listens, adopts a topic that is sent to, and retires those that were dropped."""
     keys = ShardKeys(PREFIX, OURS)
+    admin.call(command("HSET", topics_key(PREFIX), OURS, "{}"))
     await _write_history(server)
+    admin.call(command("HDEL", topics_key(PREFIX), OURS))
     admin.call(command("HSET", dropped_key(PREFIX), OURS, 1, "gone", 1))
     admin.call(command("ZADD", keys.of("waiting"), 1, "x"))
     async with managed(user_url(server, RoleName.MANAGER, PREFIX), PREFIX):

@@ -50,10 +50,10 @@ class Timed(Connection):
     def _busy_ms(self) -> float:
         return time.clock_gettime(self._clock) * 1000
 
-    def execute_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
+    def execute_each(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
         """Executes, and measures the time."""
         before = self._busy_ms()
-        results = super().execute_each(calls)
+        results = super().execute_each(calls, meanwhile)
         self.longest_ms = max(self.longest_ms, self._busy_ms() - before)
         return results
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,8 +46,15 @@ class Batch:
         self._outgoing: list[tuple[int, Outgoing]] = []
         self._invalid: list[SendResult] = []
         self._ids: deque[str] = deque()
+        self.filling_s = 0.0
+        """Seconds that passed while messages were added; a part of them may have passed during a flush."""
         self.broken: LisaError | None = None
         """The error that ends the whole send: the server is unreachable, refuses, or did not confirm."""
+
+    @property
+    def size(self) -> int:
+        """Messages added since the latest flush."""
+        return len(self._outgoing) + len(self._invalid)
 
     def add(self, message: Message) -> bool:
         """Adds a message; a value that is not a Message counts as invalid. Returns whether to flush now."""
@@ -65,28 +72,30 @@ class Batch:
             size = len(outgoing.content)
             self._bytes += size
         self._position += 1
-        count = len(self._outgoing) + len(self._invalid)
         shards = len(self._layout.shards)
         limit = self._settings.batch_messages * shards
         # The next message is likely as large as this one, and would exceed the bytes.
-        return count >= limit or self._bytes + size > self._settings.batch_bytes * min(shards, _MOST_PARTS)
+        return self.size >= limit or self._bytes + size > self._settings.batch_bytes * min(shards, _MOST_PARTS)
 
     def flush(self) -> Flow[list[SendResult]]:
         """Sends the collected messages. Result: one for each, in order; sets `broken`."""
-        began = time.monotonic()
-        batch, results = self._outgoing, self._invalid
+        batch, results, end = self._outgoing, self._invalid, self._observer.begin()
         self._outgoing, self._invalid, self._bytes = [], [], 0
         try:
             self._layout = yield from self._sender.topics.resolve(self._layout.topic)
             if batch:
-                sent = yield from self._sender.send(self._layout.topic, batch)
+                sent = yield from self._sender.send(self._layout.topic, batch, self._clock)
                 self.broken = next((result.error for result in sent if result.error), None)
                 results += sent
         except LisaError as error:
             self.broken = error
             results += [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in batch]
-        self._observer.end(results, time.monotonic() - began, self.broken)
+        end(results, self.broken)
         return sorted(results, key=lambda result: result.position)
+
+    def _clock(self) -> float:
+        """Seconds, of which none pass while messages are added."""
+        return time.monotonic() - self.filling_s
 
 
 def open_batch(sender: "Sender", topic: str, tracing: Tracing | None = None) -> Flow[Batch]:
@@ -104,8 +113,11 @@ class Sender:
     confirm: Confirm | None
     pace: Pace
 
-    def send(self, topic: str, batch: _Batch) -> Flow[list[SendResult]]:
-        """Sends each message to its shard. Result: one for each; an error of one shard ends the whole send."""
+    def send(self, topic: str, batch: _Batch, clock: Callable[[], float]) -> Flow[list[SendResult]]:
+        """Sends each message to its shard. Result: one for each; an error of one shard ends the whole send.
+
+        `clock` tells the seconds in which this program only waits.
+        """
         results: list[SendResult] = []
         layout, rerouted = (yield from self.topics.declare(topic)), False
         while batch:
@@ -117,7 +129,7 @@ class Sender:
                     _check_confirmed(topic, known)
                     results += [result_of(at, m, 0) for at, m in batch if m.id in known]
                     batch = [(at, m) for at, m in batch if m.id not in known]
-                sent, batch = yield from self._send_to_all(layout, batch)
+                sent, batch = yield from self._send_to_all(layout, batch, clock)
                 results += sent
                 if batch:
                     layout = yield from refresh_after_reshard(self.topics, layout)
@@ -127,7 +139,9 @@ class Sender:
                 return results + [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in batch]
         return results
 
-    def _send_to_all(self, layout: Layout, batch: _Batch) -> Flow[tuple[list[SendResult], _Batch]]:
+    def _send_to_all(
+        self, layout: Layout, batch: _Batch, clock: Callable[[], float]
+    ) -> Flow[tuple[list[SendResult], _Batch]]:
         """Sends to all shards in one round trip. Result: one for each message, but those of closed shards."""
         parts = list(self._parts(layout, batch))
         stored = [
@@ -137,9 +151,9 @@ class Sender:
             )
             for keys, part in parts
         ]
-        began = time.monotonic()
+        began = clock()
         replies = iter((yield Each(call for calls in stored for call in calls)))
-        self.pace.note(time.monotonic() - began, len(parts))
+        self.pace.note(clock() - began, len(parts))
         results: list[SendResult] = []
         rerouted: list[tuple[int, Outgoing]] = []
         for (_, part), calls in zip(parts, stored, strict=True):

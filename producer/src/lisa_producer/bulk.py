@@ -70,6 +70,6 @@ class BulkSender(Generic[K]):
                     self.on_result(topic, result)
 
         try:
-            self.producer.send_many(topic, (message for _, message in messages), on_result=take_result)
+            self.producer.send_many(topic, [message for _, message in messages], on_result=take_result)
         except PartialSend as error:
             raise PartialSend(topic, self.report) from error.__cause__

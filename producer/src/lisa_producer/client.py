@@ -1,6 +1,6 @@
 """The blocking producer."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -13,7 +13,8 @@ from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutco
 from lisa_common.protocol.registry import Topics
 from lisa_common.validation import Duration
 from lisa_producer import sent_message, single_send
-from lisa_producer.batch import Sender, open_batch
+from lisa_producer.batch import Batch, Sender, open_batch
+from lisa_producer.batch_filler import BatchFiller, is_ahead
 from lisa_producer.coalescing import Coalescer
 from lisa_producer.message import (
     Confirm,
@@ -23,7 +24,6 @@ from lisa_producer.message import (
     SendResult,
     check_confirm,
     due_argument,
-    with_codec,
 )
 from lisa_producer.message_source import MessageSource
 from lisa_producer.metrics import METRICS
@@ -110,8 +110,12 @@ class Producer(Closing):
         *,
         on_result: Callable[[SendResult], object] | None = None,
         confirm: Confirm | None = None,
+        ahead: bool | None = None,
     ) -> SendReport:
-        """Sends messages in batches, in order, holding one batch in memory at a time.
+        """Sends messages in batches, in order, holding one batch in memory at a time, or two with `ahead`.
+
+        `ahead` prepares a batch while the server stores the one before. That is the default for lists and tuples.
+        Other iterables may wait for results before they yield more; those which do not may be given `ahead=True`.
 
         `on_result` receives the result of each message after its batch; without it, the report keeps them. An invalid
         message, or a value that is not a Message, does not stop the others; an unreachable server does, after the
@@ -124,18 +128,13 @@ class Producer(Closing):
         source = MessageSource(messages)
         sender = Sender(self._topics, self._settings, confirm, self._pace)
         batch = self._run(open_batch(sender, topic, self._tracing))
-
-        def flush() -> None:
-            for result in self._run(batch.flush()):
+        filler = BatchFiller(batch, iter(source), self._codec)
+        for results in self._send_batches(batch, filler, ahead=is_ahead(ahead, messages)):
+            for result in results:
                 report.count(result)
                 take_result(result)
             if batch.broken:
                 raise PartialSend(topic, report) from batch.broken
-
-        for message in source:
-            if batch.add(with_codec(message, self._codec)):
-                flush()
-        flush()
         if source.error:
             raise PartialSend(topic, report, source.error) from source.error
         if report.failed and on_result is None:
@@ -171,5 +170,14 @@ class Producer(Closing):
         confirm = check_confirm(confirm) or self._confirm
         return single_send.send(self._topics, topic, message, self._settings, confirm=confirm, tracing=self._tracing)
 
-    def _run(self, flow: Flow[T]) -> T:
-        return self._connection.run(flow, patience_s=self._settings.patience_s)
+    def _send_batches(self, batch: Batch, filler: BatchFiller, *, ahead: bool) -> Iterator[list[SendResult]]:
+        """Yields the results of each batch, until there are no more messages."""
+        filler.fill()
+        while batch.size:
+            yield self._run(batch.flush(), filler.fill if ahead else None)
+            # Not ahead, or nothing could be sent.
+            if not batch.size:
+                filler.fill()
+
+    def _run(self, flow: Flow[T], meanwhile: Callable[[], object] | None = None) -> T:
+        return self._connection.run(flow, patience_s=self._settings.patience_s, meanwhile=meanwhile)

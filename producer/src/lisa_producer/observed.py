@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from lisa_common.errors import LisaError
@@ -16,6 +17,9 @@ __all__ = ["BatchObserver", "observed_send"]
 
 Context = Mapping[str, str] | None
 """Headers that carry the context of a send's span."""
+
+BatchEnd = Callable[[Sequence[SendResult], LisaError | None], None]
+"""Takes the results of a batch, and the error that ends the whole send, if any."""
 
 
 def observed_send(
@@ -77,13 +81,16 @@ class BatchObserver:
             self._context = self._tracing.context_of(self._span)
         return self._context
 
-    def end(self, results: Sequence[SendResult], took_s: float, error: LisaError | None) -> None:
-        """Takes the results of a batch, and the error that ends the whole send, if any."""
+    def begin(self) -> "BatchEnd":
+        """Begins to send what was collected; the next message begins another batch. Result: takes the outcome."""
+        span, self._span = self._span, None
+        return partial(self._end, span, time.monotonic())
+
+    def _end(self, span: Any, began: float, results: Sequence[SendResult], error: LisaError | None) -> None:
         if METRICS.on and results:
             for outcome, count in Counter([result.outcome for result in results]).items():
                 count_sent(self._topic, outcome, count)
-            METRICS.observe("lisa_send_seconds", [took_s])
-        if self._tracing and self._span is not None:
-            self._span.set_attribute("messaging.batch.message_count", len(results))
-            self._tracing.end(self._span, error)
-            self._span = None
+            METRICS.observe("lisa_send_seconds", [time.monotonic() - began])
+        if self._tracing and span is not None:
+            span.set_attribute("messaging.batch.message_count", len(results))
+            self._tracing.end(span, error)

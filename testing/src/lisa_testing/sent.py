@@ -71,9 +71,11 @@ def watch(shown: str, prefix: str, on_sent: Callable[[Sent], None]) -> Iterator[
     """
     run, async_run = Connection.execute_each, AsyncConnection.execute_each
 
-    def execute_each(self: Connection, calls: Sequence[Call[Any]]) -> list[Any]:
+    def execute_each(
+        self: Connection, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None
+    ) -> list[Any]:
         _check(self.shown, shown, calls, prefix)
-        results = run(self, calls)
+        results = run(self, calls, meanwhile)
         _report(calls, results, on_sent)
         return results
 

@@ -1,9 +1,25 @@
-"""Cancellation of asyncio tasks."""
+"""Tasks of asyncio: side by side, and their cancellation."""
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
-__all__ = ["cancel_all"]
+__all__ = ["beside", "cancel_all"]
+
+T = TypeVar("T")
+
+
+async def beside(request: Coroutine[Any, Any, T], work: Callable[[], Awaitable[object]]) -> T:
+    """The result of a request. Works once the request is under way."""
+    task = asyncio.create_task(request)
+    try:
+        # Lets it begin.
+        await asyncio.sleep(0)
+        await work()
+        return await task
+    finally:
+        if not task.done():
+            await cancel_all(task)
 
 
 async def cancel_all(*tasks: "asyncio.Task[Any]") -> None:

@@ -4,7 +4,7 @@
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from lisa_common.client.closing import Closing
@@ -32,8 +32,18 @@ class Connection(Shell[Cluster | Node], Closing):
     _node_type = Node
     _cluster_type = Cluster
 
-    def run(self, flow: Flow[T], *, patience_s: float = 0.0, deadline: float | None = None) -> T:
-        """Drives a flow to its result. Patience ends after `patience_s`, or at `deadline` of the monotonic clock."""
+    def run(
+        self,
+        flow: Flow[T],
+        *,
+        patience_s: float = 0.0,
+        deadline: float | None = None,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> T:
+        """Drives a flow to its result. Patience ends after `patience_s`, or at `deadline` of the monotonic clock.
+
+        `meanwhile` is called once, while the server works on the flow's first calls, unless they cannot be sent.
+        """
         if deadline is None:
             deadline = time.monotonic() + patience_s
         try:
@@ -41,7 +51,8 @@ class Connection(Shell[Cluster | Node], Closing):
             while True:
                 calls = (step,) if isinstance(step, Call) else step
                 try:
-                    results = self._complete(calls, deadline)
+                    work, meanwhile = meanwhile, None
+                    results = self._complete(calls, deadline, work)
                 except LisaError as error:
                     step = flow.throw(error)
                 else:
@@ -58,14 +69,18 @@ class Connection(Shell[Cluster | Node], Closing):
         result: T = self._complete((call,), time.monotonic() + patience_s)[0]
         return result
 
-    def _complete(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
-        results = self._retry(calls, deadline)
+    def _complete(
+        self, calls: Sequence[Call[Any]], deadline: float, meanwhile: Callable[[], object] | None = None
+    ) -> list[Any]:
+        results = self._retry(calls, deadline, meanwhile)
         while parts := unfinished(results):
             complete(results, parts, self._retry([results[at].rest for at in parts], deadline))
         return results
 
-    def _retry(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
-        results = self._try(calls)
+    def _retry(
+        self, calls: Sequence[Call[Any]], deadline: float, meanwhile: Callable[[], object] | None = None
+    ) -> list[Any]:
+        results = self._try(calls, meanwhile)
         if not has_errors(results):
             return results
         retry = PipelineRetry(calls, results, deadline)
@@ -74,9 +89,9 @@ class Connection(Shell[Cluster | Node], Closing):
             retry.take(self._try(retry.left))
         return retry.results
 
-    def _try(self, calls: Sequence[Call[Any]]) -> list[Any]:
+    def _try(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
         try:
-            return self.execute_each(calls)
+            return self.execute_each(calls, meanwhile)
         except LisaError as error:
             return [error] * len(calls)
 
@@ -88,14 +103,14 @@ class Connection(Shell[Cluster | Node], Closing):
                 raise result
         return results
 
-    def execute_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
+    def execute_each(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
         """Makes calls in one round trip. Result: for each call its result, or its LisaError.
 
-        Loads scripts that a server lacks. Raises errors of the connection as a whole; of a Cluster, when no node has
-        answered.
+        `meanwhile` is called once the calls are sent. Loads scripts that a server lacks. Raises errors of the
+        connection as a whole; of a Cluster, when no node has answered.
         """
         self._check_open()
-        replies = self._server.ask(calls)
+        replies = self._server.ask(calls, meanwhile)
         return [read_reply(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
     def close(self) -> None:

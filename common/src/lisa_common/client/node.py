@@ -63,8 +63,13 @@ class Node:
         # Idle connections stay here, not in the pool, whose bookkeeping takes a sixth of the time of a send.
         self._idle = IdleConnectionsByProcess(limit)
 
-    def ask(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Makes calls in one round trip. Result: their replies. Loads scripts that the server lacks."""
+    def ask(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
+        """Makes calls in one round trip. Result: their replies. Loads scripts that the server lacks.
+
+        `meanwhile` is called between the calls and their replies.
+        """
+        if meanwhile is not None:
+            return self._ask_meanwhile(calls, meanwhile)
         if self._suspect:
             self._probe()
         return self._complete(calls, self._attempt(partial(self._exchange, calls)))
@@ -84,6 +89,15 @@ class Node:
     def receive(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         """The second half of `ask`."""
         return self._complete(calls, self._attempt(lambda: self._receive(connection, calls)))
+
+    def _ask_meanwhile(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object]) -> list[Any]:
+        connection = self.send(calls)
+        try:
+            meanwhile()
+        except BaseException:
+            self.give_up(connection)
+            raise
+        return self.receive(connection, calls)
 
     def receive_first(self, connection: Any) -> Any:
         """Receives the first reply only; the caller must receive the others."""

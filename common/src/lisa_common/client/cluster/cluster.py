@@ -32,10 +32,10 @@ class Cluster(Nodes[Node]):
         super().__init__(address, name=name, timeout_s=timeout_s, max_connections=max_connections)
         self._probes = Probes(self._router, self._connect)
 
-    def ask(self, calls: Sequence[Call[Any]]) -> list[Any]:
+    def ask(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
         """Makes calls, each at the node that serves it. Result: for each call its reply, or a LisaError.
 
-        Raises a LisaError where no node has answered.
+        `meanwhile` is called between the calls and their replies. Raises a LisaError where no node has answered.
         """
         if self._router.silent:
             self._probes.ensure_probing()
@@ -43,28 +43,31 @@ class Cluster(Nodes[Node]):
         try:
             step = next(routing)
             while True:
-                step = routing.send(self._race(step.parts) if step.race else self._exchange(step.parts))
+                work, meanwhile = (None, meanwhile) if step.race else (meanwhile, None)
+                step = routing.send(self._race(step.parts) if step.race else self._exchange(step.parts, work))
         except StopIteration as stop:
             replies: list[Any] = stop.value
             return replies
 
-    def _exchange(self, parts: Sequence[Part]) -> list[Answer]:
+    def _exchange(self, parts: Sequence[Part], meanwhile: Callable[[], object] | None = None) -> list[Answer]:
         """Sends to all nodes before it waits for any."""
         if len(parts) == 1:
-            return [self._ask(parts[0])]
+            return [self._ask(parts[0], meanwhile)]
         requests: list[_Request] = []
         try:
             requests.extend(map(self._send, parts))
+            if meanwhile is not None:
+                meanwhile()
             self._await(requests, self._timeout_s)
         finally:
             for request in requests:
                 request.give_up()
         return [request.answer or no_reply(request.name) for request in requests]
 
-    def _ask(self, part: Part) -> Answer:
+    def _ask(self, part: Part, meanwhile: Callable[[], object] | None) -> Answer:
         began = time.monotonic()
         try:
-            return self._node(part.node).ask(part.calls)
+            return self._node(part.node).ask(part.calls, meanwhile)
         except LisaError as error:
             self._suspect(part.node, began)
             return error
