@@ -23,14 +23,14 @@ demo-spark: .venv/synced ## the same day as a pipeline of Spark jobs, with a cha
 demo-http: .venv/synced ## the same day by two HTTP gateways, with clients in Python, curl and Node, and a dashboard; one gateway is killed
 	$(RUN) python -m demo.http $(DEMO)
 
-test: .venv/synced ## run the tests; PYTEST="-k ack" narrows it
+test: .venv/synced ## run all tests but the longest; PYTEST="-k ack" narrows it
 	$(RUN) pytest $(PARALLEL) $(PYTEST)
 
 test-fast: .venv/synced ## run the unit, Lua and property tests, in less than a minute
-	$(RUN) pytest $(PARALLEL) tests/unit tests/lua tests/property -m 'not slow and not long' $(PYTEST)
+	$(RUN) pytest $(PARALLEL) tests/unit tests/lua tests/property $(PYTEST)
 
-test-long: .venv/synced ## run those that take a minute each: whole pipelines, clean installations
-	$(RUN) pytest $(PARALLEL) -m long $(PYTEST)
+test-long: .venv/synced ## run the others, of 3 s to 4 min: Spark, kills, whole pipelines, clean installations
+	$(RUN) pytest $(PARALLEL) -m 'slow or long' $(PYTEST)
 
 test-lowest: .venv/synced ## the same with the lowest versions that our distributions allow
 	$(UV) venv --quiet --clear .venv-lowest
@@ -39,7 +39,7 @@ test-lowest: .venv/synced ## the same with the lowest versions that our distribu
 	PATH="$(CURDIR)/.venv-lowest/bin:$$PATH" pytest $(PARALLEL) $(PYTEST)
 
 test-topologies: .venv/synced ## fail-over, and the functional tests behind sentinels and on a Cluster; needs redis-server
-	LISA_TEST_SERVER=sentinel $(RUN) pytest $(PARALLEL) tests/topologies -m 'not docker' --ignore tests/topologies/test_embedded.py $(PYTEST)
+	LISA_TEST_SERVER=sentinel $(RUN) pytest $(PARALLEL) tests/topologies -m 'not docker' $(PYTEST)
 	LISA_TEST_SERVER=sentinel $(RUN) pytest $(PARALLEL) tests/integration -m 'server and not slow and not long' $(PYTEST)
 	LISA_TEST_SERVER=cluster $(RUN) pytest $(PARALLEL) tests/integration -m 'server and not slow and not long' $(PYTEST)
 

@@ -183,6 +183,15 @@ TARGETS = (
     Target(
         "sendMsg over HTTP, over an empty route", ">=", 0.5, "x", _ratio("http: sendMsg", "http: empty Starlette route")
     ),
+    Target(
+        "sendMsg over HTTP, over an empty route: CPU of the process",
+        "<=",
+        2,
+        "x",
+        _ratio("http: sendMsg: CPU of the process", "http: empty Starlette route: CPU of the process"),
+    ),
+    Target("/v1, batches of 100: read", ">=", 20_000, "1/s", _median("http: /v1, batches of 100: read")),
+    Target("/v1, batches of 100: acked", ">=", 20_000, "1/s", _median("http: /v1, batches of 100: acked")),
     Target("3,000 long polls: lag, p99", "<=", 20, "ms", _median("http: long polls: lag, p99")),
     Target("3,000 long polls: memory each", "<=", 20, "KiB", _median("http: long polls: memory each")),
     Target("growth to 5 million: idle CPU", "<=", 1.25, "x", _grown("idle CPU of programs")),

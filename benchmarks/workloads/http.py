@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 from benchmarks.bench import Bench, Host, program
@@ -31,13 +32,20 @@ def http(bench: Bench) -> None:
         gateway = host.start(
             [program("lisa-gateway"), "run", "--listen", f"127.0.0.1:{port}"], says="gateway listens on"
         )
-        host.start([sys.executable, "-m", "benchmarks.programs.empty_route", str(empty_port)], says="listens")
+        empty = host.start([sys.executable, "-m", "benchmarks.programs.empty_route", str(empty_port)], says="listens")
         for _ in bench.laps(within_s=60):
-            asyncio.run(_requests(bench, port, empty_port))
+            asyncio.run(_requests(bench, _Service(gateway, port), _Service(empty, empty_port)))
         asyncio.run(_polls(bench, port, gateway))
         for _ in bench.laps(within_s=30):
             asyncio.run(_loans(bench, host))
             _stores(bench, host)
+
+
+class _Service(NamedTuple):
+    """A process that answers requests, and its port."""
+
+    process: Process
+    port: int
 
 
 class _Client:
@@ -69,18 +77,33 @@ class _Client:
 
 
 def _request(path: str, **parameters: object) -> bytes:
-    body = urlencode(parameters).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    return _post(path, "application/x-www-form-urlencoded", urlencode(parameters))
+
+
+def _json(path: str, **fields: object) -> bytes:
+    return _post(path, "application/json", json.dumps(fields))
+
+
+def _post(path: str, content_type: str, body: str) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content_type}\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
 
 
 async def _open(port: int, count: int) -> list[_Client]:
     return [_Client(*(await asyncio.open_connection("127.0.0.1", port))) for _ in range(count)]
 
 
-async def _rate(port: int, requests: Sequence[bytes], check: Callable[[bytes], bool]) -> float:
-    """Requests in a second, over all connections."""
-    clients = await _open(port, _CONNECTIONS)
+async def _measure(
+    bench: Bench,
+    name: str,
+    service: _Service,
+    requests: Sequence[bytes],
+    check: Callable[[bytes], bool],
+    *,
+    each: int = 1,
+) -> None:
+    """What is done in a second over all connections, and the service's processor time; each request does `each`."""
+    clients = await _open(service.port, _CONNECTIONS)
     left = iter(requests)
 
     async def work(client: _Client) -> None:
@@ -89,27 +112,28 @@ async def _rate(port: int, requests: Sequence[bytes], check: Callable[[bytes], b
             if not check(body):
                 raise ValueError(body)
 
-    began = time.perf_counter()
+    began, cpu_s = time.perf_counter(), service.process.cpu_s()
     await asyncio.gather(*map(work, clients))
-    took = time.perf_counter() - began
+    count = len(requests) * each
+    bench.add(name, "1/s", count / (time.perf_counter() - began))
+    bench.add(f"{name}: CPU of the process", "µs", (service.process.cpu_s() - cpu_s) / count * 1e6)
     for client in clients:
         await client.close()
-    return len(requests) / took
 
 
 def _is_done(body: bytes) -> bool:
     return body.startswith(b'{"code":200')
 
 
-async def _requests(bench: Bench, port: int, empty_port: int) -> None:
+async def _requests(bench: Bench, gateway: _Service, empty: _Service) -> None:
     count = bench.size(10_000)
     stamp = time.time_ns()
     ids = [f"m{stamp}-{number}" for number in range(count)]
     body = "x" * 200
-    empty = _request("/", topic="bench", msg=body, delayMillis=0)
-    bench.add("empty Starlette route", "1/s", await _rate(empty_port, [empty] * count, _is_done))
+    request = _request("/", topic="bench", msg=body, delayMillis=0)
+    await _measure(bench, "empty Starlette route", empty, [request] * count, _is_done)
     sends = [_request(_BASE + "sendMsg", topic="bench", msg=body, delayMillis=0, msgId=id) for id in ids]
-    bench.add("sendMsg", "1/s", await _rate(port, sends, _is_done))
+    await _measure(bench, "sendMsg", gateway, sends, _is_done)
     pulled: list[str] = []
 
     def note(answer: bytes) -> bool:
@@ -117,10 +141,39 @@ async def _requests(bench: Bench, port: int, empty_port: int) -> None:
         return True
 
     pull = _request(_BASE + "pullMsg", topic="bench", batch=_BATCH)
-    rate = await _rate(port, [pull] * (count // _BATCH), note)
-    bench.add(f"pullMsg, batches of {_BATCH}: messages", "1/s", rate * _BATCH)
+    await _measure(
+        bench, f"pullMsg, batches of {_BATCH}: messages", gateway, [pull] * (count // _BATCH), note, each=_BATCH
+    )
     acks = [_request(_BASE + "ackMsg", topic="bench", msgId=id, ack="true") for id in pulled]
-    bench.add("ackMsg", "1/s", await _rate(port, acks, _is_done))
+    await _measure(bench, "ackMsg", gateway, acks, _is_done)
+    await _batches(bench, gateway, [{"body": body} for _ in range(count)])
+
+
+async def _batches(bench: Bench, gateway: _Service, messages: Sequence[dict[str, str]]) -> None:
+    """Messages of the JSON API, in batches: sent, read and acked."""
+    topic = "/v1/topics/bench-v1"
+    batches = [messages[at : at + _BATCH] for at in range(0, len(messages), _BATCH)]
+    receipts: list[list[str]] = []
+
+    def take(answer: bytes) -> bool:
+        receipts.append([delivery["receipt"] for delivery in json.loads(answer)["deliveries"]])
+        return True
+
+    def is_all(answer: bytes) -> bool:
+        return b"problem" not in answer
+
+    await _measure(
+        bench,
+        f"/v1, batches of {_BATCH}: sent",
+        gateway,
+        [_json(f"{topic}/batch", messages=each) for each in batches],
+        is_all,
+        each=_BATCH,
+    )
+    read = _json(f"{topic}/groups/http/read", limit=_BATCH)
+    await _measure(bench, f"/v1, batches of {_BATCH}: read", gateway, [read] * len(batches), take, each=_BATCH)
+    acks = [_json("/v1/ack", receipts=each) for each in receipts if each]
+    await _measure(bench, f"/v1, batches of {_BATCH}: acked", gateway, acks, is_all, each=_BATCH)
 
 
 async def _polls(bench: Bench, port: int, gateway: Process) -> None:

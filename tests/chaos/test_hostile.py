@@ -99,6 +99,7 @@ async def test_a_hostile_writer_harms_its_own_topic_alone(
     assert len(caplog.records) < 3_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["waiting", "retry", "ready", "messages", "failures", "owed", "garbage", "expiring"])
 async def test_a_key_of_another_type_is_named_and_mended(
     *, redis_url: str, client: redis.Redis, prefix: str, bad: ShardKeys, name: str, caplog: Any

@@ -107,12 +107,14 @@ def _run_tests(examples: Path, environment: dict[str, str], *names: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "passed"), [("fastapi", 1), ("flask", 1)])
 def test_of_web_shops_pass(examples: Path, environment: dict[str, str], name: str, passed: int) -> None:
     """The tests on the page, as printed."""
     assert f"{passed} passed" in _run_tests(examples, environment, f"test_{name}_shop.py")
 
 
+@pytest.mark.slow
 def test_of_the_django_shop_pass(examples: Path, environment: dict[str, str]) -> None:
     """On-commit, rollback, and a worker with the ORM."""
     (examples / "conftest.py").write_text(_CONFTEST, "utf-8")
@@ -131,6 +133,7 @@ def _started(
             assert process.wait(30) in (0, -signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_django_runworker(examples: Path, environment: dict[str, str], redis_url: str, prefix: str) -> None:
     """A real process of the management command changes the database."""
     (examples / "manage.py").write_text(_MANAGE, "utf-8")
@@ -203,6 +206,7 @@ def _answers(port: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_starlette_with_its_worker(examples: Path, environment: dict[str, str], redis_url: str, prefix: str) -> None:
     """The worker serves while the application does, and ends with it."""
     program = """

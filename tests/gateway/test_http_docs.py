@@ -12,6 +12,7 @@ from support.documents import run_page
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 @pytest.mark.parametrize("page", ["docs/http.md", "docs/from-camellia.md"])
 def test_examples_run_as_printed(

@@ -104,6 +104,7 @@ async def _run(stage: Stage, prefix: str, count: int, delays_ms: tuple[int, int]
     return client
 
 
+@pytest.mark.slow
 async def test_a_hundred_topics(stage: Stage, topic: str) -> None:
     """Each message once, and none early."""
     client = await _run(stage, topic, 5, (500, 3_000), 90)

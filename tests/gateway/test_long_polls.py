@@ -74,6 +74,7 @@ async def test_timeout_is_an_empty_list(clients: list[AsyncWire], topic: str) ->
     assert 1.5 <= time.monotonic() - began < 2.5
 
 
+@pytest.mark.slow
 async def test_batch_is_filled(clients: list[AsyncWire], wire: Wire, topic: str) -> None:
     """One who asks for many gets what is there, though another poll asks for one."""
     other = asyncio.create_task(_poll(clients[1], f"{topic}-other", 4000))
@@ -138,6 +139,7 @@ async def test_stop_ends_polls(stage: Stage, topic: str) -> None:
     assert time.monotonic() - began < 8
 
 
+@pytest.mark.slow
 async def test_redis_away(own_server: Callable[..., Server], tmp_path: Path) -> None:
     """Without Redis polls fail after about a second, sends and acks too; afterwards all goes on by itself."""
     server = own_server(appendonly="yes")

@@ -3,6 +3,7 @@
 import signal
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
@@ -130,6 +131,7 @@ def _samples(wire: Wire) -> list[Sample]:
     return [sample for family in families for sample in family.samples]
 
 
+@pytest.mark.slow
 def test_another_address_serves_metrics_and_health(stage: Stage, topic: str) -> None:
     """As with the other programs; and once Redis is away, it is alive and not ready."""
     gateway = stage.programs.gateway("--metrics", "127.0.0.1:0", "--log-level", "info")
@@ -158,6 +160,7 @@ def test_health(wire: Wire) -> None:
     assert wire.request("GET", "/camellia/health/status").status == 200
 
 
+@pytest.mark.slow
 def test_the_consumers_of_each_group_are_exported(stage: Stage, wire: Wire, topic: str) -> None:
     """By which alerts tell the group that a gateway makes for later pulls from one whose workers are gone."""
     manager = stage.programs.manager("--metrics", "127.0.0.1:0", "--sample-s", "1", "--log-level", "info")

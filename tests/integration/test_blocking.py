@@ -14,6 +14,7 @@ _LIMIT_MS = 100
 """Lenient, as the machine may be busy with other things; what is not bounded takes several times as long."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("messages", "body_bytes", "groups"),
     [pytest.param(200, 1024 * 1024, 2, marks=pytest.mark.long), (40, 1024 * 1024, 2), (400, 200, 60)],

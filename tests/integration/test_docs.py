@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 _LONG = ("docs/how-to.md", "docs/observability.md", "docs/workers.md")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", *(pytest.param(page, marks=pytest.mark.long) for page in _LONG)])
 def test_examples_run_as_printed(
     page: str, own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -41,6 +42,7 @@ def test_the_pages_of_the_packages_run_as_printed(
         assert run_page(ROOT / name / "README.md", tmp_path, server) > 0
 
 
+@pytest.mark.slow
 def test_the_quick_start_needs_no_server() -> None:
     """From two files and three commands to a handled message; installed are what they need, and nothing is missing."""
     assert run_embedded(ROOT / "README.md", "Start", Path(sys.executable).parent) == 5
@@ -58,6 +60,7 @@ def test_the_lines_of_a_log_must_come_in_order(tmp_path: Path) -> None:
         Page(page, tmp_path, os.environ, log_s=1).run()
 
 
+@pytest.mark.slow
 def test_the_page_on_schedules_runs_as_printed(
     own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

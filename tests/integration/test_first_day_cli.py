@@ -350,6 +350,7 @@ def test_dead_letters_have_their_bodies_in_json(orders: Queue, commands: Command
     assert [letter["id"] for letter in letters if "body" not in letter] == ["m7"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["lisa-manager", "lisa-producer", "lisa-consumer"])
 def test_shells_complete_commands(program: str) -> None:
     """A script for the shell, which asks the program."""

@@ -79,6 +79,7 @@ def _await_end(process: Process) -> None:
 # Options
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_flag_wins_over_the_workers_code(started: Started, redis_url: str, prefix: str, processes: str) -> None:
     """The URL and the prefix of the command line, in the process itself and in those that it supervises."""
@@ -272,6 +273,7 @@ def test_programs_wait_for_a_server(
     assert waiting.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [("lisa-manager", "run"), ("lisa-consumer", "run", "shop:worker")])
 def test_programs_can_be_told_not_to_wait(started: Started, program: tuple[str, ...]) -> None:
     """`--wait 0` fails at once, a time later; a program that waits can be stopped; a mistake is no outage."""

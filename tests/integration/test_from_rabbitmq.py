@@ -246,6 +246,7 @@ async def test_expires_not_while_messages_are_there_unless_always(site: Site, se
     assert "dead" not in {topic.name for topic in await site.admin.topics()}
 
 
+@pytest.mark.slow
 async def test_expires_is_renewed_by_a_declaration(site: Site) -> None:
     """Setting the same policy again counts as use, as a redeclaration does."""
     async with site.managed():

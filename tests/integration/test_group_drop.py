@@ -120,6 +120,7 @@ def _round_trips(stepped: Stepped) -> int:
     return next(number for number in count(1) if not stepped.step())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True], ids=["finished", "killed"])
 def test_a_reshard_meanwhile_does_not_bring_the_group_back(
     connection: Connection, declare: Callable[..., Policy], prefix: str, *, killed: bool

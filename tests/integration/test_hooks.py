@@ -307,6 +307,7 @@ async def test_a_stop_does_not_wait_for_a_batch_to_fill(lisa: Lisa) -> None:
     assert batches == [3]
 
 
+@pytest.mark.slow
 async def test_topics_are_found_by_pattern_while_the_worker_works(lisa: Lisa, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it starts and later; a name wins over a pattern; a dropped topic goes, and comes again."""
     monkeypatch.setattr("lisa_consumer.discovery._PAUSE_S", 0.05)

@@ -29,6 +29,7 @@ async def _gone(site: Site, topic: str) -> None:
     await wait_until_async(is_gone, 20, what=f"{topic} expires")
 
 
+@pytest.mark.slow
 async def test_nothing_is_left_of_a_topic(site: Site, sender: AsyncProducer, reading: Any, keys_of: Any) -> None:
     """Sent, handled and acked: once the dedup window is over and nobody asks any more, all keys go."""
     await site.admin.set_policy("orders", expire_idle_ms=500, dedup_window_ms=1_000)

@@ -42,6 +42,7 @@ def _failures(process: Process, count: int) -> list[Any]:
     return sorted(_records(process, "handler_failed"), key=lambda record: str(record["id"]))
 
 
+@pytest.mark.slow
 def test_failures_say_what_comes_next(
     programs: Programs, redis_url: str, prefix: str, declare: Callable[..., Policy]
 ) -> None:

@@ -107,6 +107,7 @@ async def test_a_handled_message_is_renewed_until_the_server_knows(
         await cancel_all(keeper)
 
 
+@pytest.mark.slow
 async def test_no_handler_begins_on_a_lease_that_ran_out_on_the_way(
     *,
     own_server: Callable[..., Server],

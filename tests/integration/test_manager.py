@@ -136,6 +136,7 @@ async def test_a_broken_subscription_is_made_again(own_server: OwnServer, prefix
                 assert all(0 <= _lag_ms(delivery) < 5_000 for delivery in deliveries)
 
 
+@pytest.mark.slow
 async def test_a_subscription_that_died_in_silence_is_made_again(own_server: OwnServer, prefix: str) -> None:
     """Only an unanswered PING reveals a half-open link. Without polling."""
     server = own_server()

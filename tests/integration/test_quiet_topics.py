@@ -24,6 +24,7 @@ from support.running import hang, managed, new_worker, working
 TOPICS = 20
 
 
+@pytest.mark.slow
 async def test_quiet_topics_cost_plain_looks_only(own_server: Callable[..., Server], prefix: str) -> None:
     """While nothing is due no script runs, and a check is one command; a wake still works."""
     server = own_server()

@@ -158,6 +158,7 @@ def test_impossible_reshards_are_refused(commands: Commands, client: redis.Redis
     assert _layout(client, prefix).policy == Policy(priority=1, shards=4, former=(1, 2, 3))
 
 
+@pytest.mark.slow
 async def test_online_nothing_is_lost_or_doubled(
     redis_url: str, prefix: str, commands: Commands, declare: Callable[..., Policy]
 ) -> None:

@@ -98,6 +98,7 @@ def test_bad_input_writes_nothing(admin: Admin, client: redis.Redis, prefix: str
     assert client.keys(f"{prefix}:*") == []
 
 
+@pytest.mark.slow
 async def test_a_worker_declares_its_schedules(redis_url: str, prefix: str, admin: Admin, client: redis.Redis) -> None:
     """Each message says which tick it is; many workers declare once; an operator's pause stays."""
     seen: list[Delivery] = []
@@ -196,6 +197,7 @@ def test_ticks_go_on_through_a_reshard(
         programs.close()
 
 
+@pytest.mark.slow
 async def test_a_tick_is_left_out_while_a_former_shard_holds_one(redis_url: str, prefix: str, admin: Admin) -> None:
     """With overlap = skip, a message that runs while its topic is resharded still counts; once it is acked, no more."""
     await asyncio.to_thread(lambda: admin.set_schedule("s", topic="orders", every=1, overlap="skip"))
@@ -246,6 +248,7 @@ async def test_a_former_shard_that_cannot_be_read_holds_up_no_other_schedule(
         assert sent("held") == 1
 
 
+@pytest.mark.slow
 def test_a_manager_exports_what_it_does_with_schedules(
     admin: Admin, redis_url: str, prefix: str, tmp_path: Path
 ) -> None:

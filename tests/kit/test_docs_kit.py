@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "passed"), [("docs/testing.md", 4), ("testing/README.md", 1)])
 def test_examples_pass(page: str, passed: int, tmp_path: Path) -> None:
     """And leave nothing open."""

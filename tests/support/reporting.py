@@ -25,7 +25,7 @@ def pytest_report_header() -> str:
 def pytest_deselected(items: list[pytest.Item]) -> None:
     """Count the long tests that are left out."""
     global _left_out  # noqa: PLW0603 - pytest offers hooks no place to keep things
-    _left_out += sum("long" in item.keywords for item in items)
+    _left_out += sum(not {"slow", "long"}.isdisjoint(item.keywords) for item in items)
 
 
 def pytest_testnodedown(node: Any) -> None:

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 _ROOT = Path(__file__).parents[2]
 
 
@@ -12,6 +14,7 @@ def _run(*options: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=_ROOT, env={"PYTHONPATH": "tests"}, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_parts_are_measured_and_judged() -> None:
     """Every quantity of the parts that were asked for, and every target: theirs with a value, the others without."""
     done = _run("--quick", "--only", "bulk memory")

@@ -148,6 +148,7 @@ def _signature(request: Request, key: bytes) -> str:
     return f"v1,{base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()}"
 
 
+@pytest.mark.slow
 def test_messages_are_posted_when_due_and_signed(
     http: httpx.Client, gateways: Gateways, topic: str, receiver: Receiver
 ) -> None:

@@ -59,6 +59,7 @@ async def test_a_change_is_seen_within_two_seconds(base_url: str, producer: Prod
         await parts.aclose()
 
 
+@pytest.mark.slow
 async def test_a_hundred_viewers_cost_one_sampler(
     base_url: str, producer: Producer, topic: str, client: redis.Redis
 ) -> None:
@@ -88,6 +89,7 @@ async def test_a_hundred_viewers_cost_one_sampler(
     assert many < 2 * one + 10, (one, many)
 
 
+@pytest.mark.slow
 def test_pages_of_a_hung_server_show_what_is_known(
     own_server: Callable[..., Server], tmp_path: Path, topic: str
 ) -> None:
