@@ -7,6 +7,9 @@ UV := $(shell uv tree --frozen --offline --depth 0 >/dev/null 2>&1 && echo uv ||
 RUN := $(UV) run --no-sync
 # Each process has a server of its own; tests/support/grouping.py says which tests stay in one process.
 PARALLEL := -n 2
+# The tests of each program, for servers that differ only in the way to them.
+PROGRAMS := $(patsubst %,tests/integration/test_%.py,admin blocking consumer leases limits manager manager_faults \
+	many_callers producer producer_faults reclaimer release sending_ahead worker worker_ending)
 
 .PHONY: help demo demo-http demo-spark test test-fast test-long test-lowest test-topologies bench bench-spark chaos check format dist clean
 .DEFAULT_GOAL := help
@@ -38,9 +41,9 @@ test-lowest: .venv/synced ## the same with the lowest versions that our distribu
 		-e 'common[cli,embedded,metrics,otel]' -e 'producer[cli,spark]' -e 'consumer[cli]' -e manager -e 'gateway[push,dashboard]' -e testing
 	PATH="$(CURDIR)/.venv-lowest/bin:$$PATH" pytest $(PARALLEL) $(PYTEST)
 
-test-topologies: .venv/synced ## fail-over, and the functional tests behind sentinels and on a Cluster; needs redis-server
+test-topologies: .venv/synced ## fail-over, the tests of the programs behind sentinels, all functional ones on a Cluster; needs redis-server
 	LISA_TEST_SERVER=sentinel $(RUN) pytest $(PARALLEL) tests/topologies -m 'not docker' $(PYTEST)
-	LISA_TEST_SERVER=sentinel $(RUN) pytest $(PARALLEL) tests/integration -m 'server and not slow and not long' $(PYTEST)
+	LISA_TEST_SERVER=sentinel $(RUN) pytest $(PARALLEL) $(PROGRAMS) -m 'server and not slow and not long' $(PYTEST)
 	LISA_TEST_SERVER=cluster $(RUN) pytest $(PARALLEL) tests/integration -m 'server and not slow and not long' $(PYTEST)
 
 bench: .venv/synced ## Lisa against a yardstick, a ceiling and peers; ONLY=lag runs a part, BENCH="--rounds 3"
