@@ -4,6 +4,8 @@ import json
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from pydantic_core import to_json
+
 __all__ = ["Code", "Failed", "Misunderstood", "Reply", "answer", "answer_text"]
 
 
@@ -60,7 +62,12 @@ class Reply(NamedTuple):
 def answer(code: int = Code.SUCCESS, msg: str | None = "success", *, status: int = 200, **fields: Any) -> Reply:
     """An answer as JSON; `msg` None leaves it out."""
     content = {"code": int(code), **fields} if msg is None else {"code": int(code), "msg": msg, **fields}
-    return Reply(_encode(content).encode("utf-8", "replace"), status)
+    try:
+        # In a quarter of the time of the standard library.
+        return Reply(to_json(content), status)
+    except ValueError:
+        # A lone surrogate, which UTF-8 cannot encode.
+        return Reply(_encode(content).encode("utf-8", "replace"), status)
 
 
 def answer_text(text: str, media_type: bytes = b"application/json") -> Reply:
