@@ -8,13 +8,16 @@ __all__ = ["beside", "cancel_all"]
 
 T = TypeVar("T")
 
+_TURNS = 4
+"""Turns of the event loop in which a request borrows a connection and is written: two, on a Cluster four."""
+
 
 async def beside(request: Coroutine[Any, Any, T], work: Callable[[], Awaitable[object]]) -> T:
     """The result of a request. Works once the request is under way."""
     task = asyncio.create_task(request)
     try:
-        # Lets it begin.
-        await asyncio.sleep(0)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         await work()
         return await task
     finally:
