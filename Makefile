@@ -11,7 +11,7 @@ PARALLEL := -n 2
 PROGRAMS := $(patsubst %,tests/integration/test_%.py,admin blocking consumer leases limits manager manager_faults \
 	many_callers producer producer_faults reclaimer release sending_ahead worker worker_ending)
 
-.PHONY: help demo demo-http demo-spark test test-fast test-long test-lowest test-topologies bench bench-spark chaos check format dist clean
+.PHONY: help demo demo-http demo-spark test test-fast test-long test-lowest test-topologies bench bench-spark costs chaos check format dist clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -48,6 +48,9 @@ test-topologies: .venv/synced ## fail-over, the tests of the programs behind sen
 
 bench: .venv/synced ## Lisa against a yardstick, a ceiling and peers; ONLY=lag runs a part, BENCH="--rounds 3"
 	PYTHONPATH=tests $(RUN) python -m benchmarks --only '$(ONLY)' $(BENCH)
+
+costs: .venv/synced ## commands and bytes of each step, compared with benchmarks/costs.json; COSTS=--write keeps new ones
+	PYTHONPATH=tests $(RUN) python -m benchmarks.costs $(COSTS)
 
 bench-spark: .venv/synced ## rows per second from Spark, against the same bytes written by hand; needs Java 17
 	$(RUN) python benchmarks/spark_sink.py $(BENCH)
