@@ -1,12 +1,11 @@
 """The asyncio producer."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
 from lisa_common.bodies import Codec, check_codec, coded
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.client.async_tasks import beside
 from lisa_common.client.closing import AsyncClosing
 from lisa_common.observing import tracing
 from lisa_common.protocol.call import Flow
@@ -15,8 +14,7 @@ from lisa_common.protocol.registry import Topics
 from lisa_common.validation import Duration
 from lisa_producer import sent_message, single_send
 from lisa_producer.async_coalescing import AsyncCoalescer
-from lisa_producer.batch import Batch, Sender, open_batch
-from lisa_producer.batch_filler import AsyncBatchFiller, is_ahead
+from lisa_producer.batch import Sender, open_batch
 from lisa_producer.message import (
     Confirm,
     Message,
@@ -25,6 +23,7 @@ from lisa_producer.message import (
     SendResult,
     check_confirm,
     due_argument,
+    with_codec,
 )
 from lisa_producer.message_source import AsyncMessageSource
 from lisa_producer.metrics import METRICS
@@ -97,7 +96,6 @@ class AsyncProducer(AsyncClosing):
         *,
         on_result: Callable[[SendResult], object] | None = None,
         confirm: Confirm | None = None,
-        ahead: bool | None = None,
     ) -> SendReport:
         """Sends messages in batches; see `Producer.send_many`. Takes asynchronous iterables, too."""
         report = SendReport()
@@ -106,13 +104,18 @@ class AsyncProducer(AsyncClosing):
         source = AsyncMessageSource(messages)
         sender = Sender(self._topics, self._settings, confirm, self._pace)
         batch = await self._run(open_batch(sender, topic, self._tracing))
-        filler = AsyncBatchFiller(batch, aiter(source), self._codec)
-        async for results in self._send_batches(batch, filler, ahead=is_ahead(ahead, messages)):
-            for result in results:
+
+        async def flush() -> None:
+            for result in await self._run(batch.flush()):
                 report.count(result)
                 take_result(result)
             if batch.broken:
                 raise PartialSend(topic, report) from batch.broken
+
+        async for message in source:
+            if batch.add(with_codec(message, self._codec)):
+                await flush()
+        await flush()
         if source.error:
             raise PartialSend(topic, report, source.error) from source.error
         if report.failed and on_result is None:
@@ -147,18 +150,6 @@ class AsyncProducer(AsyncClosing):
     def _send(self, topic: str, message: Message, confirm: Confirm | None) -> SharedFlow[SendResult]:
         confirm = check_confirm(confirm) or self._confirm
         return single_send.send(self._topics, topic, message, self._settings, confirm=confirm, tracing=self._tracing)
-
-    async def _send_batches(
-        self, batch: Batch, filler: AsyncBatchFiller, *, ahead: bool
-    ) -> AsyncIterator[list[SendResult]]:
-        """Yields the results of each batch, until there are no more messages."""
-        await filler.fill()
-        while batch.size:
-            flushing = self._run(batch.flush())
-            yield await (beside(flushing, filler.fill) if ahead else flushing)
-            # Not ahead, or nothing could be sent.
-            if not batch.size:
-                await filler.fill()
 
     async def _run(self, flow: Flow[T]) -> T:
         return await self._connection.run(flow, patience_s=self._settings.patience_s)

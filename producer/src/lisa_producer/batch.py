@@ -26,6 +26,8 @@ __all__ = ["Batch", "Sender", "open_batch"]
 _Batch = Sequence[tuple[int, Outgoing]]
 """Messages with their positions."""
 
+_HARDLY_S = 0.001
+
 _MOST_PARTS = 8
 """So many calls of most bytes may be collected, as messages of many shards go out together."""
 
@@ -46,8 +48,10 @@ class Batch:
         self._outgoing: list[tuple[int, Outgoing]] = []
         self._invalid: list[SendResult] = []
         self._ids: deque[str] = deque()
+        self.is_full = False
+        """Whether to flush before the next message."""
         self.filling_s = 0.0
-        """Seconds that passed while messages were added; a part of them may have passed during a flush."""
+        """Seconds that passed during flushes while messages were added."""
         self.broken: LisaError | None = None
         """The error that ends the whole send: the server is unreachable, refuses, or did not confirm."""
 
@@ -75,12 +79,15 @@ class Batch:
         shards = len(self._layout.shards)
         limit = self._settings.batch_messages * shards
         # The next message is likely as large as this one, and would exceed the bytes.
-        return self.size >= limit or self._bytes + size > self._settings.batch_bytes * min(shards, _MOST_PARTS)
+        most_bytes = self._settings.batch_bytes * min(shards, _MOST_PARTS)
+        self.is_full = self.size >= limit or self._bytes + size > most_bytes
+        return self.is_full
 
     def flush(self) -> Flow[list[SendResult]]:
         """Sends the collected messages. Result: one for each, in order; sets `broken`."""
-        batch, results, end = self._outgoing, self._invalid, self._observer.begin()
-        self._outgoing, self._invalid, self._bytes = [], [], 0
+        began, span = self._clock(), self._observer.take_span()
+        batch, results = self._outgoing, self._invalid
+        self._outgoing, self._invalid, self._bytes, self.is_full = [], [], 0, False
         try:
             self._layout = yield from self._sender.topics.resolve(self._layout.topic)
             if batch:
@@ -90,11 +97,11 @@ class Batch:
         except LisaError as error:
             self.broken = error
             results += [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in batch]
-        end(results, self.broken)
+        self._observer.end(span, results, self._clock() - began, self.broken)
         return sorted(results, key=lambda result: result.position)
 
     def _clock(self) -> float:
-        """Seconds, of which none pass while messages are added."""
+        """Seconds, of which none pass while messages are added during a flush."""
         return time.monotonic() - self.filling_s
 
 
@@ -116,7 +123,7 @@ class Sender:
     def send(self, topic: str, batch: _Batch, clock: Callable[[], float]) -> Flow[list[SendResult]]:
         """Sends each message to its shard. Result: one for each; an error of one shard ends the whole send.
 
-        `clock` tells the seconds in which this program only waits.
+        `clock` tells seconds, without those in which this program does other work.
         """
         results: list[SendResult] = []
         layout, rerouted = (yield from self.topics.declare(topic)), False
@@ -151,9 +158,12 @@ class Sender:
             )
             for keys, part in parts
         ]
-        began = clock()
+        began, began_waiting = time.monotonic(), clock()
         replies = iter((yield Each(call for calls in stored for call in calls)))
-        self.pace.note(clock() - began, len(parts))
+        waited_s = clock() - began_waiting
+        if waited_s > _HARDLY_S or time.monotonic() - began - waited_s < _HARDLY_S:
+            # Else the reply had come before this program waited for it, at a time unknown.
+            self.pace.note(waited_s, len(parts))
         results: list[SendResult] = []
         rerouted: list[tuple[int, Outgoing]] = []
         for (_, part), calls in zip(parts, stored, strict=True):

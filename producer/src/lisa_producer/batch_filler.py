@@ -1,26 +1,25 @@
 """Fills batches from the messages of a caller, also while the server stores the batch before."""
 
+import math
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 from lisa_common.bodies import Codec
-from lisa_common.errors import InvalidInput
 from lisa_producer.batch import Batch
 from lisa_producer.message import Message, with_codec
 
-__all__ = ["AsyncBatchFiller", "BatchFiller", "is_ahead"]
+__all__ = ["BatchFiller", "is_ready"]
+
+_AHEAD_S = 0.05
+"""Most time for messages ahead: meanwhile the caller waits for the results of the batch before."""
 
 
-def is_ahead(ahead: object, messages: object) -> bool:
-    """Whether to take messages while earlier ones are being sent; by default from lists and tuples.
+def is_ready(messages: object) -> bool:
+    """Whether messages can be taken while earlier ones are being sent.
 
-    Other iterables may wait for the results of what they have yielded. Raises InvalidInput.
+    An iterable may wait for the results of what it has yielded, or for anything else; a list or a tuple does not.
     """
-    if ahead is None:
-        return isinstance(messages, list | tuple)
-    if ahead not in (True, False):
-        raise InvalidInput("ahead", ahead, "True or False")
-    return bool(ahead)
+    return isinstance(messages, list | tuple)
 
 
 class BatchFiller:
@@ -30,28 +29,27 @@ class BatchFiller:
         self._batch = batch
         self._messages = messages
         self._codec = codec
+        self._error: Exception | None = None
 
     def fill(self) -> None:
-        """Adds messages until the batch is full, or there are no more."""
+        """Adds messages until the batch is full, or there are no more. Raises what `fill_ahead` has met."""
+        if self._error is not None:
+            raise self._error
+        self._add(math.inf)
+
+    def fill_ahead(self) -> None:
+        """As `fill`, while a call is under way: for a short time, and without errors, which `fill` raises later."""
         began = time.monotonic()
+        try:
+            self._add(began + _AHEAD_S)
+        except Exception as error:  # noqa: BLE001 - what the caller's values raise is no error of the call under way
+            self._error = error
+        finally:
+            self._batch.filling_s += time.monotonic() - began
+
+    def _add(self, deadline: float) -> None:
+        if self._batch.is_full:
+            return
         for message in self._messages:
-            if self._batch.add(with_codec(message, self._codec)):
-                break
-        self._batch.filling_s += time.monotonic() - began
-
-
-class AsyncBatchFiller:
-    """The asyncio twin of `BatchFiller`."""
-
-    def __init__(self, batch: Batch, messages: AsyncIterator[Message], codec: Codec | None) -> None:
-        self._batch = batch
-        self._messages = messages
-        self._codec = codec
-
-    async def fill(self) -> None:
-        """Adds messages until the batch is full, or there are no more."""
-        began = time.monotonic()
-        async for message in self._messages:
-            if self._batch.add(with_codec(message, self._codec)):
-                break
-        self._batch.filling_s += time.monotonic() - began
+            if self._batch.add(with_codec(message, self._codec)) or time.monotonic() > deadline:
+                return

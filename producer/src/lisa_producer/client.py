@@ -1,6 +1,7 @@
 """The blocking producer."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ from lisa_common.protocol.registry import Topics
 from lisa_common.validation import Duration
 from lisa_producer import sent_message, single_send
 from lisa_producer.batch import Batch, Sender, open_batch
-from lisa_producer.batch_filler import BatchFiller, is_ahead
+from lisa_producer.batch_filler import BatchFiller, is_ready
 from lisa_producer.coalescing import Coalescer
 from lisa_producer.message import (
     Confirm,
@@ -110,12 +111,10 @@ class Producer(Closing):
         *,
         on_result: Callable[[SendResult], object] | None = None,
         confirm: Confirm | None = None,
-        ahead: bool | None = None,
     ) -> SendReport:
-        """Sends messages in batches, in order, holding one batch in memory at a time, or two with `ahead`.
+        """Sends messages in batches, in order, holding one batch in memory at a time; of a list or a tuple two.
 
-        `ahead` prepares a batch while the server stores the one before. That is the default for lists and tuples.
-        Other iterables may wait for results before they yield more; those which do not may be given `ahead=True`.
+        Such messages are prepared while the server stores those before, so the list must not change meanwhile.
 
         `on_result` receives the result of each message after its batch; without it, the report keeps them. An invalid
         message, or a value that is not a Message, does not stop the others; an unreachable server does, after the
@@ -128,13 +127,13 @@ class Producer(Closing):
         source = MessageSource(messages)
         sender = Sender(self._topics, self._settings, confirm, self._pace)
         batch = self._run(open_batch(sender, topic, self._tracing))
-        filler = BatchFiller(batch, iter(source), self._codec)
-        for results in self._send_batches(batch, filler, ahead=is_ahead(ahead, messages)):
-            for result in results:
-                report.count(result)
-                take_result(result)
-            if batch.broken:
-                raise PartialSend(topic, report) from batch.broken
+        with closing(iter(source)) as taken:
+            for results in self._send_batches(batch, BatchFiller(batch, taken, self._codec), ahead=is_ready(messages)):
+                for result in results:
+                    report.count(result)
+                    take_result(result)
+                if batch.broken:
+                    raise PartialSend(topic, report) from batch.broken
         if source.error:
             raise PartialSend(topic, report, source.error) from source.error
         if report.failed and on_result is None:
@@ -174,10 +173,8 @@ class Producer(Closing):
         """Yields the results of each batch, until there are no more messages."""
         filler.fill()
         while batch.size:
-            yield self._run(batch.flush(), filler.fill if ahead else None)
-            # Not ahead, or nothing could be sent.
-            if not batch.size:
-                filler.fill()
+            yield self._run(batch.flush(), filler.fill_ahead if ahead else None)
+            filler.fill()
 
     def _run(self, flow: Flow[T], meanwhile: Callable[[], object] | None = None) -> T:
         return self._connection.run(flow, patience_s=self._settings.patience_s, meanwhile=meanwhile)

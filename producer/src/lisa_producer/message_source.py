@@ -1,6 +1,6 @@
 """The messages of a caller's iterable. If it raises, the messages taken before are not lost."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable
 
 from lisa_common.errors import InvalidInput
 from lisa_producer.message import Message
@@ -20,7 +20,7 @@ class MessageSource:
         self._messages = messages
         self.error: Exception | None = None
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Generator[Message]:
         try:
             yield from self._messages
         except Exception as error:  # noqa: BLE001 - the caller gets it, with the report

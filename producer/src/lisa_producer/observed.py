@@ -3,7 +3,6 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from lisa_common.errors import LisaError
@@ -17,9 +16,6 @@ __all__ = ["BatchObserver", "observed_send"]
 
 Context = Mapping[str, str] | None
 """Headers that carry the context of a send's span."""
-
-BatchEnd = Callable[[Sequence[SendResult], LisaError | None], None]
-"""Takes the results of a batch, and the error that ends the whole send, if any."""
 
 
 def observed_send(
@@ -81,16 +77,19 @@ class BatchObserver:
             self._context = self._tracing.context_of(self._span)
         return self._context
 
-    def begin(self) -> "BatchEnd":
-        """Begins to send what was collected; the next message begins another batch. Result: takes the outcome."""
+    def take_span(self) -> Any:
+        """The span of the batch, None without one; the next message begins another batch."""
         span, self._span = self._span, None
-        return partial(self._end, span, time.monotonic())
+        return span
 
-    def _end(self, span: Any, began: float, results: Sequence[SendResult], error: LisaError | None) -> None:
+    def end(self, span: Any, results: Sequence[SendResult], took_s: float, error: LisaError | None) -> None:
+        """Takes the results of a batch, and the error that ends the whole send, if any."""
         if METRICS.on and results:
             for outcome, count in Counter([result.outcome for result in results]).items():
                 count_sent(self._topic, outcome, count)
-            METRICS.observe("lisa_send_seconds", [time.monotonic() - began])
-        if self._tracing and span is not None:
-            span.set_attribute("messaging.batch.message_count", len(results))
-            self._tracing.end(span, error)
+            METRICS.observe("lisa_send_seconds", [took_s])
+        # What was added since will not be sent after an error.
+        for each in (span, self.take_span() if error else None):
+            if self._tracing and each is not None:
+                each.set_attribute("messaging.batch.message_count", len(results) if each is span else 0)
+                self._tracing.end(each, error)

@@ -1,28 +1,9 @@
-"""Tasks of asyncio: side by side, and their cancellation."""
+"""Cancellation of asyncio tasks."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
-__all__ = ["beside", "cancel_all"]
-
-T = TypeVar("T")
-
-_TURNS = 4
-"""Turns of the event loop in which a request borrows a connection and is written: two, on a Cluster four."""
-
-
-async def beside(request: Coroutine[Any, Any, T], work: Callable[[], Awaitable[object]]) -> T:
-    """The result of a request. Works once the request is under way."""
-    task = asyncio.create_task(request)
-    try:
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)
-        await work()
-        return await task
-    finally:
-        if not task.done():
-            await cancel_all(task)
+__all__ = ["cancel_all"]
 
 
 async def cancel_all(*tasks: "asyncio.Task[Any]") -> None:

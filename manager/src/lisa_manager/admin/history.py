@@ -130,7 +130,8 @@ def unlink_of_dropped(prefix: str, topics: Sequence[str]) -> Flow[None]:
     """
     stored: list[bytes | None] = yield command("HMGET", topics_key(prefix), *topics)
     gone = [topic for topic, policy in zip(topics, stored, strict=True) if policy is None]
-    yield [command("UNLINK", history_key(prefix, topic)) for topic in gone]
+    # One node of a Cluster may be away: then the samples there expire by themselves.
+    yield Each(command("UNLINK", history_key(prefix, topic)) for topic in gone)
 
 
 def read_history(prefix: str, topics: Sequence[str], hours: float) -> Flow[dict[str, list[Sample]]]:

@@ -142,8 +142,7 @@ class Historian:
         for status in sampled:
             await self._write(by_topic[status.topic], at_ms, status)
         if sampled:
-            # Some may have been dropped since this manager looked for topics.
-            await self._connection.run(history.unlink_of_dropped(self._prefix, [each.topic for each in sampled]))
+            await self._unlink_of_dropped([each.topic for each in sampled])
 
     async def _write(self, layout: Layout, at_ms: int, status: TopicStatus) -> None:
         topic, lags = layout.topic, self._lags.pop(layout.topic, Lags())
@@ -175,6 +174,16 @@ class Historian:
             if not stored and lags.counts:
                 # They belong to the next sample then; more may have been noted meanwhile.
                 self._lags.setdefault(topic, Lags()).merge(lags)
+
+    async def _unlink_of_dropped(self, topics: Sequence[str]) -> None:
+        """Deletes what was written of topics that were dropped since this manager looked for topics."""
+        try:
+            await self._connection.run(history.unlink_of_dropped(self._prefix, topics))
+        except LisaError as error:
+            # Of a Cluster, only the registry's node may be away.
+            self._problems.report("history of dropped topics", error, job="history")
+        else:
+            self._problems.resolve("history of dropped topics")
 
     async def _report(self, now: int) -> None:
         key = managers_key(self._prefix)
