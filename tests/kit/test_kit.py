@@ -55,8 +55,8 @@ def test_a_timeout_of_fifteen_minutes_takes_milliseconds(lisa: Lisa, shop: Shop)
     found = lisa.find("orders", "order-7")
     assert found
     assert found.state == "finished"
-    # On an idle machine it takes less than 50 ms; others may use this one.
-    assert took_s < 1
+    # Not the fifteen minutes. The next test says how long, by processor time: others may use this machine.
+    assert took_s < 30
 
 
 def test_it_takes_less_than_50_ms(lisa: Lisa) -> None:
