@@ -27,7 +27,8 @@ def check(url: str, directory: Path, options: Options, managers: int, more: Sequ
 def test_each_tick_is_one_message_under_faults(own_server: Callable[..., Server], tmp_path: Path) -> None:
     """Twenty seconds: three managers, which die and freeze, and four authors, who die half-way."""
     server = own_server(appendonly="yes", appendfsync="always")
-    assert check(server.url, tmp_path, Options("short", 20, 12), 3).verdict.expected > 100
+    # Mostly more than a hundred; on a busy machine changes take longer, and fewer ticks are certain.
+    assert check(server.url, tmp_path, Options("short", 20, 12), 3).verdict.expected > 30
 
 
 @pytest.mark.slow
