@@ -9,6 +9,7 @@ import redis.exceptions as redis_errors
 from lisa_common.client.translation import first_line, lisa_error
 from lisa_common.errors import LisaError, UnreadableReply
 from lisa_common.protocol.call import Call, command, units
+from lisa_common.protocol.scripts import Arg
 
 __all__ = ["LOADS", "check_replies", "forgotten", "has_errors", "merge_waits", "pack", "read_reply", "script_loads"]
 
@@ -34,7 +35,20 @@ def pack(calls: Sequence[Call[Any]]) -> list[bytes]:
     Lisa packs and sends by itself: the Redis client's commands, with their retries, metrics, callbacks and packing,
     would take a third of the time of a send.
     """
-    return [b"".join([hiredis.pack_command(call.args) for call in calls])]  # type: ignore[arg-type] # declared for one item
+    return [b"".join([hiredis.pack_command(_texts(call.args)) for call in calls])]  # type: ignore[arg-type] # declared for one item
+
+
+_NUMBERS = frozenset((int, float, bool))
+
+
+def _texts(args: tuple[Arg, ...]) -> tuple[Arg, ...]:
+    """The arguments, with numbers as text.
+
+    hiredis has Python convert them, and crashes where a signal handler raises meanwhile, as for Ctrl-C.
+    """
+    if _NUMBERS.isdisjoint(map(type, args)):
+        return args
+    return tuple([str(arg) if type(arg) in _NUMBERS else arg for arg in args])
 
 
 _WAITS = ("WAIT", "WAITAOF")
