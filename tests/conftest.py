@@ -5,6 +5,7 @@ import secrets
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from support import Server, remove_keys
 from support.engines import chosen, own_binary, own_kind, running
 from support.grouping import pytest_xdist_make_scheduler
 from support.plain import plain_client, plain_url
+from support.ports import reserved_port
 from support.reporting import (
     pytest_deselected,
     pytest_report_header,
@@ -90,6 +92,13 @@ def prefix(client: redis.Redis) -> Iterator[str]:
     own = f"t{secrets.token_hex(4)}"
     yield own
     remove_keys(client, own)
+
+
+@pytest.fixture
+def reserve_port() -> Iterator[Callable[[], int]]:
+    """Reserve ports for servers which the test starts by itself: `reserve_port()`."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(reserved_port())
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from benchmarks.bench import Bench, Host, program
 from benchmarks.measurements import percentile
 from lisa_consumer import AsyncLender, ConsumerSettings
 from lisa_producer import AsyncProducer, Message, ProducerSettings
+from support.ports import reserved_port
 from support.processes import Process
 
 __all__ = ["http"]
@@ -26,9 +26,8 @@ _BASE = "/camellia/delayQueue/"
 
 def http(bench: Bench) -> None:
     """One gateway: requests from 64 connections, pulls of 100, 3,000 long polls; loans as strings and in a hash."""
-    with bench.host() as host:
+    with bench.host() as host, reserved_port() as port, reserved_port() as empty_port:
         host.manager()
-        port, empty_port = _free_port(), _free_port()
         gateway = host.start(
             [program("lisa-gateway"), "run", "--listen", f"127.0.0.1:{port}"], says="gateway listens on"
         )
@@ -272,13 +271,6 @@ def _stores(bench: Bench, host: Host) -> None:
             if number == 0:
                 bench.add(f"loan as a {label}: memory", "bytes", (host.memory() - memory) / count)
         bench.add(f"loan as a {label}: server", "µs", (host.cpu_s() - cpu_s) / count * 1e6)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def _resident_kib(process: Process) -> int:

@@ -3,7 +3,6 @@
 import argparse
 import json
 import shutil
-import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from demo.http.ledger import audit
 from demo.http.wire import Wire
 from demo.processes import DemoFailed, Processes
 from demo.running import Day, Place, options_of, run
+from lisa_common.client.embedded.server import free_port
 
 _HERE = Path(__file__).parent
 _BIN = Path(sys.executable).parent
@@ -38,7 +38,7 @@ class _Stage:
         self._processes = processes
         self._journals = place.directory / "journals"
         self._journals.mkdir()
-        self._ports = [_free_port(), _free_port()]
+        self._ports = [free_port(), free_port()]
         self._gateways = [f"127.0.0.1:{port}" for port in self._ports]
         self._wire = Wire(self._gateways)
         self._gates: list[str] = []
@@ -127,13 +127,6 @@ def _gate_commands() -> list[list[str]]:
     curl = ["bash", str(_HERE / "gate.sh")] if shutil.which("curl") and shutil.which("bash") else python
     node = ["node", str(_HERE / "gate.mjs")] if shutil.which("node") else python
     return [python, curl, node]
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -38,6 +37,7 @@ from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_manager.doors import set_doors
 from support.engines import binary
+from support.ports import reserved_port
 from support.processes import Process
 from support.server import Server
 
@@ -102,14 +102,6 @@ class Player:
         return self.process.code == 0 or self.killed_itself or (self.process.code == -signal.SIGTERM and not self.ready)
 
 
-def _free_port() -> int:
-    """A port that a restarted gateway takes again."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
 class Arena:
     """The server and the programs of one run."""
 
@@ -125,8 +117,8 @@ class Arena:
         self._window_ms = window_ms
         self._deadly = deadly
         self._logs = count()
-        self._gateways = [f"127.0.0.1:{_free_port()}" for _ in range(2)]
         self._stack = ExitStack()
+        self._gateways = [f"127.0.0.1:{self._stack.enter_context(reserved_port())}" for _ in range(2)]
         self.server = self._new_server()
         self.admin: Any = redis.Redis(port=self.server.port, protocol=2, socket_timeout=20, retry=Retry(NoBackoff(), 0))
         self.quick: Any = redis.Redis(port=self.server.port, protocol=2, socket_timeout=1, retry=Retry(NoBackoff(), 0))

@@ -18,7 +18,6 @@ import pytest
 import redis
 from IPython.core.interactiveshell import InteractiveShell
 
-from lisa_common.client.embedded.server import free_port
 from lisa_manager import Admin, ManagerSettings
 from lisa_producer import Producer, ProducerSettings
 from lisa_testing.live import running_manager
@@ -171,13 +170,15 @@ def _post(port: int, order: dict[str, Any]) -> dict[str, Any]:
         return dict(json.load(answer))
 
 
-def test_gunicorn_preload(examples: Path, environment: dict[str, str], client: redis.Redis, prefix: str) -> None:
+def test_gunicorn_preload(
+    examples: Path, environment: dict[str, str], client: redis.Redis, prefix: str, reserve_port: Callable[[], int]
+) -> None:
     """A producer that was used before the fork serves each process, with connections of its own."""
     # Used before the fork, which is harder than only made.
     (examples / "used_shop.py").write_text(
         "from flask_shop import app, producer\nproducer.send('orders', 0, id='before the fork')\n"
     )
-    port = free_port()
+    port = reserve_port()
     command = ["gunicorn", "--preload", "--workers", "2", "--bind", f"127.0.0.1:{port}", "used_shop:app"]
     with _started(command, examples, environment):
         wait_until(lambda: _answers(port), 30, what="gunicorn answers")

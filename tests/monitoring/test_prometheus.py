@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import pytest
 import redis
 
-from lisa_common.client.embedded.server import free_port
 from support import wait_until
 from support.board import board_expressions
 from support.demo import ROOT, assert_balanced
@@ -72,10 +72,12 @@ def _last(server: Any, expression: str, began: float, ended: float) -> float:
 
 
 @pytest.mark.skipif(shutil.which("prometheus-redis-exporter") is None, reason="no redis_exporter; Debian has it")
-def test_redis_exporter_has_what_the_alerts_read(tmp_path: Path, own_server: Any) -> None:
+def test_redis_exporter_has_what_the_alerts_read(
+    tmp_path: Path, own_server: Any, reserve_port: Callable[[], int]
+) -> None:
     """Memory, its limit and the policy of a full server that evicts, as rules and board name them."""
     server = own_server(maxmemory="100mb", maxmemory_policy="allkeys-lru")
-    port = free_port()
+    port = reserve_port()
     (tmp_path / "redis.log").write_text(f"serving metrics at http://127.0.0.1:{port}/metrics\n", "utf-8")
     command = ["prometheus-redis-exporter", "-redis.addr", server.url, "-web.listen-address", f"127.0.0.1:{port}"]
     place = tmp_path / "prometheus"

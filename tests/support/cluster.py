@@ -11,8 +11,8 @@ from typing import Any
 import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
-from lisa_common.client.embedded.server import free_port
 from lisa_common.model.keys import ShardKeys
+from support.ports import reserved_port
 from support.server import Server, count_calls
 from support.waiting import wait_until
 
@@ -46,6 +46,11 @@ class Cluster:
         slot = _slot(key)
         [port] = [port for low, high, port in self.ranges(asked or self.nodes[0]) if low <= slot <= high]
         return next(node for node in self.nodes if node.port == port)
+
+    def _is_served(self, key: str, asked: Server) -> bool:
+        """Whether a node knows who serves a key; during a fail-over it may know nobody for a moment."""
+        slot = _slot(key)
+        return any(low <= slot <= high for low, high, _ in self.ranges(asked))
 
     def masters(self, asked: Server | None = None) -> list[Server]:
         """The nodes that serve slots, as one of the nodes has it."""
@@ -128,6 +133,8 @@ class Cluster:
         others = [node for node in self.nodes if node is not than]
 
         def agreed() -> bool:
+            if not all(self._is_served(key, node) for node in others):
+                return False
             told = {self.master_of(key, node).port for node in others}
             return len(told) == 1 and than.port not in told and all(map(_is_well, others))
 
@@ -201,9 +208,10 @@ def cluster(binary: Path, directory: Path, *, masters: int = 3, replicas: int = 
     """Runs a Cluster; `replicas` are those of each master. Options are those of redis.conf, with underscores."""
     told = _CONFIG | {name.replace("_", "-"): value for name, value in config.items()}
     with ExitStack() as stack:
+        ports = [stack.enter_context(reserved_port()) for _ in range(masters * (1 + replicas))]
         nodes = [
-            Server(binary, directory / f"node-{at}", config=told | {"cluster-port": str(free_port())})
-            for at in range(masters * (1 + replicas))
+            Server(binary, directory / f"node-{at}", config=told | {"cluster-port": str(port)})
+            for at, port in enumerate(ports)
         ]
         for node in nodes:
             stack.enter_context(closing(node)).start()

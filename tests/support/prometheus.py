@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lisa_common.client.embedded.server import free_port
 from lisa_manager.monitoring import read_alerts
+from support.ports import reserved_port
 from support.waiting import wait_until
 
 __all__ = ["HAS_PROMETHEUS", "Prometheus", "prometheus"]
@@ -64,24 +64,20 @@ def prometheus(directory: Path, logs: Path) -> Iterator[Prometheus]:
     (directory / "alerts.yml").write_text(read_alerts(), "utf-8")
     config = directory / "prometheus.yml"
     config.write_text(_CONFIG.format(directory=directory), "utf-8")
-    port = free_port()
-    words = [
-        f"--config.file={config}",
-        f"--storage.tsdb.path={directory}/tsdb",
-        f"--web.listen-address=127.0.0.1:{port}",
-    ]
+    words = [f"--config.file={config}", f"--storage.tsdb.path={directory}/tsdb"]
     ending = threading.Event()
-    with (directory / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(["prometheus", *words], stdout=log, stderr=log)
     finder = threading.Thread(target=_find_targets, args=(logs, targets, ending), daemon=True)
-    finder.start()
-    try:
-        yield _ready(Prometheus(f"http://127.0.0.1:{port}"))
-    finally:
-        ending.set()
-        finder.join()
-        process.terminate()
-        process.wait(20)
+    with reserved_port() as port, (directory / "prometheus.log").open("wb") as log:
+        address = f"127.0.0.1:{port}"
+        process = subprocess.Popen(["prometheus", *words, f"--web.listen-address={address}"], stdout=log, stderr=log)
+        finder.start()
+        try:
+            yield _ready(Prometheus(f"http://{address}"))
+        finally:
+            ending.set()
+            finder.join()
+            process.terminate()
+            process.wait(20)
 
 
 def _ready(served: Prometheus) -> Prometheus:

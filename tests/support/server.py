@@ -5,13 +5,14 @@ import resource
 import signal
 import subprocess
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from lisa_common.client.embedded.server import free_port
+from support.ports import reserved_port
 from support.waiting import wait_until
 
 NO_RETRY = Retry(NoBackoff(), 0)  # redis-py tries again by itself otherwise
@@ -21,7 +22,7 @@ _LOG_TAIL = 2000
 class Server:
     """One server process on one port of the loopback interface, with one data directory.
 
-    Port and directory stay the same over restarts, so that clients find it again and
+    Port and directory stay its own until it is closed, so that after a restart clients find it again and
     persisted data comes back. Nothing is persisted unless `config` says so, for example
     `{"appendonly": "yes"}`; its names are those of redis.conf. `environment` adds to ours.
     """
@@ -36,7 +37,8 @@ class Server:
     ) -> None:
         self.binary = binary
         self.directory = directory
-        self.port = free_port()
+        self._reservation = ExitStack()
+        self.port = self._reservation.enter_context(reserved_port())
         self.config = {"save": "", **(config or {})}
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
@@ -100,9 +102,10 @@ class Server:
         resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
     def close(self) -> None:
-        """Make sure that nothing runs any more, whatever was done before."""
+        """Make sure that nothing runs any more, whatever was done before, and give up the port."""
         if self._process is not None:
             self.kill()
+        self._reservation.close()
 
     def client(self) -> "redis.Redis":
         """Return a new client of this server; the caller closes it."""

@@ -22,10 +22,10 @@ from cryptography.x509.oid import NameOID
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.connection import Connection
-from lisa_common.client.embedded.server import free_port
 from lisa_common.protocol.call import command
 from lisa_common.tls import Tls
 from support.engines import binary
+from support.ports import reserved_port
 from support.server import Server
 from support.twins import InThread
 
@@ -131,11 +131,11 @@ def tls_config(certificates: Certificates, port: int, *, mutual: bool = False) -
 @contextmanager
 def tls_server(directory: Path, certificates: Certificates, *, mutual: bool) -> Iterator[str]:
     """Run a server that speaks TLS as `localhost`, and give its URL. A mutual one wants its clients' certificates."""
-    port = free_port()
-    config = tls_config(certificates, port, mutual=mutual)
-    with closing(Server(tls_binary(), directory, config=config)) as server:
-        server.start()
-        yield f"rediss://localhost:{port}"
+    with reserved_port() as port:
+        config = tls_config(certificates, port, mutual=mutual)
+        with closing(Server(tls_binary(), directory, config=config)) as server:
+            server.start()
+            yield f"rediss://localhost:{port}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from lisa_common.client.embedded.server import free_port
 from support import Server, wait_until
 from support.cluster import Cluster
 from support.commands import Commands
@@ -57,8 +56,10 @@ def test_a_cluster_that_is_not_well(own_cluster: Callable[..., Cluster]) -> None
     assert f"{_name(dead)}: cannot be checked: cannot reach Redis" in told()
 
 
-def test_a_cluster_of_which_nothing_was_made_yet(own_server: Callable[..., Server]) -> None:
+def test_a_cluster_of_which_nothing_was_made_yet(
+    own_server: Callable[..., Server], reserve_port: Callable[[], int]
+) -> None:
     """A node that knows of no slots is asked all the same."""
-    node = own_server(cluster_enabled="yes", cluster_port=str(free_port()))
+    node = own_server(cluster_enabled="yes", cluster_port=str(reserve_port()))
     ran = Commands(f"redis+cluster://{_name(node)}", "lisa").manager("doctor")
     assert (ran.code, "every node: 0 of 16384 slots have a node" in ran.out) == (1, True), ran.out

@@ -1,6 +1,7 @@
 """`redis+sentinel://`: who may ask where the master is, and what becomes of those who ask in vain."""
 
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -9,7 +10,6 @@ import pytest
 from lisa_common.client.address import read_url
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.connection import Connection
-from lisa_common.client.embedded.server import free_port
 from lisa_common.errors import AccessDenied, InvalidInput, Unreachable, Untrusted
 from lisa_common.tls import NO_TLS, Tls
 from support.sentinel import SERVICE, Sentinel, SentinelGroup
@@ -69,9 +69,9 @@ async def test_an_unknown_service(guarded: SentinelGroup, ping: Ping) -> None:
     assert SENTINEL_PASSWORD not in str(caught.value)
 
 
-async def test_no_sentinel_in_reach(ping: Ping) -> None:
+async def test_no_sentinel_in_reach(ping: Ping, reserve_port: Callable[[], int]) -> None:
     """One clear error, which names every sentinel, after the caller's patience."""
-    url = f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{free_port()}/{SERVICE}"
+    url = f"redis+sentinel://127.0.0.1:{reserve_port()},127.0.0.1:{reserve_port()}/{SERVICE}"
     with pytest.raises(Unreachable, match=r"no sentinel leads to .*Error 111 .*; .*Error 111"):
         await ping(url, NO_TLS, patience_s=0.1)
 
@@ -86,10 +86,10 @@ async def test_sentinels_that_are_away_or_hang(group: SentinelGroup, ping: Ping)
     assert time.monotonic() - began < 5
 
 
-async def test_tls_goes_to_sentinels_and_servers(tmp_path: Path, ping: Ping) -> None:
+async def test_tls_goes_to_sentinels_and_servers(tmp_path: Path, ping: Ping, reserve_port: Callable[[], int]) -> None:
     """One authority speaks for all of them; a host is known by the name that the sentinels give it."""
     certificates = Certificates.of(tmp_path)
-    ports = free_port(), free_port()
+    ports = reserve_port(), reserve_port()
     server_config, sentinel_config = (tls_config(certificates, port) for port in ports)
     settings = ["resolve-hostnames yes", "announce-hostnames yes", f"monitor {SERVICE} localhost {ports[0]} 1"]
     server = Server(tls_binary(), tmp_path / "server", config=server_config)

@@ -79,11 +79,10 @@ class _Run:
     async def run(self, slots: asyncio.Semaphore) -> None:
         """Runs to its end, its stop or its failure."""
         reporter = asyncio.create_task(self._report())
-        status, error = "done", ""
+        error = ""
         try:
             async with slots:
-                await self._work()
-            status = "stopped" if self._stopping else "done"
+                status = "done" if await self._work() else "stopped"
         except LisaError as failure:
             status, error = "failed", str(failure)
         except asyncio.CancelledError:
@@ -116,11 +115,11 @@ class _Run:
                 fields = event("operation_unsaved", operation=self._operation.id, error=str(error))
                 logger.debug("progress cannot be stored: %s", error, extra=fields)
 
-    async def _work(self) -> None:
+    async def _work(self) -> bool:
+        """Whether it came to its end; otherwise it was stopped."""
         what, selection = self._operation.what, self._selection
         if what in ("replay", "purge") and not selection.needs_look:
-            await self._work_on_garbage(what)
-            return
+            return await self._work_on_garbage(what)
         now = (await self._admin.server_facts()).now_ms
         cursor: str | None = None
         while not self._stopping:
@@ -135,8 +134,9 @@ class _Run:
             )
             cursor = page.cursor
             if cursor is None:
-                return
+                return True
             await asyncio.sleep(_PAUSE_S)
+        return False
 
     def _is_new(self, message: ListedMessage, now: int) -> bool:
         """Whether it came here after the beginning, perhaps by this very operation. Otherwise it might never end."""
@@ -145,16 +145,17 @@ class _Run:
         target = self._selection.target_ms
         return target is not None and message.at_ms == target
 
-    async def _work_on_garbage(self, what: str) -> None:
+    async def _work_on_garbage(self, what: str) -> bool:
         def report(looked: int, total: int) -> None:
             self._operation = replace(self._operation, looked=looked, total=total)
-            if self._stopping:
+            if self._stopping and looked < total:
                 raise StopBulk
 
         call = self._admin.replay_all if what == "replay" else self._admin.purge_all
         result = await call(self._selection.topic, self._selection.garbage_filter, on_progress=report)
         failed = sum(result.failed.values())
         self._operation = replace(self._operation, done=result.done, failed=failed)
+        return not result.stopped
 
     async def _change_garbage(self, what: str, chosen: list[ListedMessage]) -> tuple[int, int]:
         call = self._admin.replay if what == "replay" else self._admin.purge
