@@ -7,7 +7,7 @@ from chaos.answers import judge_answers
 from chaos.deliveries import Deliveries
 from chaos.history import Drained, Event
 from chaos.metering import judge_rate
-from chaos.stories import NEVER, Ask, Stories, Story, Topic, Try
+from chaos.stories import NEVER, Ask, Delivery, Stories, Story, Topic, Try
 from chaos.telling import tell
 from chaos.verdict import Verdict
 from lisa_common.validation import GENERATED_SUFFIX
@@ -77,6 +77,7 @@ class _Judge:
         self._dues(story)
         self._deliveries.judge(story, self._groups_of(story), excused=excused)
         if not excused:
+            self._letters(story)
             self._place(story)
             self._ends(story)
 
@@ -188,6 +189,21 @@ class _Judge:
         if any(each is not ask or self._deliveries.faults(ask.since, ask.until) for each in cancels):
             return True
         return self._passed(min(each.since for each in story.tries), ask.until, story)
+
+    def _letters(self, story: Story) -> None:
+        """Promises 2, 9 and 10: a dead letter is in the dead letter topic once for each of its deaths, as it was."""
+        crcs = {each.message.crc for each in story.tries}
+        for group, count in Counter(letter.group for letter in story.letters).items():
+            acked = any(d.tried("ack", "acked", "late") and not self._lost(d) for d in story.of_group(group))
+            most = story.lives(NEVER) - acked
+            text = f"{story.name}: {count} dead letters of group {group or 'none'}, where {most} may be"
+            self._verdict.check(9, count <= most, text)
+        for letter in story.letters:
+            self._verdict.check(10, letter.crc in crcs, f"{story.name}: the body of its dead letter differs")
+
+    def _lost(self, delivery: Delivery) -> bool:
+        """Whether the server may have lost an ack."""
+        return any(self._deliveries.rolled_back(settle.since, settle.until) for settle in delivery.settles)
 
     def _dues(self, story: Story) -> None:
         """Promise 1, its first half: a due time is the server's time plus the delay, never less."""

@@ -24,6 +24,7 @@ __all__ = [
     "Event",
     "Fault",
     "Left",
+    "Letter",
     "Outage",
     "Problem",
     "Read",
@@ -239,6 +240,18 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class Letter:
+    """In the end the message, which died in this group, is in the dead letter topic of its topic."""
+
+    at: float
+    topic: str
+    group: str
+    id: str
+    reason: str
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """A problem that the harness itself found: in an audit, a key that was left, a process that died."""
 
@@ -272,6 +285,7 @@ Event = (
     | Damage
     | Visit
     | Left
+    | Letter
     | Problem
     | Drained
 )

@@ -14,16 +14,16 @@ import redis
 from chaos.answers import OWN_LIMIT
 from chaos.arena import Arena, Player
 from chaos.checker import check
-from chaos.draining import unfinished, write_left
+from chaos.draining import unfinished, write_left, write_letters
 from chaos.faults.server import HOUR_S
 from chaos.figures import Figures, take
 from chaos.history import Drained, Fault, Problem, now, read_history
 from chaos.nemesis import KINDS, Nemesis
 from chaos.observer import Observer
-from chaos.topics import FOREIGN, GROUPS, LOADED, POLICIES, PREFIX, RESHARDED, policies_with, topics_of
+from chaos.topics import FOREIGN, GROUPS, LETTERS, LOADED, POLICIES, PREFIX, RESHARDED, policies_with, topics_of
 from chaos.verdict import Verdict
 from lisa_common.client.connection import Connection
-from lisa_common.model.keys import history_key, managers_key, topics_key
+from lisa_common.model.keys import ShardKeys, history_key, managers_key, topics_key
 from lisa_manager.admin.check import check_groups
 from support.waiting import wait_until
 
@@ -125,6 +125,7 @@ def _run(arena: Arena, options: Options, say: Callable[[str], object]) -> Result
         _audit(arena, observer)
         for topic in POLICIES:
             write_left(arena, topic)
+        write_letters(arena)
         _strike_out(arena)
         _look_for_keys(arena)
         _stop(arena, "worker", "consumer")
@@ -238,6 +239,8 @@ def _look_for_keys(arena: Arena) -> None:
         for name in ("ready", "finished", "garbage", "messages", "failures", "owed", "door"):
             allowed |= {keys.of(name) for keys in layout.served}
         allowed |= {keys.of(name) for name in ("ready", "closed") for keys in layout.ever}
+    letters = ShardKeys(PREFIX, LETTERS)
+    allowed |= {history_key(PREFIX, LETTERS), *(letters.of(name) for name in ("ready", "messages"))}
     found = {key.decode() for key in arena.admin.scan_iter(count=1_000)} - allowed
     # Only the harness deletes the data of the neighbour.
     found -= {key for key in found if key.startswith(f"{PREFIX}:{{{FOREIGN}}}")}

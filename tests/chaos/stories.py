@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from chaos.history import Fault, Problem, Sending, Taken, Unrecorded, Visit
+from chaos.history import Fault, Letter, Problem, Sending, Taken, Unrecorded, Visit
 from chaos.timeline import Timeline
 from lisa_common.model.delivery import entry_place
 
@@ -124,6 +124,8 @@ class Story:
     """Group -> reason, where it is garbage in the end."""
     found_dead: dict[str, float] = field(default_factory=dict)
     """Group -> when it was first seen as garbage."""
+    letters: list[Letter] = field(default_factory=list)
+    """Its copies in the dead letter topic of its topic."""
     shards: set[str] = field(default_factory=set)
     """The shards in which it was seen."""
 

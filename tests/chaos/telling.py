@@ -11,6 +11,7 @@ from chaos.history import (
     Event,
     Fault,
     Left,
+    Letter,
     Outage,
     Problem,
     Read,
@@ -76,6 +77,8 @@ class _Teller:
                 story.left[event.group] = event.reason
                 story.found_dead.setdefault(event.group, event.at)
                 story.shards.add(event.shard)
+            case Letter():
+                self.letter(event)
             case _:
                 self.remark(event)
 
@@ -95,6 +98,12 @@ class _Teller:
                 self.visits.append(event)
             case Unrecorded():
                 self.unrecorded.append(event)
+
+    def letter(self, event: Letter) -> None:
+        story = self.story(event.topic, event.id)
+        story.letters.append(event)
+        story.left.setdefault(event.group, event.reason)
+        story.found_dead.setdefault(event.group, event.at)
 
     def sent(self, event: Sent) -> None:
         tries = [Try(message, event.at, id=message.id) for message in event.messages]

@@ -9,6 +9,7 @@ from lisa_common.model.rate import read_rate
 __all__ = [
     "FOREIGN",
     "GROUPS",
+    "LETTERS",
     "LOADED",
     "METERED",
     "PARCELS",
@@ -16,6 +17,7 @@ __all__ = [
     "POLICIES",
     "PREFIX",
     "RESHARDED",
+    "RETURNED",
     "SHAKY",
     "groups_of",
     "policies_with",
@@ -42,7 +44,13 @@ FOREIGN = "foreign"
 METERED = "metered"
 """The topic with limits, which operators pause."""
 
-LOADED = {"orders": 60, RESHARDED: 30, SHAKY: 10, METERED: 10}
+RETURNED = "returned"
+"""The topic whose dead letters move to `LETTERS`."""
+
+LETTERS = "letters"
+"""The topic of dead letters, which nobody reads: in the end it has all of them."""
+
+LOADED = {"orders": 60, RESHARDED: 30, SHAKY: 10, METERED: 10, RETURNED: 10}
 """Topics of the steady load, and their weights."""
 
 _GROUPS_OF = dict.fromkeys((PARCELS, PILLS), GROUPS[:1])
@@ -67,6 +75,9 @@ POLICIES = {
         max_in_flight=20,
         rate="60/s",
         burst=30,
+    ),
+    RETURNED: Policy(
+        visibility_ms=2_000, max_retries=2, backoff="fixed", backoff_base_ms=200, dead_letter_topic=LETTERS
     ),
     PARCELS: Policy(visibility_ms=8_000, max_retries=2, backoff="fixed", backoff_base_ms=200),
     PILLS: Policy(visibility_ms=1_500, max_retries=1, backoff="fixed", backoff_base_ms=300),

@@ -18,6 +18,7 @@ from chaos.history import (
     Event,
     Fault,
     Left,
+    Letter,
     Outage,
     Problem,
     Read,
@@ -105,6 +106,11 @@ class Run:
         """A cancel or a replay."""
         op = self.op()
         self.add(Asked(at, op, what, "orders", id), Told(at, op, "ok", [[outcome]]))
+
+    def letter(self, mark: str = "m1", crc: int | None = None) -> None:
+        """A dead letter that was moved."""
+        crc = zlib.crc32(mark.encode()) if crc is None else crc
+        self.add(Letter(98, "orders", GROUP, mark, "rejected", crc))
 
     def check(self, topic: Topic = TOPIC) -> Verdict:
         """The verdict, drained."""
@@ -360,6 +366,29 @@ def refused_for_nothing(run: Run) -> None:
     run.tell(5, "m3", "invalid", error="InvalidInput: delay", bad=True)
 
 
+def letter_after_ack(run: Run) -> None:
+    """Acked, and yet in the dead letter topic."""
+    run.ack(3, run.read(2))
+    run.letter()
+
+
+def two_letters(run: Run) -> None:
+    """It died once, and is in the dead letter topic twice."""
+    run.letter()
+    run.letter()
+
+
+def other_letter(run: Run) -> None:
+    """The body of a dead letter differs."""
+    run.letter(crc=7)
+
+
+def letter_never_sent(run: Run) -> None:
+    """Nobody sent it."""
+    run.ack(3, run.read(2))
+    run.letter("ghost")
+
+
 PLANTED: list[tuple[set[int], Callable[[Run], None]]] = [
     ({1}, early_entry),
     ({1}, early_clock),
@@ -396,6 +425,10 @@ PLANTED: list[tuple[set[int], Callable[[Run], None]]] = [
     ({14}, asked_for_nothing),
     ({14}, answered_late),
     ({13}, refused_for_nothing),
+    ({9}, letter_after_ack),
+    ({9}, two_letters),
+    ({10}, other_letter),
+    ({9}, letter_never_sent),
 ]
 
 
@@ -406,6 +439,18 @@ def test_planted_violations_are_found(run: Run, broken: set[int], plant: Callabl
     found = run.check().broken
     # What comes too often, or after its end, has no reason either.
     assert found == broken or found == broken | {3}
+
+
+def test_dead_letters_that_were_moved(run: Run) -> None:
+    """Each is the end of its message; one that was replayed may be there once more."""
+    run.letter()
+    run.send(2, "m2")
+    run.ask(4, "replay", "replayed", "m2")
+    run.letter("m2")
+    run.letter("m2")
+    verdict = run.check()
+    assert verdict.violations == []
+    assert verdict.ends == {"garbage, rejected": 2}
 
 
 @pytest.mark.parametrize(
