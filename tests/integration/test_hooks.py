@@ -249,7 +249,8 @@ async def test_a_batch_waits_within_its_time(lisa: Lisa) -> None:
             await asyncio.to_thread(lisa.send, "orders", number)
         await got.wait()
         worker.stop()
-    assert batches == [[0, 1, 2]]
+    # The worker may have read one as it started, and given it back: that comes again, behind the others.
+    assert [sorted(batch) for batch in batches] == [[0, 1, 2]]
 
 
 def test_a_batch_fails_as_a_whole_or_in_part(lisa: Lisa, caplog: pytest.LogCaptureFixture) -> None:
