@@ -170,7 +170,9 @@ class Host:
         """Starts a manager, and returns once it serves."""
         return self.start([program("lisa-manager"), "run"], says="manager serves")
 
-    def worker(self, topics: Sequence[str], *, handler: str = "record", concurrency: int | None = None) -> Process:
+    def worker(
+        self, topics: Sequence[str], *, handler: str = "record", concurrency: int | None = None, processes: int = 1
+    ) -> Process:
         """Starts a worker with one of the handlers of `benchmarks.programs.worker`, and returns once it reads."""
         environment = {
             "BENCH_TOPICS": ",".join(topics),
@@ -178,7 +180,7 @@ class Host:
             # Each topic needs at least one slot.
             "LISA_CONCURRENCY": str(concurrency or max(_CONCURRENCY, len(topics))),
         }
-        command = [program("lisa-consumer"), "run", "benchmarks.programs.worker:worker"]
+        command = [program("lisa-consumer"), "run", "benchmarks.programs.worker:worker", "--processes", str(processes)]
         return self.start(command, says=" reads ", environment=environment)
 
     def echo(self, topic: str) -> Process:

@@ -1,4 +1,4 @@
-"""A worker whose handler only notes when it was called."""
+"""A worker whose handler only notes when it was called, with one message or with a batch."""
 
 import asyncio
 import os
@@ -6,6 +6,8 @@ import time
 
 from benchmarks.stamps import Recorder
 from lisa_consumer import Delivery, Worker
+
+_BATCH = 100
 
 record = Recorder()
 worker = Worker(group="billing")
@@ -30,5 +32,15 @@ async def burn(delivery: Delivery) -> None:
         pass
 
 
+async def note_batch(deliveries: list[Delivery]) -> None:
+    """Notes all of a batch."""
+    for delivery in deliveries:
+        record(delivery.due_ms / 1000)
+
+
 handlers = {"record": note, "wait": wait, "burn": burn}
-worker.on(*os.environ["BENCH_TOPICS"].split(","))(handlers[os.environ["BENCH_HANDLER"]])
+topics, handler = os.environ["BENCH_TOPICS"].split(","), os.environ["BENCH_HANDLER"]
+if handler == "batches":
+    worker.on(*topics, batch=_BATCH)(note_batch)
+else:
+    worker.on(*topics)(handlers[handler])

@@ -6,6 +6,7 @@ from benchmarks.bench import Bench
 from benchmarks.workloads import (
     blocking,
     concurrent,
+    cores,
     draining,
     durability,
     growth,
@@ -31,6 +32,7 @@ WORKLOADS: dict[str, Callable[[Bench], None]] = {
     "roundtrip": roundtrip.roundtrip,
     "aof": durability.aof,
     "workers": scaling.workers,
+    "cores": cores.cores,
     "idle": idle.idle,
     "nodes": nodes.nodes,
     "blocking": blocking.blocking,
