@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from lisa_common.errors import InvalidInput, LisaError
@@ -13,6 +14,9 @@ from lisa_consumer.names import HANDLER
 __all__ = ["BatchFailed", "BatchSize", "Gatherer", "OfBatch"]
 
 Handle = Callable[[list[Delivery]], Awaitable[None]]
+
+_Errors = dict[int, BaseException]
+"""By the identity of each member of a batch that has one."""
 
 
 class BatchSize(NamedTuple):
@@ -51,10 +55,10 @@ class OfBatch(LisaError):
 class _Member:
     delivery: Delivery
     handle: Handle
-    begun: "asyncio.Future[asyncio.Task[dict[int, BaseException]]]" = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
-    """The task that handles its batch."""
+    ended: "asyncio.Future[_Errors]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """Done once its batch is handled."""
+    task: "asyncio.Task[_Errors] | None" = None
+    """The task that handles its batch, once that has begun."""
 
 
 class Gatherer:
@@ -84,17 +88,14 @@ class Gatherer:
         elif self._timer is None:
             self._set_timer()
         try:
-            task = await member.begun
+            errors = await member.ended
         except asyncio.CancelledError:
-            if member in self._gathered:
+            if member.task is None:
                 self._gathered.remove(member)
-            raise
-        try:
-            errors = await asyncio.shield(task)
-        except asyncio.CancelledError:
+                raise
             # All deliveries of a batch are cancelled together, when the worker ends.
-            task.cancel()
-            errors = await wait_for(task)
+            member.task.cancel()
+            errors = await wait_for(member.task)
         if error := errors.get(id(member)):
             raise error
 
@@ -125,9 +126,11 @@ class Gatherer:
         # The name tells the worker that a handler still runs.
         task = asyncio.create_task(self._run(members), name=HANDLER)
         for member in members:
-            member.begun.set_result(task)
+            member.task = task
+        # One future for each delivery, and no shield: these would cost more than the handler.
+        task.add_done_callback(partial(_end, members))
 
-    async def _run(self, members: Sequence[_Member]) -> dict[int, BaseException]:
+    async def _run(self, members: Sequence[_Member]) -> _Errors:
         """Handles a batch. Result: the error of each member that has one."""
         try:
             await members[0].handle([member.delivery for member in members])
@@ -142,3 +145,15 @@ class Gatherer:
             self._calls -= 1
             self._start()
         return {}
+
+
+def _end(members: Sequence[_Member], task: "asyncio.Task[_Errors]") -> None:
+    """Wakes the members of a batch whose task has ended."""
+    for member in members:
+        if member.ended.done():
+            # It was cancelled by itself.
+            continue
+        if task.cancelled():
+            member.ended.cancel()
+        else:
+            member.ended.set_result(task.result())
