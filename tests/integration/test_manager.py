@@ -11,7 +11,7 @@ import redis
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from lisa_common.errors import Unreachable
-from lisa_common.model.keys import ShardKeys, dropped_key, topics_key
+from lisa_common.model.keys import ShardKeys, dropped_key, history_key, topics_key
 from lisa_common.model.policy import Policy
 from lisa_consumer import AckOutcome, AsyncConsumer, ConsumerSettings, Delivery
 from lisa_manager.daemon import Manager
@@ -215,8 +215,10 @@ async def test_dropped_topics_are_retired(
     client.hset(dropped, mapping={"empty": 1, "again": 1, "anew": now_ms, "recent": now_ms, "damaged": "when?"})
     declare("anew")
     declare("orders")
+    client.xadd(history_key(prefix, "empty"), {"s": "left of a drop that was broken off"})
     async with managed(redis_url, prefix) as manager:
         await wait_until_async(lambda: sorted(manager._table.shards) == ["again", "anew", "orders", "recent"])
+        assert not client.exists(history_key(prefix, "empty"))
         assert sorted(client.hkeys(registry)) == [b"again", b"anew", b"orders"]
         assert client.hgetall(dropped) == {b"recent": str(now_ms).encode()}
         client.hdel(registry, "orders")

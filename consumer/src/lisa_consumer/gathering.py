@@ -1,22 +1,15 @@
 """Gathers deliveries for handlers that take several at once."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.delivery import Delivery
-from lisa_consumer.middleware import wait_for
-from lisa_consumer.names import HANDLER
 
-__all__ = ["BatchFailed", "BatchSize", "Gatherer", "OfBatch"]
-
-Handle = Callable[[list[Delivery]], Awaitable[None]]
-
-_Errors = dict[int, BaseException]
-"""By the identity of each member of a batch that has one."""
+__all__ = ["BatchFailed", "BatchSize", "Gatherers", "Member", "OfBatch"]
 
 
 class BatchSize(NamedTuple):
@@ -51,53 +44,56 @@ class OfBatch(LisaError):
         super().__init__(str(type(cause).__name__))
 
 
-@dataclass(eq=False, slots=True)
-class _Member:
+class Member(NamedTuple):
+    """A delivery of a batch, and when it began to wait for the others, by the monotonic clock."""
+
     delivery: Delivery
-    handle: Handle
-    ended: "asyncio.Future[_Errors]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """Done once its batch is handled."""
-    task: "asyncio.Task[_Errors] | None" = None
-    """The task that handles its batch, once that has begun."""
+    began: float
 
 
-class Gatherer:
-    """Collects the deliveries of one topic, and calls the handler with up to `size.most` of them.
+class _Gatherer:
+    """Collects the deliveries of one topic, and begins a call of the handler with up to `size.most` of them.
 
     At most `concurrency` calls run at once; meanwhile the next batch gathers. A delivery that must run alone is a
-    batch of its own.
+    batch of its own. `begin` starts a call; `end` has to follow.
     """
 
-    def __init__(self, size: BatchSize, concurrency: int) -> None:
+    def __init__(self, size: BatchSize, concurrency: int, begin: Callable[[list[Member]], None]) -> None:
         self._size = size
         self._concurrency = concurrency
-        self._gathered: list[_Member] = []
+        self._begin = begin
+        self._gathered: list[Member] = []
         self._calls = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False
+        self._closed = False
 
-    async def call(self, delivery: Delivery, handle: Handle) -> None:
-        """Waits until the batch of a delivery is handled. Raises what the handler raised for it."""
-        member = _Member(delivery, handle)
-        self._gathered.append(member)
+    def add(self, delivery: Delivery) -> None:
+        """Adds a delivery to the batch that gathers."""
+        member = Member(delivery, time.monotonic())
         if delivery.alone:
-            self._gathered.remove(member)
-            self._begin([member])
-        elif len(self._gathered) >= self._size.most:
+            self._call([member])
+            return
+        self._gathered.append(member)
+        if self._closed or len(self._gathered) >= self._size.most:
             self._start()
         elif self._timer is None:
             self._set_timer()
-        try:
-            errors = await member.ended
-        except asyncio.CancelledError:
-            if member.task is None:
-                self._gathered.remove(member)
-                raise
-            # All deliveries of a batch are cancelled together, when the worker ends.
-            member.task.cancel()
-            errors = await wait_for(member.task)
-        if error := errors.get(id(member)):
-            raise error
+
+    def end(self) -> None:
+        """Notes that a call has ended."""
+        self._calls -= 1
+        self._start()
+
+    def close(self) -> None:
+        """Lets no delivery wait for others any longer."""
+        self._closed = True
+        self._start()
+
+    def clear(self) -> list[Delivery]:
+        """Removes the deliveries that still gather. Result: those."""
+        gathered, self._gathered = self._gathered, []
+        return [member.delivery for member in gathered]
 
     def flush(self) -> None:
         """Completes the batch that gathers."""
@@ -107,53 +103,62 @@ class Gatherer:
     def _start(self) -> None:
         """Begins the batches that are complete, as far as calls may run."""
         while self._gathered and self._calls < self._concurrency:
-            if len(self._gathered) < self._size.most and not self._is_due:
+            if len(self._gathered) < self._size.most and not self._is_due and not self._closed:
                 break
             members, self._gathered = self._gathered[: self._size.most], self._gathered[self._size.most :]
             self._is_due = False
             if self._timer:
                 self._timer.cancel()
                 self._timer = None
-            if self._gathered:
+            if self._gathered and not self._closed:
                 self._set_timer()
-            self._begin(members)
+            self._call(members)
 
     def _set_timer(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._size.within_s, self.flush)
 
-    def _begin(self, members: list[_Member]) -> None:
+    def _call(self, members: list[Member]) -> None:
         self._calls += 1
-        # The name tells the worker that a handler still runs.
-        task = asyncio.create_task(self._run(members), name=HANDLER)
-        for member in members:
-            member.task = task
-        # One future for each delivery, and no shield: these would cost more than the handler.
-        task.add_done_callback(partial(_end, members))
-
-    async def _run(self, members: Sequence[_Member]) -> _Errors:
-        """Handles a batch. Result: the error of each member that has one."""
-        try:
-            await members[0].handle([member.delivery for member in members])
-        except asyncio.CancelledError:
-            raise
-        except BatchFailed as error:
-            by_place = {delivery.place: each for delivery, each in error.failed}
-            return {id(m): by_place[m.delivery.place] for m in members if m.delivery.place in by_place}
-        except BaseException as error:  # noqa: BLE001 - each member raises it again
-            return {id(m): OfBatch(error) if number else error for number, m in enumerate(members)}
-        finally:
-            self._calls -= 1
-            self._start()
-        return {}
+        self._begin(members)
 
 
-def _end(members: Sequence[_Member], task: "asyncio.Task[_Errors]") -> None:
-    """Wakes the members of a batch whose task has ended."""
-    for member in members:
-        if member.ended.done():
-            # It was cancelled by itself.
-            continue
-        if task.cancelled():
-            member.ended.cancel()
-        else:
-            member.ended.set_result(task.result())
+class Gatherers:
+    """Collects deliveries by topic. `begin` starts a call of a topic's handler with a batch; `end` has to follow."""
+
+    def __init__(self, begin: Callable[[str, list[Member]], None]) -> None:
+        self._begin = begin
+        self._gatherers: dict[str, _Gatherer] = {}
+        self._closed = False
+
+    def add(self, delivery: Delivery, size: BatchSize, concurrency: int) -> None:
+        """Adds a delivery to the batch of its topic that gathers."""
+        gatherer = self._gatherers.get(delivery.topic)
+        if gatherer is None:
+            gatherer = _Gatherer(size, concurrency, partial(self._begin, delivery.topic))
+            self._gatherers[delivery.topic] = gatherer
+            if self._closed:
+                gatherer.close()
+        gatherer.add(delivery)
+
+    def end(self, topic: str) -> None:
+        """Notes that a call has ended."""
+        self._gatherers[topic].end()
+
+    def remove(self, topic: str) -> None:
+        """Forgets a topic, of which nothing is held."""
+        self._gatherers.pop(topic, None)
+
+    def flush(self) -> None:
+        """Completes all batches that gather."""
+        for gatherer in self._gatherers.values():
+            gatherer.flush()
+
+    def close(self) -> None:
+        """Lets no delivery wait for others any longer, as few will come; they still wait for a call to end."""
+        self._closed = True
+        for gatherer in self._gatherers.values():
+            gatherer.close()
+
+    def clear(self) -> list[Delivery]:
+        """Removes the deliveries that still gather. Result: those."""
+        return [delivery for gatherer in self._gatherers.values() for delivery in gatherer.clear()]

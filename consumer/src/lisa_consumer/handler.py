@@ -13,7 +13,7 @@ from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack, Postponed
 from lisa_common.validation import Duration, duration_ms
 from lisa_consumer.arguments import error_text
-from lisa_consumer.gathering import BatchSize, Gatherer, OfBatch
+from lisa_consumer.gathering import BatchSize, OfBatch
 from lisa_consumer.middleware import Middleware, is_async, run_in_thread, wrap, wrap_async
 
 __all__ = ["BatchHandler", "Handler", "RateLimited", "Reject", "Retry", "Route", "Snooze", "outcome_of"]
@@ -79,7 +79,6 @@ class Route:
     batch: BatchSize | None = None
     middleware: tuple[Middleware, ...] = ()
     _is_async: bool = field(init=False)
-    _gatherer: Gatherer | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if not _is_fit(self.handler):
@@ -100,41 +99,28 @@ class Route:
             expected = f"a coroutine function, like the handler of topic {self.topic!r}"
             raise InvalidInput("middleware", plain, expected)
         around = tuple(filter(is_async, middleware))
-        route = replace(self, handler=handler, concurrency=min(self.concurrency, most), middleware=around)
-        if route.batch:
-            object.__setattr__(route, "_gatherer", Gatherer(route.batch, route.concurrency))
-        return route
+        return replace(self, handler=handler, concurrency=min(self.concurrency, most), middleware=around)
 
     @property
     def slots(self) -> int:
         """How many messages may be handled at once."""
         return self.concurrency * (self.batch.most if self.batch else 1)
 
-    @property
-    def lease_limit_s(self) -> float | None:
-        """How long leases are renewed at most: while a batch gathers, and while the handler runs."""
-        gathering_s = self.batch.within_s if self.batch else 0
-        return None if self.timeout_s is None else self.timeout_s + gathering_s
+    def decoded(self, delivery: Delivery) -> Delivery:
+        """The delivery as the handler takes it. Raises Reject for a body that does not fit."""
+        if self.body is None:
+            return delivery
+        try:
+            return delivery._replace(value=self.body.decode(delivery.body))
+        except InvalidBody as error:
+            raise Reject(str(error)) from error
 
-    def flush(self) -> None:
-        """Calls a batch handler with the messages it has, because no more will come."""
-        if self._gatherer:
-            self._gatherer.flush()
-
-    async def call(self, delivery: Delivery, threads: Executor) -> None:
+    async def call(self, given: Delivery | list[Delivery], threads: Executor) -> None:
         """Runs the handler until it ends: a coroutine in the event loop, a plain function in a thread.
 
-        Raises the handler's errors, Reject for a body that does not fit, and TimeoutError when a coroutine takes longer
-        than the route allows. A cancelled call still waits for its thread, which cannot be stopped.
+        `given` is decoded. Raises the handler's errors, and TimeoutError when a coroutine takes longer than the route
+        allows. A cancelled call still waits for its thread, which cannot be stopped.
         """
-        if self.body is not None:
-            delivery = delivery._replace(value=_decoded(self.body, delivery))
-        if self._gatherer is not None:
-            await self._gatherer.call(delivery, lambda batch: self._call(batch, threads))
-        else:
-            await self._call(delivery, threads)
-
-    async def _call(self, given: Delivery | list[Delivery], threads: Executor) -> None:
         if self.middleware:
             result: object = wrap_async(lambda passed: self._handle(passed, threads), self.middleware)(given)
         elif self._is_async:
@@ -148,13 +134,6 @@ class Route:
         """The innermost call, within middleware. Result: that of the handler."""
         result = self.handler(given) if self._is_async else await run_in_thread(self.handler, given, threads)
         return (await result) if inspect.isawaitable(result) else result
-
-
-def _decoded(body: BodyType[Any], delivery: Delivery) -> object:
-    try:
-        return body.decode(delivery.body)
-    except InvalidBody as error:
-        raise Reject(str(error)) from error
 
 
 async def _within(timeout_s: float, result: Awaitable[object]) -> None:

@@ -63,9 +63,10 @@ class Queues:
             self._hold_back()
         self.start()
 
-    def end(self, delivery: Delivery) -> None:
-        """Takes a delivery whose handler has ended: another one may begin, unless this one runs alone."""
-        self._limit.release(delivery.topic)
+    def end(self, deliveries: Iterable[Delivery]) -> None:
+        """Takes deliveries whose handler has ended: others may begin, unless one of these runs alone."""
+        for delivery in deliveries:
+            self._limit.release(delivery.topic)
         if self._isolation.is_wanted or self._queues:
             self.start()
 

@@ -3,28 +3,29 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection, MutableMapping, Sequence
+from collections.abc import Collection, Coroutine, MutableMapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
+from typing import Any
 
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import LisaError
 from lisa_common.logs import event
 from lisa_common.model.delivery import Delivery
 from lisa_common.observing.health import Health
-from lisa_common.protocol.consuming import Nack, Postponed
+from lisa_common.protocol.consuming import Postponed
 from lisa_consumer.concurrency import ConcurrencyLimit
 from lisa_consumer.core import Core, ReadResult
 from lisa_consumer.events import delivery_event
 from lisa_consumer.fetcher import Fetcher
-from lisa_consumer.handler import Route, outcome_of
+from lisa_consumer.gathering import BatchSize, Gatherers, Member
+from lisa_consumer.handler import Reject, Route
+from lisa_consumer.handler_calls import Handled, HandlerCalls, cancelled
 from lisa_consumer.leases import Leases
-from lisa_consumer.metrics import METRICS, HandlerTimes
 from lisa_consumer.names import HANDLER
 from lisa_consumer.queues import Queues
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.settler import Settler
-from lisa_consumer.tracing import HandlerSpans
 
 __all__ = ["HANDLER", "Runner"]
 
@@ -54,13 +55,11 @@ class Runner:
         renewing: AsyncConnection,
         health: Health,
     ) -> None:
-        self._connection = connection
-        self._core = core
+        self._connection, self._core = connection, core
         self._routes = routes
         self._fetcher = fetcher
         self._windows = fetcher.windows
         self._leases = leases
-        self._threads = threads
         self._drain_s = settings.drain_s
         self._stopping = stopping
         self._settler = Settler(connection, core, self._drop)
@@ -74,10 +73,12 @@ class Runner:
             soon=lambda topic: self._windows[topic].soon,
             may_begin=self._is_quick,
         )
-        self._running, self._giving_back = set[asyncio.Task[None]](), set[asyncio.Task[None]]()
+        self._calls = HandlerCalls(core, self._windows, threads, spans_per_s=settings.spans_per_s)
+        self._gatherers = Gatherers(self._begin_batch)
+        self._running: dict[int, asyncio.Task[None]] = {}
+        """The calls under way, by the identity of what they handle: asking for the current task takes longer."""
+        self._giving_back = set[asyncio.Task[None]]()
         self._changed = asyncio.Event()  # set when a handler begins or ends
-        self._times = HandlerTimes(core.group)
-        self._spans = HandlerSpans(core, settings.spans_per_s)
         self._health = health
         self._drain_until = self._begin_until = 0.0
 
@@ -93,7 +94,7 @@ class Runner:
         waiter = asyncio.create_task(self._stopping.wait())
         self._health.check("reader", self._fetcher.find_problem)
         self._health.check("settler", self._settler.find_problem)
-        pulse = asyncio.create_task(self._health.run(lambda: self._times.flush(len(self._running))))
+        pulse = asyncio.create_task(self._health.run(lambda: self._calls.times.flush(len(self._running))))
         try:
             done, _ = await asyncio.wait((keeper, settler, marker, reader, waiter), return_when=asyncio.FIRST_COMPLETED)
             self._stop()
@@ -111,7 +112,7 @@ class Runner:
             # Without a server nothing can be settled: handled messages come again when their leases have run out.
             await asyncio.wait((settler,), timeout=self._drain_s + 1)
             await cancel_all(settler, keeper, pulse)
-            self._times.flush(len(self._running))
+            self._calls.times.flush(len(self._running))
 
     # Topics
 
@@ -129,6 +130,7 @@ class Runner:
 
     def _forget(self, topic: str) -> None:
         self._limit.remove(topic)
+        self._gatherers.remove(topic)
         del self._routes[topic]
 
     # Handling
@@ -146,64 +148,82 @@ class Runner:
         self._fetcher.pause(paused=True)
         self._give_back()
 
+    def flush(self) -> None:
+        """Calls batch handlers with what has gathered, as no more will come."""
+        self._gatherers.flush()
+
     def resume(self) -> None:
         """Ends a pause."""
         self._queues.paused = False
         self._fetcher.pause(paused=False)
         self._queues.start()
 
-    def _give_back(self) -> None:
-        task = asyncio.create_task(self._release(None))
+    def _give_back(self, topics: Collection[str] | None = None) -> None:
+        task = asyncio.create_task(self._release(topics))
         self._giving_back.add(task)
         task.add_done_callback(self._giving_back.discard)
 
     def _begin(self, delivery: Delivery) -> None:
-        handling = self._handle(self._routes[delivery.topic], delivery)
-        self._running.add(asyncio.create_task(handling, name=HANDLER))
+        route = self._routes[delivery.topic]
+        if route.batch is None:
+            self._call(delivery, self._handle(route, delivery))
+        else:
+            self._gather(route, route.batch, delivery)
         self._changed.set()
+
+    def _call(self, what: object, handling: Coroutine[Any, Any, None]) -> None:
+        # The name tells the worker that a handler still runs.
+        self._running[id(what)] = asyncio.get_running_loop().create_task(handling, name=HANDLER)
 
     async def _handle(self, route: Route, delivery: Delivery) -> None:
         try:
-            if not self._leases.begin(delivery, route.lease_limit_s):
-                text = "skipped %s: its lease ran out before its handler could begin"
-                logger.warning(text, delivery, extra=delivery_event("delivery_skipped", delivery))
-                self._queues.drop(delivery)
-                self._drop(delivery)
-                return
-            outcome, error = await self._call(route, delivery)
+            if self._may_begin(route, delivery):
+                self._settle([await self._calls.one(route, delivery)])
+        finally:
+            self._end(delivery, [delivery])
+
+    def _may_begin(self, route: Route, delivery: Delivery) -> bool:
+        """Whether the lease of a delivery still lasts; drops it otherwise."""
+        if self._leases.begin(delivery, route.timeout_s):
+            return True
+        text = "skipped %s: its lease ran out before its handler could begin"
+        logger.warning(text, delivery, extra=delivery_event("delivery_skipped", delivery))
+        self._queues.drop(delivery)
+        self._drop(delivery)
+        return False
+
+    def _settle(self, handled: Sequence[Handled]) -> None:
+        for delivery, outcome, error in handled:
             self._leases.end(delivery)
             self._settler.settle(delivery, outcome, error)
-            if isinstance(outcome, Postponed):
-                await self._release([delivery.topic])
-        finally:
-            if task := asyncio.current_task():
-                self._running.discard(task)
-            self._queues.end(delivery)
-            self._changed.set()
+        if any(isinstance(each.outcome, Postponed) for each in handled):
+            self._give_back([handled[0].delivery.topic])
 
-    async def _call(self, route: Route, delivery: Delivery) -> tuple[Nack | Postponed | None, BaseException | None]:
-        span = self._spans.start(delivery) if self._spans.on else None
-        began = time.monotonic()
-        failure: BaseException | None = None
-        outcome: Nack | Postponed | None = None
-        result = "ok"
+    def _end(self, what: object, deliveries: Sequence[Delivery]) -> None:
+        del self._running[id(what)]
+        self._queues.end(deliveries)
+        self._changed.set()
+
+    def _gather(self, route: Route, size: BatchSize, delivery: Delivery) -> None:
+        """Adds a delivery to a batch: a task of its own would cost more than the handler of a batch."""
         try:
-            await route.call(delivery, self._threads)
-        except asyncio.CancelledError as error:
-            # The drain cancelled the handler, or the handler itself did: either way it did not finish.
-            outcome, failure = Nack(delivery.entry, "the handler was cancelled before it ended"), error
-            result = "cancelled"
-        except BaseException as error:  # noqa: BLE001 - whatever it raised, its message is nacked and the error logged
-            outcome, failure = outcome_of(delivery, error), error
-            result = "limited" if isinstance(outcome, Postponed) else "rejected" if outcome.rejected else "failed"
-        took_s = time.monotonic() - began
-        self._windows[delivery.topic].observe(took_s)
-        if METRICS.on:
-            self._times.add(delivery.topic, result, took_s)
-        if span is not None:
-            self._spans.end(span, delivery, result, took_s, failure)
-        # That it was cancelled says all; a traceback would only show where.
-        return outcome, None if result == "cancelled" else failure
+            decoded = route.decoded(delivery)
+        except Reject:
+            # It belongs to no batch, and ends by itself.
+            self._call(delivery, self._handle(route, delivery))
+        else:
+            self._gatherers.add(decoded, size, route.concurrency)
+
+    def _begin_batch(self, topic: str, members: list[Member]) -> None:
+        self._call(members, self._handle_batch(self._routes[topic], members))
+
+    async def _handle_batch(self, route: Route, members: list[Member]) -> None:
+        try:
+            if begun := [member for member in members if self._may_begin(route, member.delivery)]:
+                self._settle(await self._calls.batch(route, begun))
+        finally:
+            self._gatherers.end(route.topic)
+            self._end(members, [member.delivery for member in members])
 
     def _drop(self, delivery: Delivery) -> None:
         self._leases.drop(delivery)
@@ -220,8 +240,7 @@ class Runner:
         self._begin_until = now + self._drain_s * _BEGINNING
         self._fetcher.wake()
         self._queues.start()
-        for route in self._routes.values():
-            route.flush()
+        self._gatherers.close()
 
     def _is_quick(self, topic: str) -> bool:
         """Whether the held deliveries of a topic should be handled soon enough to begin during the drain."""
@@ -242,15 +261,20 @@ class Runner:
             left_s = max(0.0, self._drain_until - time.monotonic())
             fields = event("drain_waiting", count=len(self._running), seconds=round(left_s, 3))
             logger.info("waiting for handlers: %d, up to %g s", len(self._running), left_s, extra=fields)
-            await asyncio.wait(self._running, timeout=left_s)
+        # As a batch ends, another one may begin.
+        while self._running and (left_s := self._drain_until - time.monotonic()) > 0:
+            await asyncio.wait(self._running.values(), timeout=left_s)
 
     async def _cancel_handlers(self) -> None:
         self._queues.clear()
-        for task in self._running:
-            task.cancel()
-        if self._running:
+        for delivery in self._gatherers.clear():
+            self._leases.end(delivery)
+            self._settler.settle(delivery, cancelled(delivery))
+        if running := list(self._running.values()):
+            for task in running:
+                task.cancel()
             # A handler that ignores its cancellation is left behind.
-            await asyncio.wait(self._running, timeout=_CANCEL_S)
+            await asyncio.wait(running, timeout=_CANCEL_S)
 
     async def _release(self, topics: Collection[str] | None) -> None:
         """Releases the deliveries of these topics, or of all, that have not begun."""

@@ -266,8 +266,7 @@ class Worker(DeclaresSchedules, Pausable):
         renewing = AsyncConnection.of(settings, name="lisa-worker", url=self.url)
 
         def flush() -> None:
-            for route in routes.values():
-                route.flush()
+            runner.flush()
 
         async with connecting as connection, renewing:
             leases = Leases(renewing, self._core)

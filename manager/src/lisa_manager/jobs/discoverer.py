@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.logs import event
-from lisa_common.model.keys import TOPIC_KEYS, topics_key
+from lisa_common.model.keys import TOPIC_KEYS, history_key, topics_key
 from lisa_common.model.policy import DEFAULT_POLICY, Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import managing
@@ -97,6 +97,8 @@ class Discoverer:
         if now_ms - at_ms < _GRACE_MS:
             return False
         if not any(counts):
+            # They may be left of a drop that was broken off.
+            await self._connection.call(command("UNLINK", history_key(self._table.prefix, layout.topic)))
             return True
         fields = event("topic_declared", topic=layout.topic)
         logger.info("declared topic %s again: it got messages after its drop", layout.topic, extra=fields)
