@@ -262,19 +262,22 @@ class Runner:
             fields = event("drain_waiting", count=len(self._running), seconds=round(left_s, 3))
             logger.info("waiting for handlers: %d, up to %g s", len(self._running), left_s, extra=fields)
         # As a batch ends, another one may begin.
-        while self._running and (left_s := self._drain_until - time.monotonic()) > 0:
-            await asyncio.wait(self._running.values(), timeout=left_s)
+        while (left_s := self._drain_until - time.monotonic()) > 0 and (running := self._unfinished()):
+            await asyncio.wait(running, timeout=left_s)
 
     async def _cancel_handlers(self) -> None:
         self._queues.clear()
         for delivery in self._gatherers.clear():
             self._leases.end(delivery)
             self._settler.settle(delivery, cancelled(delivery))
-        if running := list(self._running.values()):
+        if running := self._unfinished():
             for task in running:
                 task.cancel()
             # A handler that ignores its cancellation is left behind.
             await asyncio.wait(running, timeout=_CANCEL_S)
+
+    def _unfinished(self) -> list["asyncio.Task[None]"]:
+        return [task for task in self._running.values() if not task.done()]
 
     async def _release(self, topics: Collection[str] | None) -> None:
         """Releases the deliveries of these topics, or of all, that have not begun."""
