@@ -7,6 +7,7 @@ import redis
 import redis.asyncio
 
 from support import Server, keys_left, wait_until, wait_until_async
+from support.ports import reserved_port
 from support.server import NO_RETRY
 
 
@@ -51,6 +52,23 @@ async def test_wait_until_async_takes_functions_and_coroutine_functions() -> Non
     assert await wait_until_async(lambda: "plain") == "plain"
     with pytest.raises(AssertionError, match=r"for a miracle"):
         await wait_until_async(lambda: False, 0.01, what="a miracle")
+
+
+def test_a_port_belongs_to_its_server_also_while_that_is_down(
+    own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else is given it, and the server finds it free."""
+    server = own_server()
+    monkeypatch.setattr("support.ports.random.randrange", lambda *_: next(numbers))
+    for _ in range(2):
+        numbers = iter([server.port, server.port, server.port + 1, *range(25_000, 26_000)])
+        with reserved_port() as port:
+            assert port != server.port
+        server.stop()
+        numbers = iter([server.port, *range(26_000, 27_000)])
+        with reserved_port() as port:
+            assert port != server.port
+        server.start()
 
 
 @pytest.mark.parametrize("end", [Server.stop, Server.kill])
