@@ -69,7 +69,10 @@ class _Job:
         (directory / "arriving").mkdir()
         for number in range(FILES):
             lines = "\n".join(f"{_id(number, row)},x,3600" for row in range(ROWS))
-            (directory / "arriving" / f"{number:03}.csv").write_text(lines)
+            file = directory / "arriving" / f"{number:03}.csv"
+            file.write_text(lines)
+            # Spark takes the oldest first: the first micro-batch is the first file.
+            os.utime(file, (number, number))
 
     @property
     def commits(self) -> Path:
@@ -97,10 +100,17 @@ class _Job:
             self._driver.wait()
 
     def lose_commit(self) -> None:
-        """Deletes what says that the newest micro-batch has finished, as a checkpoint on a slow store may lack it."""
-        newest = max((int(file.name) for file in self.commits.glob("*") if file.name.isdigit()), default=None)
-        for file in (self.commits / f"{newest}", self.commits / f".{newest}.crc"):
-            file.unlink(missing_ok=True)
+        """Deletes what says that the newest micro-batch has finished, and that another has begun.
+
+        So a store loses what was written last: Spark does that micro-batch again.
+        """
+        newest = self.committed() - 1
+        offsets = self.commits.with_name("offsets")
+        begun = [int(file.name) for file in offsets.glob("*") if file.name.isdigit()]
+        lost = [(self.commits, newest), *((offsets, number) for number in begun if number > newest)]
+        for place, number in lost:
+            for file in (place / f"{number}", place / f".{number}.crc"):
+                file.unlink(missing_ok=True)
 
 
 def _id(number: int, row: int) -> str:
@@ -140,9 +150,14 @@ class _Arena:
 
     def cancel(self) -> None:
         """Callers cancel rows of a micro-batch that has finished."""
-        if not (done := self._job.committed()):
-            return
-        number = self._dice.randrange(done)
+        done = wait_until(self._job.committed, 120, what="a micro-batch to finish")
+        self._cancel(self._dice.randrange(done))
+
+    def cancel_newest(self) -> None:
+        """The same of the newest one, which Spark may do again."""
+        self._cancel(self._job.committed() - 1)
+
+    def _cancel(self, number: int) -> None:
         with Producer(settings=ProducerSettings(redis_url=self._server.url)) as producer:
             for row in self._dice.sample(range(ROWS), _CANCELLED):
                 if producer.cancel(_TOPIC, _id(number, row)) == "cancelled":
@@ -176,7 +191,8 @@ def test_each_row_is_one_message(own_server: Callable[..., Server], tmp_path: Pa
                 idle(dice.uniform(0.1, 0.8))
             assert driver.poll() is None, f"driver {life + 1} ended by itself: see its log"
             job.kill()
-            if dice.random() < 0.5:
+            if job.committed() and dice.random() < 0.7:
+                arena.cancel_newest()
                 job.lose_commit()
         assert job.start("end").wait(240) == 0
     finally:
