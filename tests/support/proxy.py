@@ -69,6 +69,11 @@ class Proxy:
         for link in self._links:
             link.losing = True
 
+    def keep(self) -> None:
+        """Spares the connections that `cut` chose and that have made no request since."""
+        for link in self._links:
+            link.losing = False
+
     def lead_to(self, port: int) -> None:
         """Connects new clients to another server from now on."""
         self._port = port

@@ -16,6 +16,10 @@ def cut(arena: Arena, dice: random.Random) -> Steps:
     for _ in range(dice.randint(1, 4)):
         arena.network.tell(dice.choice(_SIDES), lambda proxy: proxy.cut())
         yield dice.uniform(0.1, 0.5)
+    # A connection that was idle would lose a reply long after the fault, which then explains nothing.
+    for side in _SIDES:
+        arena.network.tell(side, lambda proxy: proxy.keep())
+    yield 0.1
 
 
 @fault("reset connections", "network", weight=15)
