@@ -43,14 +43,13 @@ class Cluster:
 
     def master_of(self, key: str, asked: Server | None = None) -> Server:
         """The node that serves a key, as one of the nodes has it."""
-        slot = _slot(key)
-        [port] = [port for low, high, port in self.ranges(asked or self.nodes[0]) if low <= slot <= high]
+        [port] = self._ports_of(key, asked or self.nodes[0])
         return next(node for node in self.nodes if node.port == port)
 
-    def _is_served(self, key: str, asked: Server) -> bool:
-        """Whether a node knows who serves a key; during a fail-over it may know nobody for a moment."""
+    def _ports_of(self, key: str, asked: Server) -> list[int]:
+        """The port of the node that serves a key; none if nobody does, as for a moment of a fail-over."""
         slot = _slot(key)
-        return any(low <= slot <= high for low, high, _ in self.ranges(asked))
+        return [port for low, high, port in self.ranges(asked) if low <= slot <= high]
 
     def masters(self, asked: Server | None = None) -> list[Server]:
         """The nodes that serve slots, as one of the nodes has it."""
@@ -133,10 +132,9 @@ class Cluster:
         others = [node for node in self.nodes if node is not than]
 
         def agreed() -> bool:
-            if not all(self._is_served(key, node) for node in others):
-                return False
-            told = {self.master_of(key, node).port for node in others}
-            return len(told) == 1 and than.port not in told and all(map(_is_well, others))
+            told = [port for node in others for port in self._ports_of(key, node)]
+            is_one = len(told) == len(others) and len(set(told)) == 1
+            return is_one and than.port not in told and all(map(_is_well, others))
 
         wait_until(agreed, 60, what="another master")
         return self.master_of(key, others[0])

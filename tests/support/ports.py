@@ -1,9 +1,10 @@
 """Ports of the loopback interface for servers that go down and come back."""
 
-import random
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from lisa_common.client.embedded.server import free_port
 
 __all__ = ["reserved_port"]
 
@@ -14,14 +15,13 @@ def reserved_port() -> Iterator[int]:
 
     Linux lets a server listen there meanwhile if it sets SO_REUSEADDR, as servers do.
     """
-    # Below the range from which the kernel takes ports for clients: one of those could take the port while its server
-    # is down, or, polling for the server, even connect to itself.
     while True:
-        port = random.randrange(20_000, 32_000)
+        port = free_port()
         with socket.socket() as holder:
             try:
                 holder.bind(("127.0.0.1", port))
             except OSError:
+                # Another process was given it, too, and was quicker.
                 continue
             # Not before: with it, two could hold the same port.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

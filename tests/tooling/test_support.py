@@ -59,7 +59,7 @@ def test_a_port_belongs_to_its_server_also_while_that_is_down(
 ) -> None:
     """Nobody else is given it, and the server finds it free."""
     server = own_server()
-    monkeypatch.setattr("support.ports.random.randrange", lambda *_: next(numbers))
+    monkeypatch.setattr("lisa_common.client.embedded.server.random.randrange", lambda *_: next(numbers))
     for _ in range(2):
         numbers = iter([server.port, server.port, server.port + 1, *range(25_000, 26_000)])
         with reserved_port() as port:
