@@ -59,6 +59,14 @@ class ConcurrencyLimit:
         self.acquired += 1
         return True
 
+    def room(self, topic: str) -> int:
+        """How many more handlers of the topic may run, if no other topic begins any."""
+        running, bound = self._running[topic], self._bounds[topic]
+        if topic in self._apart:
+            return bound - running
+        # One that runs nothing counts as idle: its first handler takes what is kept free for it.
+        return min(bound - running, max(0, self._total - self._shared - self._idle) + (running == 0))
+
     def copy(self) -> "ConcurrencyLimit":
         """A copy in the same state, to try out what could be acquired."""
         copied = ConcurrencyLimit(self._total, {})

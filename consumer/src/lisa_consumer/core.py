@@ -258,6 +258,8 @@ class Core:
         layouts = yield from self.topics.recall_each({keys.topic for keys, _ in batches})
         calls = [call(keys, layouts[keys.topic].policy, [delivery for _, delivery in batch]) for keys, batch in batches]
         replies: list[list[T]] = (yield from self._end(deliveries, calls)) if ends else (yield calls) if calls else []
+        if len(replies) == 1:
+            return replies[0]
         placed: dict[int, T] = {}
         for (_, batch), reply in zip(batches, replies, strict=True):
             for (position, _), result in zip(batch, reply, strict=True):
@@ -275,11 +277,12 @@ class Core:
 
     def _by_shard(self, deliveries: Sequence[Delivery]) -> Iterator[tuple[ShardKeys, list[tuple[int, Delivery]]]]:
         """Deliveries of each shard with their positions, at most `MAX_BATCH` in one batch."""
-        for delivery in deliveries:
-            if check_delivery(delivery).group != self.group:
-                raise InvalidInput("a delivery's group", delivery.group, f"{self.group!r}, the group of this consumer")
         by_shard: dict[tuple[str, str], list[tuple[int, Delivery]]] = defaultdict(list)
         for position, delivery in enumerate(deliveries):
+            if type(delivery) is not Delivery:
+                check_delivery(delivery)
+            if delivery.group != self.group:
+                raise InvalidInput("a delivery's group", delivery.group, f"{self.group!r}, the group of this consumer")
             by_shard[delivery.topic, delivery.shard].append((position, delivery))
         for place, of_shard in by_shard.items():
             for at in range(0, len(of_shard), MAX_BATCH):

@@ -3,13 +3,16 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from operator import attrgetter
 
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.logs import event
+from lisa_common.model.delivery import Delivery
 from lisa_consumer.core import Core, ReadResult
 from lisa_consumer.handler import Route
 from lisa_consumer.leases import Leases
@@ -19,6 +22,8 @@ from lisa_consumer.settings import ConsumerSettings
 __all__ = ["Fetcher"]
 
 logger = logging.getLogger(__name__)
+
+_topic_of = attrgetter("topic")
 
 _ASIDE_S = 10.0
 """How long a topic is set aside after it could not be read."""
@@ -105,9 +110,10 @@ class Fetcher:
             del self.windows[topic]
             self._leaving.pop(topic)(topic)
 
-    def release(self, topic: str) -> None:
-        """Frees the capacity of a delivery that is no longer held."""
-        self.windows[topic].held -= 1
+    def release(self, deliveries: Iterable[Delivery]) -> None:
+        """Frees the capacity of deliveries that are no longer held."""
+        for topic, count in Counter(map(_topic_of, deliveries)).items():
+            self.windows[topic].held -= count
         self._changed.set()
 
     async def run(self, on_fetched: Callable[[ReadResult], None]) -> None:
@@ -247,7 +253,7 @@ class Fetcher:
             return 0
         finally:
             self._asked.discard(asked)
-        for delivery in result.deliveries:
-            self.windows[delivery.topic].held += 1
+        for topic, count in Counter(map(_topic_of, result.deliveries)).items():
+            self.windows[topic].held += count
         self._on_fetched(result)
         return len(result.deliveries)

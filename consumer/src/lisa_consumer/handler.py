@@ -79,6 +79,8 @@ class Route:
     batch: BatchSize | None = None
     middleware: tuple[Middleware, ...] = ()
     _is_async: bool = field(init=False)
+    coroutine: Callable[[Delivery], Awaitable[object]] | None = field(init=False)
+    """The handler, if a call takes no more than to await it."""
 
     def __post_init__(self) -> None:
         if not _is_fit(self.handler):
@@ -86,6 +88,8 @@ class Route:
         if not _takes_one(self.handler):
             raise InvalidInput("handler", self.handler, "a function that can be called with one argument, the delivery")
         object.__setattr__(self, "_is_async", is_async(self.handler))
+        is_plain = self._is_async and not (self.middleware or self.timeout_s or self.body)
+        object.__setattr__(self, "coroutine", self.handler if is_plain else None)
 
     def prepared(self, *, most: int, middleware: Sequence[Middleware]) -> "Route":
         """The route as a worker serves it: with its middleware, and at most so many calls at once.

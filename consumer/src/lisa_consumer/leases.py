@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Iterable
 from dataclasses import dataclass
 
 from lisa_common.client.async_connection import AsyncConnection
@@ -52,9 +52,10 @@ class Leases:
         for delivery in deliveries:
             self._leases[delivery.place] = _Lease(delivery, leased_at)
 
-    def drop(self, delivery: Delivery) -> None:
-        """Removes a delivery that was settled or released."""
-        self._leases.pop(delivery.place, None)
+    def drop(self, deliveries: Iterable[Delivery]) -> None:
+        """Removes deliveries that were settled or released."""
+        for delivery in deliveries:
+            self._leases.pop(delivery.place, None)
 
     def end(self, delivery: Delivery) -> None:
         """Takes a delivery whose handler has ended. Its lease is renewed until it is settled, and may end before."""

@@ -53,27 +53,32 @@ class Queues:
     def add(self, deliveries: Sequence[Delivery]) -> None:
         """Queues deliveries that were read."""
         for delivery in deliveries:
-            if delivery.alone:
+            if delivery.entry.alone:
                 self._isolation.add(delivery)
             else:
                 self._queues[delivery.topic].append(delivery)
-        self._marker.add(delivery for delivery in deliveries if delivery.entry.begun)
+        self._marker.add([delivery for delivery in deliveries if delivery.entry.begun])
         if self._isolation.holds_back:
             # They were read before a delivery had to run alone.
             self._hold_back()
         self.start()
 
-    def end(self, deliveries: Iterable[Delivery]) -> None:
+    def end(self, deliveries: Sequence[Delivery]) -> None:
         """Takes deliveries whose handler has ended: others may begin, unless one of these runs alone."""
         for delivery in deliveries:
             self._limit.release(delivery.topic)
-        if self._isolation.is_wanted or self._queues:
+        if self._isolation.is_wanted or self._stopping.is_set():
             self.start()
+        elif self._queues and not self.paused:
+            # Nothing else has changed, so no more can begin than have ended.
+            self._start(list(self._queues), len(deliveries))
 
-    def leave(self, delivery: Delivery) -> None:
-        """Takes a delivery that ran alone and is settled: what begins now may kill the process, and not charge it."""
-        self._isolation.end(delivery)
-        self.start()
+    def leave(self, deliveries: Iterable[Delivery]) -> None:
+        """Takes settled deliveries. What begins after one that ran alone may kill the process, and not charge it."""
+        if self._isolation.is_wanted:
+            for delivery in deliveries:
+                self._isolation.end(delivery)
+            self.start()
 
     def drop(self, delivery: Delivery) -> None:
         """Drops a delivery that was to begin, and will neither begin nor be settled. It costs no attempt."""
@@ -97,7 +102,10 @@ class Queues:
             self._isolation.end(delivery)
         chosen = [topic for topic in self._queues if topics is None or topic in topics]
         waiting = [delivery for topic in chosen for delivery in self._queues.pop(topic)]
-        return [*beginning, *self._isolation.clear(), *waiting]
+        removed = [*beginning, *self._isolation.clear(), *waiting]
+        if beginning:
+            self.start()
+        return removed
 
     def start(self) -> None:
         """Starts what may run, one delivery of each topic in turn, up to the limit."""
@@ -109,8 +117,17 @@ class Queues:
         waiting = [] if self._isolation.holds_back else list(self._queues)
         if is_stopping:
             waiting = [topic for topic in waiting if self._may_begin(topic)]
-        while waiting:
-            waiting = [topic for topic in waiting if self._start_one(topic) and topic in self._queues]
+        self._start(waiting, sum(len(self._queues[topic]) for topic in waiting))
+
+    def _start(self, waiting: Sequence[str], most: int) -> None:
+        """Starts up to `most` deliveries of these topics."""
+        while waiting and most > 0:
+            started = []
+            for topic in waiting:
+                if most > 0 and self._start_one(topic):
+                    most -= 1
+                    started.append(topic)
+            waiting = [topic for topic in started if topic in self._queues]
 
     def _start_alone(self) -> None:
         running = self._limit.acquired
@@ -148,10 +165,15 @@ class Queues:
 
     def _share_out(self, topics: list[str], batches: list[list[Entry]]) -> Counter[str]:
         """How many of each topic `start` would start."""
-        limit, begin, read = self._limit.copy(), Counter[str](), Counter[str]()
+        begin, read = Counter[str](), Counter[str]()
         for topic, batch in zip(topics, batches, strict=True):
             read[topic] += len(batch)
         turn = [topic for topic in read if topic not in self._queues]
+        if len(turn) == 1:
+            [topic] = turn
+            begin[topic] = min(read[topic], self._limit.room(topic))
+            return begin
+        limit = self._limit.copy()
         while turn := [topic for topic in turn if begin[topic] < read[topic] and limit.acquire(topic)]:
             begin.update(turn)
         return begin

@@ -19,8 +19,9 @@ from lisa_consumer.core import Core, ReadResult
 from lisa_consumer.events import delivery_event
 from lisa_consumer.fetcher import Fetcher
 from lisa_consumer.gathering import BatchSize, Gatherers, Member
+from lisa_consumer.handled import Handled
 from lisa_consumer.handler import Reject, Route
-from lisa_consumer.handler_calls import Handled, HandlerCalls, cancelled
+from lisa_consumer.handler_calls import HandlerCalls, cancelled
 from lisa_consumer.leases import Leases
 from lisa_consumer.names import HANDLER
 from lisa_consumer.queues import Queues
@@ -57,8 +58,7 @@ class Runner:
     ) -> None:
         self._connection, self._core = connection, core
         self._routes = routes
-        self._fetcher = fetcher
-        self._windows = fetcher.windows
+        self._fetcher, self._windows = fetcher, fetcher.windows
         self._leases = leases
         self._drain_s = settings.drain_s
         self._stopping = stopping
@@ -78,7 +78,8 @@ class Runner:
         self._running: dict[int, asyncio.Task[None]] = {}
         """The calls under way, by the identity of what they handle: asking for the current task takes longer."""
         self._giving_back = set[asyncio.Task[None]]()
-        self._changed = asyncio.Event()  # set when a handler begins or ends
+        self._create_task = asyncio.get_running_loop().create_task
+        self._changed = asyncio.Event()  # set when a handler begins or ends during the drain
         self._health = health
         self._drain_until = self._begin_until = 0.0
 
@@ -169,18 +170,19 @@ class Runner:
             self._call(delivery, self._handle(route, delivery))
         else:
             self._gather(route, route.batch, delivery)
-        self._changed.set()
+        if self._drain_until:
+            self._changed.set()
 
     def _call(self, what: object, handling: Coroutine[Any, Any, None]) -> None:
         # The name tells the worker that a handler still runs.
-        self._running[id(what)] = asyncio.get_running_loop().create_task(handling, name=HANDLER)
+        self._running[id(what)] = self._create_task(handling, name=HANDLER)
 
     async def _handle(self, route: Route, delivery: Delivery) -> None:
         try:
             if self._may_begin(route, delivery):
-                self._settle([await self._calls.one(route, delivery)])
+                self._settle(await self._calls.one(route, delivery))
         finally:
-            self._end(delivery, [delivery])
+            self._end(delivery, (delivery,))
 
     def _may_begin(self, route: Route, delivery: Delivery) -> bool:
         """Whether the lease of a delivery still lasts; drops it otherwise."""
@@ -189,20 +191,20 @@ class Runner:
         text = "skipped %s: its lease ran out before its handler could begin"
         logger.warning(text, delivery, extra=delivery_event("delivery_skipped", delivery))
         self._queues.drop(delivery)
-        self._drop(delivery)
+        self._drop((delivery,))
         return False
 
-    def _settle(self, handled: Sequence[Handled]) -> None:
-        for delivery, outcome, error in handled:
-            self._leases.end(delivery)
-            self._settler.settle(delivery, outcome, error)
-        if any(isinstance(each.outcome, Postponed) for each in handled):
-            self._give_back([handled[0].delivery.topic])
+    def _settle(self, handled: Handled) -> None:
+        self._leases.end(handled.delivery)
+        self._settler.settle(handled)
+        if isinstance(handled.outcome, Postponed):
+            self._give_back((handled.delivery.topic,))
 
     def _end(self, what: object, deliveries: Sequence[Delivery]) -> None:
         del self._running[id(what)]
         self._queues.end(deliveries)
-        self._changed.set()
+        if self._drain_until:
+            self._changed.set()
 
     def _gather(self, route: Route, size: BatchSize, delivery: Delivery) -> None:
         """Adds a delivery to a batch: a task of its own would cost more than the handler of a batch."""
@@ -220,16 +222,16 @@ class Runner:
     async def _handle_batch(self, route: Route, members: list[Member]) -> None:
         try:
             if begun := [member for member in members if self._may_begin(route, member.delivery)]:
-                self._settle(await self._calls.batch(route, begun))
+                for handled in await self._calls.batch(route, begun):
+                    self._settle(handled)
         finally:
             self._gatherers.end(route.topic)
             self._end(members, [member.delivery for member in members])
 
-    def _drop(self, delivery: Delivery) -> None:
-        self._leases.drop(delivery)
-        self._fetcher.release(delivery.topic)
-        if delivery.alone:
-            self._queues.leave(delivery)
+    def _drop(self, deliveries: Sequence[Delivery]) -> None:
+        self._leases.drop(deliveries)
+        self._fetcher.release(deliveries)
+        self._queues.leave(deliveries)
 
     # Draining
 
@@ -269,7 +271,7 @@ class Runner:
         self._queues.clear()
         for delivery in self._gatherers.clear():
             self._leases.end(delivery)
-            self._settler.settle(delivery, cancelled(delivery))
+            self._settler.settle(Handled(delivery, cancelled(delivery)))
         if running := self._unfinished():
             for task in running:
                 task.cancel()
@@ -292,5 +294,4 @@ class Runner:
             count = len(deliveries)
             fields = event("release_failed", group=self._core.group, count=count, error=str(error))
             logger.warning("cannot release %d deliveries; their leases will run out: %s", count, error, extra=fields)
-        for delivery in deliveries:
-            self._drop(delivery)
+        self._drop(deliveries)

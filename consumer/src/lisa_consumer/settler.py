@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection
@@ -15,6 +14,7 @@ from lisa_common.protocol.consuming import AckOutcome, Nack, Postponed
 from lisa_consumer.core import MAX_BATCH, Core
 from lisa_consumer.events import delivery_event
 from lisa_consumer.failure_log import log_failure, log_unsettled
+from lisa_consumer.handled import Handled
 
 __all__ = ["Settler"]
 
@@ -25,13 +25,6 @@ _SLOW_S = 15.0
 """A batch that is under way for longer than this makes the worker not ready."""
 
 
-class _Ended(NamedTuple):
-    delivery: Delivery
-    outcome: Nack | Postponed | None
-    error: BaseException | None = None
-    """What the handler raised."""
-
-
 class Settler:
     """Acks and nacks in batches. While one batch is on its way to the server, the next one gathers.
 
@@ -39,12 +32,12 @@ class Settler:
     its shards are settled apart, as other shards may be at other servers.
     """
 
-    def __init__(self, connection: AsyncConnection, core: Core, on_settled: Callable[[Delivery], None]) -> None:
+    def __init__(self, connection: AsyncConnection, core: Core, on_settled: Callable[[list[Delivery]], None]) -> None:
         self._connection = connection
         self._core = core
         self._on_settled = on_settled
-        self._ended: list[_Ended] = []
-        self._apart: dict[tuple[str, str], list[_Ended]] = {}
+        self._handled: list[Handled] = []
+        self._apart: dict[tuple[str, str], list[Handled]] = {}
         """Ended deliveries of each shard that is settled apart."""
         self._wake = asyncio.Event()
         self._closing = False
@@ -60,18 +53,14 @@ class Settler:
             return f"a batch has been under way for {age_s:.0f} s"
         return self._failure if self._apart else ""
 
-    def settle(self, delivery: Delivery, outcome: Nack | Postponed | None, error: BaseException | None = None) -> None:
-        """Queues a delivery whose handler has ended: to be nacked or given back, or to be acked for None.
-
-        `error` is what the handler raised. It is logged once the server has decided about a retry.
-        """
-        ended = _Ended(delivery, outcome, error)
-        apart = self._apart.get((delivery.topic, delivery.shard))
-        if apart is None:
-            self._ended.append(ended)
-        else:
-            apart.append(self._log_unsettled(ended))
-        self._wake.set()
+    def settle(self, handled: Handled) -> None:
+        """Queues a delivery whose handler has ended."""
+        if self._apart and (handled.delivery.topic, handled.delivery.shard) in self._apart:
+            self._apart[handled.delivery.topic, handled.delivery.shard].append(self._log_unsettled(handled))
+            return
+        if not self._handled:
+            self._wake.set()
+        self._handled.append(handled)
 
     def close(self) -> None:
         """Lets `run` end once everything is settled."""
@@ -81,17 +70,17 @@ class Settler:
     async def run(self) -> None:
         """Settles until closed and empty."""
         async with asyncio.TaskGroup() as apart:
-            while self._ended or not self._closing:
+            while self._handled or not self._closing:
                 await self._wake.wait()
                 self._wake.clear()
-                while self._ended:
-                    batch, self._ended = self._ended[:MAX_BATCH], self._ended[MAX_BATCH:]
+                while self._handled:
+                    batch, self._handled = self._handled[:MAX_BATCH], self._handled[MAX_BATCH:]
                     try:
                         await self._settle(batch)
                     except LisaError as error:
                         self._set_apart(batch, error, apart)
 
-    async def _settle(self, batch: list[_Ended], *, again: bool = False) -> None:
+    async def _settle(self, batch: list[Handled], *, again: bool = False) -> None:
         if not again:
             self._began_at = time.monotonic()
         try:
@@ -103,23 +92,24 @@ class Settler:
             if not again:
                 self._began_at = None
 
-    async def _settle_batch(self, batch: list[_Ended], *, again: bool) -> None:
-        acks = [ended.delivery for ended in batch if ended.outcome is None]
-        nacks = [(ended.delivery, ended.outcome) for ended in batch if isinstance(ended.outcome, Nack)]
-        if acks:
+    async def _settle_batch(self, batch: list[Handled], *, again: bool) -> None:
+        if acks := [delivery for delivery, outcome, _ in batch if outcome is None]:
             _log_acks(acks, await self._connection.run(self._core.ack(acks)), again=again)
-        if nacks:
-            results = await self._connection.run(self._core.nack_each(nacks))
-            errors = [ended.error for ended in batch if isinstance(ended.outcome, Nack)]
-            for (delivery, nack), error, (outcome, due_ms) in zip(nacks, errors, results, strict=True):
-                log_failure(delivery, nack, error, outcome, due_ms, of=self._max_attempts(delivery), again=again)
-        if postponed := [ended for ended in batch if isinstance(ended.outcome, Postponed)]:
-            await self._postpone(postponed)
-        for ended in batch:
-            self._on_settled(ended.delivery)
+        if len(acks) < len(batch):
+            await self._nack([handled for handled in batch if isinstance(handled.outcome, Nack)], again=again)
+            await self._postpone([handled for handled in batch if isinstance(handled.outcome, Postponed)])
+        self._on_settled([delivery for delivery, _, _ in batch])
 
-    async def _postpone(self, postponed: list[_Ended]) -> None:
+    async def _nack(self, failed: list[Handled], *, again: bool) -> None:
+        nacks = [(delivery, outcome) for delivery, outcome, _ in failed if isinstance(outcome, Nack)]
+        results = await self._connection.run(self._core.nack_each(nacks)) if nacks else ()
+        for (delivery, nack), (_, _, error), (outcome, due_ms) in zip(nacks, failed, results, strict=True):
+            log_failure(delivery, nack, error, outcome, due_ms, of=self._max_attempts(delivery), again=again)
+
+    async def _postpone(self, postponed: list[Handled]) -> None:
         """Gives deliveries back, and shuts the doors of their topics for the longest time that a handler asked for."""
+        if not postponed:
+            return
         shut_ms: dict[str, int] = {}
         for delivery, outcome, _ in postponed:
             if isinstance(outcome, Postponed):
@@ -131,16 +121,16 @@ class Settler:
             )
             logger.warning("gave %s back: %s", delivery, error, extra=fields)
 
-    def _set_apart(self, batch: list[_Ended], error: LisaError, apart: asyncio.TaskGroup) -> None:
+    def _set_apart(self, batch: list[Handled], error: LisaError, apart: asyncio.TaskGroup) -> None:
         if isinstance(error, OF_THE_SERVER):
             fields = event("settle_failed", group=self._core.group, count=len(batch), error=str(error))
             logger.warning("cannot settle %d handled deliveries, will retry: %s", len(batch), error, extra=fields)
-        for ended in batch:
-            shard = (ended.delivery.topic, ended.delivery.shard)
+        for handled in batch:
+            shard = (handled.delivery.topic, handled.delivery.shard)
             if shard not in self._apart:
                 self._apart[shard] = []
                 apart.create_task(self._settle_apart(shard))
-            self._apart[shard].append(self._log_unsettled(ended))
+            self._apart[shard].append(self._log_unsettled(handled))
 
     def _max_attempts(self, delivery: Delivery) -> int | None:
         """How often the message may be delivered, by its own limit or the policy by which it is nacked."""
@@ -149,17 +139,18 @@ class Settler:
         layout = self._core.topics.recall(delivery.topic)
         return layout.policy.max_retries + 1 if layout else None
 
-    def _log_unsettled(self, ended: _Ended) -> _Ended:
+    def _log_unsettled(self, handled: Handled) -> Handled:
         """Logs a failure that is not settled yet: this process may end before it can settle it."""
-        if isinstance(ended.outcome, Nack):
-            log_unsettled(ended.delivery, ended.outcome, ended.error, of=self._max_attempts(ended.delivery))
-        return ended._replace(error=None)
+        delivery, outcome, error = handled
+        if isinstance(outcome, Nack):
+            log_unsettled(delivery, outcome, error, of=self._max_attempts(delivery))
+        return handled._replace(error=None)
 
     async def _settle_apart(self, shard: tuple[str, str]) -> None:
         """Settles one shard by itself, until no delivery of it is left."""
         failures = 0
-        while ended := self._apart[shard]:
-            batch = ended[:MAX_BATCH]
+        while left := self._apart[shard]:
+            batch = left[:MAX_BATCH]
             try:
                 await self._settle(batch, again=True)
             except OF_THE_SERVER:
@@ -173,14 +164,15 @@ class Settler:
                     *(len(batch), shard[0], error),
                     extra=event("deliveries_unsettled", **place, count=len(batch), error=str(error)),
                 )
-                for each in batch:
-                    self._on_settled(each.delivery)
+                self._on_settled([handled.delivery for handled in batch])
             failures = 0
-            del ended[: len(batch)]
+            del left[: len(batch)]
         del self._apart[shard]
 
 
 def _log_acks(deliveries: list[Delivery], outcomes: list[AckOutcome], *, again: bool) -> None:
+    if outcomes.count(AckOutcome.ACKED) == len(outcomes):
+        return
     for delivery, outcome in zip(deliveries, outcomes, strict=True):
         if outcome is AckOutcome.STALE and not again:
             text = "ack of %s was stale: its lease had run out, and a newer delivery exists"

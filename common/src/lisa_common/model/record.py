@@ -25,6 +25,8 @@ __all__ = [
 VERSION: Final = 1
 _CANCELLED: Final = b"\0"
 _HEAD: Final = 14
+_HEAD_FORMAT: Final = struct.Struct(">BHIHIB")
+"""Version; sent and due, each as its upper two and lower four bytes; flags."""
 _HAS_TTL, _HAS_MAX_RETRIES, _HAS_PRIORITY, _HAS_HEADERS = 1, 2, 4, 8
 
 
@@ -85,10 +87,10 @@ def unpack_record(data: bytes) -> Record:
     """Reads a record; raises `UnreadableRecord`."""
     if len(data) < _HEAD or data[0] != VERSION:
         raise UnreadableRecord(f"{len(data)} bytes of version {data[0] if data else 'none'}")
-    sent_ms, due_ms = int.from_bytes(data[1:7], "big"), int.from_bytes(data[7:13], "big")
-    flags, at = data[13], _HEAD
+    _, sent_high, sent_low, due_high, due_low, flags = _HEAD_FORMAT.unpack_from(data)
+    sent_ms, due_ms, at = sent_high << 32 | sent_low, due_high << 32 | due_low, _HEAD
     if not flags:
-        return Record(sent_ms, due_ms, data[at:], None, None, 0, {})
+        return tuple.__new__(Record, (sent_ms, due_ms, data[at:], None, None, 0, {}))
     ttl_ms = max_retries = None
     priority, headers = 0, dict[str, str]()
     if flags & _HAS_TTL:

@@ -7,7 +7,7 @@ from lisa_common.model.keys import text_of
 
 __all__ = ["byte_values", "fields_of", "number", "numbers", "pairs", "rows"]
 
-_KINDS = (bytes, type(None))
+_KINDS = {bytes, type(None)}
 
 
 def number(reply: Any) -> int:
@@ -37,7 +37,7 @@ def numbers(reply: Any, count: int) -> list[int]:
 def byte_values(reply: Any, count: int) -> list[bytes | None]:
     """A list of `count` byte strings, None for each missing one."""
     values = rows(reply, count)
-    if not all(isinstance(value, _KINDS) for value in values):
+    if not set(map(type, values)) <= _KINDS:
         raise TypeError("it must be a list of byte strings")
     return values
 

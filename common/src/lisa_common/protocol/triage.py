@@ -39,14 +39,17 @@ def sort_entries(
             result.skip.append(entry._replace(id=None))
             continue
         try:
-            record = None if is_cancelled(data) else unpack_record(data)
+            record = unpack_record(data)
         except UnreadableRecord as error:
-            result.unreadable.append(Nack(entry, f"unreadable record: {error}", rejected=True))
+            if is_cancelled(data):
+                result.skip.append(entry)
+            else:
+                result.unreadable.append(Nack(entry, f"unreadable record: {error}", rejected=True))
             continue
-        if record is not None and (record.due_ms != entry.due_ms or entry.made_ms < record.sent_ms):
+        if record.due_ms != entry.due_ms or entry.made_ms < record.sent_ms:
             # The entry of an earlier message with the same id, which may have been due at the same time.
             result.skip.append(entry._replace(id=None))
-        elif record is None or (record.expires_ms is not None and record.expires_ms <= now_ms):
+        elif record.ttl_ms is not None and record.due_ms + record.ttl_ms <= now_ms:
             result.skip.append(entry)
         else:
             result.deliveries.append(delivery_of(keys, group, entry, record, max_retries))
