@@ -12,7 +12,7 @@ from lisa_common.protocol.call import command
 
 def test_arguments_of_all_types_are_packed() -> None:
     """Numbers as text, as Redis takes them; bytes as they are."""
-    [packed] = pack([command("SET", "key", b"\xff\r\n", 7, 0.25), command("PING")])
+    packed = pack([command("SET", "key", b"\xff\r\n", 7, 0.25), command("PING")])
     assert packed == b"*5\r\n$3\r\nSET\r\n$3\r\nkey\r\n$3\r\n\xff\r\n\r\n$1\r\n7\r\n$4\r\n0.25\r\n*1\r\n$4\r\nPING\r\n"
 
 

@@ -1,6 +1,5 @@
 """One server, for the asyncio shell: connections and calls. `node` is its blocking twin."""
 
-import math
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
@@ -19,7 +18,7 @@ from lisa_common.client.sentinel import AsyncSentinelConnection, AsyncTlsSentine
 from lisa_common.client.tls import AsyncTlsConnection
 from lisa_common.client.translation import is_no_master, lisa_error, unreachable
 from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, merge_waits, pack, script_loads
-from lisa_common.errors import AccessDenied, OutcomeUnknown, Unreachable
+from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Unreachable
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import Call, command
 from lisa_common.settings import MAX_CONNECTIONS
@@ -68,7 +67,12 @@ class AsyncNode:
         """Makes calls in one round trip. Result: their replies. Loads scripts that the server lacks."""
         if self._suspect:
             await self._probe()
-        return await self._complete(calls, await self._attempt(self._exchange(calls)))
+        # The error handling of `_attempt`, without its cost.
+        try:
+            replies = await self._exchange(calls)
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise (await self._failed(error)) from error
+        return await self._complete(calls, replies) if has_errors(replies) else replies
 
     async def send(self, calls: Sequence[Call[Any]]) -> Any:
         """The first half of `ask`. Result: the connection, from which the caller must receive the replies."""
@@ -78,7 +82,8 @@ class AsyncNode:
 
     async def receive(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         """The second half of `ask`."""
-        return await self._complete(calls, await self._attempt(self._receive(connection, calls)))
+        replies = await self._attempt(self._receive(connection, calls))
+        return await self._complete(calls, replies) if has_errors(replies) else replies
 
     async def receive_first(self, connection: Any) -> Any:
         """Receives the first reply only; the caller must receive the others."""
@@ -117,7 +122,7 @@ class AsyncNode:
     async def _send(self, calls: Sequence[Call[Any]]) -> Any:
         connection = await self._borrow()
         try:
-            await connection.send_packed_command(pack(merge_waits(calls)[0]))
+            await connection.send_packed(pack(merge_waits(calls)[0]))
         except BaseException:
             await self._give_up(connection)
             raise
@@ -128,7 +133,7 @@ class AsyncNode:
         try:
             # One timer for all replies; the Redis client would start and stop one for each.
             async with ProgressTimeout(connection, self._timeout_s):
-                replies = [await _reply(connection) for _ in made]
+                replies = await connection.read_replies(len(made))
         except BaseException:
             await self._give_up(connection)
             raise
@@ -138,15 +143,14 @@ class AsyncNode:
     async def _receive_first(self, connection: Any) -> Any:
         try:
             async with ProgressTimeout(connection, self._timeout_s):
-                return await _reply(connection)
+                [reply] = await connection.read_replies(1)
         except BaseException:
             await self._give_up(connection)
             raise
+        return reply
 
     async def _complete(self, calls: Sequence[Call[Any]], replies: list[Any]) -> list[Any]:
         """Repeats calls for which the server lacked a script."""
-        if not has_errors(replies):
-            return replies
         for _ in range(LOADS):
             positions = forgotten(calls, replies)
             left = [calls[at] for at in positions]
@@ -190,10 +194,14 @@ class AsyncNode:
         try:
             return await ask
         except (redis.exceptions.RedisError, OSError) as error:
-            translated = unreachable(error, unreachable_at) if unreachable_at else lisa_error(error)
-            if isinstance(translated, OutcomeUnknown | Unreachable):
-                await self._leave()
-            raise translated from error
+            raise (await self._failed(error, unreachable_at)) from error
+
+    async def _failed(self, error: Exception, unreachable_at: Address | None = None) -> LisaError:
+        """The error to raise."""
+        translated = unreachable(error, unreachable_at) if unreachable_at else lisa_error(error)
+        if isinstance(translated, OutcomeUnknown | Unreachable):
+            await self._leave()
+        return translated
 
     async def _leave(self) -> None:
         """Breaks all idle connections: after a fail-over the next may lead to another server."""
@@ -213,10 +221,3 @@ async def _is_broken(connection: Any) -> bool:
         return bool(await can_read())
     except (redis.exceptions.RedisError, OSError):
         return True
-
-
-async def _reply(connection: Any) -> Any:
-    try:
-        return await connection.read_response(timeout=math.inf)
-    except redis.exceptions.ResponseError as error:
-        return error

@@ -1,10 +1,11 @@
-"""Adds to the Redis client's asyncio connections a progress timeout, and writes that keep a cancellation.
+"""Adds to the Redis client's asyncio connections a progress timeout, and quick exchanges that keep a cancellation.
 
 With a progress timeout an exchange may last as long as bytes keep arriving. Blocking sockets time out this way anyway:
 their timeout applies to each `recv`.
 """
 
 import asyncio
+import math
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,35 +20,69 @@ def hardened(kind: type[Any]) -> type[Any]:
     Its `arrived_at` is when bytes last arrived, by the event loop's clock. A write to a closed connection raises the
     client's ConnectionError with any event loop. A cancellation during a write is kept: the Redis client writes through
     `wait_for`, which in Python 3.11 loses one that comes at the moment of its success.
+
+    `send_packed` and `read_replies` make exchanges without the client's own tasks, timers and layers.
     """
+    return type("Connection", (_Hardened, kind), {})
 
-    class Connection(kind):  # type: ignore[misc] # the class depends on the scheme
-        arrived_at = 0.0
 
-        async def _connect(self) -> None:
-            await super()._connect()
-            feed, clock = self._reader.feed_data, asyncio.get_running_loop().time
+class _Hardened:
+    """What `hardened` puts before a class of connections."""
 
-            def note(data: bytes) -> None:
-                self.arrived_at = clock()
-                feed(data)
+    arrived_at = 0.0
+    _fresh_until = 0.0
+    """Until when it need not be checked by a PING, by the event loop's clock."""
 
-            self._reader.feed_data = note
+    async def _connect(self: Any) -> None:
+        await super()._connect()  # type: ignore[misc]
+        feed, clock = self._reader.feed_data, asyncio.get_running_loop().time
 
-        async def send_packed_command(self, *args: Any, **options: Any) -> None:
-            task = asyncio.current_task()
-            before = task.cancelling() if task else 0
-            try:
-                await super().send_packed_command(*args, **options)
-            except RuntimeError as error:
-                # uvloop says so of a write to a connection that has ended; asyncio raises a ConnectionError.
-                if "closed" not in str(error):
-                    raise
-                raise redis.exceptions.ConnectionError(str(error)) from error
-            if task and task.cancelling() > before:
-                raise asyncio.CancelledError
+        def note(data: bytes) -> None:
+            self.arrived_at = clock()
+            feed(data)
 
-    return Connection
+        self._clock, self._reader.feed_data = clock, note
+
+    async def send_packed_command(self, *args: Any, **options: Any) -> None:
+        task = asyncio.current_task()
+        before = task.cancelling() if task else 0
+        try:
+            await super().send_packed_command(*args, **options)  # type: ignore[misc]
+        except RuntimeError as error:
+            raise _closed(error) from error
+        if task and task.cancelling() > before:
+            raise asyncio.CancelledError
+
+    async def send_packed(self: Any, data: bytes) -> None:
+        """Writes packed commands; connects before that, or checks a connection that has long been idle."""
+        if not self.is_connected or self._clock() > self._fresh_until:
+            await self.send_packed_command(data)
+            return
+        try:
+            self._writer.write(data)
+        except RuntimeError as error:
+            raise _closed(error) from error
+        if not self._writer.transport.get_write_buffer_size():
+            # The kernel has all of it. This only raises the error of a broken connection.
+            await self._writer.drain()
+            return
+        try:
+            async with asyncio.timeout(self.socket_timeout):
+                await self._writer.drain()
+        except TimeoutError:
+            raise redis.exceptions.TimeoutError("Timeout writing to socket") from None
+
+    async def read_replies(self: Any, count: int) -> list[Any]:
+        """So many replies, errors of the server among them; without a time limit."""
+        read = self._parser.read_response
+        replies = [await read() for _ in range(count)]
+        self._fresh_until = self._clock() + (self.health_check_interval or math.inf)
+        return replies
+
+
+def _closed(error: RuntimeError) -> Exception:
+    """The error of a write to a connection that has ended: uvloop raises a RuntimeError, asyncio a ConnectionError."""
+    return redis.exceptions.ConnectionError(str(error)) if "closed" in str(error) else error
 
 
 class ProgressTimeout:

@@ -80,7 +80,10 @@ class Connection(Shell[Cluster | Node], Closing):
     def _retry(
         self, calls: Sequence[Call[Any]], deadline: float, meanwhile: Callable[[], object] | None = None
     ) -> list[Any]:
-        results = self._try(calls, meanwhile)
+        try:
+            results = self.execute_each(calls, meanwhile)
+        except LisaError as error:
+            results = [error] * len(calls)
         if not has_errors(results):
             return results
         retry = PipelineRetry(calls, results, deadline)
@@ -89,9 +92,9 @@ class Connection(Shell[Cluster | Node], Closing):
             retry.take(self._try(retry.left))
         return retry.results
 
-    def _try(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
+    def _try(self, calls: Sequence[Call[Any]]) -> list[Any]:
         try:
-            return self.execute_each(calls, meanwhile)
+            return self.execute_each(calls)
         except LisaError as error:
             return [error] * len(calls)
 

@@ -11,13 +11,14 @@ from redis.retry import Retry
 
 from lisa_common.client.address import Address
 from lisa_common.client.embedded.connection import EmbeddedConnection
+from lisa_common.client.exchanges import quick
 from lisa_common.client.lending import IdleConnectionsByProcess
 from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, connection_options
 from lisa_common.client.sentinel import SentinelConnection, TlsSentinelConnection
 from lisa_common.client.tls import TlsConnection
 from lisa_common.client.translation import is_no_master, lisa_error, unreachable
 from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, merge_waits, pack, script_loads
-from lisa_common.errors import AccessDenied, OutcomeUnknown, Unreachable
+from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Unreachable
 from lisa_common.protocol.call import Call, command
 from lisa_common.settings import MAX_CONNECTIONS
 
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 _PING: Call[Any] = command("PING")
 
-_CLASSES = {
+_KINDS: dict[str, type[Any]] = {
     "redis": redis.Connection,
     "rediss": TlsConnection,
     "unix": redis.UnixDomainSocketConnection,
@@ -35,6 +36,7 @@ _CLASSES = {
     "redis+sentinel": SentinelConnection,
     "rediss+sentinel": TlsSentinelConnection,
 }
+_CLASSES = {scheme: quick(kind) for scheme, kind in _KINDS.items()}
 
 
 class Node:
@@ -72,7 +74,12 @@ class Node:
             return self._ask_meanwhile(calls, meanwhile)
         if self._suspect:
             self._probe()
-        return self._complete(calls, self._attempt(partial(self._exchange, calls)))
+        # The error handling of `_attempt`, without its cost.
+        try:
+            replies = self._exchange(calls)
+        except (redis.exceptions.RedisError, OSError) as error:
+            raise self._failed(error) from error
+        return self._complete(calls, replies)
 
     def send(self, calls: Sequence[Call[Any]]) -> Any:
         """The first half of `ask`. Result: the connection, from which the caller must receive the replies."""
@@ -115,7 +122,17 @@ class Node:
         self._suspect = False
 
     def _exchange(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        return self._receive(self._send(calls), calls)
+        # Both halves at once, as most calls are: one look at the process, the waits and the connection.
+        made, places = merge_waits(calls)
+        connection = self._borrow()
+        try:
+            connection.send_packed(pack(made))
+            replies = connection.read_replies(len(made))
+        except BaseException:
+            self.give_up(connection)
+            raise
+        self._idle[os.getpid()].append(connection)
+        return replies if places is None else [replies[at] for at in places]
 
     def _ping(self) -> None:
         [reply] = self._exchange([_PING])
@@ -125,7 +142,7 @@ class Node:
     def _send(self, calls: Sequence[Call[Any]]) -> Any:
         connection = self._borrow()
         try:
-            connection.send_packed_command(pack(merge_waits(calls)[0]))
+            connection.send_packed(pack(merge_waits(calls)[0]))
         except BaseException:
             self.give_up(connection)
             raise
@@ -134,7 +151,7 @@ class Node:
     def _receive(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         made, places = merge_waits(calls)
         try:
-            replies = [_reply(connection) for _ in made]
+            replies = connection.read_replies(len(made))
         except BaseException:
             self.give_up(connection)
             raise
@@ -143,10 +160,11 @@ class Node:
 
     def _receive_first(self, connection: Any) -> Any:
         try:
-            return _reply(connection)
+            [reply] = connection.read_replies(1)
         except BaseException:
             self.give_up(connection)
             raise
+        return reply
 
     def _complete(self, calls: Sequence[Call[Any]], replies: list[Any]) -> list[Any]:
         """Repeats calls for which the server lacked a script."""
@@ -176,7 +194,7 @@ class Node:
         try:
             if connection is None:
                 return self._pool.get_connection()
-            if _is_broken(connection):
+            if connection.is_broken():
                 connection.disconnect()
         except BaseException:
             self._idle[os.getpid()].append(connection)
@@ -187,10 +205,14 @@ class Node:
         try:
             return ask()
         except (redis.exceptions.RedisError, OSError) as error:
-            translated = unreachable(error, unreachable_at) if unreachable_at else lisa_error(error)
-            if isinstance(translated, OutcomeUnknown | Unreachable):
-                self._leave()
-            raise translated from error
+            raise self._failed(error, unreachable_at) from error
+
+    def _failed(self, error: Exception, unreachable_at: Address | None = None) -> LisaError:
+        """The error to raise."""
+        translated = unreachable(error, unreachable_at) if unreachable_at else lisa_error(error)
+        if isinstance(translated, OutcomeUnknown | Unreachable):
+            self._leave()
+        return translated
 
     def _leave(self) -> None:
         """Breaks all idle connections: after a fail-over the next may lead to another server."""
@@ -200,18 +222,3 @@ class Node:
     def close(self) -> None:
         """Closes all connections."""
         self._pool.disconnect()
-
-
-def _is_broken(connection: Any) -> bool:
-    """Whether the server has closed the connection, or sent data without a request."""
-    try:
-        return bool(connection.can_read())
-    except (redis.exceptions.RedisError, OSError):
-        return True
-
-
-def _reply(connection: Any) -> Any:
-    try:
-        return connection.read_response()
-    except redis.exceptions.ResponseError as error:
-        return error

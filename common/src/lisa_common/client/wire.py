@@ -29,13 +29,13 @@ def check_replies(replies: Sequence[Any]) -> None:
             raise lisa_error(reply) from reply
 
 
-def pack(calls: Sequence[Call[Any]]) -> list[bytes]:
+def pack(calls: Sequence[Call[Any]]) -> bytes:
     """Packs calls for the wire.
 
     Lisa packs and sends by itself: the Redis client's commands, with their retries, metrics, callbacks and packing,
     would take a third of the time of a send.
     """
-    return [b"".join([hiredis.pack_command(_texts(call.args)) for call in calls])]  # type: ignore[arg-type] # declared for one item
+    return b"".join([hiredis.pack_command(_texts(call.args)) for call in calls])  # type: ignore[arg-type] # declared for one item
 
 
 _NUMBERS = frozenset((int, float, bool))

@@ -134,7 +134,7 @@ def key_of(call: Call[Any]) -> Arg | None:
     """The first key of a call, None for a command without keys."""
     name, *words = call.args
     if name == "EVALSHA":
-        return words[2] if words[1] else None
+        return words[2] if int(words[1]) else None
     if name == "XREADGROUP":
         return words[words.index("STREAMS", 3) + 1]
     if name in _KEYLESS or not words:

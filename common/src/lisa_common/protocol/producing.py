@@ -1,6 +1,6 @@
 """Calls of the producer: send, cancel, reschedule, find."""
 
-import base64
+import binascii
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -50,8 +50,11 @@ def new_ids(count: int) -> list[str]:
     """
     # The time fills 8 characters; the first one, of 6 bits, does not change before the year 2109.
     time_ms = (time.time_ns() // 1_000_000).to_bytes(6, "big")
-    text = base64.b64encode(time_ms + os.urandom(_RANDOM_BYTES * count)).translate(_ASCENDING).decode()
-    tails = sorted(text[at : at + _RANDOM_CHARACTERS] for at in range(8, len(text), _RANDOM_CHARACTERS))
+    random = os.urandom(_RANDOM_BYTES * count)
+    text = binascii.b2a_base64(time_ms + random, newline=False).translate(_ASCENDING).decode()
+    if count == 1:
+        return [text[1:] + GENERATED_SUFFIX]
+    tails = sorted([text[at : at + _RANDOM_CHARACTERS] for at in range(8, len(text), _RANDOM_CHARACTERS)])
     return [text[1:8] + tail + GENERATED_SUFFIX for tail in tails]
 
 

@@ -145,10 +145,14 @@ class Topics:
 
         Raises InvalidInput for an invalid name.
         """
-        known = self._known.get(check_name("topic", topic))
-        if known is None or self.clock() >= known.until or (declared and not known.declared):
+        try:
+            known = self._known.get(topic)
+        except TypeError:
+            known = None
+        if known is None:
+            check_name("topic", topic)
             return None
-        return known.layout
+        return None if self.clock() >= known.until or (declared and not known.declared) else known.layout
 
     def resolve(self, topic: str) -> Flow[Layout]:
         """Shards and policy of a topic. Raises InvalidInput for an invalid name. Writes nothing."""

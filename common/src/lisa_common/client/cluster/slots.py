@@ -87,12 +87,13 @@ def guarded(call: Call[Any]) -> Call[Any]:
     A server that moves a slot starts a script if it has all of its keys, and aborts it, keeping its writes, when it
     reads a key that it has just emptied. A missing key makes it refuse the script before it starts (TRYAGAIN).
     """
-    name, *words = call.args
-    if name != "EVALSHA" or words[1] in {0, 1}:
+    if call.args[0] != "EVALSHA":
         return call
-    sha, count, *rest = words
-    count = int(count)
-    return call._replace(args=(name, sha, count + 1, *rest[:count], absent_key(str(rest[0])), *rest[count:]))
+    name, sha, keys, *rest = call.args
+    count = int(keys)
+    if count <= 1:
+        return call
+    return call._replace(args=(name, sha, str(count + 1), *rest[:count], absent_key(str(rest[0])), *rest[count:]))
 
 
 def block_of(read: Call[Any]) -> int | None:

@@ -1,0 +1,57 @@
+"""Adds to the Redis client's blocking connections exchanges without its layers. `async_progress` has the twin."""
+
+import math
+import select
+import time
+from typing import Any
+
+import redis.exceptions
+
+__all__ = ["quick"]
+
+_HAS_POLL = hasattr(select, "poll")
+
+
+def quick(kind: type[Any]) -> type[Any]:
+    """A subclass with `send_packed`, `read_replies` and `is_broken`: the client's own take twice the time."""
+    return type("Connection", (_Quick, kind), {})
+
+
+class _Quick:
+    """What `quick` puts before a class of connections."""
+
+    _fresh_until = 0.0
+    """Until when it need not be checked by a PING, by the monotonic clock."""
+
+    _poll: Any = None
+    _polled: Any = None
+    """The socket that `_poll` looks at."""
+
+    def send_packed(self: Any, data: bytes) -> None:
+        """Writes packed commands; connects before that, or checks a connection that has long been idle."""
+        sock = self._sock
+        if sock is None or time.monotonic() > self._fresh_until:
+            self.send_packed_command([data])
+        else:
+            sock.sendall(data)
+
+    def read_replies(self: Any, count: int) -> list[Any]:
+        """So many replies, errors of the server among them."""
+        read = self._parser.read_response
+        replies = [read() for _ in range(count)]
+        self._fresh_until = time.monotonic() + (self.health_check_interval or math.inf)
+        return replies
+
+    def is_broken(self: Any) -> bool:
+        """Whether the server has closed the connection, or sent data without a request."""
+        sock = self._sock
+        try:
+            if sock is None or not _HAS_POLL or hasattr(sock, "pending"):
+                # A TLS socket may hold data that it has decrypted.
+                return bool(self._parser.can_read(0))
+            if sock is not self._polled:
+                self._poll, self._polled = select.poll(), sock
+                self._poll.register(sock, select.POLLIN)
+            return bool(self._parser._reader.has_data() or self._poll.poll(0))  # noqa: SLF001
+        except (redis.exceptions.RedisError, OSError):
+            return True
