@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, Resharded
@@ -26,6 +27,8 @@ __all__ = ["Batch", "Sender", "open_batch"]
 _Batch = Sequence[tuple[int, Outgoing]]
 """Messages with their positions."""
 
+_position_of = attrgetter("position")
+
 _HARDLY_S = 0.001
 
 _MOST_PARTS = 8
@@ -41,7 +44,7 @@ class Batch:
     def __init__(self, sender: "Sender", layout: Layout, tracing: Tracing | None) -> None:
         self._sender = sender
         self._settings = sender.settings
-        self._layout = layout
+        self._use(layout)
         self._observer = BatchObserver(tracing, layout.topic)
         self._position = 0
         self._bytes = 0
@@ -66,8 +69,8 @@ class Batch:
             self._ids.extend(producing.new_ids(self._settings.batch_messages))
         size = 0
         try:
-            content = check_message(message)
-            outgoing = content.outgoing(self._layout.policy, self._ids.popleft(), self._observer.context())
+            checked = message if type(message) is Message else check_message(message)
+            outgoing = checked.outgoing(self._layout.policy, self._ids.popleft(), self._observer.context())
         except InvalidInput as error:
             failed = SendResult(self._position, getattr(message, "id", None), SendOutcome.FAILED, error=error)
             self._invalid.append(failed)
@@ -76,12 +79,16 @@ class Batch:
             size = len(outgoing.content)
             self._bytes += size
         self._position += 1
-        shards = len(self._layout.shards)
-        limit = self._settings.batch_messages * shards
         # The next message is likely as large as this one, and would exceed the bytes.
-        most_bytes = self._settings.batch_bytes * min(shards, _MOST_PARTS)
-        self.is_full = self.size >= limit or self._bytes + size > most_bytes
+        count = len(self._outgoing) + len(self._invalid)
+        self.is_full = count >= self._most_messages or self._bytes + size > self._most_bytes
         return self.is_full
+
+    def _use(self, layout: Layout) -> None:
+        self._layout = layout
+        shards = len(layout.shards)
+        self._most_messages = self._settings.batch_messages * shards
+        self._most_bytes = self._settings.batch_bytes * min(shards, _MOST_PARTS)
 
     def flush(self) -> Flow[list[SendResult]]:
         """Sends the collected messages. Result: one for each, in order; sets `broken`."""
@@ -89,7 +96,7 @@ class Batch:
         batch, results = self._outgoing, self._invalid
         self._outgoing, self._invalid, self._bytes, self.is_full = [], [], 0, False
         try:
-            self._layout = yield from self._sender.topics.resolve(self._layout.topic)
+            self._use((yield from self._sender.topics.resolve(self._layout.topic)))
             if batch:
                 sent = yield from self._sender.send(self._layout.topic, batch, self._clock)
                 self.broken = next((result.error for result in sent if result.error), None)
@@ -98,7 +105,7 @@ class Batch:
             self.broken = error
             results += [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in batch]
         self._observer.end(span, results, self._clock() - began, self.broken)
-        return sorted(results, key=lambda result: result.position)
+        return sorted(results, key=_position_of)
 
     def _clock(self) -> float:
         """Seconds, of which none pass while messages are added during a flush."""

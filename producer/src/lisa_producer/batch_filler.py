@@ -1,8 +1,7 @@
 """Fills batches from the messages of a caller, also while the server stores the batch before."""
 
-import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from lisa_common.bodies import Codec
 from lisa_producer.batch import Batch
@@ -35,21 +34,22 @@ class BatchFiller:
         """Adds messages until the batch is full, or there are no more. Raises what `fill_ahead` has met."""
         if self._error is not None:
             raise self._error
-        self._add(math.inf)
+        self._add(None)
 
     def fill_ahead(self) -> None:
         """As `fill`, while a call is under way: for a short time, and without errors, which `fill` raises later."""
         began = time.monotonic()
         try:
-            self._add(began + _AHEAD_S)
+            self._add(lambda: time.monotonic() - began > _AHEAD_S)
         except Exception as error:  # noqa: BLE001 - what the caller's values raise is no error of the call under way
             self._error = error
         finally:
             self._batch.filling_s += time.monotonic() - began
 
-    def _add(self, deadline: float) -> None:
+    def _add(self, is_over: Callable[[], bool] | None) -> None:
         if self._batch.is_full:
             return
+        add, codec = self._batch.add, self._codec
         for message in self._messages:
-            if self._batch.add(with_codec(message, self._codec)) or time.monotonic() > deadline:
+            if add(with_codec(message, codec) if codec else message) or (is_over and is_over()):
                 return

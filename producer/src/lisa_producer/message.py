@@ -114,7 +114,8 @@ class Message:
             headers=self._headers_json(context) if context else headers_json(self.headers),
         )
         id = generated_id if self.id is None else check_new_id(self.id)
-        return Outgoing(id, due_argument(self.delay, self.at, self.at_local, self.tz), content)
+        due = due_argument(self.delay, self.at, self.at_local, self.tz)
+        return tuple.__new__(Outgoing, (id, due, content))
 
     def _headers_json(self, context: Mapping[str, str]) -> bytes:
         own = headers_json(self.headers)

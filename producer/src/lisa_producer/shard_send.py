@@ -11,7 +11,7 @@ from lisa_common.model.sharding import Layout, by_shard, home
 from lisa_common.protocol import producing
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.producing import Outgoing
-from lisa_common.validation import duration_ms
+from lisa_common.validation import GENERATED_SUFFIX, duration_ms
 from lisa_producer.message import Confirm, SendOutcome, SendResult
 from lisa_producer.settings import ProducerSettings
 
@@ -71,7 +71,7 @@ def find_in_former(
 def result_of(position: int, outgoing: Outgoing, due_ms: int) -> SendResult:
     """The result of a stored message; `due_ms` is 0 where its id was known."""
     if due_ms:
-        return SendResult(position, outgoing.id, SendOutcome.SENT, due_ms)
+        return tuple.__new__(SendResult, (position, outgoing.id, SendOutcome.SENT, due_ms, None))
     # A generated id can be known only from an earlier try of the same send, whose reply was lost.
     outcome = SendOutcome.SENT if outgoing.generated else SendOutcome.DUPLICATE
     return SendResult(position, outgoing.id, outcome)
@@ -86,11 +86,10 @@ def is_repeatable(messages: Sequence[Outgoing], policy: Policy, settings: Produc
     remembers = policy.dedup_window_ms >= tried_ms
     far_off_ms = max(_SAFE_TO_REPEAT_MS, tried_ms)
     judged = ""
-    for message in messages:
-        due = message.due
+    for id, due, _ in messages:
         # Many messages of a batch have the same delay.
-        if due != judged and (not remembers or message.generated):
-            if not due.startswith("+") or int(due) < far_off_ms:
+        if due != judged and (not remembers or id.endswith(GENERATED_SUFFIX)):
+            if due[:1] != "+" or int(due) < far_off_ms:
                 return False
             judged = due
     return True
