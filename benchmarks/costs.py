@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import redis
 
@@ -24,7 +24,7 @@ from support.engines import own_binary
 from support.server import Server
 from support.waiting import wait_until
 
-__all__ = ["KEPT", "TOLERANCE", "Cost", "differences", "measure", "read_kept"]
+__all__ = ["KEPT", "MESSAGES", "TOLERANCE", "Cost", "Meter", "differences", "measure", "measure_by", "read_kept"]
 
 KEPT: Final = Path(__file__).with_name("costs.json")
 TOLERANCE: Final = 0.03
@@ -33,7 +33,7 @@ TOLERANCE: Final = 0.03
 _SLACK_BYTES: Final = 0.1
 """The size of the server's own statistics is not always the same."""
 
-_MESSAGES: Final = 1_000
+MESSAGES: Final = 1_000
 _BATCH: Final = 100
 _TOPIC: Final = "costs"
 _TRIES: Final = 3
@@ -53,7 +53,17 @@ class Cost:
     """Bytes to the client."""
 
 
-class _Meter:
+C_co = TypeVar("C_co", covariant=True)
+
+
+class Meter(Protocol[C_co]):
+    """Measures what a step costs for each of its messages."""
+
+    def of(self, step: Callable[[], object], *, messages: int = MESSAGES) -> C_co:
+        """The cost of a step for each of its messages."""
+
+
+class _ServerMeter:
     """Counts what a server does for others than the meter itself."""
 
     def __init__(self, client: "redis.Redis") -> None:
@@ -61,7 +71,7 @@ class _Meter:
         self._own = Cost(0, 0, 0)
         self._own = self.of(lambda: None, messages=1)
 
-    def of(self, step: Callable[[], object], *, messages: int = _MESSAGES) -> Cost:
+    def of(self, step: Callable[[], object], *, messages: int = MESSAGES) -> Cost:
         """The cost of a step for each of its messages."""
         before = self._look()
         step()
@@ -78,6 +88,16 @@ class _Meter:
 
 def measure(url: str) -> dict[str, Cost]:
     """The costs of all steps, on an empty server that nobody else uses."""
+    settings = ProducerSettings(redis_url=url)
+    with redis.Redis.from_url(url, protocol=2) as client:
+        costs = measure_by(url, lambda: _ServerMeter(client))
+        meter = _ServerMeter(client)
+        sent = min((_send_many(meter, settings) for _ in range(_TRIES)), key=lambda cost: cost.commands)
+    return {"send": costs.pop("send"), "send_many": sent, **costs}
+
+
+def measure_by(url: str, meter_of: Callable[[], Meter[C_co]]) -> dict[str, C_co]:
+    """What each step costs by a meter, which is made once all connections are; on an empty server."""
     sending, reading = ProducerSettings(redis_url=url), ConsumerSettings(redis_url=url)
     keys = ShardKeys(sending.prefix, _TOPIC)
     with (
@@ -87,27 +107,26 @@ def measure(url: str) -> dict[str, Cost]:
         redis.Redis.from_url(url, protocol=2) as client,
     ):
         _warm_up(producer, consumer, manager, keys)
-        meter, costs = _Meter(client), dict[str, Cost]()
+        meter, costs = meter_of(), dict[str, C_co]()
 
         def send_each() -> None:
-            for _ in range(_MESSAGES):
+            for _ in range(MESSAGES):
                 producer.send(_TOPIC, _BODY, delay=3_600)
 
         costs["send"] = meter.of(send_each)
-        costs["send_many"] = min((_send_many(meter, sending) for _ in range(_TRIES)), key=lambda cost: cost.commands)
-        producer.send_many(_TOPIC, [Message(body=_BODY, delay=0.001) for _ in range(_MESSAGES)])
-        wait_until(lambda: int(client.zcount(keys.of("waiting"), "-inf", _now_ms(client))) == _MESSAGES)
-        batches = range(_MESSAGES // _BATCH)
+        producer.send_many(_TOPIC, [Message(body=_BODY, delay=0.001) for _ in range(MESSAGES)])
+        wait_until(lambda: int(client.zcount(keys.of("waiting"), "-inf", _now_ms(client))) == MESSAGES)
+        batches = range(MESSAGES // _BATCH)
         costs["promote"] = meter.of(lambda: [manager.call(promote(keys, limit=_BATCH)) for _ in batches])
         read: list[Any] = []
         costs["read"] = meter.of(lambda: read.extend(consumer.read(_BATCH) for _ in batches))
-        assert sum(map(len, read)) == _MESSAGES  # noqa: S101 - else the figures mean nothing
+        assert sum(map(len, read)) == MESSAGES  # noqa: S101 - else the figures mean nothing
         costs["ack"] = meter.of(lambda: [consumer.ack(*each) for each in read])
     return costs
 
 
-def _send_many(meter: _Meter, settings: ProducerSettings) -> Cost:
-    messages = [Message(body=_BODY, delay=3_600) for _ in range(_MESSAGES)]
+def _send_many(meter: Meter[C_co], settings: ProducerSettings) -> C_co:
+    messages = [Message(body=_BODY, delay=3_600) for _ in range(MESSAGES)]
     with Producer(settings=settings) as producer:
         # Connects, and declares the topic.
         producer.send_many(_TOPIC, messages[:1])
