@@ -9,7 +9,7 @@ import redis.exceptions
 from redis.asyncio.retry import Retry
 
 from lisa_common.client.address import Address
-from lisa_common.client.async_progress import ProgressTimeout, hardened
+from lisa_common.client.async_progress import hardened
 from lisa_common.client.async_subscription import subscribe
 from lisa_common.client.embedded.connection import AsyncEmbeddedConnection
 from lisa_common.client.lending import AsyncIdleConnections
@@ -131,9 +131,7 @@ class AsyncNode:
     async def _receive(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         made, places = merge_waits(calls)
         try:
-            # One timer for all replies; the Redis client would start and stop one for each.
-            async with ProgressTimeout(connection, self._timeout_s):
-                replies = await connection.read_replies(len(made))
+            replies = await connection.read_replies(len(made), self._timeout_s)
         except BaseException:
             await self._give_up(connection)
             raise
@@ -142,8 +140,7 @@ class AsyncNode:
 
     async def _receive_first(self, connection: Any) -> Any:
         try:
-            async with ProgressTimeout(connection, self._timeout_s):
-                [reply] = await connection.read_replies(1)
+            [reply] = await connection.read_replies(1, self._timeout_s)
         except BaseException:
             await self._give_up(connection)
             raise

@@ -1,4 +1,4 @@
-"""Adds to the Redis client's asyncio connections a progress timeout, and quick exchanges that keep a cancellation.
+"""Adds to the Redis client's asyncio connections quick exchanges with a progress timeout, which keep a cancellation.
 
 With a progress timeout an exchange may last as long as bytes keep arriving. Blocking sockets time out this way anyway:
 their timeout applies to each `recv`.
@@ -6,22 +6,19 @@ their timeout applies to each `recv`.
 
 import asyncio
 import math
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import redis
 
-__all__ = ["ProgressTimeout", "hardened"]
+__all__ = ["hardened"]
 
 
 def hardened(kind: type[Any]) -> type[Any]:
-    """A subclass with what the Redis client lacks: times of arrivals, one error for closed connections, cancellations.
+    """A subclass with what the Redis client lacks: quick exchanges, one error for closed connections, cancellations.
 
-    Its `arrived_at` is when bytes last arrived, by the event loop's clock. A write to a closed connection raises the
-    client's ConnectionError with any event loop. A cancellation during a write is kept: the Redis client writes through
-    `wait_for`, which in Python 3.11 loses one that comes at the moment of its success.
-
-    `send_packed` and `read_replies` make exchanges without the client's own tasks, timers and layers.
+    `send_packed` and `read_replies` make exchanges without the client's own tasks, timers and layers. A write to a
+    closed connection raises the client's ConnectionError with any event loop. A cancellation during a write is kept:
+    the Redis client writes through `wait_for`, which in Python 3.11 loses one that comes at the moment of its success.
     """
     return type("Connection", (_Hardened, kind), {})
 
@@ -29,16 +26,22 @@ def hardened(kind: type[Any]) -> type[Any]:
 class _Hardened:
     """What `hardened` puts before a class of connections."""
 
-    arrived_at = 0.0
+    _arrived_at = 0.0
+    """When bytes last arrived, by the event loop's clock."""
+    _reading_since: float | None = None
+    """Since when replies are being read; None while none are."""
+    _watch: asyncio.TimerHandle | None = None
+    """One timer for many exchanges: it is started anew only when it fires."""
     _fresh_until = 0.0
     """Until when it need not be checked by a PING, by the event loop's clock."""
 
     async def _connect(self: Any) -> None:
         await super()._connect()  # type: ignore[misc]
-        feed, clock = self._reader.feed_data, asyncio.get_running_loop().time
+        self._loop = asyncio.get_running_loop()
+        feed, clock = self._reader.feed_data, self._loop.time
 
         def note(data: bytes) -> None:
-            self.arrived_at = clock()
+            self._arrived_at = clock()
             feed(data)
 
         self._clock, self._reader.feed_data = clock, note
@@ -72,47 +75,34 @@ class _Hardened:
         except TimeoutError:
             raise redis.exceptions.TimeoutError("Timeout writing to socket") from None
 
-    async def read_replies(self: Any, count: int) -> list[Any]:
-        """So many replies, errors of the server among them; without a time limit."""
+    async def read_replies(self: Any, count: int, timeout_s: float) -> list[Any]:
+        """So many replies, errors of the server among them.
+
+        Raises the client's TimeoutError once nothing has arrived for `timeout_s` seconds.
+        """
+        self._reading_since, self._timeout_s = self._clock(), timeout_s
+        if self._watch is None:
+            self._watch = self._loop.call_later(timeout_s, self._check_progress)
         read = self._parser.read_response
-        replies = [await read() for _ in range(count)]
+        try:
+            replies = [await read() for _ in range(count)]
+        finally:
+            self._reading_since = None
         self._fresh_until = self._clock() + (self.health_check_interval or math.inf)
         return replies
+
+    def _check_progress(self: Any) -> None:
+        self._watch = None
+        if self._reading_since is None or self._reader is None:
+            return
+        quiet_until = max(self._arrived_at, self._reading_since) + self._timeout_s
+        if quiet_until > self._clock():
+            self._watch = self._loop.call_at(quiet_until, self._check_progress)
+        else:
+            # The read raises it; the caller then breaks the connection.
+            self._reader.set_exception(redis.exceptions.TimeoutError("Timeout reading from socket"))
 
 
 def _closed(error: RuntimeError) -> Exception:
     """The error of a write to a connection that has ended: uvloop raises a RuntimeError, asyncio a ConnectionError."""
     return redis.exceptions.ConnectionError(str(error)) if "closed" in str(error) else error
-
-
-class ProgressTimeout:
-    """Raises TimeoutError in its block once nothing has arrived over a connection for `timeout_s` seconds.
-
-    One timer serves the whole exchange; it is restarted only when it fires.
-    """
-
-    __slots__ = ("_connection", "_limit", "_loop", "_timeout_s", "_timer")
-
-    def __init__(self, connection: Any, timeout_s: float) -> None:
-        self._connection = connection
-        self._timeout_s = timeout_s
-        self._limit = asyncio.timeout(None)
-        self._loop = asyncio.get_running_loop()
-
-    async def __aenter__(self) -> Self:
-        await self._limit.__aenter__()
-        self._timer = self._loop.call_later(self._timeout_s, self._check)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._timer.cancel()
-        await self._limit.__aexit__(kind, error, trace)
-
-    def _check(self) -> None:
-        quiet_until = self._connection.arrived_at + self._timeout_s
-        if quiet_until > self._loop.time():
-            self._timer = self._loop.call_at(quiet_until, self._check)
-        else:
-            self._limit.reschedule(self._loop.time())
