@@ -45,6 +45,8 @@ class _Hardened:
             feed(data)
 
         self._clock, self._reader.feed_data = clock, note
+        # The timer of a former connection may belong to an event loop that has ended.
+        self._watch = None
 
     async def send_packed_command(self, *args: Any, **options: Any) -> None:
         task = asyncio.current_task()
@@ -82,7 +84,7 @@ class _Hardened:
         """
         self._reading_since, self._timeout_s = self._clock(), timeout_s
         if self._watch is None:
-            self._watch = self._loop.call_later(timeout_s, self._check_progress)
+            self._watch = self._loop.call_later(timeout_s, self._check_progress, self._reader)
         read = self._parser.read_response
         try:
             replies = [await read() for _ in range(count)]
@@ -91,16 +93,19 @@ class _Hardened:
         self._fresh_until = self._clock() + (self.health_check_interval or math.inf)
         return replies
 
-    def _check_progress(self: Any) -> None:
+    def _check_progress(self: Any, reader: asyncio.StreamReader) -> None:
+        if reader is not self._reader:
+            # It is of a former connection.
+            return
         self._watch = None
-        if self._reading_since is None or self._reader is None:
+        if self._reading_since is None:
             return
         quiet_until = max(self._arrived_at, self._reading_since) + self._timeout_s
         if quiet_until > self._clock():
-            self._watch = self._loop.call_at(quiet_until, self._check_progress)
+            self._watch = self._loop.call_at(quiet_until, self._check_progress, reader)
         else:
             # The read raises it; the caller then breaks the connection.
-            self._reader.set_exception(redis.exceptions.TimeoutError("Timeout reading from socket"))
+            reader.set_exception(redis.exceptions.TimeoutError("Timeout reading from socket"))
 
 
 def _closed(error: RuntimeError) -> Exception:
