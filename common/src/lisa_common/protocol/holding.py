@@ -6,19 +6,31 @@ from typing import Any
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.replies import rows
+from lisa_common.protocol.scripts import Arg
 
 __all__ = ["held_entries", "renew"]
 
 
 def held_entries(
-    keys: ShardKeys, group: str, consumer: str, *, after: str = "0-0", last: str = "+", limit: int
+    keys: ShardKeys,
+    group: str,
+    consumer: str,
+    *,
+    after: str = "0-0",
+    last: str = "+",
+    limit: int,
+    idle_ms: int = 0,
 ) -> Call[list[str]]:
-    """Entry ids that a consumer holds, after one and up to another, at most `limit`, oldest first. Raises NoGroup."""
+    """Entry ids that a consumer holds, after one and up to another, at most `limit`, oldest first. Raises NoGroup.
+
+    With `idle_ms` only those that were neither read nor renewed for so long.
+    """
+    idle: tuple[Arg, ...] = ("IDLE", idle_ms) if idle_ms else ()
 
     def decode(reply: Any) -> list[str]:
         return [row[0].decode() for row in rows(reply)]
 
-    return command("XPENDING", keys.of("ready"), group, f"({after}", last, limit, consumer, decode=decode)
+    return command("XPENDING", keys.of("ready"), group, *idle, f"({after}", last, limit, consumer, decode=decode)
 
 
 def renew(keys: ShardKeys, group: str, consumer: str, entries: Sequence[str]) -> Call[Any]:

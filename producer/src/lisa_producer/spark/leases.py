@@ -13,18 +13,20 @@ __all__ = ["LeaseKeeper"]
 
 logger = logging.getLogger(__name__)
 
-_RENEWALS = 3
-"""Renewals within one visibility timeout, so that one may fail."""
+_ROUNDS = 4
+"""Rounds of renewals within one visibility timeout. A lease is renewed once it is as old as a round is long, so while it
+has half of its time left or more: one round may fail."""
 _RETRY_S = 1.0
 
 
 class LeaseKeeper:
     """Renews the leases of one consumer in a thread, until stopped.
 
-    `renew` returns a flow that renews them once. Its result is the visibility timeout, in seconds.
+    `renew` returns a flow that renews those which are older than a share of the visibility timeout. Its result is that
+    timeout, in seconds.
     """
 
-    def __init__(self, connect: Callable[[], Connection], renew: Callable[[], Flow[float]]) -> None:
+    def __init__(self, connect: Callable[[], Connection], renew: Callable[[float], Flow[float]]) -> None:
         self._connect = connect
         self._renew = renew
         self._stopped = threading.Event()
@@ -44,7 +46,7 @@ class LeaseKeeper:
         with self._connect() as connection:
             while not self._stopped.wait(wait):
                 try:
-                    wait = connection.run(self._renew()) / _RENEWALS
+                    wait = connection.run(self._renew(1 / _ROUNDS)) / _ROUNDS
                 except LisaError as error:
                     logger.warning("lease renewal failed: %s", error, extra=event("renewal_failed", error=str(error)))
                     wait = _RETRY_S

@@ -29,7 +29,8 @@ from lisa_producer.spark.batch_sizes import BatchSizes
 from lisa_producer.spark.leases import LeaseKeeper
 from lisa_producer.spark.options import StreamOptions
 from lisa_producer.spark.pending_entries import FIRST, PendingEntries, Taken, backlog, cut
-from lisa_producer.spark.rows import row_of_delivery, to_batch
+from lisa_producer.spark.range_fetcher import RangeFetcher
+from lisa_producer.spark.rows import batch_of_deliveries
 
 __all__ = ["GroupReader"]
 
@@ -201,16 +202,13 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The messages of one range, without expired and unreadable ones, which are settled instead."""
         if not isinstance(partition, Entries):
             return
-        pending, after = self._pending(partition.keys, partition.consumer), partition.after
+        pending = self._pending(partition.keys, partition.consumer)
+        fetcher = RangeFetcher(pending, partition.after, partition.last)
         with self._connect() as connection:
-            while True:
-                flow = pending.fetch(after, partition.last)
-                rest, deliveries = connection.run(flow, patience_s=self._options.settings.patience_s)
+            while not fetcher.is_done:
+                deliveries = connection.run(fetcher.next_page(), patience_s=self._options.settings.patience_s)
                 if deliveries:
-                    yield to_batch(self._names, map(row_of_delivery, deliveries))
-                if rest is None:
-                    return
-                after = rest
+                    yield batch_of_deliveries(self._names, deliveries)
 
     def commit(self, end: Offset) -> None:
         """Acks the consumer's entries up to the offset."""
@@ -246,13 +244,14 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._keeper is None:
             # Not shared, as the keeper runs in a thread of its own.
             topics = Topics(self._topics.prefix)
-            self._keeper = LeaseKeeper(self._connect, lambda: self._renew(topics, consumer))
+            self._keeper = LeaseKeeper(self._connect, lambda age: self._renew(topics, consumer, age))
             self._keeper.start()
 
-    def _renew(self, topics: Topics, consumer: str) -> Flow[float]:
+    def _renew(self, topics: Topics, consumer: str, age: float) -> Flow[float]:
         layout = yield from topics.resolve(self._options.topic)
+        idle_ms = max(1, int(layout.policy.visibility_ms * age))
         for keys in layout.served:
-            yield from PendingEntries(topics, keys, self._options.group, consumer).renew()
+            yield from PendingEntries(topics, keys, self._options.group, consumer).renew(idle_ms)
         return layout.policy.visibility_ms / 1000
 
     def _join(self) -> None:
