@@ -14,7 +14,7 @@ from lisa_common.protocol.marking import Begun, mark
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.replies import fields_of
 
-__all__ = ["FIRST", "PendingEntries", "StreamReset", "Taken", "backlog", "cut", "read_infos"]
+__all__ = ["FIRST", "PendingEntries", "StreamReset", "Taken", "backlog", "read_infos"]
 
 FIRST = "0-0"
 """Before all entries."""
@@ -144,12 +144,12 @@ class PendingEntries:
         if others:
             yield from self._skip(others)
 
-    def split(self, after: str, last: str, size: int) -> Flow[list[tuple[str, str, int]]]:
-        """Ranges of `size` pending entries: each from after one entry up to another, with their number."""
+    def places(self, after: str, last: str) -> Flow[list[str]]:
+        """The pending entries after one and up to another."""
         places: list[str] = []
         while page := (yield from self._places(places[-1] if places else after, last)):
             places += page
-        return cut(places, after, last, size)
+        return places
 
     def give_back(self, after: str, last: str, keep: int) -> Flow[str]:
         """Releases the pending entries of a range but the first ones: they come again as new entries, no attempt spent.
@@ -184,17 +184,33 @@ class PendingEntries:
     def settle(self, last: str, known: Sequence[Entry] = ()) -> Flow[int]:
         """Acks all pending entries up to an entry. Those that are `known` need not be read again. Result: how many."""
         at, count = FIRST, 0
-        for first in range(0, len(known), _ENTRIES):
-            part = known[first : first + _ENTRIES]
+        for first in range(0, len(known), _PLACES):
+            part = known[first : first + _PLACES]
             # Rows may have been nacked meanwhile.
-            held = set((yield from self._places(FIRST, part[-1].entry)))
-            pending = [entry for entry in part if entry.entry in held]
-            yield from self._settle(pending)
-            count += len(pending)
+            whole, _ = yield from self.holds_all(len(known) - first, known[-1].entry)
+            if not whole:
+                held = set((yield from self._places(FIRST, part[-1].entry)))
+                part = [entry for entry in part if entry.entry in held]
+            for begin in range(0, len(part), _ENTRIES):
+                yield from self._settle(part[begin : begin + _ENTRIES])
+            count += len(part)
         while entries := (yield from self.held(at, last)):
             yield from self._settle(entries)
             at, count = entries[-1].entry, count + len(entries)
         return count
+
+    def holds_all(self, count: int, last: str, *along: Call[Any]) -> Flow[tuple[bool, Sequence[Any]]]:
+        """Whether all of `count` entries, of which the last is `last`, are pending still; and the results of `along`.
+
+        Pass all that were pending up to that one: what the consumer has got since comes after it.
+        """
+        held = holding.count_held(self.keys, self.group, self.consumer)
+        later = holding.held_entries(self.keys, self.group, self.consumer, after=last, limit=1)
+        try:
+            total, others, *results = yield [held, later, *along]
+        except NoGroup:
+            return False, ()
+        return total == count and not others, results
 
     def _settle(self, entries: Sequence[Entry]) -> Flow[None]:
         ours, others = self._partition(entries)
@@ -222,12 +238,22 @@ class PendingEntries:
         policy = yield from self.policy()
         yield consuming.skip(self.keys, self.group, entries, policy)
 
-    def renew(self, idle_ms: int) -> Flow[None]:
+    def renew(self, age_ms: int) -> Flow[None]:
         """Renews the leases of pending entries that were neither read nor renewed for so long."""
         at = FIRST
-        while entries := (yield from self._places(at, idle_ms=idle_ms)):
-            yield holding.renew(self.keys, self.group, self.consumer, entries)
-            at = entries[-1]
+        while ages := (yield from self._ages(at)):
+            at = ages[-1][0]
+            if aged := [entry for entry, age in ages if age >= age_ms]:
+                yield holding.renew(self.keys, self.group, self.consumer, aged)
+
+    def _ages(self, after: str) -> Flow[list[tuple[str, int]]]:
+        try:
+            ages: list[tuple[str, int]] = yield holding.held_ages(
+                self.keys, self.group, self.consumer, after=after, limit=_PLACES
+            )
+        except NoGroup:
+            return []
+        return ages
 
     def policy(self) -> Flow[Policy]:
         """The topic's policy."""
@@ -244,26 +270,13 @@ class PendingEntries:
             return []
         return entries
 
-    def _places(self, after: str, last: str = "+", *, idle_ms: int = 0) -> Flow[list[str]]:
-        call = holding.held_entries(
-            self.keys, self.group, self.consumer, after=after, last=last, limit=_PLACES, idle_ms=idle_ms
-        )
+    def _places(self, after: str, last: str = "+") -> Flow[list[str]]:
+        call = holding.held_entries(self.keys, self.group, self.consumer, after=after, last=last, limit=_PLACES)
         try:
             entries: list[str] = yield call
         except NoGroup:
             return []
         return entries
-
-
-def cut(places: Sequence[str], after: str, last: str, size: int) -> list[tuple[str, str, int]]:
-    """Cuts entries, given in order, into ranges of `size`; the last range ends at `last`."""
-    ranges, begin = [], after
-    for first in range(0, len(places), size):
-        part = places[first : first + size]
-        end = part[-1] if len(part) == size else last
-        ranges.append((begin, end, len(part)))
-        begin = end
-    return ranges
 
 
 def read_infos(keys: ShardKeys) -> Flow[list[dict[str, Any]]]:
