@@ -18,8 +18,10 @@ __all__ = ["RangeFetcher"]
 
 _MOST = 1_000
 """Entries of one page, where the driver has not cut pages."""
+_FIRST = 100
+"""Messages of the first fetch, as their sizes are not known."""
 _MAX_BYTES = 4_194_304
-"""Most bytes of one page, as messages may be large."""
+"""Most bytes of one fetch, as messages may be large."""
 
 
 class RangeFetcher:
@@ -34,7 +36,7 @@ class RangeFetcher:
         self._batch = entries.batch
         self._listed: list[Entry] = []
         """Entries that are not fetched yet."""
-        self._largest = _MAX_BYTES
+        self._largest: int | None = None
         """Bytes of the largest of the latest records."""
 
     def next_page(self) -> Flow[list[Delivery]]:
@@ -59,13 +61,13 @@ class RangeFetcher:
             yield calls
         self._after = fetched[-1].entry
         self.is_done = not self._listed and self._after == self._last
-        self._largest = max(map(len, filter(None, records)), default=_MAX_BYTES)
+        self._largest = max(map(len, filter(None, records)), default=None)
         return triage.deliveries
 
     def _fetch(self, entries: Sequence[Entry]) -> Call[list[bytes | None] | str]:
         """The records of the first entries: of all if they fit, should they be as large as those before."""
-        ids = [entry.id or "" for entry in entries]
-        if self._largest * len(ids) <= _MAX_BYTES:
+        ids = [entry.id or "" for entry in (entries if self._largest else entries[:_FIRST])]
+        if self._largest and self._largest * len(ids) <= _MAX_BYTES:
             return fetch(self._pending.keys, ids)
         # Only the script keeps to a limit, but it costs the server three times as much.
         return fetch_within(self._pending.keys, ids, most_bytes=_MAX_BYTES, least=1)
