@@ -3,8 +3,8 @@
 One frame of 200-byte bodies, cached, goes in turn to Spark's `noop` sink, through `foreachPartition` with redis-py's
 pipelines of `SET` and `ZADD` in batches of 500, and to `format("lisa")`, with and without ids, and over 1, 64 and 256
 shards. Then the messages are read as a table, whole and pruned by an option, beside `HSCAN`; and once they are ready,
-as a stream, beside one plain consumer. Each round begins with an empty server; the medians of the rounds count, and
-ratios in one run.
+as a stream, beside one plain consumer: as a whole, and from the query's first trigger, as Spark takes seconds to start
+one. Each round begins with an empty server; the medians of the rounds count, and ratios in one run.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ TARGET = 0.75
 TARGET_SHARDS = 1 / 0.8
 """Highest ratio of the sink's time over 256 shards to that over one."""
 TARGET_READER = 25_000
-"""Least rows per second of a stream."""
+"""Least rows per second of a stream, once the query has started."""
 TARGET_SERVER_US = 12.0
 """Most time of the server for a row of a stream."""
 SHARDS = (64, 256)
@@ -116,13 +117,16 @@ class _Bench:
             messages = (Message(body="x" * 200, id=f"order-{number:010d}") for number in range(self.rows))
             producer.send_many("orders", messages, on_result=lambda _: None)
 
-    def stream(self) -> None:
-        """Reads all ready messages as a stream."""
+    def stream(self) -> float:
+        """Reads all ready messages as a stream. Result: seconds from the query's first trigger."""
         reader = self.spark.readStream.format("lisa").options(url=self.url, topic="orders", group="spark")
         frame = reader.option("maxRows", self.rows // 2).option("partitionRows", self.rows // 4).load()
         with tempfile.TemporaryDirectory() as checkpoint:
             writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
-            writer.trigger(availableNow=True).start().awaitTermination()
+            query = writer.trigger(availableNow=True).start()
+            query.awaitTermination()
+            ended = datetime.now(UTC)
+            return (ended - datetime.fromisoformat(query.recentProgress[0].timestamp)).total_seconds()
 
     def consume(self) -> None:
         """Reads all ready messages by one plain consumer."""
@@ -165,9 +169,11 @@ def measure(cores: int, rows: int, rounds: int) -> dict[str, list[float]]:
 
     def time_it(name: str, run: Callable[[], object], *, kept: bool) -> None:
         began = time.perf_counter()
-        run()
+        result = run()
         if kept:
             taken.setdefault(name, []).append(time.perf_counter() - began)
+            if isinstance(result, float):
+                taken.setdefault(f"{name}, started", []).append(result)
 
     with embedded_server() as url, redis.Redis.from_url(url) as client:
         bench = _Bench(spark, _frame(spark, rows, cores), url, client, rows)
@@ -188,7 +194,7 @@ def measure(cores: int, rows: int, rounds: int) -> dict[str, list[float]]:
     return taken
 
 
-_TWINS = {"table": "table by hand", "pruned table": "table", "stream": "consumer"}
+_TWINS = {"table": "table by hand", "pruned table": "table", "stream": "consumer", "stream, started": "consumer"}
 
 
 def _report(rows: int, taken: dict[str, dict[str, list[float]]]) -> bool:
@@ -208,7 +214,7 @@ def _report(rows: int, taken: dict[str, dict[str, list[float]]]) -> bool:
         targets = {
             f"lisa at most {TARGET} x by hand": medians["lisa"] / medians["by hand"] <= TARGET,
             "256 shards at least 0.8 of one": medians["lisa, 256 shards"] / medians["lisa"] <= TARGET_SHARDS,
-            f"stream at least {TARGET_READER:,} rows/s": rows / medians["stream"] >= TARGET_READER,
+            f"started stream at least {TARGET_READER:,} rows/s": rows / medians["stream, started"] >= TARGET_READER,
             f"stream at most {TARGET_SERVER_US} us a row": medians["stream, server us a row"] <= TARGET_SERVER_US,
         }
         for target, holds in targets.items():

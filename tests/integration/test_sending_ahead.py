@@ -8,7 +8,8 @@ import pytest
 import redis
 
 from lisa_common.errors import Unreachable
-from lisa_common.model.keys import ShardKeys
+from lisa_common.model.keys import ShardKeys, topics_key
+from lisa_common.model.policy import Policy
 from lisa_producer import Message, PartialSend, Producer, ProducerSettings
 from lisa_producer import batch_filler as module
 from support import Server
@@ -84,6 +85,21 @@ def test_a_batch_of_a_list_is_prepared_ahead(redis_url: str, prefix: str) -> Non
         *("prepare 0", "prepare 1", "prepare 2", "prepare 3", "sent 0", "sent 1"),
         *("prepare 4", "sent 2", "sent 3", "sent 4"),
     ]
+
+
+def test_many_shards_are_sent_to_in_rounds(redis_url: str, prefix: str, client: redis.Redis) -> None:
+    """A round fills sixteen calls, however many shards there are; the next one is prepared before its results come."""
+    client.hset(topics_key(prefix), "orders", Policy(shards=40).dump())
+    record = Record()
+    messages = list(record.messages(96))
+    record.events.clear()
+    settings = ProducerSettings(redis_url=redis_url, prefix=prefix, batch_messages=2)
+    with Producer(settings=settings, codec=record) as producer:
+        report = producer.send_many("orders", messages, on_result=record.note)
+    assert report.sent == 96
+    prepared = [f"prepare {number}" for number in range(96)]
+    sent = [f"sent {number}" for number in range(96)]
+    assert record.events == [*prepared[:64], *sent[:32], *prepared[64:], *sent[32:]]
 
 
 async def test_other_iterables_are_asked_after_the_results(producers: Producers) -> None:

@@ -173,4 +173,4 @@ def _server_sent(queue: Queue) -> int:
 
 def test_schema_matches_rows() -> None:
     """The schema and the rows name the same columns, in the same order."""
-    assert list(ALL) == list(rows.MessageRow.__dataclass_fields__)
+    assert list(ALL) == list(rows.MessageRow._fields)

@@ -9,7 +9,7 @@ from typing import Any
 
 from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, Resharded
 from lisa_common.model.keys import ShardKeys
-from lisa_common.model.sharding import Layout, by_shard
+from lisa_common.model.sharding import Layout, by_home
 from lisa_common.observing.tracing import Tracing
 from lisa_common.protocol import producing
 from lisa_common.protocol.call import Each, Flow
@@ -31,14 +31,17 @@ _position_of = attrgetter("position")
 
 _HARDLY_S = 0.001
 
-_MOST_PARTS = 8
-"""So many calls of most bytes may be collected, as messages of many shards go out together."""
+_MOST_CALLS, _MOST_PARTS = 16, 8
+"""So many calls of most messages, and of most bytes, may be collected, as messages of many shards go out together.
+
+With more, the server would be idle while messages are prepared, and this program while the server stores them.
+"""
 
 
 class Batch:
     """Collects messages up to the settings' limits; invalid ones become results at once, the others when flushed.
 
-    The limits fill a call to each shard, if the ids spread evenly and messages are small.
+    The limits fill a call to each of a few shards, if the ids spread evenly and messages are small.
     """
 
     def __init__(self, sender: "Sender", layout: Layout, tracing: Tracing | None) -> None:
@@ -87,7 +90,7 @@ class Batch:
     def _use(self, layout: Layout) -> None:
         self._layout = layout
         shards = len(layout.shards)
-        self._most_messages = self._settings.batch_messages * shards
+        self._most_messages = self._settings.batch_messages * min(shards, _MOST_CALLS)
         self._most_bytes = self._settings.batch_bytes * min(shards, _MOST_PARTS)
 
     def flush(self) -> Flow[list[SendResult]]:
@@ -181,10 +184,7 @@ class Sender:
 
     def _parts(self, layout: Layout, batch: _Batch) -> Iterator[tuple[ShardKeys, _Batch]]:
         """Cuts the messages of each shard into calls within the limits, as all ids may belong to one shard."""
-        if len(layout.shards) == 1:
-            batches = {layout.shards[0]: batch}
-        else:
-            batches = dict(by_shard(batch, lambda message: layout.home(message[1].id)))
+        batches = by_home(layout.shards, batch, lambda message: message[1].id)
         return ((keys, part) for keys, messages in batches.items() for part in self._cut(messages))
 
     def _cut(self, batch: _Batch) -> Iterator[_Batch]:

@@ -9,7 +9,7 @@ from lisa_producer.message import Message, with_codec
 
 __all__ = ["BatchFiller", "is_ready"]
 
-_AHEAD_S = 0.05
+_AHEAD_S = 0.1
 """Most time for messages ahead: meanwhile the caller waits for the results of the batch before."""
 
 

@@ -15,7 +15,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import DEFAULT_POLICY, Policy
 from lisa_common.validation import GENERATED_SUFFIX
 
-__all__ = ["Layout", "by_shard", "home"]
+__all__ = ["Layout", "by_home", "by_shard", "home"]
 
 T = TypeVar("T")
 
@@ -71,11 +71,15 @@ class Layout:
 
 def home(shards: tuple[ShardKeys, ...], id: str) -> ShardKeys:
     """The shard of an id among the shards of one reshard. All ticks of a schedule are in that of its name."""
-    if len(shards) == 1:
-        return shards[0]
+    return shards[_number(len(shards), id)]
+
+
+def _number(count: int, id: str) -> int:
+    if count == 1:
+        return 0
     if id.endswith(GENERATED_SUFFIX) and "@" in id:
         id = id.rpartition("@")[0]
-    return shards[crc32(id.encode()) % len(shards)]
+    return crc32(id.encode()) % count
 
 
 def by_shard(items: Iterable[T], shard: Callable[[T], ShardKeys]) -> dict[ShardKeys, list[T]]:
@@ -84,3 +88,14 @@ def by_shard(items: Iterable[T], shard: Callable[[T], ShardKeys]) -> dict[ShardK
     for item in items:
         groups[shard(item)].append(item)
     return groups
+
+
+def by_home(shards: tuple[ShardKeys, ...], items: Iterable[T], id_of: Callable[[T], str]) -> dict[ShardKeys, list[T]]:
+    """As `by_shard`, by the homes of ids among the shards of one reshard; for many items, as it compares no keys."""
+    count = len(shards)
+    if count == 1:
+        return {shards[0]: list(items)}
+    groups: dict[int, list[T]] = defaultdict(list)
+    for item in items:
+        groups[_number(count, id_of(item))].append(item)
+    return {shards[number]: group for number, group in groups.items()}

@@ -5,9 +5,9 @@ from typing import Any
 
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import Call, command
-from lisa_common.protocol.replies import rows
+from lisa_common.protocol.replies import number, rows
 
-__all__ = ["held_entries", "renew"]
+__all__ = ["count_held", "held_ages", "held_entries", "renew"]
 
 
 def held_entries(
@@ -19,6 +19,26 @@ def held_entries(
         return [row[0].decode() for row in rows(reply)]
 
     return command("XPENDING", keys.of("ready"), group, f"({after}", last, limit, consumer, decode=decode)
+
+
+def held_ages(keys: ShardKeys, group: str, consumer: str, *, after: str, limit: int) -> Call[list[tuple[str, int]]]:
+    """As `held_entries`, with the ms since each was read or renewed."""
+
+    def decode(reply: Any) -> list[tuple[str, int]]:
+        return [(entry.decode(), number(age)) for entry, _, age, _ in rows(reply)]
+
+    # Not XPENDING's own IDLE: that would look at all that the consumer holds, in one call.
+    return command("XPENDING", keys.of("ready"), group, f"({after}", "+", limit, consumer, decode=decode)
+
+
+def count_held(keys: ShardKeys, group: str, consumer: str) -> Call[int]:
+    """How many deliveries a consumer holds. Raises NoGroup."""
+
+    def decode(reply: Any) -> int:
+        *_, consumers = rows(reply, 4)
+        return next((int(count) for name, count in rows(consumers or []) if name == consumer.encode()), 0)
+
+    return command("XPENDING", keys.of("ready"), group, decode=decode)
 
 
 def renew(keys: ShardKeys, group: str, consumer: str, entries: Sequence[str]) -> Call[Any]:

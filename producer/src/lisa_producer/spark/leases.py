@@ -13,20 +13,28 @@ __all__ = ["LeaseKeeper"]
 
 logger = logging.getLogger(__name__)
 
-_RENEWALS = 3
-"""Renewals within one visibility timeout, so that one may fail."""
+_ROUNDS = 3
+"""Rounds of renewals within one visibility timeout.
+
+A round renews leases that are half as old as a round is long, or older; so the others still have half of their time
+left in the next round, and one round may fail.
+"""
 _RETRY_S = 1.0
 
 
 class LeaseKeeper:
     """Renews the leases of one consumer in a thread, until stopped.
 
-    `renew` returns a flow that renews them once. Its result is the visibility timeout, in seconds.
+    `renew` returns a flow that renews those which are older than a share of the visibility timeout. Its result is that
+    timeout, in seconds. The first round begins after a third of `fresh_s`, for which all leases will surely last.
     """
 
-    def __init__(self, connect: Callable[[], Connection], renew: Callable[[], Flow[float]]) -> None:
+    def __init__(
+        self, connect: Callable[[], Connection], renew: Callable[[float], Flow[float]], *, fresh_s: float
+    ) -> None:
         self._connect = connect
         self._renew = renew
+        self._fresh_s = fresh_s
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lisa-leases", daemon=True)
 
@@ -40,11 +48,11 @@ class LeaseKeeper:
         self._thread.join()
 
     def _run(self) -> None:
-        wait = 0.0
+        wait = self._fresh_s / _ROUNDS
         with self._connect() as connection:
             while not self._stopped.wait(wait):
                 try:
-                    wait = connection.run(self._renew()) / _RENEWALS
+                    wait = connection.run(self._renew(0.5 / _ROUNDS)) / _ROUNDS
                 except LisaError as error:
                     logger.warning("lease renewal failed: %s", error, extra=event("renewal_failed", error=str(error)))
                     wait = _RETRY_S

@@ -5,18 +5,16 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from lisa_common.errors import LisaError, NoGroup, OutcomeUnknown
-from lisa_common.model.delivery import Delivery, Entry, entry_place
+from lisa_common.model.delivery import Entry, entry_place
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.protocol import consuming, holding
 from lisa_common.protocol.call import Call, Flow, command
-from lisa_common.protocol.fetching import fetch_within
 from lisa_common.protocol.marking import Begun, mark
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.replies import fields_of
-from lisa_common.protocol.triage import sort_entries
 
-__all__ = ["FIRST", "PendingEntries", "StreamReset", "Taken", "backlog", "cut", "read_infos"]
+__all__ = ["FIRST", "PendingEntries", "StreamReset", "Taken", "backlog", "read_infos"]
 
 FIRST = "0-0"
 """Before all entries."""
@@ -25,8 +23,6 @@ _ENTRIES = 1_000
 """Entries in one reply; they are small."""
 _PLACES = 5_000
 """Entries in one reply that only names them."""
-_MAX_MESSAGES, _MAX_BYTES = 1_000, 4_194_304
-"""Limits of one fetch, as messages may be large."""
 
 
 class StreamReset(LisaError):
@@ -85,7 +81,7 @@ class PendingEntries:
         taken, is_listed = Taken(after, entries=[]), False
         while rows is None or taken.rows < rows:
             limit = _ENTRIES if rows is None else min(_ENTRIES, rows - taken.rows)
-            entries: list[Entry] | None = [] if is_listed else (yield from self._list(taken.last, limit=limit))
+            entries: list[Entry] | None = [] if is_listed else (yield from self.held(taken.last, limit=limit))
             if not entries:
                 if entry_place(taken.last) >= entry_place(newest):
                     break
@@ -93,17 +89,27 @@ class PendingEntries:
                 is_listed = entries is not None
             if entries == []:
                 break
-            sizes = [0] * len(entries or ())
-            if most_bytes is not None and entries:
-                sizes = yield [command("HSTRLEN", self.keys.of("messages"), entry.id or "") for entry in entries]
-            for entry, size in zip(entries or (), sizes, strict=True):
-                is_large = most_bytes is not None and taken.bytes + size > most_bytes
-                if (taken.rows or not first) and (entry.alone or is_large):
-                    return taken._replace(is_full=True)
-                taken.entries.append(entry)
-                taken = Taken(entry.entry, taken.rows + 1, taken.bytes + size, entry.alone, taken.entries)
-                if taken.is_full:
-                    return taken
+            taken = yield from self._add(taken, entries or [], most_bytes, first=first)
+            if taken.is_full:
+                return taken
+        return taken
+
+    def _add(self, taken: Taken, entries: Sequence[Entry], most_bytes: int | None, *, first: bool) -> Flow[Taken]:
+        """Adds entries, up to one with which the batch must end."""
+        sizes = [0] * len(entries)
+        if most_bytes is not None and entries:
+            sizes = yield [command("HSTRLEN", self.keys.of("messages"), entry.id or "") for entry in entries]
+        elif entries and not any(entry.alone for entry in entries):
+            taken.entries.extend(entries)
+            return taken._replace(last=entries[-1].entry, rows=taken.rows + len(entries))
+        for entry, size in zip(entries, sizes, strict=True):
+            is_large = most_bytes is not None and taken.bytes + size > most_bytes
+            if (taken.rows or not first) and (entry.alone or is_large):
+                return taken._replace(is_full=True)
+            taken.entries.append(entry)
+            taken = Taken(entry.entry, taken.rows + 1, taken.bytes + size, entry.alone, taken.entries)
+            if taken.is_full:
+                return taken
         return taken
 
     def _read(self, after: str, until: str | None, limit: int) -> Flow[list[Entry] | None]:
@@ -118,8 +124,13 @@ class PendingEntries:
             yield consuming.join(self.keys, self.group)
             return None
         entries: list[Entry] = batches[0][1] if batches else []
-        early = [entry for entry in entries if entry_place(entry.entry) <= entry_place(after)]
-        late = [entry for entry in entries if until and entry_place(entry.entry) > entry_place(until)]
+        early: list[Entry] = []
+        late: list[Entry] = []
+        # They come in order.
+        if entries and entry_place(entries[0].entry) <= entry_place(after):
+            early = [entry for entry in entries if entry_place(entry.entry) <= entry_place(after)]
+        if entries and until and entry_place(entries[-1].entry) > entry_place(until):
+            late = [entry for entry in entries if entry_place(entry.entry) > entry_place(until)]
         if early or late:
             # The group was created again, or there are entries after the end: released, they come again as new entries.
             yield from self._release(early + late)
@@ -133,28 +144,28 @@ class PendingEntries:
         if others:
             yield from self._skip(others)
 
-    def split(self, after: str, last: str, size: int) -> Flow[list[tuple[str, str, int]]]:
-        """Ranges of `size` pending entries: each from after one entry up to another, with their number."""
+    def places(self, after: str, last: str) -> Flow[list[str]]:
+        """The pending entries after one and up to another."""
         places: list[str] = []
         while page := (yield from self._places(places[-1] if places else after, last)):
             places += page
-        return cut(places, after, last, size)
+        return places
 
     def give_back(self, after: str, last: str, keep: int) -> Flow[str]:
         """Releases the pending entries of a range but the first ones: they come again as new entries, no attempt spent.
 
         Result: the last entry that is kept.
         """
-        kept = (yield from self._list(after, last, limit=keep)) if keep else []
+        kept = (yield from self.held(after, last, limit=keep)) if keep else []
         end = kept[-1].entry if kept else after
-        while entries := (yield from self._list(end, last)):
+        while entries := (yield from self.held(end, last)):
             yield from self._release(entries)
         return end
 
     def isolate(self, after: str, last: str, error: str) -> Flow[None]:
         """Nacks the pending entries of a range. Their next deliveries are alone."""
-        policy = yield from self._policy()
-        ours, others = self._partition((yield from self._list(after, last)))
+        policy = yield from self.policy()
+        ours, others = self._partition((yield from self.held(after, last)))
         if ours:
             yield consuming.nack(
                 self.keys, self.group, [consuming.Nack(entry, error, isolated=True) for entry in ours], policy
@@ -164,52 +175,42 @@ class PendingEntries:
 
     def is_alone(self, after: str, last: str) -> Flow[bool]:
         """Whether the first pending entry of a range must run alone."""
-        return any(entry.alone for entry in (yield from self._list(after, last, limit=1)))
+        return any(entry.alone for entry in (yield from self.held(after, last, limit=1)))
 
     def mark_begun(self, last: str, begun: Begun) -> Flow[None]:
         """Marks one pending entry as begun: if its lease runs out, that is an attempt."""
         yield mark(self.keys, self.group, self.consumer, [last], begun)
 
-    def fetch(self, after: str, last: str) -> Flow[tuple[str | None, list[Delivery]]]:
-        """The next deliveries of a range, after the entry at which to continue, None at its end.
-
-        Settles expired and unreadable messages instead. Raises LisaError when messages cannot be fetched.
-        """
-        entries = yield from self._list(after, last, limit=_MAX_MESSAGES)
-        if not entries:
-            return None, []
-        ids = [entry.id or "" for entry in entries]
-        fetch = fetch_within(self.keys, ids, most_bytes=_MAX_BYTES, least=1)
-        records, now_ms = yield [fetch, consuming.server_time()]
-        if isinstance(records, str):
-            raise LisaError(f"cannot fetch {len(entries)} messages of {self.keys.tag}: {records}")
-        fetched = entries[: len(records)]
-        triage = sort_entries(self.keys, self.group, fetched, records, now_ms)
-        policy = yield from self._policy()
-        calls: list[Call[Any]] = []
-        if triage.skip:
-            calls.append(consuming.skip(self.keys, self.group, triage.skip, policy))
-        if triage.unreadable:
-            calls.append(consuming.nack(self.keys, self.group, triage.unreadable, policy))
-        if calls:
-            yield calls
-        is_more = len(entries) == _MAX_MESSAGES or len(fetched) < len(entries)
-        return fetched[-1].entry if is_more else None, triage.deliveries
-
     def settle(self, last: str, known: Sequence[Entry] = ()) -> Flow[int]:
         """Acks all pending entries up to an entry. Those that are `known` need not be read again. Result: how many."""
         at, count = FIRST, 0
-        for first in range(0, len(known), _ENTRIES):
-            part = known[first : first + _ENTRIES]
+        for first in range(0, len(known), _PLACES):
+            part = known[first : first + _PLACES]
             # Rows may have been nacked meanwhile.
-            held = set((yield from self._places(FIRST, part[-1].entry)))
-            pending = [entry for entry in part if entry.entry in held]
-            yield from self._settle(pending)
-            count += len(pending)
-        while entries := (yield from self._list(at, last)):
+            whole, _ = yield from self.holds_all(len(known) - first, known[-1].entry)
+            if not whole:
+                held = set((yield from self._places(FIRST, part[-1].entry)))
+                part = [entry for entry in part if entry.entry in held]
+            for begin in range(0, len(part), _ENTRIES):
+                yield from self._settle(part[begin : begin + _ENTRIES])
+            count += len(part)
+        while entries := (yield from self.held(at, last)):
             yield from self._settle(entries)
             at, count = entries[-1].entry, count + len(entries)
         return count
+
+    def holds_all(self, count: int, last: str, *along: Call[Any]) -> Flow[tuple[bool, Sequence[Any]]]:
+        """Whether all of `count` entries, of which the last is `last`, are pending still; and the results of `along`.
+
+        Pass all that were pending up to that one: what the consumer has got since comes after it.
+        """
+        held = holding.count_held(self.keys, self.group, self.consumer)
+        later = holding.held_entries(self.keys, self.group, self.consumer, after=last, limit=1)
+        try:
+            total, others, *results = yield [held, later, *along]
+        except NoGroup:
+            return False, ()
+        return total == count and not others, results
 
     def _settle(self, entries: Sequence[Entry]) -> Flow[None]:
         ours, others = self._partition(entries)
@@ -218,7 +219,7 @@ class PendingEntries:
             yield from self._skip(others)
 
     def _ack(self, entries: Sequence[Entry]) -> Flow[None]:
-        policy = yield from self._policy()
+        policy = yield from self.policy()
         while entries:
             try:
                 yield consuming.ack(self.keys, self.group, entries, policy)
@@ -234,21 +235,33 @@ class PendingEntries:
         return ours, others
 
     def _skip(self, entries: Sequence[Entry]) -> Flow[None]:
-        policy = yield from self._policy()
+        policy = yield from self.policy()
         yield consuming.skip(self.keys, self.group, entries, policy)
 
-    def renew(self) -> Flow[None]:
-        """Renews the leases of all pending entries."""
+    def renew(self, age_ms: int) -> Flow[None]:
+        """Renews the leases of pending entries that were neither read nor renewed for so long."""
         at = FIRST
-        while entries := (yield from self._places(at)):
-            yield holding.renew(self.keys, self.group, self.consumer, entries)
-            at = entries[-1]
+        while ages := (yield from self._ages(at)):
+            at = ages[-1][0]
+            if aged := [entry for entry, age in ages if age >= age_ms]:
+                yield holding.renew(self.keys, self.group, self.consumer, aged)
 
-    def _policy(self) -> Flow[Policy]:
+    def _ages(self, after: str) -> Flow[list[tuple[str, int]]]:
+        try:
+            ages: list[tuple[str, int]] = yield holding.held_ages(
+                self.keys, self.group, self.consumer, after=after, limit=_PLACES
+            )
+        except NoGroup:
+            return []
+        return ages
+
+    def policy(self) -> Flow[Policy]:
+        """The topic's policy."""
         layout = yield from self.topics.resolve(self.keys.topic)
         return layout.policy
 
-    def _list(self, after: str, last: str = "+", limit: int = _ENTRIES) -> Flow[list[Entry]]:
+    def held(self, after: str, last: str = "+", limit: int = _ENTRIES) -> Flow[list[Entry]]:
+        """The first pending entries after one and up to another."""
         call = consuming.list_pending(self.keys, self.group, self.consumer, after=after, last=last, limit=limit)
         try:
             entries: list[Entry] = yield call
@@ -264,17 +277,6 @@ class PendingEntries:
         except NoGroup:
             return []
         return entries
-
-
-def cut(places: Sequence[str], after: str, last: str, size: int) -> list[tuple[str, str, int]]:
-    """Cuts entries, given in order, into ranges of `size`; the last range ends at `last`."""
-    ranges, begin = [], after
-    for first in range(0, len(places), size):
-        part = places[first : first + size]
-        end = part[-1] if len(part) == size else last
-        ranges.append((begin, end, len(part)))
-        begin = end
-    return ranges
 
 
 def read_infos(keys: ShardKeys) -> Flow[list[dict[str, Any]]]:

@@ -1,17 +1,24 @@
 """Receipts name deliveries, so that a task can nack or reject the rows of a stream."""
 
 import json
+from collections.abc import Iterable
 
 from lisa_common.errors import InvalidInput
 from lisa_common.model.delivery import Entry
 from lisa_common.validation import check_id, check_name
 
-__all__ = ["read_receipt", "receipt_of"]
+__all__ = ["read_receipt", "receipt_of", "receipts_of"]
 
 
 def receipt_of(group: str, shard: str, entry: Entry) -> str:
     """Names a delivery, so that a task can nack or reject it."""
-    return json.dumps([group, shard, entry.entry, entry.id, entry.due_ms, entry.attempt], separators=(",", ":"))
+    return receipts_of(group, shard, [entry])[0]
+
+
+def receipts_of(group: str, shard: str, entries: Iterable[Entry]) -> list[str]:
+    """Names deliveries of one shard."""
+    begin = json.dumps([group, shard], separators=(",", ":"))[:-1]
+    return [f'{begin},"{e.entry}",{json.dumps(e.id)},{e.due_ms},{e.attempt}]' for e in entries]
 
 
 def read_receipt(receipt: object) -> tuple[str, str, Entry]:

@@ -1,9 +1,8 @@
 """Rows that reads yield: one for each message, with all columns or those that a reader names."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import types as t
@@ -12,14 +11,14 @@ from lisa_common.errors import InvalidInput
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.paging import Listed
 from lisa_common.protocol.producing import State
-from lisa_producer.spark.receipts import receipt_of
+from lisa_producer.spark.receipts import receipts_of
 
 __all__ = [
     "MESSAGE_SCHEMA",
     "UNKNOWN_REASON",
     "MessageRow",
+    "batch_of_deliveries",
     "check_schema",
-    "row_of_delivery",
     "row_of_listed",
     "to_batch",
 ]
@@ -28,8 +27,7 @@ UNKNOWN_REASON = "unknown"
 """The reason of a dead letter without a readable failure."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageRow:
+class MessageRow(NamedTuple):
     """A message as a row. Times are ms by the server's clock."""
 
     topic: str
@@ -143,17 +141,32 @@ def row_of_listed(topic: str, listed: Listed) -> MessageRow:
     )
 
 
-def row_of_delivery(delivery: Delivery) -> MessageRow:
-    """The row of a message that a group has received."""
-    return MessageRow(
-        topic=delivery.topic,
-        state=State.DELIVERED.value,
-        group=delivery.group,
-        id=delivery.id,
-        body=delivery.body,
-        headers=delivery.headers,
-        sent_at=delivery.sent_ms,
-        due_at=delivery.due_ms,
-        attempts=delivery.attempt,
-        receipt=receipt_of(delivery.group, delivery.shard, delivery.entry),
-    )
+def batch_of_deliveries(names: tuple[str, ...], deliveries: Sequence[Delivery]) -> pa.RecordBatch:
+    """A batch of these columns of messages that a group has received from one shard; at least one message."""
+    schema = pa.schema([(name, _COLUMNS[name][1]) for name in names])
+    arrays = [_array_of(field.name, field.type, deliveries) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array_of(name: str, kind: pa.DataType, deliveries: Sequence[Delivery]) -> pa.Array:
+    read = _READ_DELIVERIES.get(name)
+    if read is None:
+        return pa.nulls(len(deliveries), kind)
+    return pa.array(read(deliveries), kind)
+
+
+_READ_DELIVERIES: dict[str, Callable[[Sequence[Delivery]], list[Any]]] = {
+    "topic": lambda deliveries: [each.topic for each in deliveries],
+    "state": lambda deliveries: [State.DELIVERED.value] * len(deliveries),
+    "group": lambda deliveries: [each.group for each in deliveries],
+    "id": lambda deliveries: [each.id for each in deliveries],
+    "body": lambda deliveries: [each.body for each in deliveries],
+    "headers": lambda deliveries: [list(each.headers.items()) for each in deliveries],
+    "sent_at": lambda deliveries: [_microseconds(each.sent_ms) for each in deliveries],
+    "due_at": lambda deliveries: [_microseconds(each.due_ms) for each in deliveries],
+    "attempts": lambda deliveries: [each.attempt for each in deliveries],
+    "receipt": lambda deliveries: receipts_of(
+        deliveries[0].group, deliveries[0].shard, [each.entry for each in deliveries]
+    ),
+}
+"""The other columns of a delivery are null."""

@@ -28,8 +28,10 @@ from lisa_common.protocol.registry import Topics
 from lisa_producer.spark.batch_sizes import BatchSizes
 from lisa_producer.spark.leases import LeaseKeeper
 from lisa_producer.spark.options import StreamOptions
-from lisa_producer.spark.pending_entries import FIRST, PendingEntries, Taken, backlog, cut
-from lisa_producer.spark.rows import row_of_delivery, to_batch
+from lisa_producer.spark.pending_entries import FIRST, PendingEntries, Taken, backlog
+from lisa_producer.spark.range_fetcher import RangeFetcher
+from lisa_producer.spark.ranges import Entries, Page, cut_entries
+from lisa_producer.spark.rows import batch_of_deliveries
 
 __all__ = ["GroupReader"]
 
@@ -40,17 +42,6 @@ Offset = dict[str, Any]
 
 Places = dict[str, str]
 """Entries by shard."""
-
-
-class Entries(InputPartition):
-    """The entries of one task: those of a consumer in a shard, after one entry and up to another."""
-
-    def __init__(self, keys: ShardKeys, consumer: str, after: str, last: str, count: int) -> None:
-        self.keys = keys
-        self.consumer = consumer
-        self.after = after
-        self.last = last
-        self.count = count
 
 
 class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -67,6 +58,8 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._running: tuple[Places, Sequence[InputPartition]] | None = None
         self._read: dict[str, list[Entry]] = {}
         """The entries of the micro-batch, by shard."""
+        self._new: str | None = None
+        """The consumer, if it had read nothing before."""
         self._turns = 0
         self._joined: Layout | None = None
 
@@ -82,7 +75,8 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:  # noqa: N802
         """Before the first entries, with a new consumer."""
         # It marks deliveries that begin, as workers do: others spend no attempt when their leases run out.
-        return {"consumer": f"spark-{secrets.token_hex(8)}{MARKING}", "entries": {}}
+        self._new = f"spark-{secrets.token_hex(8)}{MARKING}"
+        return {"consumer": self._new, "entries": {}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The option maxRows."""
@@ -96,6 +90,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Acks entries up to the start, and reads the next ones, up to the limit."""
         after, consumer = _parsed(start)
         self._settle(consumer, after)
+        self._keep(consumer)
         self._join()
         shards, entries = self._shards(), dict(after)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -157,12 +152,10 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges: list[Entries] = []
         for shard, entry in last.items():
             keys, begin = ShardKeys(self._topics.prefix, self._options.topic, shard), after.get(shard, FIRST)
-            places, size = [read.entry for read in self._read.get(shard, ())], self._options.partition_rows
-            if places and places[-1] == entry:
-                cuts = cut(places, begin, entry, size)
-            else:
-                cuts = self._run(self._pending(keys, consumer).split(begin, entry, size))
-            ranges += [Entries(keys, consumer, *cut) for cut in cuts]
+            places = [read.entry for read in self._read.get(shard, ())]
+            if not places or places[-1] != entry:
+                places = self._run(self._pending(keys, consumer).places(begin, entry))
+            ranges += cut_entries(keys, consumer, places, Page(begin, entry, len(places)), self._options.partition_rows)
         return ranges
 
     def _pending_of(self, entries: Entries) -> PendingEntries:
@@ -191,7 +184,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             tried -= keep
             pending = self._pending_of(each)
             end = self._run(pending.give_back(each.after, each.last, keep))
-            kept += [Entries(each.keys, each.consumer, each.after, end, keep)] if keep else []
+            kept += [Entries(each.keys, each.consumer, Page(each.after, end, keep))] if keep else []
             if self._target is not None and keep < each.count:
                 # They come again as new entries, which belong to this run.
                 self._target[each.keys.shard] = self._run(pending.newest())
@@ -201,16 +194,12 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The messages of one range, without expired and unreadable ones, which are settled instead."""
         if not isinstance(partition, Entries):
             return
-        pending, after = self._pending(partition.keys, partition.consumer), partition.after
+        fetcher = RangeFetcher(self._pending_of(partition), partition)
         with self._connect() as connection:
-            while True:
-                flow = pending.fetch(after, partition.last)
-                rest, deliveries = connection.run(flow, patience_s=self._options.settings.patience_s)
+            while not fetcher.is_done:
+                deliveries = connection.run(fetcher.next_page(), patience_s=self._options.settings.patience_s)
                 if deliveries:
-                    yield to_batch(self._names, map(row_of_delivery, deliveries))
-                if rest is None:
-                    return
-                after = rest
+                    yield batch_of_deliveries(self._names, deliveries)
 
     def commit(self, end: Offset) -> None:
         """Acks the consumer's entries up to the offset."""
@@ -246,13 +235,17 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._keeper is None:
             # Not shared, as the keeper runs in a thread of its own.
             topics = Topics(self._topics.prefix)
-            self._keeper = LeaseKeeper(self._connect, lambda: self._renew(topics, consumer))
+            layout: Layout = self._run(self._topics.resolve(self._options.topic))
+            # Else they were read by a query before this one.
+            fresh_s = layout.policy.visibility_ms / 1000 if consumer == self._new else 0.0
+            self._keeper = LeaseKeeper(self._connect, lambda age: self._renew(topics, consumer, age), fresh_s=fresh_s)
             self._keeper.start()
 
-    def _renew(self, topics: Topics, consumer: str) -> Flow[float]:
+    def _renew(self, topics: Topics, consumer: str, age: float) -> Flow[float]:
         layout = yield from topics.resolve(self._options.topic)
+        age_ms = int(layout.policy.visibility_ms * age)
         for keys in layout.served:
-            yield from PendingEntries(topics, keys, self._options.group, consumer).renew()
+            yield from PendingEntries(topics, keys, self._options.group, consumer).renew(age_ms)
         return layout.policy.visibility_ms / 1000
 
     def _join(self) -> None:
