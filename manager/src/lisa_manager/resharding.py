@@ -18,7 +18,7 @@ __all__ = ["CONTENTS", "close_former", "reshard", "restore_layout"]
 _MOST_FORMER = 3
 """The most former layouts that may hold messages: for each, a send with a chosen id checks one more shard."""
 
-CONTENTS = tuple(name for name in TOPIC_KEYS if name not in {"ready", "closed", "door"})
+CONTENTS = tuple(name for name in TOPIC_KEYS if name not in {"ready", "closed", "door", "busy", "slots", "parked"})
 """The keys that exist while a shard has anything to do, besides the entries of its stream."""
 
 
@@ -116,6 +116,10 @@ def _read(prefix: str, topic: str) -> Flow[tuple[Layout, bytes]]:
 
 def _resharded(before: Layout, shards: int) -> Policy:
     policy = before.policy
+    if policy.max_in_flight_per_key is not None:
+        if shards != 1:
+            raise InvalidInput("shards", shards, "1, as max_in_flight_per_key of the topic is set")
+        return policy
     fields = policy.model_dump(exclude_unset=True)
     after = Policy.of(fields | {"shards": shards, "former": (*policy.former, policy.shards)})
     if shards == policy.shards:

@@ -192,6 +192,8 @@ def sweep(keys: ShardKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> C
         now_ms=now_ms,
         policy=policy.as_json,
         limit=limit,
+        channel=wake_channel(keys.prefix),
+        topic=keys.tag,
     )
 
 
@@ -236,7 +238,16 @@ def end_copies(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool = 
     Result: how many of the ids are done, from the first on, and how many copies were ended.
     """
     rows_of = [(bytes_of(id),) for id in ids]
-    return script("end_copies", keys, rows_of, decode=_leave, group=bytes_of(group), gone=int(gone))
+    return script(
+        "end_copies",
+        keys,
+        rows_of,
+        decode=_leave,
+        group=bytes_of(group),
+        gone=int(gone),
+        channel=wake_channel(keys.prefix),
+        topic=keys.tag,
+    )
 
 
 def drop_group(keys: ShardKeys, group: str, *, limit: int) -> Call[tuple[str, int]]:
@@ -245,7 +256,10 @@ def drop_group(keys: ShardKeys, group: str, *, limit: int) -> Call[tuple[str, in
     With a limit of 0 it ends nothing. Result: "more", "done", "gone" (the group did not exist) or "owes" (nothing
     changed, as the limit is 0), and how many copies were ended.
     """
-    return script("drop_group", keys, decode=_disband, group=bytes_of(group), limit=limit)
+    channel = wake_channel(keys.prefix)
+    return script(
+        "drop_group", keys, decode=_disband, group=bytes_of(group), limit=limit, channel=channel, topic=keys.tag
+    )
 
 
 def _leave(reply: Any) -> tuple[int, int]:

@@ -124,6 +124,8 @@ def cancel(keys: ShardKeys, ids: Sequence[str], *, sent_ms: Arg = "", now_ms: Ar
         repeatable=False,
         now_ms=now_ms,
         sent_ms=sent_ms,
+        channel=wake_channel(keys.prefix),
+        topic=keys.tag,
     )
     return in_parts(call, len(ids), lambda done: cancel(keys, ids[done:], sent_ms=sent_ms, now_ms=now_ms))
 
