@@ -1,6 +1,6 @@
 -- Decides which of the due messages may pass the door by their keys.
 -- Needs the keys: busy, slots, parked, waiting, retry, owed, door, messages.
---@include budget, key, slots
+--@include budget, failure, key, slots
 
 local KEYED_COMMANDS = 8
 

@@ -48,7 +48,7 @@ def test_one_at_a_time(one: Queue, wakes: Wakes) -> None:
     first = {delivery.id: delivery for delivery in one.read("g")}
     assert list(first) == ["a1", "b1", "free 1", "free 2"]
     assert one.contents().busy == {"a1": "a", "b1": "b"}
-    assert one.contents().waiting == {id: EPOCH_MS + PARKED for id in ("a2", "a3", "b2")}
+    assert one.contents().waiting == dict.fromkeys(("a2", "a3", "b2"), EPOCH_MS + PARKED)
 
     wakes()
     assert one.ack(first["a1"]) == ["acked"]
@@ -92,8 +92,7 @@ def test_due_order(one: Queue) -> None:
 
 def _held(queue: Queue, id: str) -> Any:
     (entry,) = (entry for entry, fields in queue.contents().stream.items() if fields["id"] == id)
-    delivery = next(d for d in queue.judge("g", [_entry(queue, entry)]) if d.id == id)
-    return delivery
+    return next(d for d in queue.judge("g", [_entry(queue, entry)]) if d.id == id)
 
 
 def _entry(queue: Queue, name: str) -> Entry:
@@ -320,3 +319,68 @@ def test_keys_of_another_type(one: Queue, client: redis.Redis) -> None:
     with pytest.raises(Exception, match="WRONGTYPE"):
         one.promote()
     assert client.zrange(one.keys.of("waiting"), 0, -1, withscores=True) == before
+
+
+def test_another_limit(one: Queue) -> None:
+    """Managers unpark what a higher limit lets pass, or none."""
+    _send(one, *"abcd")
+    one.promote()
+    assert one.tidy() == 0
+    one.limit(max_in_flight_per_key=2)
+    assert (one.tidy(mend=False), one.tidy(), one.tidy()) == (1, 1, 0)
+    assert _ready(one) == ["a", "b"]
+    one.limit()
+    assert one.tidy() == 1
+    assert _ready(one) == ["c", "d"]
+    for id in "abcd":
+        one.ack(_held(one, id))
+    assert (one.contents().busy, one.contents().slots, one.contents().parked) == ({}, [], [])
+
+
+def test_an_ack_after_the_limit_is_gone(one: Queue) -> None:
+    """It unparks what waits, without managers."""
+    _send(one, *"abc")
+    one.promote()
+    (a,) = one.read("g")
+    one.limit()
+    one.ack(a)
+    assert _ready(one) == ["b", "c"]
+
+
+def _lose_record(queue: Queue, client: redis.Redis) -> None:
+    client.hdel(queue.keys.of("messages"), "a")
+
+
+def _lose_holder(queue: Queue, client: redis.Redis) -> None:
+    client.delete(queue.keys.of("busy"))
+
+
+def _lose_slots(queue: Queue, client: redis.Redis) -> None:
+    client.delete(queue.keys.of("slots"))
+
+
+def _lose_parked(queue: Queue, client: redis.Redis) -> None:
+    client.delete(queue.keys.of("parked"))
+
+
+def _lose_group(queue: Queue, client: redis.Redis) -> None:
+    client.hset(queue.keys.of("owed"), "a", "gone")
+
+
+@pytest.mark.parametrize("lose", [_lose_record, _lose_holder, _lose_slots, _lose_parked, _lose_group])
+def test_damage(one: Queue, client: redis.Redis, lose: Callable[[Queue, redis.Redis], None]) -> None:
+    """Whatever is lost, managers find it, and the key does not stay blocked."""
+    _send(one, *"abc")
+    one.promote()
+    (a,) = one.read("g")
+    lose(one, client)
+    assert one.tidy(mend=False) > 0
+    assert one.tidy() > 0
+    one.promote()
+    assert one.tidy() == 0
+    one.ack(a)
+    order: list[str] = []
+    while ids := _ready(one):
+        order += ids
+        one.ack(*[_held(one, id) for id in ids])
+    assert order == ["b", "c"]

@@ -28,6 +28,7 @@ from lisa_common.protocol.producing import CancelOutcome, Found, Outgoing, Resch
 from lisa_common.protocol.triage import sort_entries
 from lisa_common.validation import headers_json
 from lisa_manager.doors import read_limits
+from lisa_manager.slots import tidy
 
 __all__ = ["EPOCH_MS", "STEADY", "Contents", "GroupState", "Queue", "outgoing"]
 
@@ -288,6 +289,10 @@ class Queue:
         """What the door holds."""
         fields: dict[str, bytes] = self._do(command("HGETALL", self.keys.of("door"), decode=_pairs))
         return {name: value.decode() for name, value in fields.items()}
+
+    def tidy(self, *, mend: bool = True) -> int:
+        """Tidies the slots of keys. Result: how many were wrong."""
+        return self.connection.run(tidy(self.keys, mend=mend))
 
     def replay(self, *copies: str) -> list[str]:
         """Replays dead letters."""

@@ -115,7 +115,7 @@ class Policy(BaseModel):
     ] = None
     max_in_flight_per_key: Annotated[
         int | None,
-        Field(ge=1, le=MAX_LIMIT, description="most messages of a key in flight; 1: one after another; none: any number"),
+        Field(ge=1, le=MAX_LIMIT, description="most messages of a key in flight, 1: in due order; none: any number"),
     ] = None
     rate: Annotated[
         str | None,

@@ -28,6 +28,7 @@ __all__ = [
     "replay",
     "set_door",
     "sweep",
+    "tidy_slots",
     "trim",
 ]
 
@@ -276,6 +277,22 @@ def set_door(keys: ShardKeys, before: str, after: str) -> Call[bool]:
     """Sets the limits of a shard, as `model.door.limits_of` writes them. Result: False where they were not `before`."""
     channel = wake_channel(keys.prefix)
     return script("set_door", keys, decode=bool, before=before, after=after, channel=channel, topic=keys.tag)
+
+
+def tidy_slots(keys: ShardKeys, cursor: bytes, *, mend: bool) -> Call[tuple[bytes, int]]:
+    """Looks at a page of the slots of keys; `mend` also mends them. Result: the next cursor, and how many were wrong.
+
+    The cursor is empty to begin, and after the last page.
+    """
+    channel = wake_channel(keys.prefix)
+    return script(
+        "tidy_slots", keys, decode=_page, channel=channel, topic=keys.tag, cursor=cursor, mend=int(mend)
+    )
+
+
+def _page(reply: Any) -> tuple[bytes, int]:
+    cursor, count = rows(reply, 2)
+    return cursor, number(count)
 
 
 def forget_drop(keys: ShardKeys, mark: Arg) -> Call[bool]:

@@ -235,6 +235,11 @@ class Found:
     copies: tuple[CopyState, ...] = ()
 
     @property
+    def key(self) -> str | None:
+        """Its key; None for none, or without a record."""
+        return self.record.key if self.record else None
+
+    @property
     def deaths(self) -> tuple[Death, ...]:
         """Of a dead letter: where, why and how often it has died, newest first."""
         return read_deaths(self.record.headers) if self.record else ()

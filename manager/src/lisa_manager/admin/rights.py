@@ -68,7 +68,7 @@ _CONNECTED = "ping client|setname client|setinfo"
 _SCRIPTING = "script|load time"
 _KEYED = {
     "busy": "exists hdel hexists hget hlen hmget hscan hsetnx",
-    "slots": "zadd zcard zlexcount zrange zrem",
+    "slots": "zadd zcard zlexcount zrange zrem zscore",
     "parked": "zadd zcard zrange zrem",
 }
 """Commands on the keys that limit what is in flight of each key of a message."""

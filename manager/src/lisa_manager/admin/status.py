@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, idle_key
 from lisa_common.model.policy import Policy
-from lisa_common.model.scores import whole_ms
+from lisa_common.model.scores import PARKED_MS, whole_ms
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.consuming import server_time
@@ -106,6 +106,7 @@ def _sum(shards: Sequence[_S]) -> _S:
     fields["groups"] = tuple(_sum_group(name, groups_of[name]) for name in sorted(groups_of))
     fields["damage"] = next((shard.damage for shard in shards if shard.damage), "")
     if statuses := [shard for shard in shards if isinstance(shard, TopicStatus)]:
+        fields["parked"] = sum(status.parked for status in statuses)
         for name in ("late_ms", "oldest_garbage_ms", "shut_ms"):
             fields[name] = max(getattr(status, name) for status in statuses)
         names = {name for status in statuses for name in status.group_late_ms}
@@ -159,7 +160,7 @@ class _Reading:
 
     def due_fields(self, now_ms: int, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that `TopicStatus` adds."""
-        shut, first_waiting, first_retry, first_garbage, *due_in = self.dues
+        shut, first_waiting, first_retry, first_garbage, parked, parked_retries, *due_in = self.dues
         retry_in = self.retries or [0] * len(BUCKETS)
         late_ms = {b.group.name if b.group else "": b.late_ms(now_ms) for b in self.backlogs}
         dues = [whole_ms(score) for _, score in (*first_waiting, *first_retry)]
@@ -168,6 +169,7 @@ class _Reading:
             "late_ms": max(late_ms.values()),
             "group_late_ms": late_ms,
             "shut_ms": max(0, shut - now_ms),
+            "parked": parked + parked_retries,
             "oldest_garbage_ms": max((now_ms - whole_ms(died) for _, died in first_garbage), default=0),
             "due_in": (*due_in, sizes["waiting"] - sum(due_in)),
             "retry_in": (*retry_in, sizes["retry"] - sum(retry_in)),
@@ -236,6 +238,8 @@ def _due_calls(keys: ShardKeys, now_ms: int) -> Iterator[Call[Any]]:
     yield command("HGET", keys.of("door"), "shut", decode=_shut_until_ms)
     for name in ("waiting", "retry", "garbage"):
         yield command("ZRANGE", keys.of(name), 0, 0, "WITHSCORES", decode=scored)
+    for name in ("waiting", "retry"):
+        yield command("ZCOUNT", keys.of(name), PARKED_MS, f"({2 * PARKED_MS}")
     yield from _bucket_calls(keys, "waiting", now_ms)
 
 
