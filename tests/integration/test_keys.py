@@ -35,6 +35,8 @@ class Watch:
         self.order: list[tuple[str, str, int]] = []
 
     def attend(self, worker: Worker, *, fails: bool = False) -> None:
+        """Handles a topic's messages by a worker."""
+
         @worker.on("orders", concurrency=16)
         async def handle(delivery: Delivery) -> None:
             key = delivery.key or ""
@@ -51,6 +53,7 @@ class Watch:
                 self.running[key] -= 1
 
     def first_of(self, key: str) -> list[str]:
+        """The messages of a key, in the order of their first deliveries."""
         return [id for of, id, attempt in self.order if of == key and attempt == 1]
 
 
@@ -62,18 +65,23 @@ async def test_four_workers(admin: Admin, sender: AsyncProducer, redis_url: str,
     workers = [new_worker(redis_url, prefix) for _ in range(4)]
     for worker in workers:
         watch.attend(worker, fails=True)
-    async with managed(redis_url, prefix, poll_s=60, quiet_poll_s=60):
-        async with working(workers[0]), working(workers[1]), working(workers[2]), working(workers[3]):
-            messages = [
-                Message(body=b"x", id=f"{key}-{n:03}", key=key, delay=0.2 + n / 200) for n in range(40) for key in "abc"
-            ]
-            await sender.send_many("orders", reversed(messages))
-            await sender.send_many("orders", [Message(body=b"x", id=f"free {n}") for n in range(50)])
-            await wait_until_async(
-                lambda: admin.sizes("orders")[0].stored == admin.sizes("orders")[0].garbage and len(watch.order) >= 170,
-                _SEEN_LATE_S,
-                what="all messages",
-            )
+    async with (
+        managed(redis_url, prefix, poll_s=60, quiet_poll_s=60),
+        working(workers[0]),
+        working(workers[1]),
+        working(workers[2]),
+        working(workers[3]),
+    ):
+        messages = [
+            Message(body=b"x", id=f"{key}-{n:03}", key=key, delay=0.2 + n / 200) for n in range(40) for key in "abc"
+        ]
+        await sender.send_many("orders", reversed(messages))
+        await sender.send_many("orders", [Message(body=b"x", id=f"free {n}") for n in range(50)])
+        await wait_until_async(
+            lambda: admin.sizes("orders")[0].stored == admin.sizes("orders")[0].garbage and len(watch.order) >= 170,
+            _SEEN_LATE_S,
+            what="all messages",
+        )
     assert max(watch.most[key] for key in "abc") <= limit
     for key in "abc":
         assert sorted(watch.first_of(key)) == [f"{key}-{n:03}" for n in range(40)]

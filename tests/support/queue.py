@@ -28,7 +28,6 @@ from lisa_common.protocol.producing import CancelOutcome, Found, Outgoing, Resch
 from lisa_common.protocol.triage import sort_entries
 from lisa_common.validation import headers_json
 from lisa_manager.doors import read_limits
-from lisa_manager.slots import tidy
 
 __all__ = ["EPOCH_MS", "STEADY", "Contents", "GroupState", "Queue", "outgoing"]
 
@@ -292,7 +291,12 @@ class Queue:
 
     def tidy(self, *, mend: bool = True) -> int:
         """Tidies the slots of keys. Result: how many were wrong."""
-        return self.connection.run(tidy(self.keys, mend=mend))
+        cursor, total = b"", 0
+        while True:
+            cursor, count = self._do(managing.tidy_slots(self.keys, cursor, mend=mend))
+            total += count
+            if not cursor:
+                return total
 
     def replay(self, *copies: str) -> list[str]:
         """Replays dead letters."""

@@ -163,9 +163,7 @@ class Policy(BaseModel):
     @property
     def is_limited(self) -> bool:
         """Whether any limit is set, so that the topic has a door."""
-        return bool(
-            self.paused or self.max_in_flight or self.max_in_flight_per_key or self.rate or self.max_messages
-        )
+        return bool(self.paused or self.max_in_flight or self.max_in_flight_per_key or self.rate or self.max_messages)
 
     @property
     def effective_burst(self) -> int:

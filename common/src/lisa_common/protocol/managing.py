@@ -285,9 +285,7 @@ def tidy_slots(keys: ShardKeys, cursor: bytes, *, mend: bool) -> Call[tuple[byte
     The cursor is empty to begin, and after the last page.
     """
     channel = wake_channel(keys.prefix)
-    return script(
-        "tidy_slots", keys, decode=_page, channel=channel, topic=keys.tag, cursor=cursor, mend=int(mend)
-    )
+    return script("tidy_slots", keys, decode=_page, channel=channel, topic=keys.tag, cursor=cursor, mend=int(mend))
 
 
 def _page(reply: Any) -> tuple[bytes, int]:

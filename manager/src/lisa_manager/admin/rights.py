@@ -66,12 +66,11 @@ class _Role:
 
 _CONNECTED = "ping client|setname client|setinfo"
 _SCRIPTING = "script|load time"
-_KEYED = {
-    "busy": "exists hdel hexists hget hlen hmget hscan hsetnx",
-    "slots": "zadd zcard zlexcount zrange zrem zscore",
-    "parked": "zadd zcard zrange zrem",
+_PASSES_SLOTS = {
+    "slots": "zadd zlexcount zrem",
+    "parked": "zrange zrem",
 }
-"""Commands on the keys that limit what is in flight of each key of a message."""
+"""Commands of all that may end a message with a key, and so pass its slot on."""
 
 _LATER = "client|setinfo waitaof"
 """Commands that Redis has since 7.2. Older servers refuse rules about them."""
@@ -95,7 +94,8 @@ _ROLES = {
             "door": "hget hmget",
             "closed door": "exists",
             "expiring busy": "exists",
-            **_KEYED,
+            "busy": "exists hdel hmget hsetnx",
+            **_PASSES_SLOTS,
             "pace": "hget hset pexpire",
             "query:*": "hdel hget hset pexpire",
         },
@@ -118,7 +118,8 @@ _ROLES = {
             "failures": "hdel hget hset",
             "garbage": "zadd zrem zscore",
             "failures owed expiring busy": "exists",
-            **_KEYED,
+            "busy": "hdel hexists hmget hsetnx",
+            **_PASSES_SLOTS,
             "query:*": "get set unlink",
             "door": "exists hdel hget hmget hset",
         },
@@ -150,7 +151,9 @@ _ROLES = {
             "door": "exists hdel hget hmget hset",
             HISTORY: "pexpire unlink xadd xrevrange",
             "ticks": "hdel hget hgetall hmget hset",
-            **_KEYED,
+            "busy": "exists hdel hexists hget hlen hmget hscan hsetnx",
+            "slots": "zadd zcard zlexcount zrange zrem zscore",
+            "parked": "zadd zcard zrange zrem",
         },
     ),
     RoleName.READER: _Role(
