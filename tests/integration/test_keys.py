@@ -188,4 +188,10 @@ def test_the_command(commands: Commands, admin: Admin) -> None:
     found = admin.find("orders", "a")
     assert found is not None
     assert found.key == "customer-7"
+    line = '{"body": 1, "id": "b", "key": "customer-8"}'
+    assert commands.producer("load", "-", "--topic", "orders", stdin=line).code == 0
+    assert {id: record.key for id, record in admin.records("orders", ["a", "b"]).items()} == {
+        "a": "customer-7",
+        "b": "customer-8",
+    }
     assert admin.policy("orders").max_in_flight_per_key == 1

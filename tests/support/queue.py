@@ -293,8 +293,8 @@ class Queue:
         """Tidies the slots of keys. Result: how many were wrong."""
         cursor, total = b"", 0
         while True:
-            cursor, count = self._do(managing.tidy_slots(self.keys, cursor, mend=mend))
-            total += count
+            page: tuple[bytes, int] = self._do(managing.tidy_slots(self.keys, cursor, mend=mend))
+            cursor, total = page[0], total + page[1]
             if not cursor:
                 return total
 

@@ -11,7 +11,7 @@ def tidy(keys: ShardKeys, *, mend: bool) -> Flow[int]:
     """Looks at all slots of a shard. Returns how many were wrong; `mend` also mends them."""
     cursor, total = b"", 0
     while True:
-        cursor, count = yield managing.tidy_slots(keys, cursor, mend=mend)
-        total += count
+        page: tuple[bytes, int] = yield managing.tidy_slots(keys, cursor, mend=mend)
+        cursor, total = page[0], total + page[1]
         if not cursor:
             return total

@@ -4,7 +4,7 @@ It is stored as a header, so that records do not change. `lua/include/key.lua` r
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import MAX_ID_BYTES, is_id
@@ -27,15 +27,18 @@ def key_of(headers: Mapping[str, str]) -> str | None:
     return key if is_id(key) else None
 
 
-def with_key(headers: Mapping[str, str] | None, key: str | None) -> Mapping[str, str] | None:
-    """Headers with the key first, where scripts find it soonest. Raises InvalidInput for another key in them."""
+def with_key(headers: object, key: str | None) -> Any:
+    """Headers with the key first, where scripts find it soonest. Raises InvalidInput for another key in them.
+
+    Headers of another type are returned as they are, to be refused.
+    """
     own = headers.get(KEY_HEADER) if isinstance(headers, Mapping) else None
-    if key is None:
-        if own is not None:
-            raise InvalidInput("headers", {KEY_HEADER: own}, f"without {KEY_HEADER!r}, which `key` sets")
-        return headers
-    if own not in {None, check_key(key)}:
+    if key is not None:
+        check_key(key)
+    if own is not None and key is None:
+        raise InvalidInput("headers", {KEY_HEADER: own}, f"without {KEY_HEADER!r}, which `key` sets")
+    if own is not None and own != key:
         raise InvalidInput("headers", {KEY_HEADER: own}, f"without {KEY_HEADER!r}, or with the key {key!r}")
-    if headers is not None and not isinstance(headers, Mapping):
+    if key is None or (headers is not None and not isinstance(headers, Mapping)):
         return headers
-    return {KEY_HEADER: key} | {name: value for name, value in (headers or {}).items() if name != KEY_HEADER}
+    return {KEY_HEADER: key} | dict(headers or {})
