@@ -16,7 +16,7 @@
 -- ARGV[3] cursor     text    where to continue, empty to begin
 -- ARGV[4] mend       flag    "1" to mend; else nothing changes
 -- returns  { next cursor, number of problems in this page }; the cursor is empty after the last
---@include failure, groups, slots, wake_unparked
+--@include clock, failure, groups, slots, wake, wake_unparked
 local PAGE = 200
 local MOST_LOOKS = 1000
 local phase, position = string.sub(cursor, 1, 1), string.sub(cursor, 2)
@@ -141,5 +141,8 @@ elseif phase == 'p' then
 else
   following = tidy_scores()
 end
+-- A program that does not know the limit yet frees slots, but wakes nobody.
+local first = following == '' and mend and earliest(waiting)
+unparked.any = unparked.any or first and first <= server_ms()
 wake_unparked(channel, topic)
 return { following, count }
