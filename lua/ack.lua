@@ -152,7 +152,7 @@ end
 end_copies(group, done, window_ms > 0 and any_chosen(done) and clock(now_ms) + window_ms or nil)
 if listeners ~= '' then
   --@include held, wake
-  if has_queued or unparked.any then
+  if has_queued or slot_calls and slot_calls.has_unparked then
     wake(0, listeners, tag)
   else
     wake_held(listeners, tag)

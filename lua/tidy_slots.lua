@@ -18,6 +18,7 @@
 -- returns  { next cursor, number of problems in this page }; the cursor is empty after the last
 --@include clock, failure, groups, slots, wake, wake_unparked
 local PAGE = 200
+local calls = make_slots()
 local MOST_LOOKS = 1000
 local phase, position = string.sub(cursor, 1, 1), string.sub(cursor, 2)
 local count, following = 0, ''
@@ -81,7 +82,7 @@ local function tidy_slots(from)
       count = count + 1
       if mend then
         redis.call('ZREM', slots, member)
-        fill_slots(key)
+        calls.fill_slots(key)
       end
     end
   end
@@ -97,11 +98,11 @@ local function tidy_parked(from)
       return 'w'
     end
     local key = string.sub(member, 1, (string.find(member, '\0', 1, true) or #member + 1) - 1)
-    local most, first, last = per_key_limit(), range_of(key)
+    local most, first, last = calls.per_key_limit(), calls.range_of(key)
     local done = 0
     if not most or redis.call('ZLEXCOUNT', slots, first, last) < most then
       count = count + 1
-      done = mend and fill_slots(key) or 0
+      done = mend and calls.fill_slots(key) or 0
     end
     looked = looked + done
     from = done < MOST_PARKED and '[' .. key .. '\1' or '[' .. key
@@ -125,7 +126,7 @@ local function tidy_scores()
     local members = redis.call('ZRANGE', set, first, last, 'BYSCORE', 'LIMIT', 0, MOST_LOOKS, 'WITHSCORES')
     for i = 1, #members, 2 do
       redis.call('ZADD', set, tonumber(members[i + 1]) - PARKED, members[i])
-      unparked.any = true
+      calls.has_unparked = true
     end
     more = more or #members == 2 * MOST_LOOKS
   end
@@ -143,6 +144,6 @@ else
 end
 -- A program that does not know the limit yet frees slots, but wakes nobody.
 local first = following == '' and mend and earliest(waiting)
-unparked.any = unparked.any or first and first <= server_ms()
+calls.has_unparked = calls.has_unparked or first and first <= server_ms()
 wake_unparked(channel, topic)
 return { following, count }

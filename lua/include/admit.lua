@@ -3,9 +3,10 @@
 --@include budget, failure, key, slots
 
 local KEYED_COMMANDS = 8
+local calls = slot_calls or make_slots()
 
 local function has_room(key, most)
-  return redis.call('ZLEXCOUNT', slots, range_of(key)) < most
+  return redis.call('ZLEXCOUNT', slots, calls.range_of(key)) < most
 end
 
 local function park(set, member, score, key)
@@ -48,7 +49,7 @@ local function admit(set, members, most, per_key)
       others = others + 1
     elseif is_read and #passed < 2 * most then
       if key and not has_slot then
-        take_slot(id, key, is_retry)
+        calls.take_slot(id, key, is_retry)
       end
       passed[#passed + 1], passed[#passed + 2] = member, score
     else

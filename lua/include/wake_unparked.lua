@@ -1,7 +1,7 @@
 -- Wakes managers when parked messages have got their slots.
 --@include slots, wake
 local function wake_unparked(channel, topic)
-  if unparked.any then
+  if slot_calls and slot_calls.has_unparked then
     wake(0, channel, topic)
   end
 end
