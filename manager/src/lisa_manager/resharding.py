@@ -18,7 +18,7 @@ __all__ = ["CONTENTS", "close_former", "reshard", "restore_layout"]
 _MOST_FORMER = 3
 """The most former layouts that may hold messages: for each, a send with a chosen id checks one more shard."""
 
-CONTENTS = tuple(name for name in TOPIC_KEYS if name not in {"ready", "closed", "door", "busy", "slots", "parked"})
+CONTENTS = tuple(name for name in TOPIC_KEYS if name not in {"ready", "closed", "door"})
 """The keys that exist while a shard has anything to do, besides the entries of its stream."""
 
 
