@@ -13,6 +13,9 @@
 -- KEYS[8] garbage    zset    copy -> died at, ms
 -- KEYS[9] waiting    zset    message id -> due ms
 -- KEYS[10] door      hash    limits of the topic, and what they have let pass
+-- KEYS[11] busy      hash    message id -> key whose slot it holds
+-- KEYS[12] slots     zset    key and id of each message that holds a slot
+-- KEYS[13] parked    zset    what waits for a slot, by key and due time
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] group      text    the group of the deliveries
 -- ARGV[3] window_ms  number  dedup window of ids that callers chose
@@ -22,7 +25,7 @@
 -- ARGV[7...] entry, id, due per delivery
 -- returns  { number of deliveries done, from the first on, flat { position from 0, outcome } of those not plainly acked };
 --            outcome "late" or "stale"
---@include clock, forget
+--@include clock, forget, slots
 local entries, ids = {}, {}
 for i = 7, #ARGV, 3 do
   entries[#entries + 1] = ARGV[i]
@@ -149,7 +152,7 @@ end
 end_copies(group, done, window_ms > 0 and any_chosen(done) and clock(now_ms) + window_ms or nil)
 if listeners ~= '' then
   --@include held, wake
-  if has_queued then
+  if has_queued or slot_calls and slot_calls.has_unparked then
     wake(0, listeners, tag)
   else
     wake_held(listeners, tag)

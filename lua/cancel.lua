@@ -11,17 +11,23 @@
 -- KEYS[7] retry      zset    copy -> due ms
 -- KEYS[8] garbage    zset    copy -> died at, ms
 -- KEYS[9] waiting    zset    message id -> due ms
+-- KEYS[10] door      hash    limits of the topic, and what they have let pass
+-- KEYS[11] busy      hash    message id -> key whose slot it holds
+-- KEYS[12] slots     zset    key and id of each message that holds a slot
+-- KEYS[13] parked    zset    what waits for a slot, by key and due time
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] sent_ms    text    cancel only a message sent at this time, ms; empty for any message
--- ARGV[3...] id per message
+-- ARGV[3] channel    text    where managers listen
+-- ARGV[4] topic      text    the topic, for the wake
+-- ARGV[5...] id per message
 -- returns  { number of messages done, from the first on, per message "cancelled", "delivered" (a consumer has it now; nothing
 --            more will follow), "garbage" or "finished" (too late, nothing changed), "another" (the id belongs to a message
 --            sent at another time; nothing changed), or "unknown" }
---@include budget, clock, failure, finished, forget, groups, places, record
+--@include budget, clock, failure, finished, forget, groups, places, record, wake_unparked
 local now = clock(now_ms)
 local COMMANDS = 8
 local ids, records, wanted = {}, {}, {}
-for i = 3, #ARGV do
+for i = 5, #ARGV do
   local id = ARGV[i]
   local score = redis.call('ZSCORE', waiting, id)
   if not afford(score and work_on(id, COMMANDS, FREED) or work_on(id, commands_on_places(), 1)) then
@@ -111,4 +117,5 @@ local replies = {}
 for i, id in ipairs(ids) do
   replies[i] = cancel(id)
 end
+wake_unparked(channel, topic)
 return { #replies, replies }

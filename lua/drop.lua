@@ -13,6 +13,9 @@
 -- KEYS[10] closed    string  exists if new messages go to other shards
 -- KEYS[11] door      hash    limits of the topic, and what they have let pass
 -- KEYS[12] ticks     hash    schedule -> mark
+-- KEYS[13] busy      hash    message id -> key whose slot it holds
+-- KEYS[14] slots     zset    key and id of each message that holds a slot
+-- KEYS[15] parked    zset    what waits for a slot, by key and due time
 -- ARGV[1] force      flag    "1" to drop messages, too
 -- ARGV[2] last       text    the last entry that the stream ever had, "0-0" for none; empty for any
 -- returns  { 1 if it was dropped, number of messages that it held }

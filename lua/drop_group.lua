@@ -13,11 +13,17 @@
 -- KEYS[7] retry      zset    copy -> due ms
 -- KEYS[8] garbage    zset    copy -> died at, ms
 -- KEYS[9] waiting    zset    message id -> due ms
+-- KEYS[10] door      hash    limits of the topic, and what they have let pass
+-- KEYS[11] busy      hash    message id -> key whose slot it holds
+-- KEYS[12] slots     zset    key and id of each message that holds a slot
+-- KEYS[13] parked    zset    what waits for a slot, by key and due time
 -- ARGV[1] group      text    the group to drop
 -- ARGV[2] limit      number  at most so many entries in this step; 0 to end nothing, and to destroy the group only if
 --            it has got and settled every entry of the stream
+-- ARGV[3] channel    text    where managers listen
+-- ARGV[4] topic      text    the topic, for the wake
 -- returns  { "gone", "owes" (nothing changed), "more" (call again) or "done", number of copies ended }
---@include entry, failure, forget, groups, owes, record
+--@include entry, failure, forget, groups, owes, record, wake_unparked
 local PAGE = 1000
 -- A step reads no more bytes of records than this, but at least one record.
 local BYTES = 2 * 1024 * 1024
@@ -132,6 +138,7 @@ if limit > 0 then
 end
 if ids then
   end_copies(dropped.name, ids)
+  wake_unparked(channel, topic)
   trim_for_last()
   return { 'more', #ids }
 end

@@ -10,11 +10,18 @@
 -- KEYS[6] retry      zset    copy -> due ms
 -- KEYS[7] garbage    zset    copy -> died at, ms
 -- KEYS[8] ready      stream
+-- KEYS[9] waiting    zset    message id -> due ms
+-- KEYS[10] door      hash    limits of the topic, and what they have let pass
+-- KEYS[11] busy      hash    message id -> key whose slot it holds
+-- KEYS[12] slots     zset    key and id of each message that holds a slot
+-- KEYS[13] parked    zset    what waits for a slot, by key and due time
 -- ARGV[1] group      text    the group that is dropped
 -- ARGV[2] gone       flag    "1" if the group should be gone; if it exists, it was made again, and nothing ends
--- ARGV[3...] id per message
+-- ARGV[3] channel    text    where managers listen
+-- ARGV[4] topic      text    the topic, for the wake
+-- ARGV[5...] id per message
 -- returns  { number of ids done, from the first on, number of copies ended }
---@include failure, forget, groups
+--@include failure, forget, groups, wake_unparked
 -- One call reads and frees no more bytes of records than this, but at least one record.
 local BYTES = 2 * 1024 * 1024
 local ids = {}
@@ -35,10 +42,10 @@ local function has_failed(copy)
 end
 
 if gone and exists() then
-  return { #ARGV - 2, 0 }
+  return { #ARGV - 4, 0 }
 end
 local done, bytes = 0, 0
-for i = 3, #ARGV do
+for i = 5, #ARGV do
   local id, copy = ARGV[i], copy_of(group, ARGV[i])
   local is_removed = redis.call('ZREM', retry, copy) + redis.call('ZREM', garbage, copy) > 0
   local is_known = is_removed or gone and (redis.call('HEXISTS', owed, id) == 1 or has_failed(copy))
@@ -55,4 +62,5 @@ for i = 3, #ARGV do
   end
 end
 end_copies(group, ids)
+wake_unparked(channel, topic)
 return { done, #ids }

@@ -7,6 +7,12 @@
 -- KEYS[3] waiting    zset    message id -> due ms
 -- KEYS[4] expiring   zset    message id -> expiry ms
 -- KEYS[5] closed     string  exists if new messages go to other shards
+-- KEYS[6] owed       hash    message id -> groups
+-- KEYS[7] retry      zset    copy -> due ms
+-- KEYS[8] door       hash    limits of the topic, and what they have let pass
+-- KEYS[9] busy       hash    message id -> key whose slot it holds
+-- KEYS[10] slots     zset    key and id of each message that holds a slot
+-- KEYS[11] parked    zset    what waits for a slot, by key and due time
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] topic      text    the topic, for errors
 -- ARGV[3] name       text    the schedule

@@ -10,6 +10,10 @@
 -- KEYS[7] retry      zset    copy -> due ms
 -- KEYS[8] garbage    zset    copy -> died at, ms
 -- KEYS[9] door       hash    limits of the topic, and what they have let pass
+-- KEYS[10] waiting   zset    message id -> due ms
+-- KEYS[11] busy      hash    message id -> key whose slot it holds
+-- KEYS[12] slots     zset    key and id of each message that holds a slot
+-- KEYS[13] parked    zset    what waits for a slot, by key and due time
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] group      text    the group of the deliveries
 -- ARGV[3] channel    text    where managers listen
@@ -20,7 +24,7 @@
 --            reason "rejected" goes to garbage at once, "snoozed" spends no attempt, "isolated" is delivered alone next
 -- returns  { number of deliveries done, from the first on, per delivery { outcome, due ms or 0 } }; outcome "retry",
 --            "garbage", "dropped", "gone" or "stale"
---@include budget, clock, fail, held, wake
+--@include budget, clock, fail, held, wake, wake_unparked
 local now = clock(now_ms)
 -- The server seeds math.random alike for every script.
 math.randomseed(seed)
@@ -45,6 +49,7 @@ for i = 7, #ARGV, 7 do
   replies[#replies + 1] = { outcome, due or 0 }
 end
 wake_if_earlier(first, before, channel, topic)
+wake_unparked(channel, topic)
 if policy.max_in_flight then
   wake_held(channel, topic)
 end

@@ -1,5 +1,6 @@
 -- Moves due messages from the waiting set, and due retries from the retry set, into the ready stream, earliest first, as
--- far as the topic's door lets them pass. Removes before it adds, so that a full server still drains.
+-- far as the topic's door lets them pass. What has no slot of its key is parked instead. Removes before it adds, so that a
+-- full server still drains.
 --
 -- KEYS[1] waiting    zset    message id -> due ms
 -- KEYS[2] retry      zset    copy -> due ms
@@ -8,6 +9,9 @@
 -- KEYS[5] failures   hash    copy -> failure
 -- KEYS[6] messages   hash    message id -> record
 -- KEYS[7] door       hash    limits of the topic, and what they have let pass
+-- KEYS[8] busy       hash    message id -> key whose slot it holds
+-- KEYS[9] slots      zset    key and id of each message that holds a slot
+-- KEYS[10] parked    zset    what waits for a slot, by key and due time
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] limit      number  at most so many of each set
 -- ARGV[3] dues       number  1 to also return the due times of promoted messages
@@ -19,6 +23,10 @@ local now = clock(now_ms)
 
 -- At most so many of each set may pass. `passing` stays nil where the door is open.
 local is_known, passing, why_held = false, nil, nil
+-- How many went back, because they were parked or did not fit into this call.
+local aside = 0
+-- So many are looked at for those that may pass, as others may be parked.
+local LOOKED_AT = 100
 local most_messages, most_retries = limit, limit
 
 -- Takes the due members out of a set. Returns them with their scores, and the time of the next member, nil for none.
@@ -38,6 +46,15 @@ local function take_due(zset, prepare)
       passing = read_door()
       passing.spend, passing.room, why_held = spend, passage(passing, now)
       most_messages, most_retries = shares(passing.room, limit, now)
+      if passing.per_key then
+        --@include admit
+        passing.admit = admit
+        -- A key of another type fails here, before anything has changed.
+        redis.call('HLEN', messages)
+        redis.call('HLEN', busy)
+        redis.call('ZCARD', slots)
+        redis.call('ZCARD', parked)
+      end
     end
   end
   local most = zset == waiting and most_messages or most_retries
@@ -48,12 +65,18 @@ local function take_due(zset, prepare)
     prepare()
   end
   if second and second <= now then
-    due = redis.call('ZRANGE', zset, '-inf', now, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+    local count = passing and passing.per_key and math.max(most, math.min(limit, LOOKED_AT)) or most
+    due = redis.call('ZRANGE', zset, '-inf', now, 'BYSCORE', 'LIMIT', 0, count, 'WITHSCORES')
     redis.call('ZREMRANGEBYRANK', zset, 0, #due / 2 - 1)
     second = earliest(zset)
   else
     redis.call('ZREMRANGEBYRANK', zset, 0, 0)
     due = { due[1], due[2] }
+  end
+  if passing and passing.per_key then
+    local count
+    due, count = passing.admit(zset, due, most, passing.per_key)
+    aside, second = aside + count, earliest(zset)
   end
   if passing then
     passing.spend(passing, #due / 2, now)
@@ -135,10 +158,16 @@ if #due_retries > 0 then
   end
 end
 
+if aside > 0 then
+  -- A retry may have freed a slot for a message, or a message one for a retry.
+  next_message, next_retry = earliest(waiting), earliest(retry)
+end
+-- What is parked has a score beyond this, and never falls due.
+local PARKED_AT = 2 ^ 44
 local next_due = math.min(next_message or math.huge, next_retry or math.huge)
-local is_full = (#due_messages == 2 * limit or #due_retries == 2 * limit or returned > 0) and 1 or 0
+local is_full = (#due_messages == 2 * limit or #due_retries == 2 * limit or returned + aside > 0) and 1 or 0
 local count, held = (#due_messages + #due_retries) / 2, 0
 if why_held and count >= passing.room and next_due <= now then
   is_full, held = 0, why_held()
 end
-return { now, count - returned, next_due < math.huge and math.ceil(next_due) or -1, is_full, held, counted_dues }
+return { now, count - returned, next_due < PARKED_AT and math.ceil(next_due) or -1, is_full, held, counted_dues }

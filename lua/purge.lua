@@ -9,6 +9,12 @@
 -- KEYS[5] finished   zset    message id -> forget at, ms
 -- KEYS[6] failures   hash    copy -> failure
 -- KEYS[7] garbage    zset    copy -> died at, ms
+-- KEYS[8] waiting    zset    message id -> due ms
+-- KEYS[9] retry      zset    copy -> due ms
+-- KEYS[10] door      hash    limits of the topic, and what they have let pass
+-- KEYS[11] busy      hash    message id -> key whose slot it holds
+-- KEYS[12] slots     zset    key and id of each message that holds a slot
+-- KEYS[13] parked    zset    what waits for a slot, by key and due time
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] window     number  how long the ids stay known, in ms; 0 for not at all
 -- ARGV[3...] copy, died_ms per dead letter; died_ms is empty for any time

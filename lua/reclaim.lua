@@ -11,6 +11,10 @@
 -- KEYS[7] retry      zset    copy -> due ms
 -- KEYS[8] garbage    zset    copy -> died at, ms
 -- KEYS[9] door       hash    limits of the topic, and what they have let pass
+-- KEYS[10] waiting   zset    message id -> due ms
+-- KEYS[11] busy      hash    message id -> key whose slot it holds
+-- KEYS[12] slots     zset    key and id of each message that holds a slot
+-- KEYS[13] parked    zset    what waits for a slot, by key and due time
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] group      text    the group of the deliveries
 -- ARGV[3] channel    text    where managers listen
@@ -22,7 +26,7 @@
 -- ARGV[9] limit      number  at most so many deliveries
 -- returns  { next cursor, number reclaimed to retry, to garbage, no longer owed, released, ms until the first lease with a
 --          length of its own ends or -1, number of expired ones in garbage }; the cursor is "0-0" after the last
---@include again, clock, entry, fail, failure, give_back, held, lease, wake
+--@include again, clock, entry, fail, failure, give_back, held, lease, wake, wake_unparked
 local now = clock(now_ms)
 -- The server seeds math.random alike for every script.
 math.randomseed(seed)
@@ -116,6 +120,7 @@ for consumer, entry in pairs(last_marked) do
   pass_mark_on(group, entry, consumer)
 end
 wake_if_earlier(first, before, channel, topic)
+wake_unparked(channel, topic)
 if policy.max_in_flight and count > 0 then
   wake_held(channel, topic)
 end

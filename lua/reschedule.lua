@@ -10,6 +10,10 @@
 -- KEYS[7] retry      zset    copy -> due ms
 -- KEYS[8] garbage    zset    copy -> died at, ms
 -- KEYS[9] waiting    zset    message id -> due ms
+-- KEYS[10] door      hash    limits of the topic, and what they have let pass
+-- KEYS[11] busy      hash    message id -> key whose slot it holds
+-- KEYS[12] slots     zset    key and id of each message that holds a slot
+-- KEYS[13] parked    zset    what waits for a slot, by key and due time
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] channel    text    where managers listen
 -- ARGV[3] topic      text    the topic, for the wake
@@ -18,7 +22,7 @@
 -- returns  { number of messages done, from the first on, per message { outcome, due ms or 0 } }; outcome "rescheduled", or why
 --            nothing changed: "another" (the id belongs to a message sent at another time), "ready", "delivered", "garbage",
 --            "finished", "unknown"
---@include budget, clock, due, failure, finished, places, record, wake
+--@include budget, clock, due, failure, finished, places, record, slots, wake, wake_unparked
 local now = clock(now_ms)
 local before = math.min(earliest(waiting) or math.huge, earliest(retry) or math.huge)
 local first
@@ -48,6 +52,8 @@ local function reschedule_waiting(id, record, due)
   if limits.ttl then
     redis.call('ZADD', expiring, due + limits.ttl, id)
   end
+  -- It may be due after others of its key.
+  free_slots({ id })
 end
 
 local function reschedule(id, due)
@@ -89,4 +95,5 @@ for i, id in ipairs(ids) do
   replies[#replies + 1] = { outcome, outcome == 'rescheduled' and due or 0 }
 end
 wake_if_earlier(first, before, channel, topic)
+wake_unparked(channel, topic)
 return { #replies, replies }

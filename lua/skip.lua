@@ -8,16 +8,24 @@
 -- KEYS[5] finished   zset    message id -> forget at, ms
 -- KEYS[6] failures   hash    copy -> failure
 -- KEYS[7] garbage    zset    copy -> died at, ms
+-- KEYS[8] waiting    zset    message id -> due ms
+-- KEYS[9] retry      zset    copy -> due ms
+-- KEYS[10] door      hash    limits of the topic, and what they have let pass
+-- KEYS[11] busy      hash    message id -> key whose slot it holds
+-- KEYS[12] slots     zset    key and id of each message that holds a slot
+-- KEYS[13] parked    zset    what waits for a slot, by key and due time
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] group      text    the group that read them
 -- ARGV[3] policy     json    the topic's policy
--- ARGV[4...] entry, id, attempt, due per entry; id is empty where there is only the entry to skip
+-- ARGV[4] channel    text    where managers listen
+-- ARGV[5] topic      text    the topic, for the wake
+-- ARGV[6...] entry, id, attempt, due per entry; id is empty where there is only the entry to skip
 -- returns  { number of entries done, from the first on, number of them that had expired }
---@include budget, clock, fail, failure, forget, owes, record
+--@include budget, clock, fail, failure, forget, owes, record, wake_unparked
 local now = clock(now_ms)
 local COMMANDS = 10
 local done, expired = 0, 0
-for i = 4, #ARGV, 4 do
+for i = 6, #ARGV, 4 do
   local entry, id, attempt, due = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
   if not afford(work_on(id, COMMANDS, 1)) then
     break
@@ -40,4 +48,5 @@ for i = 4, #ARGV, 4 do
   end
   done = done + 1
 end
+wake_unparked(channel, topic)
 return { done, expired }

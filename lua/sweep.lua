@@ -11,11 +11,16 @@
 -- KEYS[8] garbage    zset    copy -> died at, ms
 -- KEYS[9] waiting    zset    message id -> due ms
 -- KEYS[10] door      hash    limits of the topic, and what they have let pass
+-- KEYS[11] busy      hash    message id -> key whose slot it holds
+-- KEYS[12] slots     zset    key and id of each message that holds a slot
+-- KEYS[13] parked    zset    what waits for a slot, by key and due time
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] policy     json    the topic's policy
 -- ARGV[3] limit      number  at most so many of each kind, and five times as many finished ids
+-- ARGV[4] channel    text    where managers listen
+-- ARGV[5] topic      text    the topic, for the wake
 -- returns  { number expired, ids forgotten, garbage aged out, 1 if there may be more now, ms until there is more to do or -1 }
---@include all_groups, budget, clock, dead, door, fail, failure, places, record, wake
+--@include all_groups, budget, clock, dead, door, fail, failure, places, record, wake, wake_unparked
 local now = clock(now_ms)
 local is_full = false
 -- Includes the writes for a dead letter or for a dropped message.
@@ -136,4 +141,5 @@ local next_at = math.min(
   not policy.dead_letter_topic and (earliest(garbage) or math.huge) + policy.garbage_retention_ms or math.huge,
   open_door()
 )
+wake_unparked(channel, topic)
 return { expired, forgotten, aged_out, is_full and 1 or 0, next_at < math.huge and math.max(0, next_at - now) or -1 }

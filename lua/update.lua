@@ -5,6 +5,12 @@
 -- KEYS[2] waiting    zset    message id -> due ms
 -- KEYS[3] expiring   zset    message id -> expiry ms
 -- KEYS[4] finished   zset    message id -> forget at, ms
+-- KEYS[5] owed       hash    message id -> groups
+-- KEYS[6] retry      zset    copy -> due ms
+-- KEYS[7] door       hash    limits of the topic, and what they have let pass
+-- KEYS[8] busy       hash    message id -> key whose slot it holds
+-- KEYS[9] slots      zset    key and id of each message that holds a slot
+-- KEYS[10] parked    zset    what waits for a slot, by key and due time
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] channel    text    where managers listen
 -- ARGV[3] topic      text    the topic, for the wake
@@ -12,7 +18,7 @@
 --            after its stamp
 -- returns  { number of messages done, from the first on, per message { outcome, due ms or 0 } }; outcome "updated", or why
 --            nothing changed: "late" (it is ready, delivered, to be retried or dead), "finished", "unknown"
---@include budget, clock, due, finished, record, wake
+--@include budget, clock, due, finished, record, slots, wake, wake_unparked
 local now = clock(now_ms)
 local before, first = earliest(waiting), nil
 local COMMANDS = 6
@@ -33,6 +39,8 @@ local function update(id, due, content)
   else
     redis.call('ZREM', expiring, id)
   end
+  -- It may have another key, or be due after others of its key.
+  free_slots({ id })
   return 'updated'
 end
 
@@ -49,4 +57,5 @@ for i = 4, #ARGV, 3 do
   replies[#replies + 1] = { outcome, outcome == 'updated' and due or 0 }
 end
 wake_if_earlier(first, before, channel, topic)
+wake_unparked(channel, topic)
 return { #replies, replies }

@@ -1,5 +1,5 @@
 -- Ends dead letters.
--- Needs the keys: messages, owed, expiring, finished, failures.
+-- Needs the keys: messages, owed, expiring, finished, failures, garbage, busy, slots, parked, waiting, retry, door.
 --@include budget, failure, forget
 
 -- Ends as many copies as the budget allows. `remove` takes a copy out of garbage, and returns whether it was there. With

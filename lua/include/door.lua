@@ -27,12 +27,12 @@ local function read_door()
   return {
     paused = limits.paused == true, in_flight = at_least(limits.in_flight, 1),
     interval = at_least(limits.interval_ms, 0.0001), burst = at_least(limits.burst, 0) or 0,
-    most = at_least(limits.messages, 0), overflow = limits.overflow,
+    per_key = at_least(limits.per_key, 1), most = at_least(limits.messages, 0), overflow = limits.overflow,
     used = time_in(stored[2]) or 0, shut = time_in(stored[3]),
   }
 end
 
 -- Whether messages have to wait for a promotion, which alone lets them through.
 local function is_guarded(limits, moment)
-  return limits.paused or limits.in_flight or limits.interval or limits.shut and limits.shut > moment or false
+  return limits.paused or limits.in_flight or limits.per_key or limits.interval or limits.shut and limits.shut > moment or false
 end

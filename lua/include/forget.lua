@@ -1,6 +1,6 @@
 -- Ends messages.
--- Needs the keys: messages, owed, expiring, failures, finished.
---@include failure, groups, owes, record
+-- Needs the keys: messages, owed, expiring, failures, finished, garbage, busy, slots, parked, waiting, retry, door.
+--@include failure, free_dead, groups, owes, record, slots
 
 local function any_chosen(ids)
   for _, id in ipairs(ids) do
@@ -16,8 +16,11 @@ local function forget(ids)
   if #ids == 0 then
     return
   end
-  if redis.call('EXISTS', expiring) == 1 then
+  if redis.call('EXISTS', expiring, busy) > 0 then
     redis.call('ZREM', expiring, unpack(ids))
+    redis.call('HDEL', messages, unpack(ids))
+    free_slots(ids)
+    return
   end
   redis.call('HDEL', messages, unpack(ids))
 end
@@ -38,7 +41,7 @@ end
 
 local function end_each(group, ids)
   -- Usually only records exist. One command checks that.
-  if redis.call('EXISTS', failures, owed, expiring) == 0 then
+  if redis.call('EXISTS', failures, owed, expiring, busy) == 0 then
     redis.call('HDEL', messages, unpack(ids))
     return
   end
@@ -54,12 +57,13 @@ local function end_each(group, ids)
     return
   end
   local owing = redis.call('HMGET', owed, unpack(ids))
-  local settled, remaining = {}, {}
+  local settled, remaining, others = {}, {}, {}
   for i, id in ipairs(ids) do
     local rest = owing[i] and names_without(owing[i], group) or ''
     if rest ~= '' then
       remaining[#remaining + 1] = id
       remaining[#remaining + 1] = rest
+      others[#others + 1] = id
     else
       settled[#settled + 1] = id
     end
@@ -71,6 +75,7 @@ local function end_each(group, ids)
     redis.call('HSET', owed, unpack(remaining))
   end
   forget(settled)
+  free_dead(others)
 end
 
 -- Ends a group's copies of messages. Forgets a message when its last copy ends. With `until_ms`, the id stays known at

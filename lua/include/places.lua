@@ -79,6 +79,9 @@ local function places_of(id, due, base)
       local retry_at, died_at = redis.call('ZSCORE', retry, copy), redis.call('ZSCORE', garbage, copy)
       local entry = failure and failure.due == due and failure.next ~= '-' and failure.next or base
       if retry_at then
+        -- A parked copy has a score of which `slots.lua` tells.
+        retry_at = tonumber(retry_at)
+        retry_at = retry_at >= 2 ^ 44 and retry_at < 2 ^ 45 and retry_at - 2 ^ 44 or retry_at
         add(group.name, 'retry', nil, retry_at, failure)
       elseif died_at then
         add(group.name, 'garbage', nil, died_at, failure)

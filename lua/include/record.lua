@@ -106,21 +106,34 @@ local function without_ttl(record)
   return string.sub(record, 1, 13) .. string.char(flags - HAS_TTL) .. string.sub(record, 21)
 end
 
--- The same record with an empty body, or all of it where it cannot be read.
-local function without_body(record)
+-- Where the headers of a record begin and end, and where its body begins; nil where it cannot be read. Without headers,
+-- the first two are nil.
+local function parts_of(record)
   local flags = string.byte(record, 14)
   if string.byte(record, 1) ~= VERSION or not flags then
-    return record
+    return nil
   end
   local at = 15 + (flags % 2 >= HAS_TTL and 6 or 0) + (flags % 4 >= HAS_MAX_RETRIES and 2 or 0)
     + (flags % 8 >= HAS_PRIORITY and 1 or 0)
-  if flags % 16 >= HAS_HEADERS then
-    if #record < at + 3 then
-      return record
-    end
-    at = at + 4 + struct.unpack('>I4', record, at)
+  if flags % 16 < HAS_HEADERS then
+    return nil, nil, at
+  elseif #record < at + 3 then
+    return nil
   end
-  return string.sub(record, 1, at - 1)
+  local size = struct.unpack('>I4', record, at)
+  return at + 4, at + 3 + size, at + 4 + size
+end
+
+-- The headers of a record, as JSON, or nil for none.
+local function headers_in(record)
+  local first, last = parts_of(record)
+  return first and string.sub(record, first, last)
+end
+
+-- The same record with an empty body, or all of it where it cannot be read.
+local function without_body(record)
+  local _, _, body = parts_of(record)
+  return body and string.sub(record, 1, body - 1) or record
 end
 
 -- The score of a due time and a priority. Scores sort by due time, then by priority, highest first. The fraction is

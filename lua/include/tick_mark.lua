@@ -1,6 +1,6 @@
 -- Reads and writes the mark of a schedule in `ticks`, which makes each tick one message, whoever sends it how often. It is
 -- text: version, last, base, due, sent, skipped, id. `lisa_common.model.schedule.Mark` says what these are.
--- Needs the keys: ticks, messages, waiting, expiring.
+-- Needs the keys: ticks, messages, waiting, expiring, owed, retry, door, busy, slots, parked.
 --@include forget
 
 local DIGITS = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.+)$'

@@ -159,3 +159,28 @@ def test_pause(
         admin.set_policy("orders", paused=False)
     wait_until(lambda: admin.sizes("orders")[0].stored == 0, 60, what="an empty topic")
     assert len(programs.journal.ended()) >= total
+
+
+@told_for
+def test_keys(
+    admin: Admin, producer: Producer, programs: Programs, client: redis.Redis, prefix: str, *, seconds: float
+) -> None:
+    """Messages of a key begin in the order of their due times, and none is left behind."""
+    admin.set_policy("orders", max_in_flight_per_key=1, visibility_ms=500, backoff_base_ms=50, max_retries=100)
+    crew = Crew(programs)
+    keys, count = 20, 0
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        messages = [Message(body=b"x", id=f"{n % keys:02}-{count + n:06}", key=f"{n % keys}") for n in range(200)]
+        producer.send_many("orders", messages)
+        count += 200
+        crew.kill_one()
+    wait_until(lambda: admin.sizes("orders")[0].stored == 0, 60, what="an empty topic")
+    begun = list(dict.fromkeys(line.id for line in programs.journal.begun()))
+    assert len(begun) == count
+    for key in range(keys):
+        of_key = [id for id in begun if id.startswith(f"{key:02}-")]
+        assert of_key == sorted(of_key), f"{crew.killed} killed"
+    shard = ShardKeys(prefix, "orders")
+    assert not client.exists(*map(shard.of, ("busy", "slots", "parked")))
+    assert admin.check("orders").is_clean

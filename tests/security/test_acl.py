@@ -107,7 +107,7 @@ def _live_all_lives(queue: Queue) -> None:
         queue.send("before")
         queue.join(*round_of_groups)
         queue.ack(*queue.read("billing"))
-        for some in (_deliver, _lose_writes, _give_up, _cancel, _keep_house, _limit):
+        for some in (_deliver, _lose_writes, _give_up, _cancel, _keep_house, _limit, _limit_keys):
             some(queue, round_of_groups)
             queue.advance(600_000)  # beyond the dedup window
 
@@ -131,6 +131,44 @@ def _deliver(queue: Queue, groups: list[str]) -> None:
     queue.find("a")
     queue.reschedule(("a", "+1"))
     queue.cancel("a")
+
+
+def _limit_keys(queue: Queue, groups: list[str]) -> None:
+    # Slots pass on by an ack, a nack, a cancel and a reschedule; to messages, and to replayed copies.
+    queue.limit(max_in_flight_per_key=1)
+    for position, id in enumerate(("dead", "replayed", "cancelled", "moved", "acked", "last")):
+        queue.send(id, key="k", due=f"+{position}")
+    queue.advance(5)
+    for _ in range(2):
+        queue.promote()
+        for group in groups:
+            queue.nack(*queue.read(group), rejected=True)
+    for group in groups:
+        queue.replay(f"{group}/dead", f"{group}/replayed")
+    queue.promote()
+    queue.cancel("cancelled")
+    queue.reschedule(("moved", "+1"))
+    queue.advance(1)
+    for _ in range(6):
+        queue.promote()
+        for group in groups:
+            if taken := queue.read(group):
+                queue.ack(*taken)
+    queue.send("expired", key="k", ttl_ms=1_000)
+    queue.promote()
+    queue.advance(1_000)
+    queue.sweep()
+    queue.send("a", key="k")
+    queue.send("b", key="k")
+    queue.promote()
+    queue.connection.call(command("DEL", queue.keys.of("slots")))
+    queue.tidy()
+    queue.connection.call(command("DEL", queue.keys.of("busy")))
+    queue.tidy()
+    queue.limit()
+    queue.tidy()
+    queue.promote()
+    queue.cancel("a", "b")
 
 
 def _lose_writes(queue: Queue, groups: list[str]) -> None:

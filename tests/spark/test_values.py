@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lisa_common.errors import InvalidInput
+from lisa_common.model.policy import Policy
 from lisa_common.validation import body_bytes
 from lisa_producer.spark.columns import Columns
 from lisa_producer.spark.messages import message_of, rows_of
@@ -159,3 +160,11 @@ def test_invalid_values_can_be_shown() -> None:
     """An invalid value is stored with what can be shown of it."""
     value = Invalid(InvalidInput("id", b"\xff", "text"), {"inner": b"\xff"})
     assert json.loads(json.dumps(value, default=to_json_value)) == {"inner": {"base64": "/w=="}}
+
+
+def test_a_key_is_a_header() -> None:
+    """It names the key of the message, which a send takes; a column of that name is not one."""
+    headers = pa.MapArray.from_arrays([0, 1, 2], pa.array(["lisa-key", "kind"]), pa.array(["k", "v"]))
+    keyed, other = _judged(("body", "headers"), pa.array(["x"] * 2), headers)
+    assert (keyed.key, other.key) == ("k", None)
+    assert b'{"lisa-key":"k"}' in keyed.outgoing(Policy(), "id~").content

@@ -13,6 +13,7 @@ from lisa_common.client.connection import Connection
 from lisa_common.model.delivery import Delivery, Entry
 from lisa_common.model.door import limits_of
 from lisa_common.model.failure import Failure, read_failure
+from lisa_common.model.key import KEY_HEADER
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import LIMIT_FIELDS, Policy
 from lisa_common.model.record import pack_content
@@ -61,6 +62,9 @@ class Contents:
     stream: dict[str, dict[str, str]]
     """Entry → its fields."""
     groups: dict[str, GroupState]
+    busy: dict[str, str]
+    slots: list[str]
+    parked: list[str]
 
     @property
     def ready_ids(self) -> list[str]:
@@ -70,7 +74,10 @@ class Contents:
     @property
     def left(self) -> list[str]:
         """The keys that hold anything, the stream apart: none once everything is done and forgotten."""
-        names = ("waiting", "records", "expiring", "finished", "owed", "retry", "failures", "garbage")
+        names = (
+            *("waiting", "records", "expiring", "finished", "owed", "retry", "failures", "garbage"),
+            *("busy", "slots", "parked"),
+        )
         return [name for name in names if getattr(self, name)]
 
 
@@ -83,10 +90,12 @@ def outgoing(
     max_retries: int | None = None,
     priority: int = 0,
     headers: dict[str, str] | None = None,
+    key: str | None = None,
 ) -> Outgoing:
     """A message as a producer hands it to the send script."""
+    all_headers = (headers or {}) if key is None else {KEY_HEADER: key, **(headers or {})}
     content = pack_content(
-        body, ttl_ms=ttl_ms, max_retries=max_retries, priority=priority, headers=headers_json(headers or {})
+        body, ttl_ms=ttl_ms, max_retries=max_retries, priority=priority, headers=headers_json(all_headers)
     )
     return Outgoing(id, due, content)
 
@@ -280,6 +289,15 @@ class Queue:
         fields: dict[str, bytes] = self._do(command("HGETALL", self.keys.of("door"), decode=_pairs))
         return {name: value.decode() for name, value in fields.items()}
 
+    def tidy(self, *, mend: bool = True) -> int:
+        """Tidies the slots of keys. Result: how many were wrong."""
+        cursor, total = b"", 0
+        while True:
+            page: tuple[bytes, int] = self._do(managing.tidy_slots(self.keys, cursor, mend=mend))
+            cursor, total = page[0], total + page[1]
+            if not cursor:
+                return total
+
     def replay(self, *copies: str) -> list[str]:
         """Replays dead letters."""
         outcomes: list[str] = self._do(managing.replay(self.keys, copies, now_ms=self.now_ms))
@@ -320,12 +338,14 @@ class Queue:
         results = self.connection.execute(
             [
                 *(command("ZRANGE", of(name), 0, -1, "WITHSCORES", decode=_scores) for name in zsets),
-                *(command("HGETALL", of(name), decode=_pairs) for name in ("messages", "owed", "failures")),
+                *(command("HGETALL", of(name), decode=_pairs) for name in ("messages", "owed", "failures", "busy")),
+                *(command("ZRANGE", of(name), 0, -1) for name in ("slots", "parked")),
                 command("XRANGE", of("ready"), "-", "+", decode=_entries),
                 command("XINFO", "GROUPS", of("ready"), decode=_groups, takes_errors=True),
             ]
         )
-        waiting, expiring, finished, retry, garbage, records, owed, failures, stream, last = results
+        waiting, expiring, finished, retry, garbage, records, owed, failures, busy, slots, parked, *streams = results
+        stream, last = streams
         pending = self.connection.execute(
             [command("XPENDING", of("ready"), group, "-", "+", _ALL, decode=_pending) for group in last]
         )
@@ -340,6 +360,9 @@ class Queue:
             garbage=garbage,
             stream=stream,
             groups={group: GroupState(last[group], p) for group, p in zip(last, pending, strict=True)},
+            busy={id: key.decode() for id, key in busy.items()},
+            slots=[member.decode() for member in slots],
+            parked=[member.decode() for member in parked],
         )
 
     def failure(self, copy: str) -> Failure:

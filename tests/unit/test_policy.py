@@ -31,6 +31,7 @@ def test_defaults() -> None:
         "priority": 0,
         "paused": False,
         "max_in_flight": None,
+        "max_in_flight_per_key": None,
         "rate": None,
         "burst": None,
         "max_messages": None,

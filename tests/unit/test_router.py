@@ -127,9 +127,9 @@ def test_scripts_of_several_keys() -> None:
     keys = ShardKeys("l", "foo")
     join, promote = consuming.join(keys, "g"), managing.promote(keys, limit=5)
     asked = promote.args
-    assert asked[2] == "7"
+    assert asked[2] == "10"
     assert talk.learned(A, B, join, promote) == [
-        (B, [join.args, (*asked[:2], "8", *asked[3:10], "l:{foo}:absent", *asked[10:])]),
+        (B, [join.args, (*asked[:2], "11", *asked[3:13], "l:{foo}:absent", *asked[13:])]),
     ]
 
 

@@ -29,6 +29,7 @@ from lisa_manager.jobs.loader import Loader
 from lisa_manager.jobs.promoter import Promoter
 from lisa_manager.jobs.reclaimer import Reclaimer
 from lisa_manager.jobs.reporter import Reporter
+from lisa_manager.jobs.slot_keeper import SlotKeeper
 from lisa_manager.jobs.sweeper import Sweeper
 from lisa_manager.jobs.ticker import Ticker
 from lisa_manager.jobs.trimmer import Trimmer
@@ -137,6 +138,7 @@ class Manager:
         self._idle_expirer = IdleExpirer(self._connection, self._discoverer, settings)
         self._ticker = Ticker(self._connection, settings)
         self._doorkeeper = Doorkeeper(self._connection, self._discoverer)
+        self._slot_keeper = SlotKeeper(self._connection, self._discoverer)
         self._loader = Loader(self._connection)
         self._problems = ProblemLog(logger)
         self._answered = False
@@ -222,6 +224,7 @@ class Manager:
             _Turns("expire-idle", housekeeping_s, 1, self._idle_expirer.turn),
             _Turns("tick", housekeeping_s, _MOST_TURNS, self._ticker.turn),
             _Turns("limits", self._settings.discover_s, 1, self._doorkeeper.turn),
+            _Turns("slots", self._settings.discover_s, 1, self._slot_keeper.turn),
             _Turns("scripts", _SCRIPTS_S, 1, self._loader.turn),
             _Turns("report", _REPORT_S, 1, self._reporter.turn),
             _Turns("history", self._settings.history_s, 1, self._historian.turn),

@@ -116,6 +116,10 @@ def _read(prefix: str, topic: str) -> Flow[tuple[Layout, bytes]]:
 
 def _resharded(before: Layout, shards: int) -> Policy:
     policy = before.policy
+    if policy.max_in_flight_per_key is not None:
+        if shards != 1:
+            raise InvalidInput("shards", shards, "1, as max_in_flight_per_key of the topic is set")
+        return policy
     fields = policy.model_dump(exclude_unset=True)
     after = Policy.of(fields | {"shards": shards, "former": (*policy.former, policy.shards)})
     if shards == policy.shards:

@@ -71,6 +71,7 @@ class AsyncProducer(AsyncClosing):
         max_retries: int | None = None,
         priority: int | None = None,
         headers: Mapping[str, str] | None = None,
+        key: str | None = None,
         confirm: Confirm | None = None,
     ) -> SendResult:
         """Sends one message; see `Producer.send`."""
@@ -86,6 +87,7 @@ class AsyncProducer(AsyncClosing):
             max_retries=max_retries,
             priority=priority,
             headers=headers,
+            key=key,
         )
         return await self._coalescer.run(topic, self._send(topic, message, confirm))
 

@@ -83,6 +83,7 @@ class Producer(Closing):
         max_retries: int | None = None,
         priority: int | None = None,
         headers: Mapping[str, str] | None = None,
+        key: str | None = None,
         confirm: Confirm | None = None,
     ) -> SendResult:
         """Sends one message; see `Message` for the options.
@@ -101,6 +102,7 @@ class Producer(Closing):
             max_retries=max_retries,
             priority=priority,
             headers=headers,
+            key=key,
         )
         return self._coalescer.run(topic, self._send(topic, message, confirm))
 

@@ -78,6 +78,7 @@ def send(
     ttl: Annotated[str | None, _option("Deliver at most this long after the due time.", "TIME")] = None,
     max_retries: Annotated[int | None, _option("Most retries after the first delivery.", "NUMBER")] = None,
     priority: Annotated[int | None, _option("Highest first among messages due in the same ms.", "NUMBER")] = None,
+    key: Annotated[str | None, _option("What it is about; a topic may limit the messages of a key.", "KEY")] = None,
     confirm: ConfirmOption = None,
     header: Annotated[list[str] | None, _option("A header; repeat the option for more.", "KEY=VALUE")] = None,
     json: JsonFlag = False,
@@ -93,6 +94,7 @@ def send(
         "at": _read(read_moment, "at", at),
         "ttl": _read(read_duration, "ttl", ttl),
         "headers": dict(_header(text) for text in header or ()),
+        "key": key,
     }
     confirmation = _confirmation(confirm)
     content = _content(body)

@@ -1,7 +1,7 @@
 """Messages as lines of JSON, the input of `lisa-producer load`.
 
 {"topic": "orders", "body": {"order": 7}, "delay": "15m", "id": "order-7", "ttl": 3600, "max_retries": 3, "priority": 0,
- "headers": {"source": "shop"}}
+ "headers": {"source": "shop"}, "key": "customer-7"}
 
 Only `body` is required, and `topic` unless the command names one. `at` replaces `delay`: a time in ISO 8601 with its
 zone. Durations are seconds, or text such as "15m".
@@ -110,4 +110,5 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "max_retries": _as_is,
     "priority": _as_is,
     "headers": _as_is,
+    "key": _as_is,
 }

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from lisa_common.bodies import Codec, coded
 from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.model.key import with_key
 from lisa_common.model.localtime import local_ms
 from lisa_common.model.policy import MAX_PRIORITY, Policy
 from lisa_common.model.record import pack_content
@@ -78,6 +79,8 @@ class Message:
     max_retries  most retries after the first delivery; the topic's by default
     priority     0 to 255, highest first among messages due in the same millisecond; the topic's by default
     headers      text to text
+    key          what the message is about, such as a customer: the topic's `max_in_flight_per_key` limits how many of a
+                 key are in flight; with 1, they are handled in the order of their due times
     """
 
     body: Any
@@ -90,6 +93,7 @@ class Message:
     max_retries: int | None = None
     priority: int | None = None
     headers: Mapping[str, str] | None = None
+    key: str | None = None
 
     def outgoing(self, policy: Policy, generated_id: str, context: Mapping[str, str] | None = None) -> Outgoing:
         """Checks the message against the topic's policy; raises InvalidInput.
@@ -106,26 +110,27 @@ class Message:
         priority = policy.priority
         if self.priority is not None:
             priority = check_int("priority", self.priority, 0, MAX_PRIORITY)
+        headers = with_key(self.headers, self.key) if self.headers or self.key is not None else None
         content = pack_content(
             body_bytes(self.body, policy.max_body_bytes),
             ttl_ms=ttl_ms,
             max_retries=retries,
             priority=priority,
-            headers=self._headers_json(context) if context else headers_json(self.headers),
+            headers=_headers_json(headers, context) if context else headers_json(headers),
         )
         id = generated_id if self.id is None else check_new_id(self.id)
         due = due_argument(self.delay, self.at, self.at_local, self.tz)
         return tuple.__new__(Outgoing, (id, due, content))
 
-    def _headers_json(self, context: Mapping[str, str]) -> bytes:
-        own = headers_json(self.headers)
-        headers = self.headers or {}
-        if not context.keys().isdisjoint(headers):
-            return own
-        try:
-            return headers_json({**headers, **context})
-        except InvalidInput:
-            return own
+
+def _headers_json(headers: Mapping[str, str] | None, context: Mapping[str, str]) -> bytes:
+    own = headers_json(headers)
+    if not context.keys().isdisjoint(headers or {}):
+        return own
+    try:
+        return headers_json({**(headers or {}), **context})
+    except InvalidInput:
+        return own
 
 
 def check_message(value: object) -> Message:

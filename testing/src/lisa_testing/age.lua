@@ -12,7 +12,7 @@
 -- KEYS[8] door       hash    limits of the topic, and what they have let pass
 -- ARGV[1] by_ms      number  how much time passes, in ms
 -- returns  number of messages that became older
---@include door, record
+--@include door, record, slots
 local aged = 0
 
 local function earlier(record)
@@ -36,8 +36,11 @@ end
 local function shift(zset)
   local members = redis.call('ZRANGE', zset, 0, -1, 'WITHSCORES')
   for i = 1, #members, 2 do
+    -- What is parked goes back to the door, which parks it again.
+    local score = tonumber(members[i + 1])
+    score = score >= PARKED and score < 2 * PARKED and score - PARKED or score
     -- Exact, with the fraction that orders priorities.
-    redis.call('ZADD', zset, string.format('%.17g', math.max(1, tonumber(members[i + 1]) - by_ms)), members[i])
+    redis.call('ZADD', zset, string.format('%.17g', math.max(1, score - by_ms)), members[i])
   end
 end
 

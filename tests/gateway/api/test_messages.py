@@ -33,6 +33,17 @@ def test_a_message_is_sent_once_and_found(http: httpx.Client, topic: str) -> Non
     assert (found["body"], found["headers"], found["max_retries"]) == ('{"order":7}', {"source": "shop"}, 3)
 
 
+def test_a_message_has_a_key(http: httpx.Client, topic: str) -> None:
+    """In JSON or as an option in the query; it is found and delivered with it, and refused where it is none."""
+    assert http.post(f"/v1/topics/{topic}/messages", json={"id": "a", "body": "x", "key": "k"}).status_code == 201
+    assert http.put(f"/v1/topics/{topic}/messages/b", content=b"x", params={"key": "l"}).status_code == 201
+    assert http.get(f"/v1/topics/{topic}/messages/a").json()["key"] == "k"
+    read = http.post(f"/v1/topics/{topic}/groups/g/read", json={"wait": 10, "limit": 2}).json()["deliveries"]
+    assert {delivery["id"]: delivery["key"] for delivery in read} == {"a": "k", "b": "l"}
+    refused = http.post(f"/v1/topics/{topic}/messages", json={"body": "x", "key": "a\n"})
+    assert _problem(refused, 400, "invalid-input")["field"] == "key"
+
+
 @pytest.mark.parametrize(
     ("kind", "body"),
     [

@@ -7,6 +7,7 @@ from typing import Any, Generic, NamedTuple
 from typing_extensions import TypeVar
 
 from lisa_common.model.death import Death, read_deaths
+from lisa_common.model.key import key_of
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.record import Record
 
@@ -76,6 +77,11 @@ class Delivery(NamedTuple, Generic[T_co]):
     def alone(self) -> bool:
         """Whether it should be handled alone, as it may have killed consumers before."""
         return self.entry.alone
+
+    @property
+    def key(self) -> str | None:
+        """The key of the message, of which the topic may limit what is in flight; None for none."""
+        return key_of(self.headers)
 
     @property
     def deaths(self) -> tuple[Death, ...]:

@@ -24,6 +24,9 @@ def limits_of(layout: Layout, keys: ShardKeys) -> str:
         limits["paused"] = True
     if policy.max_in_flight is not None:
         limits["in_flight"] = _share(policy.max_in_flight, at, count)
+    if policy.max_in_flight_per_key is not None:
+        # Never shared: the messages of a key are all in one shard, as such a topic has only one.
+        limits["per_key"] = policy.max_in_flight_per_key
     if policy.rate is not None:
         messages, period_ms = read_rate(policy.rate)
         # One ms more than the period: times are whole ms, and a window may include both its ends.

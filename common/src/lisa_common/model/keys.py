@@ -43,6 +43,9 @@ KEY_TYPES: Final = {
     "closed": "string",
     "door": "hash",
     "ticks": "hash",
+    "busy": "hash",
+    "slots": "zset",
+    "parked": "zset",
 }
 """The keys of a shard and their types, in the server's words."""
 

@@ -33,7 +33,7 @@ TopicName = Annotated[str, AfterValidator(lambda name: check_name("topic", name)
 LAYOUT_FIELDS = ("shards", "former", "drained")
 """Fields that say where the messages are, not how they are treated."""
 
-LIMIT_FIELDS = ("paused", "max_in_flight", "rate", "burst", "max_messages", "overflow")
+LIMIT_FIELDS = ("paused", "max_in_flight", "max_in_flight_per_key", "rate", "burst", "max_messages", "overflow")
 """Fields that scripts read from the door of a shard, so that they hold from the moment when they are set."""
 
 MAX_LIMIT = 100_000_000
@@ -113,6 +113,10 @@ class Policy(BaseModel):
         int | None,
         Field(ge=1, le=MAX_LIMIT, description="most copies of a group that are ready or delivered; none: any number"),
     ] = None
+    max_in_flight_per_key: Annotated[
+        int | None,
+        Field(ge=1, le=MAX_LIMIT, description="most messages of a key in flight, 1: in due order; none: any number"),
+    ] = None
     rate: Annotated[
         str | None,
         AfterValidator(check_rate),
@@ -159,7 +163,7 @@ class Policy(BaseModel):
     @property
     def is_limited(self) -> bool:
         """Whether any limit is set, so that the topic has a door."""
-        return bool(self.paused or self.max_in_flight or self.rate or self.max_messages)
+        return bool(self.paused or self.max_in_flight or self.max_in_flight_per_key or self.rate or self.max_messages)
 
     @property
     def effective_burst(self) -> int:
@@ -180,6 +184,10 @@ class Policy(BaseModel):
         for name, (value, shards) in limits.items():
             if value is not None and value < shards:
                 raise InvalidInput(f"policy field {name}", value, f"at least {shards}, one for each shard")
+        if self.max_in_flight_per_key is not None and served > 1:
+            # Shards are selected by ids, so the messages of a key would be in several.
+            expected = "none, where the topic has several shards, or former ones that hold messages"
+            raise InvalidInput("policy field max_in_flight_per_key", self.max_in_flight_per_key, expected)
         if self.overflow == "reject-dead-letter" and self.dead_letter_topic is None:
             # Refused messages count until they have moved there.
             raise InvalidInput("policy field overflow", self.overflow, "reject, where no dead_letter_topic is set")

@@ -11,6 +11,8 @@ import struct
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from lisa_common.model.key import key_of
+
 __all__ = [
     "VERSION",
     "Head",
@@ -44,6 +46,11 @@ class Record(NamedTuple):
     max_retries: int | None
     priority: int
     headers: Mapping[str, str]
+
+    @property
+    def key(self) -> str | None:
+        """The key of the message, None for none."""
+        return key_of(self.headers)
 
     @property
     def expires_ms(self) -> int | None:

@@ -165,7 +165,7 @@ def ack(
         group=group,
         window_ms=policy.dedup_window_ms,
         judge=int(judge),
-        listeners=wake_channel(keys.prefix) if policy.max_in_flight else "",
+        listeners=wake_channel(keys.prefix) if policy.max_in_flight or policy.max_in_flight_per_key else "",
         tag=keys.tag,
     )
     parts = in_parts(
@@ -277,6 +277,8 @@ def skip(keys: ShardKeys, group: str, entries: Sequence[Entry], policy: Policy, 
         now_ms=now_ms,
         group=group,
         policy=policy.as_json,
+        channel=wake_channel(keys.prefix),
+        topic=keys.tag,
     )
     return in_parts(call, len(entries), lambda done: skip(keys, group, entries[done:], policy, now_ms=now_ms))
 

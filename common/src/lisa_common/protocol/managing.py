@@ -28,6 +28,7 @@ __all__ = [
     "replay",
     "set_door",
     "sweep",
+    "tidy_slots",
     "trim",
 ]
 
@@ -192,6 +193,8 @@ def sweep(keys: ShardKeys, policy: Policy, *, limit: int, now_ms: Arg = "") -> C
         now_ms=now_ms,
         policy=policy.as_json,
         limit=limit,
+        channel=wake_channel(keys.prefix),
+        topic=keys.tag,
     )
 
 
@@ -236,7 +239,16 @@ def end_copies(keys: ShardKeys, group: str, ids: Sequence[str], *, gone: bool = 
     Result: how many of the ids are done, from the first on, and how many copies were ended.
     """
     rows_of = [(bytes_of(id),) for id in ids]
-    return script("end_copies", keys, rows_of, decode=_leave, group=bytes_of(group), gone=int(gone))
+    return script(
+        "end_copies",
+        keys,
+        rows_of,
+        decode=_leave,
+        group=bytes_of(group),
+        gone=int(gone),
+        channel=wake_channel(keys.prefix),
+        topic=keys.tag,
+    )
 
 
 def drop_group(keys: ShardKeys, group: str, *, limit: int) -> Call[tuple[str, int]]:
@@ -245,7 +257,10 @@ def drop_group(keys: ShardKeys, group: str, *, limit: int) -> Call[tuple[str, in
     With a limit of 0 it ends nothing. Result: "more", "done", "gone" (the group did not exist) or "owes" (nothing
     changed, as the limit is 0), and how many copies were ended.
     """
-    return script("drop_group", keys, decode=_disband, group=bytes_of(group), limit=limit)
+    channel = wake_channel(keys.prefix)
+    return script(
+        "drop_group", keys, decode=_disband, group=bytes_of(group), limit=limit, channel=channel, topic=keys.tag
+    )
 
 
 def _leave(reply: Any) -> tuple[int, int]:
@@ -262,6 +277,20 @@ def set_door(keys: ShardKeys, before: str, after: str) -> Call[bool]:
     """Sets the limits of a shard, as `model.door.limits_of` writes them. Result: False where they were not `before`."""
     channel = wake_channel(keys.prefix)
     return script("set_door", keys, decode=bool, before=before, after=after, channel=channel, topic=keys.tag)
+
+
+def tidy_slots(keys: ShardKeys, cursor: bytes, *, mend: bool) -> Call[tuple[bytes, int]]:
+    """Looks at a page of the slots of keys; `mend` also mends them. Result: the next cursor, and how many were wrong.
+
+    The cursor is empty to begin, and after the last page.
+    """
+    channel = wake_channel(keys.prefix)
+    return script("tidy_slots", keys, decode=_page, channel=channel, topic=keys.tag, cursor=cursor, mend=int(mend))
+
+
+def _page(reply: Any) -> tuple[bytes, int]:
+    cursor, count = rows(reply, 2)
+    return cursor, number(count)
 
 
 def forget_drop(keys: ShardKeys, mark: Arg) -> Call[bool]:

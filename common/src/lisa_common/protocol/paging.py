@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
 from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
-from lisa_common.model.scores import whole_ms
+from lisa_common.model.scores import due_ms_of
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.producing import State
 
@@ -113,7 +113,7 @@ def _listed(state: State, member: bytes, score: bytes, data: bytes | None, failu
         record = None if data is None or is_cancelled(data) else unpack_record(data)
     except UnreadableRecord as error:
         unreadable = f"unreadable record: {error}"
-    return Listed(state, group or None, id, whole_ms(score), record, read_failure(failure), unreadable, name)
+    return Listed(state, group or None, id, due_ms_of(score), record, read_failure(failure), unreadable, name)
 
 
 def split(keys: ShardKeys, state: State, start: Point, end: Point, size: int) -> Flow[list[tuple[Point, Point]]]:

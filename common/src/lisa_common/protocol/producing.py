@@ -127,6 +127,8 @@ def cancel(keys: ShardKeys, ids: Sequence[str], *, sent_ms: Arg = "", now_ms: Ar
         repeatable=False,
         now_ms=now_ms,
         sent_ms=sent_ms,
+        channel=wake_channel(keys.prefix),
+        topic=keys.tag,
     )
     return in_parts(call, len(ids), lambda done: cancel(keys, ids[done:], sent_ms=sent_ms, now_ms=now_ms))
 
@@ -234,6 +236,11 @@ class Found:
     state: State
     record: Record | None
     copies: tuple[CopyState, ...] = ()
+
+    @property
+    def key(self) -> str | None:
+        """Its key; None for none, or without a record."""
+        return self.record.key if self.record else None
 
     @property
     def deaths(self) -> tuple[Death, ...]:

@@ -54,6 +54,7 @@ SCRIPT_NAMES = (
     "skip",
     "sweep",
     "tick",
+    "tidy_slots",
     "trim",
     "unmark",
     "update",

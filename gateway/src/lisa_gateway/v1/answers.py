@@ -78,6 +78,7 @@ class Content(TypedDict):
     body_json: NotRequired[Annotated[Any, Field(description="a JSON value, where `bodies` asks for it")]]
     body_base64: NotRequired[Annotated[str, Field(description="bytes that are no text")]]
     headers: NotRequired[dict[str, str]]
+    key: NotRequired[str]
 
 
 class Copy(TypedDict):

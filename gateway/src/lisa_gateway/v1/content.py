@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lisa_common.errors import InvalidInput
+from lisa_common.model.key import key_of
 from lisa_gateway.v1.models import Bodies, MessageInput, Options, duration_of, moment_of
 from lisa_producer import Message
 
@@ -28,6 +29,8 @@ def content_of(body: bytes, headers: Mapping[str, str], form: Bodies = "text") -
         content = {"body_base64": base64.b64encode(body).decode()}
     if headers:
         content["headers"] = dict(headers)
+        if key := key_of(headers):
+            content["key"] = key
     return content
 
 
@@ -47,6 +50,7 @@ def options_of(options: Options) -> dict[str, Any]:
         "ttl": duration_of("ttl", options.ttl),
         "max_retries": options.max_retries,
         "priority": options.priority,
+        "key": options.key,
     }
 
 

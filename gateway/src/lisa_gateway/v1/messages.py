@@ -99,6 +99,7 @@ async def _send_one(call: Call, message: Message) -> Answer:
         max_retries=message.max_retries,
         priority=message.priority,
         headers=message.headers,
+        key=message.key,
     )
     document = {"id": result.id, "outcome": result.outcome, "due_ms": result.due_ms or None}
     return Answer(document, 200 if result.duplicate else 201)

@@ -93,6 +93,10 @@ class Options(Input):
     priority: Annotated[
         int | None, Field(ge=0, le=255, description="highest first among messages due in the same ms")
     ] = None
+    key: Annotated[
+        str | None,
+        Field(min_length=1, max_length=200, description="the topic may limit how many messages of a key are in flight"),
+    ] = None
 
 
 class MessageInput(Options):

@@ -17,6 +17,7 @@ from lisa_manager.admin.problem import Kind, Problem, Step
 from lisa_manager.admin.queries import chunks, existing, list_layouts
 from lisa_manager.admin.snapshot import Look, forget_stranger, look, read_entries, read_snapshot, repair
 from lisa_manager.doors import set_doors, wrong_doors
+from lisa_manager.slots import tidy
 
 __all__ = ["CheckReport", "Finding", "Report", "check", "check_doors", "check_groups", "check_topics"]
 
@@ -28,6 +29,8 @@ _MADE: tuple[Step, ...] = (("join", "ready", "", ""),)
 """Stands for making a group, which is not a step on a message."""
 _SET: tuple[Step, ...] = (("limit", "door", "", ""),)
 """Stands for setting limits, likewise."""
+_TIDIED: tuple[Step, ...] = (("tidy", "slots", "", ""),)
+"""Stands for tidying slots, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ def check(keys: ShardKeys, *, mend: bool, progress: Callable[[int], object] = la
     try:
         if (yield from _check_keys(keys, report, mend=mend)):
             yield from _check_messages(keys, report, progress, mend=mend)
+            report.findings += yield from _check_slots(keys, mend=mend)
             marks = yield from check_marks(keys.prefix, keys, mend=mend)
             report.findings += [Finding(keys.tag, problem, mended) for problem, mended in marks]
     except OF_THE_SERVER:
@@ -105,6 +109,12 @@ def check(keys: ShardKeys, *, mend: bool, progress: Callable[[int], object] = la
     except LisaError as error:
         report.findings.append(Finding(keys.tag, Problem(Kind.DAMAGED, "", NO_GROUP, str(error))))
     return report
+
+
+def _check_slots(keys: ShardKeys, *, mend: bool) -> Flow[list[Finding]]:
+    count = yield from tidy(keys, mend=mend)
+    detail = f"{count} slots of keys are held, or free, while they should not be"
+    return [Finding(keys.tag, Problem(Kind.SLOTS, "", NO_GROUP, detail, _TIDIED), mend)] if count else []
 
 
 def _check_keys(keys: ShardKeys, report: Report, *, mend: bool) -> Flow[bool]:

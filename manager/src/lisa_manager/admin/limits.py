@@ -11,6 +11,7 @@ def shown_limits(policy: Policy) -> str:
         ("paused", policy.paused),
         (policy.rate, policy.rate),
         (f"{policy.max_in_flight} in flight", policy.max_in_flight),
+        (f"{policy.max_in_flight_per_key} in flight per key", policy.max_in_flight_per_key),
         (f"{policy.max_messages} messages", policy.max_messages),
     )
     return ", ".join(str(text) for text, is_set in words if is_set)

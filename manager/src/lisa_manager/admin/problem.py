@@ -26,6 +26,8 @@ class Kind(StrEnum):
     """A shard lacks a group that the other shards have. The group gets no messages from that shard."""
     LIMITS = "limits"
     """What limits a shard is not what the topic's policy says. Managers mend that within seconds."""
+    SLOTS = "slots"
+    """Messages hold slots of their keys though they have ended, or wait for slots that are free."""
     DANGLING = "dangling"
     """A failure, an expiry or a tombstone without a message."""
     UNWATCHED = "unwatched"

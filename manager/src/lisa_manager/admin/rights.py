@@ -66,6 +66,12 @@ class _Role:
 
 _CONNECTED = "ping client|setname client|setinfo"
 _SCRIPTING = "script|load time"
+_PASSES_SLOTS = {
+    "slots": "zadd zlexcount zrem",
+    "parked": "zrange zrem",
+}
+"""Commands of all that may end a message with a key, and so pass its slot on."""
+
 _LATER = "client|setinfo waitaof"
 """Commands that Redis has since 7.2. Older servers refuse rules about them."""
 
@@ -85,8 +91,11 @@ _ROLES = {
             "failures": "hdel hget hset",
             "garbage": "zadd zrem zscore",
             "closed": "set",
-            "door": "hmget",
+            "door": "hget hmget",
             "closed door": "exists",
+            "expiring busy": "exists",
+            "busy": "exists hdel hmget hsetnx",
+            **_PASSES_SLOTS,
             "pace": "hget hset pexpire",
             "query:*": "hdel hget hset pexpire",
         },
@@ -98,19 +107,21 @@ _ROLES = {
         registry="hmget",
         schedules="evalsha hget hset",
         on={
-            "waiting": "zrem zscore",
+            "waiting": "zadd zrem zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer"
             " xinfo|groups xpending xrange xreadgroup xrevrange",
             "messages": "hdel hget hmget hstrlen",
             "expiring": "zrem",
             "finished": "zadd",
             "owed": "hdel hget hmget hset",
-            "retry": "zadd zrange zrem",
+            "retry": "zadd zrange zrem zscore",
             "failures": "hdel hget hset",
             "garbage": "zadd zrem zscore",
-            "failures owed expiring": "exists",
+            "failures owed expiring busy": "exists",
+            "busy": "hdel hexists hmget hsetnx",
+            **_PASSES_SLOTS,
             "query:*": "get set unlink",
-            "door": "exists hdel hmget hset",
+            "door": "exists hdel hget hmget hset",
         },
     ),
     RoleName.MANAGER: _Role(
@@ -140,6 +151,9 @@ _ROLES = {
             "door": "exists hdel hget hmget hset",
             HISTORY: "pexpire unlink xadd xrevrange",
             "ticks": "hdel hget hgetall hmget hset",
+            "busy": "exists hdel hexists hget hlen hmget hscan hsetnx",
+            "slots": "zadd zcard zlexcount zrange zrem zscore",
+            "parked": "zadd zcard zrange zrem",
         },
     ),
     RoleName.READER: _Role(

@@ -11,6 +11,7 @@ from lisa_common.model.delivery import Entry, entry_of, entry_place
 from lisa_common.model.failure import read_failure
 from lisa_common.model.keys import ShardKeys, bytes_of, split_copy, text_of
 from lisa_common.model.record import read_head
+from lisa_common.model.scores import unparked
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.scanning import Scan, scan
 from lisa_manager.admin.evidence import Copy, Evidence, GroupState
@@ -74,12 +75,13 @@ def _read_scores(keys: ShardKeys, snapshot: Snapshot, name: str) -> Flow[None]:
     pages = scan(keys, name, count=PAGE)
     while not pages.done:
         for member, score in (yield from pages.next_page()):
+            moment = unparked(score) if name in {"waiting", "retry"} else float(score)
             if name not in {"retry", "garbage"}:
-                setattr(snapshot.of(text_of(member)), name, float(score))
+                setattr(snapshot.of(text_of(member)), name, moment)
             elif _SLASH not in member:
                 snapshot.strangers.append((name, member))
             else:
-                setattr(snapshot.copy(member), name, float(score))
+                setattr(snapshot.copy(member), name, moment)
 
 
 def _read_values(keys: ShardKeys, snapshot: Snapshot, name: str) -> Flow[None]:
@@ -189,14 +191,14 @@ def _read_look(id: str, facts: list[Any]) -> tuple[Evidence, dict[str, GroupStat
     evidence = Evidence(
         id,
         head=None if record is None else read_head(record),
-        waiting=_score(waiting),
+        waiting=None if waiting is None else unparked(waiting),
         expiring=_score(expiring),
         finished=_score(finished),
         owed=None if owing is None else _names(owing),
     )
     for group, retry, garbage, failure in copies:
         copy = evidence.copy(text_of(group))
-        copy.retry, copy.garbage = _score(retry), _score(garbage)
+        copy.retry, copy.garbage = None if retry is None else unparked(retry), _score(garbage)
         copy.failed, copy.failure = failure is not None, read_failure(failure)
     group_names = [text_of(name) for name in names]
     last = dict.fromkeys(group_names, _START)

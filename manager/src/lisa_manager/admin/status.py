@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys, idle_key
 from lisa_common.model.policy import Policy
-from lisa_common.model.scores import whole_ms
+from lisa_common.model.scores import PARKED_MS, whole_ms
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.consuming import server_time
@@ -106,6 +106,7 @@ def _sum(shards: Sequence[_S]) -> _S:
     fields["groups"] = tuple(_sum_group(name, groups_of[name]) for name in sorted(groups_of))
     fields["damage"] = next((shard.damage for shard in shards if shard.damage), "")
     if statuses := [shard for shard in shards if isinstance(shard, TopicStatus)]:
+        fields["parked"] = sum(status.parked for status in statuses)
         for name in ("late_ms", "oldest_garbage_ms", "shut_ms"):
             fields[name] = max(getattr(status, name) for status in statuses)
         names = {name for status in statuses for name in status.group_late_ms}
@@ -129,7 +130,7 @@ class _Reading:
     sizes: list[Any]
     dues: list[Any]
     retries: list[Any] = field(default_factory=list)
-    """How many of them are due within each of `BUCKETS`; empty without retries."""
+    """How many of them are parked, and due within each of `BUCKETS`; empty without retries."""
     backlogs: list[Backlog] = field(default_factory=list)
     error: LisaError | None = None
 
@@ -159,8 +160,8 @@ class _Reading:
 
     def due_fields(self, now_ms: int, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that `TopicStatus` adds."""
-        shut, first_waiting, first_retry, first_garbage, *due_in = self.dues
-        retry_in = self.retries or [0] * len(BUCKETS)
+        shut, first_waiting, first_retry, first_garbage, parked, *due_in = self.dues
+        parked_retries, *retry_in = self.retries or [0] * (1 + len(BUCKETS))
         late_ms = {b.group.name if b.group else "": b.late_ms(now_ms) for b in self.backlogs}
         dues = [whole_ms(score) for _, score in (*first_waiting, *first_retry)]
         late_ms[""] = max(0, now_ms - min(dues, default=now_ms), late_ms.get("", 0))
@@ -168,6 +169,7 @@ class _Reading:
             "late_ms": max(late_ms.values()),
             "group_late_ms": late_ms,
             "shut_ms": max(0, shut - now_ms),
+            "parked": parked + parked_retries,
             "oldest_garbage_ms": max((now_ms - whole_ms(died) for _, died in first_garbage), default=0),
             "due_in": (*due_in, sizes["waiting"] - sum(due_in)),
             "retry_in": (*retry_in, sizes["retry"] - sum(retry_in)),
@@ -192,7 +194,8 @@ def _read_status(shards: Sequence[ShardKeys], *, partial: bool) -> Flow[list[Top
 
 
 def _read_retries(readings: Sequence[_Reading], now_ms: int, *, partial: bool) -> Flow[None]:
-    calls = [[*_bucket_calls(reading.keys, "retry", now_ms)] for reading in readings]
+    shards = [reading.keys for reading in readings]
+    calls = [[_count_parked(keys, "retry"), *_bucket_calls(keys, "retry", now_ms)] for keys in shards]
     results = iter((yield Each(call for of_shard in calls for call in of_shard)) if calls else [])
     for reading, of_shard in zip(readings, calls, strict=True):
         reading.retries = [next(results) for _ in of_shard]
@@ -236,7 +239,12 @@ def _due_calls(keys: ShardKeys, now_ms: int) -> Iterator[Call[Any]]:
     yield command("HGET", keys.of("door"), "shut", decode=_shut_until_ms)
     for name in ("waiting", "retry", "garbage"):
         yield command("ZRANGE", keys.of(name), 0, 0, "WITHSCORES", decode=scored)
+    yield _count_parked(keys, "waiting")
     yield from _bucket_calls(keys, "waiting", now_ms)
+
+
+def _count_parked(keys: ShardKeys, name: str) -> Call[int]:
+    return command("ZCOUNT", keys.of(name), PARKED_MS, f"({2 * PARKED_MS}")
 
 
 def _bucket_calls(keys: ShardKeys, name: str, now_ms: int) -> Iterator[Call[Any]]:

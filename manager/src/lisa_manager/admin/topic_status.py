@@ -74,6 +74,8 @@ class TopicStatus(TopicSizes):
     """For how many ms from now nothing becomes ready, as a handler raised `RateLimited`."""
     limits: str = ""
     """What the policy limits, in words: "paused, 100/s, 5 in flight, 1000 messages"."""
+    parked: int = 0
+    """Waiting messages, and copies to be retried, that are due once others of their key are done."""
     due_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
     """Waiting messages by `BUCKETS`, and beyond."""
     retry_in: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from lisa_common.errors import InvalidInput
+from lisa_common.model.key import KEY_HEADER
 from lisa_common.validation import check_name
 from lisa_producer.message import Message
 from lisa_producer.spark.columns import Columns
@@ -62,7 +63,10 @@ def message_of(row: Row, columns: Columns) -> tuple[str, Message]:
         raise InvalidInput("body", None, "a value")
     fields.pop("topic", None)
     due = fields.pop("due_at", None)
-    return topic, Message(at=None if due is None else moment_of(due), **fields)
+    headers = fields.get("headers")
+    # A frame may have a column `key` of its own, as those of Kafka have.
+    key = headers.get(KEY_HEADER) if isinstance(headers, Mapping) else None
+    return topic, Message(at=None if due is None else moment_of(due), key=key, **fields)
 
 
 def moment_of(microseconds: int) -> datetime:

@@ -1,0 +1,44 @@
+"""The key of a message, such as a customer: the topic's policy may limit what is in flight of each.
+
+It is stored as a header, so that records do not change. `lua/include/key.lua` reads it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lisa_common.errors import InvalidInput
+from lisa_common.validation import MAX_ID_BYTES, is_id
+
+__all__ = ["KEY_HEADER", "check_key", "key_of", "with_key"]
+
+KEY_HEADER: Final = "lisa-key"
+
+
+def check_key(value: object) -> str:
+    """A key of a message: as an id, printable text of 1 to 200 bytes in UTF-8."""
+    if not isinstance(value, str) or not is_id(value):
+        raise InvalidInput("key", value, f"1 to {MAX_ID_BYTES} bytes of printable text")
+    return value
+
+
+def key_of(headers: Mapping[str, str]) -> str | None:
+    """The key in the headers of a message, None for none."""
+    key = headers.get(KEY_HEADER)
+    return key if is_id(key) else None
+
+
+def with_key(headers: object, key: str | None) -> Any:
+    """Headers with the key first, where scripts find it soonest. Raises InvalidInput for another key in them.
+
+    Headers of another type are returned as they are, to be refused.
+    """
+    own = headers.get(KEY_HEADER) if isinstance(headers, Mapping) else None
+    if key is not None:
+        check_key(key)
+    if own is not None and key is None:
+        raise InvalidInput("headers", {KEY_HEADER: own}, f"without {KEY_HEADER!r}, which `key` sets")
+    if own is not None and own != key:
+        raise InvalidInput("headers", {KEY_HEADER: own}, f"without {KEY_HEADER!r}, or with the key {key!r}")
+    if key is None or (headers is not None and not isinstance(headers, Mapping)):
+        return headers
+    return {KEY_HEADER: key} | dict(headers or {})

@@ -1,0 +1,61 @@
+-- Decides which of the due messages may pass the door by their keys.
+-- Needs the keys: busy, slots, parked, waiting, retry, owed, door, messages.
+--@include budget, failure, key, slots
+
+local KEYED_COMMANDS = 8
+local calls = slot_calls or make_slots()
+
+local function has_room(key, most)
+  return redis.call('ZLEXCOUNT', slots, calls.range_of(key)) < most
+end
+
+local function park(set, member, score, key)
+  local due_ms = math.ceil(tonumber(score))
+  local priority = math.floor((due_ms - tonumber(score)) * 256)
+  redis.call('ZADD', set, tonumber(score) + PARKED, member)
+  redis.call(
+    'ZADD', parked, 0,
+    key .. '\0' .. string.format('%015.0f%03d', due_ms, 255 - priority) .. (set == retry and 'c' or 'm') .. member
+  )
+end
+
+-- The key of which a message needs a slot, nil for none, and whether it has one. A waiting message may have another
+-- content since it got its slot; a retry has kept it.
+local function key_and_slot(id, held, is_retry)
+  if held and is_retry then
+    return held, true
+  end
+  local key = key_in(redis.call('HGET', messages, id) or '')
+  if held and held ~= key then
+    free_slots({ id })
+  end
+  return key, held == key
+end
+
+-- Those of the members taken from a set, a flat list with their scores, that may pass: at most `most`, in the same order.
+-- At most `per_key` of a key may have slots. The others go back. Second, how many these are.
+local function admit(set, members, most, per_key)
+  local passed, others = {}, 0
+  for i = 1, #members, 2 do
+    local member, score, is_retry = members[i], members[i + 1], set == retry
+    local id = is_retry and select(2, split_copy(member)) or member
+    local held = redis.call('HGET', busy, id)
+    local is_read, key, has_slot = held and is_retry or afford(work_on(id, KEYED_COMMANDS, 1)), nil, false
+    if is_read then
+      key, has_slot = key_and_slot(id, held, is_retry)
+    end
+    if key and not has_slot and tonumber(score) >= 0 and not has_room(key, per_key) then
+      park(set, member, score, key)
+      others = others + 1
+    elseif is_read and #passed < 2 * most then
+      if key and not has_slot then
+        calls.take_slot(id, key, is_retry)
+      end
+      passed[#passed + 1], passed[#passed + 2] = member, score
+    else
+      redis.call('ZADD', set, score, member)
+      others = others + 1
+    end
+  end
+  return passed, others
+end
