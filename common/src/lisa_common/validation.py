@@ -92,7 +92,7 @@ def duration_ms(field: str, value: object, *, low_ms: int = 0, high_s: float = M
         exact = seconds * 1000
         nearest = round(exact)
         # 0.1 + 0.2 s are 300 ms, not 301: the caller did not mean a float's last bits.
-        is_whole = math.isclose(exact, nearest, rel_tol=1e-15, abs_tol=1e-6)
+        is_whole = exact == nearest or math.isclose(exact, nearest, rel_tol=1e-15, abs_tol=1e-6)
         milliseconds = nearest if is_whole else math.ceil(exact)
         if milliseconds >= low_ms:
             return milliseconds

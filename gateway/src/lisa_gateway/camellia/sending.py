@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-import uuid
+import secrets
 from typing import Any, NamedTuple
 
 from starlette.types import Receive
@@ -102,7 +102,7 @@ class SendCalls:
             body = text.encode()
         except UnicodeEncodeError:
             raise Failed(Code.PARAM_WRONG, "msg must be text that UTF-8 can encode") from None
-        return _New(parameters.text("msgId") or uuid.uuid4().hex, body, delay_ms, ttl_ms, retries)
+        return _New(parameters.text("msgId") or secrets.token_hex(16), body, delay_ms, ttl_ms, retries)
 
     async def _send(self, topic: str, new: _New) -> Message:
         for _try in range(_TRIES):
