@@ -186,6 +186,20 @@ def test_pauses_and_moved_dead_letters(programs: Programs, producer: Producer, r
     assert scrape(url).sum("lisa_topic_paused") == 1
 
 
+def test_parked_messages(programs: Programs, producer: Producer, redis_url: str, prefix: str) -> None:
+    """Messages behind one of their key are counted; topics without limits have no value."""
+    with Admin(settings=ManagerSettings(redis_url=redis_url, prefix=prefix)) as admin:
+        admin.set_policy("orders", max_in_flight_per_key=1)
+    for _ in range(3):
+        producer.send("orders", b"x", key="customer-7")
+    producer.send("open", b"y", key="customer-7")
+    url = metrics_url(programs.manager(*_ANYWHERE, "--sample-s", "1"))
+    wait_until(lambda: scrape(url).sum("lisa_parked_messages", topic="orders") == 2, 20, what="a sample")
+    assert {sample.labels["topic"] for sample in scrape(url).samples if sample.name == "lisa_parked_messages"} == {
+        "orders"
+    }
+
+
 @pytest.mark.parametrize("address", ["here", "127.0.0.1:", "127.0.0.1:65536", "::1:9100", "127.0.0.1:-1"])
 def test_a_bad_address_is_refused(commands: Commands, address: str) -> None:
     """With one line that says what it must be, before anything runs."""

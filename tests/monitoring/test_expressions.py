@@ -1,4 +1,4 @@
-"""The board and the alerts ask only for what the programs export, and each alert fires by its fault and no other."""
+"""The Grafana dashboard and the alerts ask only for what is exported, and each alert fires by its fault alone."""
 
 import json
 import re
@@ -14,8 +14,8 @@ import yaml
 
 from lisa_common.observing.catalog import METRICS, Kind
 from lisa_manager.monitoring import read_alerts, read_dashboard
-from support.board import Expression, alert_expressions, board_expressions, rules
 from support.commands import Commands
+from support.grafana import Expression, alert_expressions, panel_expressions, rules
 
 _HERE = Path(__file__).parent
 
@@ -89,7 +89,7 @@ def _labels(node: Any, exported: dict[str, set[str]]) -> set[str]:
     return set().union(*(_labels(part, exported) for part in parts if part is not None))
 
 
-_EXPRESSIONS = [*board_expressions(), *alert_expressions()]
+_EXPRESSIONS = [*panel_expressions(), *alert_expressions()]
 
 
 @pytest.mark.parametrize("expression", _EXPRESSIONS, ids=[f"{n} {each.where}" for n, each in enumerate(_EXPRESSIONS)])
@@ -109,7 +109,7 @@ def test_the_check_finds_mistakes(bad: str) -> None:
         _labels(promql.parse(bad), _exported())
 
 
-def test_every_metric_is_on_the_board_or_in_an_alert() -> None:
+def test_every_metric_is_in_a_panel_or_in_an_alert() -> None:
     """Nothing is counted that nobody looks at."""
     used = {s.name for each in _EXPRESSIONS for s in _selectors(promql.parse(each.text))}
     unused = [m.name for m in METRICS if not any(name.startswith(m.name) for name in used)]
@@ -151,16 +151,16 @@ def test_the_page_names_all_that_is_scraped_and_installed() -> None:
 
 
 def test_the_board_can_be_provisioned() -> None:
-    """Its data source is a variable of the board: an import's input would break provisioning by file."""
-    board = json.loads(read_dashboard())
-    assert "__inputs" not in board
-    [datasource, *queries] = board["templating"]["list"]
+    """Its data source is a variable of the dashboard: an import's input would break provisioning by file."""
+    dashboard = json.loads(read_dashboard())
+    assert "__inputs" not in dashboard
+    [datasource, *queries] = dashboard["templating"]["list"]
     assert (datasource["type"], datasource["query"]) == ("datasource", "prometheus")
-    places = [*queries, *(panel for panel in board["panels"] if panel["type"] != "row")]
-    targets = [target for panel in board["panels"] for target in panel.get("targets", ())]
+    places = [*queries, *(panel for panel in dashboard["panels"] if panel["type"] != "row")]
+    targets = [target for panel in dashboard["panels"] for target in panel.get("targets", ())]
     uids = {each["datasource"]["uid"] for each in (*places, *targets)}
     assert uids == {"${datasource}"}
-    ids = [panel["id"] for panel in board["panels"]]
+    ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(ids)) == len(ids)
     for query in queries:
         name, *labels = re.fullmatch(r"label_values\((\w+)(?:\{.*\})?, (\w+)\)", query["definition"]).groups()
@@ -188,8 +188,8 @@ def test_structures_are_never_summed_over_managers() -> None:
 def test_commands_print_both(redis_url: str, prefix: str) -> None:
     """As files, whatever the settings say."""
     commands = Commands(redis_url, prefix)
-    board, alerts = commands.manager("grafana"), commands.manager("alerts")
-    assert board.document == json.loads(read_dashboard())
+    dashboard, alerts = commands.manager("grafana"), commands.manager("alerts")
+    assert dashboard.document == json.loads(read_dashboard())
     assert (alerts.code, alerts.out) == (0, read_alerts())
 
 

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes the demo: the board's panels have data, and no alert fires."""
+"""A real Prometheus scrapes the demo: the Grafana panels have data, and no alert fires."""
 
 import os
 import shutil
@@ -14,8 +14,8 @@ import pytest
 import redis
 
 from support import wait_until
-from support.board import board_expressions
 from support.demo import ROOT, assert_balanced
+from support.grafana import panel_expressions
 from support.prometheus import HAS_PROMETHEUS, prometheus
 
 pytestmark = [
@@ -33,14 +33,14 @@ _EMPTY = (
 """Panels that may have nothing to show: the demo has no schedules and no gateway, its producer has no metrics, no turn
 fails, and nobody exports the server's own metrics."""
 
-_DEAD_LETTERS = "lisa_dead_letters_moved_total"
-"""The demo has no dead letter topic, either."""
+_UNUSED = ("lisa_dead_letters_moved_total", "lisa_parked_messages")
+"""The demo has no dead letter topic and no limits, either."""
 
 _ONLY_WHEN_LATE = " > 0"
 """A panel that hides topics which are on time. On a quick machine all of the demo's are, whenever they are sampled."""
 
 
-def test_a_demo_is_on_the_board_and_fires_no_alert(tmp_path: Path) -> None:
+def test_a_demo_fills_the_panels_and_fires_no_alert(tmp_path: Path) -> None:
     """As `make demo`, with a kill of a worker. Counters and the demo's own ledger agree about what was promoted."""
     place, logs = tmp_path / "prometheus", tmp_path / "demo"
     place.mkdir()
@@ -59,8 +59,8 @@ def test_a_demo_is_on_the_board_and_fires_no_alert(tmp_path: Path) -> None:
         assert int(up["value"][1]) >= 3, "a manager and two workers"
         expected = [
             each.text.replace(_ONLY_WHEN_LATE, "")
-            for each in board_expressions()
-            if not each.where.startswith(_EMPTY) and _DEAD_LETTERS not in each.text
+            for each in panel_expressions()
+            if not each.where.startswith(_EMPTY) and not any(name in each.text for name in _UNUSED)
         ]
         assert [each for each in expected if not server.series(each, began, ended)] == []
         assert 0 < _last(server, "sum(lisa_promoted_total)", began, ended) < 10_000
@@ -75,7 +75,7 @@ def _last(server: Any, expression: str, began: float, ended: float) -> float:
 def test_redis_exporter_has_what_the_alerts_read(
     tmp_path: Path, own_server: Any, reserve_port: Callable[[], int]
 ) -> None:
-    """Memory, its limit and the policy of a full server that evicts, as rules and board name them."""
+    """Memory, its limit and the policy of a full server that evicts, as rules and panels name them."""
     server = own_server(maxmemory="100mb", maxmemory_policy="allkeys-lru")
     port = reserve_port()
     (tmp_path / "redis.log").write_text(f"serving metrics at http://127.0.0.1:{port}/metrics\n", "utf-8")
@@ -85,7 +85,7 @@ def test_redis_exporter_has_what_the_alerts_read(
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as exporter:
         try:
             with prometheus(place, tmp_path) as scraping:
-                asked = [each for each in board_expressions() if "redis_" in each.text]
+                asked = [each for each in panel_expressions() if "redis_" in each.text]
                 wait_until(lambda: all(scraping.ask(each.text) for each in asked), 60, what="the server's metrics")
                 wait_until(lambda: _firing(scraping) == {"LisaServerEvicts"}, 30)
                 with redis.Redis.from_url(server.url) as client:

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -233,7 +234,10 @@ class Manager:
         # One job for all turns at the same interval: a job of the scheduler costs more than most turns.
         for seconds in {each.seconds for each in turns}:
             same = [each for each in turns if each.seconds == seconds]
-            scheduler.add_job(self._start, "interval", (same,), seconds=seconds, id=f"every {seconds:g} s")
+            job = scheduler.add_job(self._start, "interval", (same,), seconds=seconds, id=f"every {seconds:g} s")
+            if seconds == self._settings.discover_s:
+                # What was left unfinished while no manager ran does not wait for the first interval.
+                job.modify(next_run_time=datetime.now(UTC))
         scheduler.start()
         return scheduler
 

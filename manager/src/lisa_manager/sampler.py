@@ -170,6 +170,8 @@ def _add_status(values: Values, topic: str, status: TopicStatus) -> None:
         values["lisa_waiting_due_in"][topic, horizon] += count
     if status.paused:
         values["lisa_topic_paused"][topic,] = 1
+    if status.limits or status.parked:
+        values["lisa_parked_messages"][topic,] += status.parked
     if status.garbage and not status.dead_letter_topic:
         _add_garbage_age(values, topic, status)
 

@@ -127,6 +127,11 @@ METRICS: Final = (
         "1 for a topic that is paused; others have no value.",
         sampled=True,
     ),
+    Metric(
+        *("lisa_parked_messages", Kind.GAUGE, _MANAGER, ("topic",)),
+        "Messages and retries that are due once others of their key are done. Only of topics with limits.",
+        sampled=True,
+    ),
     # What this manager did.
     Metric(
         *("lisa_promotion_lag_seconds", Kind.HISTOGRAM, _MANAGER, ("topic",)),

@@ -98,7 +98,7 @@ def change(prefix: str, topics: Topics, name: str, changed: Changed, *, catches_
 
     With `catches_up`, it first sends what is due by the former definition: else that is lost if no manager has sent it.
     """
-    tries = _TRIES if catches_up else 0
+    chances = _TRIES if catches_up else 0
     while True:
         stored: bytes | None = yield get_definition(prefix, name)
         before = parse_definition(name, stored)
@@ -111,8 +111,8 @@ def change(prefix: str, topics: Topics, name: str, changed: Changed, *, catches_
         topic = new.topic if new else old.topic if old else None
         # Workers have no rights on marks.
         now_ms, known = yield from _look(topics, topic if catches_up else None, name)
-        if tries and before is not None and old is not None and _is_behind(before, old, known, now_ms):
-            tries -= 1
+        if chances and before is not None and old is not None and _is_behind(before, old, known, now_ms):
+            chances -= 1
             yield from _catch_up(prefix, topics, before)
             continue
         version = max(now_ms, *(1 + each.version for each in (before, known) if each), 0)

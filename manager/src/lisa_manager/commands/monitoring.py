@@ -6,7 +6,7 @@ __all__ = ["alerts", "grafana"]
 
 
 def grafana() -> None:
-    """Prints the board for Grafana, as JSON to import or to provision. Its data source is a variable of the board."""
+    """Prints the dashboard for Grafana, as JSON to import or to provision. Its data source is a variable."""
     print(read_dashboard(), end="")  # noqa: T201 - a file, not a message
 
 

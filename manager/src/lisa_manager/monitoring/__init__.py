@@ -1,4 +1,4 @@
-"""Alerts for Prometheus, and a board for Grafana."""
+"""Alerts for Prometheus, and a dashboard for Grafana."""
 
 from importlib import resources
 
@@ -11,7 +11,7 @@ def read_alerts() -> str:
 
 
 def read_dashboard() -> str:
-    """The board for Grafana, as JSON."""
+    """The dashboard for Grafana, as JSON."""
     return _read("dashboard.json")
 
 

@@ -1,7 +1,7 @@
-"""Draws panels of the Grafana board with real data: queries of the board, answered by a Prometheus that scrapes a demo.
+"""Draws panels of the Grafana dashboard with real data: its queries, answered by a Prometheus that scrapes a demo.
 
-`PYTHONPATH=tests python -m benchmarks.board docs/board.png` makes the picture of docs/observability.md. It is drawn by
-matplotlib, as no package registry has Grafana; Grafana shows the same queries in its own style.
+`PYTHONPATH=tests python -m benchmarks.grafana docs/grafana.png` makes the picture of docs/observability.md. It is drawn
+by matplotlib, as no package registry has Grafana; Grafana shows the same queries in its own style.
 """
 
 import os
@@ -21,7 +21,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.dates import DateFormatter
 
-from support.board import Expression, board_expressions
+from support.grafana import Expression, panel_expressions
 from support.prometheus import Prometheus, prometheus
 
 _SECONDS = 40
@@ -47,7 +47,7 @@ def _name(expression: Expression, labels: dict[str, str]) -> str:
 
 
 def _draw(axes: Any, server: Prometheus, title: str, unit: str, span: tuple[float, float]) -> None:
-    expressions = [each for each in board_expressions() if each.where == title and each.legend not in ("", "{{le}}")]
+    expressions = [each for each in panel_expressions() if each.where == title and each.legend not in ("", "{{le}}")]
     for expression in expressions:
         # The demo is short, and so must the windows of its rates be.
         for series in server.series(expression.text.replace("5m", "6s"), *span):
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> None:
             span = (began, time.time())
             for axes, (title, unit) in zip(grid.flat, _PANELS, strict=True):
                 _draw(axes, server, title, unit, span)
-    figure.suptitle("The board's queries over one demo, drawn by matplotlib", fontsize=10)
+    figure.suptitle("The Grafana dashboard's queries over one demo, drawn by matplotlib", fontsize=10)
     figure.savefig(arguments[0], dpi=90)
 
 

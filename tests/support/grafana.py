@@ -1,4 +1,4 @@
-"""The expressions of the board and of the alerts."""
+"""The expressions of the Grafana dashboard and of the alerts."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import yaml
 
 from lisa_manager.monitoring import read_alerts, read_dashboard
 
-__all__ = ["Expression", "alert_expressions", "board_expressions", "rules"]
+__all__ = ["Expression", "alert_expressions", "panel_expressions", "rules"]
 
 
 class Expression(NamedTuple):
@@ -20,7 +20,7 @@ class Expression(NamedTuple):
     legend: str = ""
 
 
-def board_expressions() -> Iterator[Expression]:
+def panel_expressions() -> Iterator[Expression]:
     """What the panels ask for, with every topic and group."""
     for panel in json.loads(read_dashboard())["panels"]:
         for target in panel.get("targets", ()):
