@@ -84,8 +84,10 @@ def check_int(field: str, value: object, low: int, high: int) -> int:
 
 def duration_ms(field: str, value: object, *, low_ms: int = 0, high_s: float = MAX_DELAY_S) -> int:
     """A duration in seconds (`float`) or as `timedelta`, rounded up to the millisecond."""
-    if type(value) is int and 0 <= value <= high_s and value * 1000 >= low_ms:
-        return value * 1000
+    if (type(value) is float or type(value) is int) and 0 <= value <= high_s:
+        whole = int(value * 1000)
+        if whole == value * 1000 and whole >= low_ms:
+            return whole
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     # The comparison also refuses NaN; it comes before ceil, which cannot take infinities.
     if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds <= high_s:

@@ -12,7 +12,7 @@ from lisa_common.observing.health import Health
 from lisa_common.settings import Settings
 from lisa_consumer import AsyncLender, AsyncSettler, ConsumerSettings
 from lisa_gateway.clock import ServerClock
-from lisa_gateway.metrics import METRICS, flush
+from lisa_gateway.metrics import METRICS, flush, gather, stop_gathering
 from lisa_gateway.polls import Polls
 from lisa_gateway.settings import GatewaySettings
 from lisa_gateway.topics import KnownTopics
@@ -75,6 +75,7 @@ class Gateway:
     def begin(self) -> None:
         """Begins to watch the server and to beat, until the gateway closes."""
         self.health.check("server", lambda: self._problem)
+        gather()
         self._pulse = [asyncio.create_task(self._watch_server()), asyncio.create_task(self.health.run(self._count))]
 
     async def find_problem(self) -> str:
@@ -176,3 +177,6 @@ class Gateway:
         await self.settler.close()
         await self.producer.close()
         await self.admin.close()
+        if self._pulse:
+            self._pulse.clear()
+            stop_gathering()

@@ -2,19 +2,20 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from lisa_common.observing import prometheus
 from lisa_common.observing.catalog import Program
+from lisa_common.observing.gathered import Gathered
 from lisa_common.observing.health import Health
 from lisa_common.observing.metrics import MetricSet
 from lisa_common.observing.server import serving
 from lisa_consumer import metrics as of_consumers
 from lisa_producer import metrics as of_producers
 
-__all__ = ["METRICS", "CountRequests", "flush", "name_route", "observed", "register"]
+__all__ = ["METRICS", "CountRequests", "flush", "gather", "name_route", "observed", "register", "stop_gathering"]
 
 METRICS = MetricSet(Program.GATEWAY)
 
@@ -24,7 +25,6 @@ _Send = Callable[[_Message], Awaitable[None]]
 
 _KEY = "lisa.route"
 _OTHER = "other"
-_AT_ONCE = 64
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
 
@@ -45,34 +45,39 @@ def name_route(scope: Any, route: str) -> None:
     scope[_KEY] = route
 
 
-class _Tally:
-    """Requests that are counted together: each by itself would cost more than the rest of its way."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[tuple[str, str, str]] = Counter()
-        self._times: dict[str, list[float]] = defaultdict(list)
-        self._size = 0
-
-    def add(self, route: str, method: str, status: str, took_s: float) -> None:
-        self._counts[route, method, status] += 1
-        self._times[route].append(took_s)
-        self._size += 1
-        if self._size >= _AT_ONCE:
-            self.flush()
-
-    def flush(self) -> None:
-        counts, times = self._counts, self._times
-        self._counts, self._times, self._size = Counter(), defaultdict(list), 0
-        for labels, count in counts.items():
-            METRICS.count("lisa_http_requests_total", *labels, by=count)
-        for route, took_s in times.items():
-            METRICS.observe("lisa_http_request_seconds", took_s, route)
+_Request = tuple[str, str, str, float]
+"""Route, method, status, and duration in s."""
 
 
-_TALLY = _Tally()
+def _count_requests(requests: Sequence[_Request]) -> None:
+    times: dict[str, list[float]] = defaultdict(list)
+    for route, _, _, took_s in requests:
+        times[route].append(took_s)
+    for labels, count in Counter([request[:3] for request in requests]).items():
+        METRICS.count("lisa_http_requests_total", *labels, by=count)
+    for route, took in times.items():
+        METRICS.observe("lisa_http_request_seconds", took, route)
 
-flush = _TALLY.flush
-"""Counts the requests that were answered lately. Call it before an exposition, and now and then."""
+
+_REQUESTS = Gathered(_count_requests)
+
+
+def gather() -> None:
+    """Has requests and their sends wait for `flush`, until `stop_gathering`."""
+    _REQUESTS.begin()
+    of_producers.SENDS.begin()
+
+
+def stop_gathering() -> None:
+    """Undoes one call of `gather`."""
+    _REQUESTS.end()
+    of_producers.SENDS.end()
+
+
+def flush() -> None:
+    """Counts what was gathered lately. Call it before an exposition, and now and then."""
+    _REQUESTS.flush()
+    of_producers.SENDS.flush()
 
 
 class CountRequests:
@@ -102,4 +107,8 @@ class CountRequests:
             raise
         finally:
             route, method = scope.get(_KEY, _OTHER), scope["method"]
-            _TALLY.add(route, method if method in _METHODS else _OTHER, status, time.monotonic() - began)
+            request = route, method if method in _METHODS else _OTHER, status, time.monotonic() - began
+            if _REQUESTS.on:
+                _REQUESTS.add(request)
+            else:
+                _count_requests((request,))

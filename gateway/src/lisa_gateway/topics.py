@@ -26,12 +26,16 @@ class KnownTopics:
         self._policies: dict[str, tuple[float, Policy]] = {}
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
+    def is_declared(self, topic: str) -> bool:
+        """Whether `declare` would find it known: then it need not be awaited."""
+        return self._declared.get(topic, 0) > time.monotonic()
+
     async def declare(self, topic: str) -> None:
         """Makes the topic and its group, unless they exist, so that later pulls get what is sent now.
 
         Raises InvalidInput for an invalid name, TooManyGroups and other errors of the server.
         """
-        if self._declared.get(topic, 0) > time.monotonic():
+        if self.is_declared(topic):
             return
         task = self._under_way.get(topic)
         if task is None:

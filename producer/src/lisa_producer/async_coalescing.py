@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
-from lisa_common.validation import check_name
 from lisa_producer.request_queue import MAX_QUEUED_BATCHES, PendingRequest, RequestQueue
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shared_flow import Request, SharedFlow
@@ -50,7 +49,12 @@ class AsyncCoalescer:
     def run(self, topic: str, flow: SharedFlow[T]) -> Coroutine[Any, Any, T]:
         """Drives a flow to its result, with the producer's patience. Waits while the topic's queue is full."""
         deadline = time.monotonic() + self._settings.patience_s
-        if self._queued_bytes and self._is_full(check_name("topic", topic)):
+        try:
+            is_full = self._queued_bytes.get(topic, 0) >= self._max_bytes
+        except TypeError:
+            # Nothing that can name a topic; the flow says so.
+            is_full = False
+        if is_full:
             return self._run_blocked(topic, flow, deadline)
         return self._drive(flow, deadline)
 

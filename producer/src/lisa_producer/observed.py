@@ -9,7 +9,7 @@ from lisa_common.errors import LisaError
 from lisa_common.observing.tracing import Tracing, moment
 from lisa_common.validation import duration_ms
 from lisa_producer.message import Message, SendOutcome, SendResult
-from lisa_producer.metrics import METRICS, count_sent
+from lisa_producer.metrics import METRICS, count_sent, note_send
 from lisa_producer.shared_flow import SharedFlow
 
 __all__ = ["BatchObserver", "observed_send"]
@@ -33,22 +33,22 @@ def _observed(
     began = time.monotonic()
     span = tracing.start_send(topic) if tracing else None
     failure: BaseException | None = None
+    outcome: SendOutcome | None = None
     try:
         result = yield from send(tracing.context_of(span) if tracing else None)
     except LisaError as error:
-        failure = error
-        count_sent(topic, SendOutcome.FAILED)
+        failure, outcome = error, SendOutcome.FAILED
         raise
     except BaseException as error:
         failure = error
         raise
     else:
-        count_sent(topic, result.outcome)
+        outcome = result.outcome
         if span is not None and span.is_recording():
             _describe(span, message, result)
         return result
     finally:
-        METRICS.observe("lisa_send_seconds", [time.monotonic() - began])
+        note_send(topic, outcome, time.monotonic() - began)
         if tracing:
             tracing.end(span, failure)
 

@@ -15,14 +15,14 @@ from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, Reply, an
 from lisa_gateway.camellia.calls import MessageCalls
 from lisa_gateway.camellia.monitor import Monitor
 from lisa_gateway.camellia.observation import ObservationCalls
-from lisa_gateway.camellia.parameters import Parameters, read_parameters
+from lisa_gateway.camellia.parameters import Parameters, read_parameters, whole_parameters
 from lisa_gateway.camellia.sending import SendCalls
 from lisa_gateway.camellia.status import ServiceStatus
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.limits import RequestCut
 from lisa_gateway.metrics import name_route
 
-__all__ = ["Direct", "interface"]
+__all__ = ["Direct", "Interface", "interface"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _GET = frozenset(("GET", "HEAD"))
 _POST = frozenset(("POST",))
 
 
-def interface(gateway: Gateway) -> tuple[ASGIApp, Route]:
+def interface(gateway: Gateway) -> "tuple[Interface, Route]":
     """An application for all below `/camellia`, and the route `/metrics`."""
     monitor = Monitor(gateway.settings.monitor_s)
     sends, messages = SendCalls(gateway, monitor), MessageCalls(gateway, monitor)
@@ -65,21 +65,22 @@ def interface(gateway: Gateway) -> tuple[ASGIApp, Route]:
         "/health/online": (_ANY, status.online, (Role.ADMIN,)),
         "/health/offline": (_ANY, status.offline, (Role.ADMIN,)),
     }
-    application = _Interface(calls, status, lambda: gateway.listen(monitor.count_managers))
+    application = Interface(calls, status, lambda: gateway.listen(monitor.count_managers))
     return application, exposition.route(gateway, monitor)
 
 
 class Direct:
     """Passes requests below the prefix of the interface to it, all others on: a router costs more than most calls."""
 
-    def __init__(self, app: ASGIApp, target: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, target: "Interface") -> None:
         self._app = app
         self._target = target
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serves one connection of ASGI."""
-        is_ours = scope["type"] == "http" and path_of(scope).startswith(_PREFIX)
-        return (self._target if is_ours else self._app)(scope, receive, send)
+        if scope["type"] == "http" and (path := path_of(scope)).startswith(_PREFIX):
+            return self._target(scope, receive, send, path)
+        return self._app(scope, receive, send)
 
 
 def path_of(scope: Scope) -> str:
@@ -89,44 +90,28 @@ def path_of(scope: Scope) -> str:
     return path.removeprefix(root) if root else path
 
 
-class _Interface:
-    """An ASGI application that serves the calls by their paths."""
+class Interface:
+    """Serves the calls by their paths."""
 
     def __init__(self, calls: dict[str, _Route], status: ServiceStatus, listen: Callable[[], None]) -> None:
         self._listen = listen
         self._calls = calls
         self._status = status
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
+        """Serves a request, as an ASGI application with the request's path within it."""
         self._listen()
-        path = path_of(scope).removeprefix("/camellia")
+        path = path.removeprefix("/camellia")
         if path.startswith("/delayQueue/"):
             self._status.note_call()
         try:
-            reply = await self._answer(scope, receive, path)
+            reply = await self._call(scope, receive, path)
         except ClientDisconnect:
             # The client is gone, so nothing is answered.
             return
+        except Exception as error:  # noqa: BLE001 - logged there, if it is not the client's or the server's
+            reply = _answer_to(error, path)
         await reply.send(send)
-
-    async def _answer(self, scope: Scope, receive: Receive, path: str) -> Reply:
-        try:
-            return await self._call(scope, receive, path)
-        except Misunderstood as error:
-            headers = tuple((name.lower().encode(), text.encode()) for name, text in (error.headers or {}).items())
-            return answer(Code.PARAM_WRONG, error.reason, status=error.status)._replace(headers=headers)
-        except Failed as error:
-            return answer(error.code, error.reason)
-        except InvalidInput as error:
-            named = InvalidInput(_NAMES.get(error.field, error.field), error.value, error.expected)
-            return answer(Code.PARAM_WRONG, str(named))
-        except LisaError as error:
-            return answer(Code.UNKNOWN, str(error))
-        except ClientDisconnect:
-            raise
-        except Exception:
-            logger.exception("a call of %s failed", path, extra=event("call_failed", path=path))
-            return answer(Code.UNKNOWN, "internal error; the log of the gateway says more")
 
     async def _call(self, scope: Scope, receive: Receive, path: str) -> Reply:
         if path not in self._calls:
@@ -137,7 +122,7 @@ class _Interface:
             allowed = ", ".join(sorted(methods))
             raise Misunderstood(f"method: must be {allowed}; got {scope['method']}", 405, {"Allow": allowed})
         try:
-            parameters = await read_parameters(scope, receive)
+            parameters = whole_parameters(scope) or await read_parameters(scope, receive)
             if roles:
                 # Without a topic, a call is about all of them.
                 caller_of(scope).require(parameters.text("topic") or ALL_TOPICS, *roles)
@@ -146,3 +131,18 @@ class _Interface:
         except RequestCut as error:
             raise Misunderstood(error.detail, error.status_code, dict(error.headers or {})) from None
         return await call(parameters, receive)
+
+
+def _answer_to(error: Exception, path: str) -> Reply:
+    if isinstance(error, Misunderstood):
+        headers = tuple((name.lower().encode(), text.encode()) for name, text in (error.headers or {}).items())
+        return answer(Code.PARAM_WRONG, error.reason, status=error.status)._replace(headers=headers)
+    if isinstance(error, Failed):
+        return answer(error.code, error.reason)
+    if isinstance(error, InvalidInput):
+        named = InvalidInput(_NAMES.get(error.field, error.field), error.value, error.expected)
+        return answer(Code.PARAM_WRONG, str(named))
+    if isinstance(error, LisaError):
+        return answer(Code.UNKNOWN, str(error))
+    logger.error("a call of %s failed", path, extra=event("call_failed", path=path), exc_info=error)
+    return answer(Code.UNKNOWN, "internal error; the log of the gateway says more")

@@ -9,8 +9,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood
+from lisa_gateway.limits import take_body
 
-__all__ = ["MAX_FORM_BYTES", "Parameters", "read_parameters"]
+__all__ = ["MAX_FORM_BYTES", "Parameters", "read_parameters", "whole_parameters"]
 
 MAX_FORM_BYTES: Final = 4 * 1024 * 1024
 """Largest form: a message of 1 MiB, of which every byte is percent-encoded, and its other parameters."""
@@ -19,8 +20,11 @@ _MAX_DISCARDED = 4 * MAX_FORM_BYTES
 """How much of a larger form is read, and forgotten, before it is refused."""
 
 _MAX_FIELDS = 64
+_PAIR = re.compile(r"(?:^|&)([^&=]*)=?([^&]*)")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}")
 _BITS = {64: 2**63, 32: 2**31}
+_SHORT = 10
+"""Decimal numbers of fewer digits fit 32 bits."""
 _TRUE, _FALSE = {"true", "on", "yes", "1"}, {"false", "off", "no", "0"}
 _MAX_SHOWN = 40
 
@@ -57,7 +61,13 @@ class Parameters:
 
     def number(self, name: str, default: int | None, bits: int = 64) -> int | None:
         """A whole number of so many bits; the default if it is missing or empty. Raises Misunderstood."""
-        text = self._fields.get(name, "").strip()
+        text = self._fields.get(name)
+        if text is None:
+            return default
+        if len(text) < _SHORT and text.isascii() and text.isdigit():
+            # As most are.
+            return int(text)
+        text = text.strip()
         if not text:
             return default
         if _NUMBER.fullmatch(text):
@@ -81,19 +91,33 @@ class Parameters:
         raise Misunderstood(f"{name}: must be true or false; got {_shown(text)}")
 
 
+def whole_parameters(scope: Scope) -> Parameters | None:
+    """As `read_parameters`, where the whole request is here already; else None."""
+    body = take_body(scope)
+    return None if body is None else _parameters(scope, body if _has_form(scope) else b"")
+
+
 async def read_parameters(scope: Scope, receive: Receive) -> Parameters:
     """The parameters of a request. Raises Misunderstood for what cannot be read; raises ClientDisconnect."""
+    return _parameters(scope, await _read_body(receive) if _has_form(scope) else b"")
+
+
+def _parameters(scope: Scope, form: bytes) -> Parameters:
+    if len(form) > MAX_FORM_BYTES:
+        raise _too_large()
     fields: dict[str, str] = {}
-    _parse(scope["query_string"], fields)
-    if scope["method"] == "POST" and _is_form(scope):
-        _parse(await _read_body(receive), fields)
+    if query := scope["query_string"]:
+        _parse(query, fields)
+    if form:
+        _parse(form, fields)
     return Parameters(fields)
 
 
-def _is_form(scope: Scope) -> bool:
-    for name, value in scope["headers"]:
-        if name == b"content-type":
-            return _means_form(value)
+def _has_form(scope: Scope) -> bool:
+    if scope["method"] == "POST":
+        for name, value in scope["headers"]:
+            if name == b"content-type":
+                return _means_form(value)
     return False
 
 
@@ -131,23 +155,25 @@ async def _read_body(receive: Receive) -> bytes:
             # Most clients read an answer only after they have sent all.
             chunks.clear()
     if size > MAX_FORM_BYTES:
-        raise Misunderstood(f"body: must be at most {MAX_FORM_BYTES} bytes", 413, {"Connection": "close"})
+        raise _too_large()
     return b"".join(chunks)
+
+
+def _too_large() -> Misunderstood:
+    return Misunderstood(f"body: must be at most {MAX_FORM_BYTES} bytes", 413, {"Connection": "close"})
 
 
 def _parse(encoded: bytes, fields: dict[str, str]) -> None:
     """Adds the fields of a form; the first of a name counts."""
-    if not encoded:
-        return
     parts = encoded.split(b"&", _MAX_FIELDS)
     if len(parts) > _MAX_FIELDS:
         raise Misunderstood(f"body: must have at most {_MAX_FIELDS} parameters")
     if encoded.isascii() and b"%" not in encoded and b"+" not in encoded:
         # One look at the whole spares several at each part.
-        for text in encoded.decode().split("&"):
-            if text:
-                name, _, value = text.partition("=")
-                fields.setdefault(name, value)
+        # The first of a name counts: it is set last.
+        new = dict(reversed(_PAIR.findall(encoded.decode())))
+        new.update(fields)
+        fields.update(new)
         return
     for part in parts:
         if part:

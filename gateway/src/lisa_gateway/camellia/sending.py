@@ -52,7 +52,8 @@ class SendCalls:
         """`sendMsg`: sends one message. If a message with its id is alive, answers with that message."""
         topic = parameters.required_text("topic")
         new = self._read(parameters)
-        await self._gateway.topics.declare(topic)
+        if not self._gateway.topics.is_declared(topic):
+            await self._gateway.topics.declare(topic)
         return answer(delayMsg=await self._send(topic, new))
 
     async def send_batch(self, parameters: Parameters, _: Receive) -> Reply:

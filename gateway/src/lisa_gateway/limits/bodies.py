@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from lisa_gateway.limits.settings import LimitSettings
 from lisa_gateway.problems import Problem, send_problem
 
-__all__ = ["CYCLE", "BodyLimits", "RequestCut"]
+__all__ = ["CYCLE", "BodyLimits", "RequestCut", "take_body"]
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
@@ -22,6 +22,19 @@ CYCLE = "lisa.cycle"
 _CLOSE = (b"connection", b"close")
 STREAMS = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl")
 """Content types of streams: of any length, as their lines are taken one by one."""
+
+
+def take_body(scope: Any) -> bytes | None:
+    """The body of a request, if all of it is here and this server is ours; else None, and it must be received."""
+    cycle = scope.get(CYCLE)
+    if cycle is None or cycle.more_body or cycle.disconnected or cycle.waiting_for_100_continue:
+        return None
+    # What its own `receive` does.
+    body = bytes(cycle.body)
+    cycle.body = bytearray()
+    cycle.message_event.clear()
+    cycle.flow.resume_reading()
+    return body
 
 
 class RequestCut(HTTPException):

@@ -102,6 +102,8 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(*args, **more)
         self._unparsed = 0
         """Bytes since the parser last had something for us: it buffers a header until its end."""
+        self._parsing = 0
+        """The same, as it was when the data arrived that is being parsed."""
         self._in_message = False
         """Whether the headers of a request have ended, and the request has not."""
         self._head_since: float | None = None
@@ -164,14 +166,17 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._head_since is None and (not self._in_message or self.cycle.response_complete):
             self._head_since = time.monotonic()
         self._unparsed += len(data)
+        self._parsing = self._unparsed
         super().data_received(data)
         if self._unparsed > self.limits.max_header_bytes + len(data):
             self._refuse(self._too_large())
 
     def on_headers_complete(self) -> None:
         """Starts or queues the request, unless its headers are too large; `data_received` bounds them until then."""
-        if len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers]) > (
-            self.limits.max_header_bytes
+        most = self.limits.max_header_bytes
+        # Mostly, so little has arrived that there is nothing to add up.
+        if self._parsing > most and (
+            len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers]) > most
         ):
             self._refusal = self._too_large()
             # The parser turns it into its own error, for which the protocol sends a response and closes.
