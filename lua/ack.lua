@@ -36,9 +36,10 @@ end
 -- for that are made inside the branch, because a plain ack should be quick.
 local done, exceptions, count, has_queued = ids, {}, #ids, false
 if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
-  --@include all_groups, budget, entry, failure, give_back, owes, record
+  --@include all_groups, budget, entry, failure, give_back, owes, record, unindex
   -- Takes back the retry of a delivery that was given up, unless a newer delivery has begun. Returns whether it did.
   local function withdraw(copy, failure)
+    unindex(retry, copy)
     if redis.call('ZREM', retry, copy) == 1 or redis.call('ZREM', garbage, copy) == 1 then
       return true
     end
@@ -78,6 +79,7 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
     if #others > 0 then
       redis.call('HSET', owed, id, table.concat(others, ','))
     end
+    unindex(waiting, id)
     redis.call('ZREM', is_waiting and waiting or garbage, is_waiting and id or copy_of('', id))
     redis.call('HDEL', failures, copy_of('', id))
     return true
@@ -91,6 +93,7 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
     elseif not give_to_others(id, due, stored) then
       return false
     end
+    unindex(retry, copy)
     redis.call('ZREM', retry, copy)
     redis.call('ZREM', garbage, copy)
     return true

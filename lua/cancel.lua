@@ -23,14 +23,15 @@
 -- returns  { number of messages done, from the first on, per message "cancelled", "delivered" (a consumer has it now; nothing
 --            more will follow), "garbage" or "finished" (too late, nothing changed), "another" (the id belongs to a message
 --            sent at another time; nothing changed), or "unknown" }
---@include budget, clock, failure, finished, forget, groups, places, record, wake_unparked
+--@include budget, clock, failure, finished, forget, groups, places, record, slots, unindex, wake_unparked
 local now = clock(now_ms)
 local COMMANDS = 8
 local ids, records, wanted = {}, {}, {}
 for i = 5, #ARGV do
   local id = ARGV[i]
-  local score = redis.call('ZSCORE', waiting, id)
-  if not afford(score and work_on(id, COMMANDS, FREED) or work_on(id, commands_on_places(), 1)) then
+  local score = tonumber(redis.call('ZSCORE', waiting, id) or nil)
+  local read = is_parked(score) and 1 or FREED
+  if not afford(score and work_on(id, COMMANDS, read) or work_on(id, commands_on_places(), 1)) then
     break
   end
   local record = not score and redis.call('HGET', messages, id)
@@ -49,6 +50,7 @@ local function forget_former_groups(id, places)
   end
   for _, group in ipairs(names_in(redis.call('HGET', owed, id) or '')) do
     if not has_place[group] then
+      unindex(retry, copy_of(group, id))
       redis.call('ZREM', retry, copy_of(group, id))
       redis.call('ZREM', garbage, copy_of(group, id))
       redis.call('HDEL', failures, copy_of(group, id))
@@ -60,6 +62,7 @@ local function cancel_copies(id, record, places)
   forget_former_groups(id, places)
   local may_be_met, is_delivered, owing = false, false, {}
   for _, place in ipairs(places) do
+    unindex(retry, copy_of(place.group, id))
     redis.call('ZREM', retry, copy_of(place.group, id))
     redis.call('ZREM', garbage, copy_of(place.group, id))
     if place.state == 'retry' or place.state == 'garbage' then
@@ -93,6 +96,7 @@ local function cancel(id)
   if sent_ms ~= '' and is_another(redis.call('HGET', messages, id), sent_ms) then
     return 'another'
   end
+  unindex(waiting, id)
   if redis.call('ZREM', waiting, id) == 1 then
     forget({ id })
     return 'cancelled'

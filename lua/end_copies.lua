@@ -21,7 +21,7 @@
 -- ARGV[4] topic      text    the topic, for the wake
 -- ARGV[5...] id per message
 -- returns  { number of ids done, from the first on, number of copies ended }
---@include failure, forget, groups, wake_unparked
+--@include failure, forget, groups, unindex, wake_unparked
 -- One call reads and frees no more bytes of records than this, but at least one record.
 local BYTES = 2 * 1024 * 1024
 local ids = {}
@@ -47,6 +47,7 @@ end
 local done, bytes = 0, 0
 for i = 5, #ARGV do
   local id, copy = ARGV[i], copy_of(group, ARGV[i])
+  unindex(retry, copy)
   local is_removed = redis.call('ZREM', retry, copy) + redis.call('ZREM', garbage, copy) > 0
   local is_known = is_removed or gone and (redis.call('HEXISTS', owed, id) == 1 or has_failed(copy))
   bytes = bytes + redis.call('HSTRLEN', messages, id)

@@ -22,7 +22,7 @@
 -- returns  { number of messages done, from the first on, per message { outcome, due ms or 0 } }; outcome "rescheduled", or why
 --            nothing changed: "another" (the id belongs to a message sent at another time), "ready", "delivered", "garbage",
 --            "finished", "unknown"
---@include budget, clock, due, failure, finished, places, record, slots, wake, wake_unparked
+--@include budget, clock, due, failure, finished, places, record, slots, unindex, wake, wake_unparked
 local now = clock(now_ms)
 local before = math.min(earliest(waiting) or math.huge, earliest(retry) or math.huge)
 local first
@@ -47,6 +47,7 @@ local entries = find_entries(wanted)
 
 local function reschedule_waiting(id, record, due)
   local limits = read_record(record) or { priority = 0 }
+  unindex(waiting, id)
   redis.call('HSET', messages, id, with_due(sent_by(record, now), due))
   redis.call('ZADD', waiting, score_of(due, limits.priority), id)
   if limits.ttl then
@@ -80,6 +81,9 @@ local function reschedule(id, due)
   end
   if obstacle or #retries == 0 then
     return obstacle or 'unknown'
+  end
+  for i = 2, #retries, 2 do
+    unindex(retry, retries[i])
   end
   redis.call('ZADD', retry, unpack(retries))
   return 'rescheduled'

@@ -20,7 +20,7 @@
 -- ARGV[4] channel    text    where managers listen
 -- ARGV[5] topic      text    the topic, for the wake
 -- returns  { number expired, ids forgotten, garbage aged out, 1 if there may be more now, ms until there is more to do or -1 }
---@include all_groups, budget, clock, dead, door, fail, failure, places, record, wake, wake_unparked
+--@include all_groups, budget, clock, dead, door, fail, failure, places, record, unindex, wake, wake_unparked
 local now = clock(now_ms)
 local is_full = false
 -- Includes the writes for a dead letter or for a dropped message.
@@ -39,6 +39,7 @@ local function expire_places(id, due, places)
   for _, place in ipairs(places) do
     is_undelivered = is_undelivered and place.state ~= 'delivered' and place.state ~= 'unknown'
     if place.state == 'retry' then
+      unindex(retry, copy_of(place.group, id))
       redis.call('ZREM', retry, copy_of(place.group, id))
       expire_place(id, due, place)
       expired = expired + 1
@@ -65,6 +66,11 @@ local function expire_places(id, due, places)
   return expired
 end
 
+local function take_waiting(id)
+  unindex(waiting, id)
+  return redis.call('ZREM', waiting, id) == 1
+end
+
 local function expire_due()
   allow(1 / 3)
   local ids = redis.call('ZRANGE', expiring, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
@@ -79,7 +85,7 @@ local function expire_due()
       redis.call('ZREM', expiring, id)
     elseif limits.expires > now then
       redis.call('ZADD', expiring, limits.expires, id)
-    elseif redis.call('ZREM', waiting, id) == 1 then
+    elseif take_waiting(id) then
       redis.call('ZREM', expiring, id)
       expire_place(id, limits.due, { group = '' })
       expired = expired + 1

@@ -1,5 +1,5 @@
 -- Tidies the slots of keys, page by page: frees those of messages that have ended, gives free ones to parked messages, and
--- sends to the door what no slot would come to. Needed after a change of the limit, and where keys were damaged.
+-- makes the index of what is parked complete again. Needed after a change of the limit, and where keys were damaged.
 --
 -- KEYS[1] messages   hash    message id -> record
 -- KEYS[2] waiting    zset    message id -> due ms
@@ -16,10 +16,10 @@
 -- ARGV[3] cursor     text    where to continue, empty to begin
 -- ARGV[4] mend       flag    "1" to mend; else nothing changes
 -- returns  { next cursor, number of problems in this page }; the cursor is empty after the last
---@include clock, failure, groups, slots, wake, wake_unparked
+--@include budget, clock, failure, groups, key, slots, wake, wake_unparked
 local PAGE = 200
+local COMMANDS = 4
 local calls = make_slots()
-local MOST_LOOKS = 1000
 local phase, position = string.sub(cursor, 1, 1), string.sub(cursor, 2)
 local count, following = 0, ''
 
@@ -89,58 +89,124 @@ local function tidy_slots(from)
   return #members < PAGE and 'p-' or 's(' .. members[#members]
 end
 
--- Parked messages of a key that has free slots.
+-- The key in a member of an index; nil where another program has written it.
+local function key_of_member(member)
+  local zero = string.find(member, '\0', 1, true)
+  return zero and string.sub(member, 1, zero - 1)
+end
+
+-- Parked messages of a key that has free slots. Looks again, as phase "q", once the index is complete.
 local function tidy_parked(from)
-  local looked = 0
   for _ = 1, PAGE do
     local member = redis.call('ZRANGE', parked, from, '+', 'BYLEX', 'LIMIT', 0, 1)[1]
     if not member then
-      return 'w'
+      return phase == 'p' and 'w' or ''
     end
-    local key = string.sub(member, 1, (string.find(member, '\0', 1, true) or #member + 1) - 1)
-    local most, first, last = calls.per_key_limit(), calls.range_of(key)
-    local done = 0
-    if not most or redis.call('ZLEXCOUNT', slots, first, last) < most then
+    local key = key_of_member(member)
+    local is_done = true
+    if not key then
       count = count + 1
-      done = mend and calls.fill_slots(key) or 0
+      if mend then
+        redis.call('ZREM', parked, member)
+      end
+    elseif redis.call('ZLEXCOUNT', slots, calls.range_of(key)) < calls.per_key_limit() then
+      count = count + 1
+      is_done = not mend or calls.fill_slots(key)
     end
-    looked = looked + done
-    from = done < MOST_PARKED and '[' .. key .. '\1' or '[' .. key
-    if looked >= MOST_LOOKS then
-      break
+    if not is_done then
+      return phase .. '[' .. key
     end
+    from = key and '[' .. key .. '\1' or '(' .. member
   end
-  return 'p' .. from
+  return phase .. from
 end
 
--- Everything that is parked is also in `parked`, which may hold a few more. If it is not, all that is parked goes back to
--- the door, where it is parked again or passes.
-local function tidy_scores()
-  local first, last, more = string.format('%.0f', PARKED), string.format('(%.0f', 2 * PARKED), false
-  local total = redis.call('ZCOUNT', waiting, first, last) + redis.call('ZCOUNT', retry, first, last)
-  if total <= redis.call('ZCARD', parked) and position == '' then
+local FIRST_PARKED, LAST_PARKED = string.format('%.0f', PARKED), string.format('(%.0f', 2 * PARKED)
+
+-- Compares how much is parked with its index.
+local function compare()
+  local total = redis.call('ZCOUNT', waiting, FIRST_PARKED, LAST_PARKED) + redis.call('ZCOUNT', retry, FIRST_PARKED, LAST_PARKED)
+  local indexed = redis.call('ZCARD', parked)
+  if total == indexed then
     return ''
   end
   count = count + 1
-  for _, set in ipairs(mend and { waiting, retry } or {}) do
-    local members = redis.call('ZRANGE', set, first, last, 'BYSCORE', 'LIMIT', 0, MOST_LOOKS, 'WITHSCORES')
-    for i = 1, #members, 2 do
-      redis.call('ZADD', set, tonumber(members[i + 1]) - PARKED, members[i])
-      calls.has_unparked = true
-    end
-    more = more or #members == 2 * MOST_LOOKS
+  if not mend then
+    return ''
   end
-  return more and 'w+' or ''
+  return total < indexed and 'x-' or 'rm' .. FIRST_PARKED .. ' 0'
 end
 
+-- Removes members of the index that name nothing parked.
+local function remove_stale(from)
+  local members = redis.call('ZRANGE', parked, from, '+', 'BYLEX', 'LIMIT', 0, PAGE)
+  for _, member in ipairs(members) do
+    local key = key_of_member(member) or ''
+    local set, name = string.sub(member, #key + 20, #key + 20) == 'c' and retry or waiting, string.sub(member, #key + 21)
+    local score = tonumber(redis.call('ZSCORE', set, name) or nil)
+    if not is_parked(score) or place_of(key, score - PARKED, set, name) ~= member then
+      redis.call('ZREM', parked, member)
+    end
+  end
+  return #members < PAGE and '' or 'x(' .. members[#members]
+end
+
+-- Adds what is parked to the index. What has no key, as its record was lost or changed, goes back to the door.
+local function rebuild(from)
+  local letter, first, skipped = string.match(from, '^([mc])(%S+) (%d+)$')
+  local set = letter == 'm' and waiting or retry
+  local members = redis.call('ZRANGE', set, first, LAST_PARKED, 'BYSCORE', 'LIMIT', skipped, PAGE, 'WITHSCORES')
+  skipped = tonumber(skipped)
+  for i = 1, #members, 2 do
+    local member, score = members[i], tonumber(members[i + 1])
+    local id = set == retry and select(2, split_copy(member)) or member
+    if not afford(work_on(id, COMMANDS, 1)) then
+      return 'r' .. letter .. first .. ' ' .. skipped
+    end
+    local key = key_in(redis.call('HGET', messages, id) or '')
+    if key then
+      redis.call('ZADD', parked, 0, place_of(key, score - PARKED, set, member))
+      skipped = (members[i + 1] == first and skipped or 0) + 1
+      first = members[i + 1]
+    else
+      redis.call('ZADD', set, score - PARKED, member)
+      calls.has_unparked = true
+    end
+  end
+  if #members == 2 * PAGE then
+    return 'r' .. letter .. first .. ' ' .. skipped
+  end
+  return letter == 'm' and 'rc' .. FIRST_PARKED .. ' 0' or 'q-'
+end
+
+-- All members of an index have the score 0: else they are not in the order of their texts, in which they are searched.
+local function remove_foreign(index)
+  local foreign = redis.call('ZCARD', index) - redis.call('ZCOUNT', index, 0, 0)
+  if foreign > 0 then
+    count = count + 1
+    if mend then
+      redis.call('ZREMRANGEBYSCORE', index, '-inf', '(0')
+      redis.call('ZREMRANGEBYSCORE', index, '(0', '+inf')
+    end
+  end
+end
+
+if phase == '' then
+  remove_foreign(slots)
+  remove_foreign(parked)
+end
 if phase == '' or phase == 'h' then
   following = tidy_holders(position == '' and '0' or position)
 elseif phase == 's' then
   following = tidy_slots(position)
-elseif phase == 'p' then
+elseif phase == 'p' or phase == 'q' then
   following = tidy_parked(position)
+elseif phase == 'w' then
+  following = compare()
+elseif phase == 'x' then
+  following = remove_stale(position)
 else
-  following = tidy_scores()
+  following = rebuild(position)
 end
 -- A program that does not know the limit yet frees slots, but wakes nobody.
 local first = following == '' and mend and earliest(waiting)

@@ -18,7 +18,7 @@
 --            after its stamp
 -- returns  { number of messages done, from the first on, per message { outcome, due ms or 0 } }; outcome "updated", or why
 --            nothing changed: "late" (it is ready, delivered, to be retried or dead), "finished", "unknown"
---@include budget, clock, due, finished, record, slots, wake, wake_unparked
+--@include budget, clock, due, finished, record, slots, unindex, wake, wake_unparked
 local now = clock(now_ms)
 local before, first = earliest(waiting), nil
 local COMMANDS = 6
@@ -32,6 +32,7 @@ local function update(id, due, content)
   end
   local sent = math.min(now, (read_record(record) or { sent = now }).sent)
   local ttl, _, priority = read_limits(content, 1)
+  unindex(waiting, id)
   redis.call('HSET', messages, id, stamp(sent, due) .. content)
   redis.call('ZADD', waiting, score_of(due, priority), id)
   if ttl then

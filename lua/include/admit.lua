@@ -5,18 +5,29 @@
 local KEYED_COMMANDS = 8
 local calls = slot_calls or make_slots()
 
-local function has_room(key, most)
+local function is_free(key, most)
   return redis.call('ZLEXCOUNT', slots, calls.range_of(key)) < most
 end
 
+local function has_parked(key)
+  return redis.call('ZLEXCOUNT', parked, calls.range_of(key)) > 0
+end
+
+-- Whether a message may take a slot of its key. Where who freed one could not look at all that is parked, that comes first.
+local function has_room(key, most)
+  if not is_free(key, most) then
+    return false
+  end
+  if not has_parked(key) then
+    return true
+  end
+  calls.fill_slots(key)
+  return is_free(key, most) and not has_parked(key)
+end
+
 local function park(set, member, score, key)
-  local due_ms = math.ceil(tonumber(score))
-  local priority = math.floor((due_ms - tonumber(score)) * 256)
   redis.call('ZADD', set, tonumber(score) + PARKED, member)
-  redis.call(
-    'ZADD', parked, 0,
-    key .. '\0' .. string.format('%015.0f%03d', due_ms, 255 - priority) .. (set == retry and 'c' or 'm') .. member
-  )
+  redis.call('ZADD', parked, 0, place_of(key, tonumber(score), set, member))
 end
 
 -- The key of which a message needs a slot, nil for none, and whether it has one. A waiting message may have another

@@ -82,10 +82,10 @@ end
 -- least until then, even where other groups still owe the message: their copies may end without an ack.
 local function end_copies(group, ids, until_ms)
   if #ids > 0 then
-    end_each(group, ids)
     if until_ms then
       remember(ids, until_ms)
     end
+    end_each(group, ids)
   end
 end
 

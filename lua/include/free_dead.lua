@@ -1,5 +1,5 @@
 -- Frees the slots of messages whose copies are all dead letters.
--- Needs the keys: busy, slots, parked, waiting, retry, owed, door, garbage.
+-- Needs the keys: busy, slots, parked, waiting, retry, owed, door, garbage, messages.
 --@include failure, groups, slots
 
 local function free_dead(ids)

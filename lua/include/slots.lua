@@ -2,32 +2,49 @@
 -- it to become ready. It holds the slot until no group has to handle it any more. A message whose key has no free slot is
 -- parked: it stays in `waiting` or `retry`, with PARKED added to its score, so that it never falls due. When a slot
 -- becomes free, the parked message that is due first gets it, and its score back.
--- Needs the keys: busy, slots, parked, waiting, retry, owed, door.
+-- Needs the keys: busy, slots, parked, waiting, retry, owed, door, messages.
 --
--- A member of `slots` is key, zero byte, id; `busy` has the same by id. A member of `parked` is key, zero byte, due time
--- (15 digits), 255 - priority (3 digits), "m" for a message or "c" for a copy, and its member in `waiting` or `retry`. One
--- may outlast what it names: whoever takes it looks at the score.
+-- A member of `slots` is key, zero byte, id; `busy` has the same by id. `parked` has exactly one member for each parked
+-- message or copy, as `place_of` makes it. Where other programs or a crash have broken that, a manager mends it; until
+-- then, whoever takes a member looks at the score of what it names.
 --@include failure, groups
 
 -- A time in the year 2527. With it, scores are below 2^45, where their fractions are exact.
 local PARKED = 2 ^ 44
 
--- A call looks at so many parked messages of a key; a manager looks at the rest.
-local MOST_PARKED = 1000
+-- A call looks at so many parked messages; a manager looks at the rest.
+local MOST_PARKED = 500
+
+local function is_parked(score)
+  return score and score >= PARKED and score < 2 * PARKED
+end
+
+-- The member of `parked` for a member of `waiting` or `retry`, by the score without PARKED: key, zero byte, due time (15
+-- digits), 255 - priority (3 digits), "m" for a message or "c" for a copy, and the member.
+local function place_of(key, score, set, member)
+  local due_ms = math.ceil(score)
+  local rank = 255 - math.floor((due_ms - score) * 256)
+  return key .. '\0' .. string.format('%015.0f%03d', due_ms, rank) .. (set == retry and 'c' or 'm') .. member
+end
 
 -- Made at the first use, as most calls meet no keys: the functions below, and `has_unparked`.
 local slot_calls
 local function make_slots()
+  local limit_read, looks_left = nil, MOST_PARKED
+
   -- The range of a key in `slots` and `parked`. Keys are printable.
   local function range_of(key)
     return '[' .. key .. '\0', '(' .. key .. '\1'
   end
 
-  -- How many messages of a key may hold slots; nil for any number.
+  -- How many messages of a key may hold slots; math.huge for any number.
   local function per_key_limit()
-    local is_read, limits = pcall(cjson.decode, redis.call('HGET', door, 'limits') or '{}')
-    local most = is_read and type(limits) == 'table' and limits.per_key
-    return type(most) == 'number' and most >= 1 and most < 2 ^ 53 and most or nil
+    if not limit_read then
+      local is_read, limits = pcall(cjson.decode, redis.call('HGET', door, 'limits') or '{}')
+      local most = is_read and type(limits) == 'table' and limits.per_key
+      limit_read = type(most) == 'number' and most >= 1 and most < 2 ^ 53 and most or math.huge
+    end
+    return limit_read
   end
 
   -- Gives a message a slot. Returns false if it has one. With `siblings`, the message may have other copies that are
@@ -38,9 +55,11 @@ local function make_slots()
     end
     redis.call('ZADD', slots, 0, key .. '\0' .. id)
     for _, name in ipairs(siblings and names_in(redis.call('HGET', owed, id) or '') or {}) do
-      local score = tonumber(redis.call('ZSCORE', retry, copy_of(name, id)) or nil)
-      if score and score >= PARKED and score < 2 * PARKED then
-        redis.call('ZADD', retry, score - PARKED, copy_of(name, id))
+      local copy = copy_of(name, id)
+      local score = tonumber(redis.call('ZSCORE', retry, copy) or nil)
+      if is_parked(score) then
+        redis.call('ZADD', retry, score - PARKED, copy)
+        redis.call('ZREM', parked, place_of(key, score - PARKED, retry, copy))
       end
     end
     return true
@@ -49,37 +68,48 @@ local function make_slots()
   -- Returns what a member of `parked` names to the door, with a slot where slots are limited. Returns whether it took one,
   -- or would have.
   local function unpark(member, key, is_limited)
-    local due_ms, is_copy = tonumber(string.sub(member, #key + 2, #key + 16)), string.sub(member, #key + 20, #key + 20) == 'c'
-    local name = string.sub(member, #key + 21)
+    local is_copy, name = string.sub(member, #key + 20, #key + 20) == 'c', string.sub(member, #key + 21)
     local set = is_copy and retry or waiting
     local score = tonumber(redis.call('ZSCORE', set, name) or nil)
-    if not score or math.ceil(score) - PARKED ~= due_ms then
+    if not is_parked(score) or place_of(key, score - PARKED, set, name) ~= member then
       return false
     end
     redis.call('ZADD', set, score - PARKED, name)
     slot_calls.has_unparked = true
-    return not is_limited or take_slot(is_copy and select(2, split_copy(name)) or name, key, is_copy)
+    local id = is_copy and select(2, split_copy(name)) or name
+    -- Without a record nothing will end that frees the slot.
+    return redis.call('HEXISTS', messages, id) == 1 and (not is_limited or take_slot(id, key, is_copy))
   end
 
-  -- Gives the free slots of a key to its parked messages. Returns how many it looked at.
+  -- Gives the free slots of a key to its parked messages, as far as this call may look. Returns whether it came to an end.
   local function fill_slots(key)
     local most, from, to = per_key_limit(), range_of(key)
-    local room, looked = most and most - redis.call('ZLEXCOUNT', slots, from, to) or MOST_PARKED, 0
-    while room > 0 and looked < MOST_PARKED do
-      local members = redis.call('ZRANGE', parked, from, to, 'BYLEX', 'LIMIT', 0, math.min(room, 100))
+    local room = most - redis.call('ZLEXCOUNT', slots, from, to)
+    while room > 0 do
+      if looks_left == 0 then
+        return false
+      end
+      local members = redis.call('ZRANGE', parked, from, to, 'BYLEX', 'LIMIT', 0, math.min(room, 100, looks_left))
       if #members == 0 then
-        break
+        return true
       end
       redis.call('ZREM', parked, unpack(members))
       for _, member in ipairs(members) do
-        room = room - (unpark(member, key, most) and 1 or 0)
+        room = room - (unpark(member, key, most < math.huge) and 1 or 0)
       end
-      looked = looked + #members
+      looks_left = looks_left - #members
     end
-    return looked
+    return true
   end
 
   local function free_held(ids)
+    -- Where other programs have put keys of another type, the slots stay until these are gone. An error here would leave
+    -- the call half done.
+    for _, index in ipairs({ slots, parked }) do
+      if type(redis.pcall('ZCARD', index)) ~= 'number' then
+        return
+      end
+    end
     local freed, is_freed = {}, {}
     for i, key in ipairs(redis.call('HMGET', busy, unpack(ids))) do
       if key then

@@ -1,7 +1,7 @@
 -- Reads and writes the mark of a schedule in `ticks`, which makes each tick one message, whoever sends it how often. It is
 -- text: version, last, base, due, sent, skipped, id. `lisa_common.model.schedule.Mark` says what these are.
 -- Needs the keys: ticks, messages, waiting, expiring, owed, retry, door, busy, slots, parked.
---@include forget
+--@include forget, unindex
 
 local DIGITS = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.+)$'
 
@@ -30,7 +30,11 @@ end
 
 -- Takes back the last message of a schedule if it still waits. Returns whether it did.
 local function take_back(mark)
-  if mark.id == '-' or redis.call('ZREM', waiting, mark.id) == 0 then
+  if mark.id == '-' then
+    return false
+  end
+  unindex(waiting, mark.id)
+  if redis.call('ZREM', waiting, mark.id) == 0 then
     return false
   end
   forget({ mark.id })

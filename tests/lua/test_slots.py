@@ -7,8 +7,10 @@ import pytest
 import redis
 
 from lisa_common.model.delivery import Entry, entry_of
+from lisa_common.model.policy import Policy
+from lisa_common.protocol import producing
 from lisa_common.protocol.producing import State
-from support.queue import EPOCH_MS, Queue
+from support.queue import EPOCH_MS, Queue, outgoing
 
 Wakes = Callable[[], list[str]]
 PARKED = 2**44
@@ -347,6 +349,104 @@ def test_an_ack_after_the_limit_is_gone(one: Queue) -> None:
     assert _ready(one) == ["b", "c"]
 
 
+def test_what_ends_or_moves_leaves_the_index(one: Queue) -> None:
+    """Cancelled, expired, rescheduled and updated messages, so that the index never grows beyond what is parked."""
+    _send(one, "holder")
+    one.promote()
+    _send(one, "cancelled", "moved", "updated", "next")
+    _send(one, "expired", ttl_ms=10)
+    _send(one, "moved again", priority=9)
+    one.promote()
+    assert len(one.contents().parked) == 6
+    one.cancel("cancelled")
+    one.reschedule(("moved", "+1000"), ("moved again", "+1000"))
+    one.connection.call(producing.update(one.keys, [outgoing("updated", key="other", due="+1000")], now_ms=one.now_ms))
+    one.advance(10)
+    one.sweep()
+    assert one.contents().parked == ["k\0" + f"{EPOCH_MS:015}255mnext"]
+    assert one.tidy(mend=False) == 0
+    (holder,) = one.read("g")
+    one.ack(holder)
+    assert one.contents().parked == []
+    assert _ready(one) == ["next"]
+
+
+@pytest.mark.parametrize("end", ["cancel", "reschedule"])
+def test_a_copy_that_ends_leaves_the_index(queue: Queue, end: str) -> None:
+    """A retry that waits for its key, when its message is cancelled, or rescheduled in all groups."""
+    queue.limit(max_in_flight_per_key=1)
+    queue.join("g", "h")
+    queue.send("dead", key="k")
+    queue.promote()
+    for group in ("g", "h"):
+        queue.nack(*queue.read(group), rejected=True)
+    _send(queue, "holder")
+    queue.promote()
+    queue.replay("g/dead", "h/dead")
+    queue.promote()
+    assert len(queue.contents().parked) == 2
+    if end == "cancel":
+        queue.cancel("dead")
+    else:
+        queue.reschedule(("dead", "+1000"))
+    assert queue.contents().parked == []
+    assert queue.tidy(mend=False) == 0
+
+
+def test_a_younger_message_never_overtakes(one: Queue, client: redis.Redis) -> None:
+    """Even where there is more in the index, left by other programs, than the call may look at that frees the slot."""
+    _send(one, "holder")
+    one.promote()
+    (holder,) = one.read("g")
+    one.advance(1)
+    _send(one, "old")
+    one.promote()
+    client.zadd(one.keys.of("parked"), {f"k\0{EPOCH_MS:015}255mgone{n}": 0 for n in range(1_200)})
+    one.ack(holder)
+    one.advance(1)
+    _send(one, "young")
+    assert _ready(one) == []
+    assert one.tidy() > 0
+    assert _ready(one) == ["old"]
+    one.ack(_held(one, "old"))
+    assert _ready(one) == ["young"]
+
+
+def test_a_call_unparks_only_so_many(one: Queue) -> None:
+    """Of all keys together, when the limit is gone. Managers unpark the rest."""
+    for n in range(6):
+        one.send_all([outgoing(f"{n}-{i:03}", key=f"k{n}") for i in range(200)])
+    held = []
+    while len(held) < 6:
+        one.promote()
+        held += one.read("g")
+    while one.promote().more:
+        pass
+    one.limit()
+    one.ack(*held)
+    assert len(one.contents().parked) == 6 * 199 - 500
+    assert one.tidy() > 0
+    assert one.contents().parked == []
+    assert len(_ready(one)) == 6 * 199
+
+
+@pytest.mark.parametrize("index", ["slots", "parked"])
+def test_an_ack_beside_an_index_of_another_type(one: Queue, client: redis.Redis, index: str) -> None:
+    """It is done as a whole; the slot is freed once the key is gone."""
+    _send(one, "a", "b")
+    one.promote()
+    (a,) = one.read("g")
+    client.delete(one.keys.of(index))
+    client.set(one.keys.of(index), "text")
+    one.policy = Policy.of({"dedup_window_ms": 60_000, "max_in_flight_per_key": 1})
+    assert one.ack(a) == ["acked"]
+    client.delete(one.keys.of(index))
+    assert one.contents().finished.keys() == {"a"}
+    assert one.contents().records.keys() == {"b"}
+    one.tidy()
+    assert _ready(one) == ["b"]
+
+
 def _lose_record(queue: Queue, client: redis.Redis) -> None:
     client.hdel(queue.keys.of("messages"), "a")
 
@@ -363,11 +463,34 @@ def _lose_parked(queue: Queue, client: redis.Redis) -> None:
     client.delete(queue.keys.of("parked"))
 
 
+def _lose_place(queue: Queue, client: redis.Redis) -> None:
+    client.zremrangebyrank(queue.keys.of("parked"), 0, 0)
+
+
+def _add_foreign_place(queue: Queue, client: redis.Redis) -> None:
+    client.zadd(queue.keys.of("parked"), {"!": 1, "nothing": 0, "x\0y": -1})
+
+
+def _move_place(queue: Queue, client: redis.Redis) -> None:
+    [first, *_] = client.zrange(queue.keys.of("parked"), 0, 0)
+    client.zadd(queue.keys.of("parked"), {first: 7})
+
+
+def _add_foreign_slot(queue: Queue, client: redis.Redis) -> None:
+    client.zadd(queue.keys.of("slots"), {"!": 1, "k\0a": float("inf")})
+
+
 def _lose_group(queue: Queue, client: redis.Redis) -> None:
     client.hset(queue.keys.of("owed"), "a", "gone")
 
 
-@pytest.mark.parametrize("lose", [_lose_record, _lose_holder, _lose_slots, _lose_parked, _lose_group])
+@pytest.mark.parametrize(
+    "lose",
+    [
+        *(_lose_record, _lose_holder, _lose_slots, _lose_parked, _lose_group, _lose_place),
+        *(_add_foreign_place, _move_place, _add_foreign_slot),
+    ],
+)
 def test_damage(one: Queue, client: redis.Redis, lose: Callable[[Queue, redis.Redis], None]) -> None:
     """Whatever is lost, managers find it, and the key does not stay blocked."""
     _send(one, *"abc")
