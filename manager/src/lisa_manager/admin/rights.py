@@ -67,8 +67,8 @@ class _Role:
 _CONNECTED = "ping client|setname client|setinfo"
 _SCRIPTING = "script|load time"
 _PASSES_SLOTS = {
-    "slots": "zadd zlexcount zrem",
-    "parked": "zrange zrem",
+    "slots": "zadd zcard zlexcount zrem",
+    "parked": "exists zcard zrange zrem",
 }
 """Commands of all that may end a message with a key, and so pass its slot on."""
 
@@ -110,7 +110,7 @@ _ROLES = {
             "waiting": "zadd zrem zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer"
             " xinfo|groups xpending xrange xreadgroup xrevrange",
-            "messages": "hdel hget hmget hstrlen",
+            "messages": "hdel hexists hget hmget hstrlen",
             "expiring": "zrem",
             "finished": "zadd",
             "owed": "hdel hget hmget hset",
@@ -152,8 +152,8 @@ _ROLES = {
             HISTORY: "pexpire unlink xadd xrevrange",
             "ticks": "hdel hget hgetall hmget hset",
             "busy": "exists hdel hexists hget hlen hmget hscan hsetnx",
-            "slots": "zadd zcard zlexcount zrange zrem zscore",
-            "parked": "zadd zcard zrange zrem",
+            "slots": "zadd zcard zcount zlexcount zrange zrem zremrangebyscore zscore",
+            "parked": "zadd zcard zcount zlexcount zrange zrem zremrangebyscore",
         },
     ),
     RoleName.READER: _Role(
