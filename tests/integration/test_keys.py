@@ -10,13 +10,15 @@ import redis
 from lisa_common.errors import InvalidInput
 from lisa_common.model.keys import ShardKeys
 from lisa_consumer import Consumer, ConsumerSettings, Delivery, Reject, Worker
-from lisa_manager import DEFAULT, Admin, ManagerSettings
+from lisa_manager import DEFAULT, Admin, ManagerSettings, State
 from lisa_producer import AsyncProducer, Message, Producer, ProducerSettings
 from support import wait_until_async
 from support.commands import Commands
+from support.queue import Queue
 from support.running import managed, new_worker, working
 
 _SEEN_LATE_S = 20
+DAY = 86_400_000
 
 
 @pytest.fixture
@@ -151,6 +153,41 @@ async def test_a_limit_that_goes(admin: Admin, sender: AsyncProducer, redis_url:
         admin.set_policy("orders", max_in_flight_per_key=DEFAULT)
         await wait_until_async(lambda: len(done) == 5, 10, what="the others")
         hold.set()
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_lists(admin: Admin, orders: Queue, limit: int) -> None:
+    """What waits for its key is listed first, as it is due before all others; page by page, also as the limit goes."""
+    orders.limit(max_in_flight_per_key=1)
+    admin.set_policy("orders", max_in_flight_per_key=1)
+    orders.join("g")
+    for n in range(3):
+        orders.send(f"due {n}", key="k", due=f"+{n}")
+        orders.send(f"tomorrow {n}", key="k", due=f"+{DAY + n}")
+    orders.advance(10)
+    orders.promote()
+    orders.nack(*orders.read("g"), rejected=True)
+    orders.promote()
+    orders.replay("g/due 0")
+    orders.promote()
+    tomorrow = [f"tomorrow {n}" for n in range(3)]
+    assert list(_listed(admin, State.WAITING, limit)) == ["due 2", *tomorrow]
+    assert list(_listed(admin, State.RETRY, limit)) == ["due 0"]
+    pages = _listed(admin, State.WAITING, 1)
+    first = next(pages)
+    admin.set_policy("orders", max_in_flight_per_key=DEFAULT)
+    assert [first, *pages][:4] == ["due 2", *tomorrow]
+    assert list(_listed(admin, State.WAITING, limit)) == [*tomorrow, "due 2"]
+
+
+def _listed(admin: Admin, state: State, limit: int) -> Iterator[str]:
+    cursor = None
+    while True:
+        page = admin.messages("orders", state, limit=limit, cursor=cursor)
+        yield from (message.id for message in page.messages)
+        cursor = page.cursor
+        if cursor is None:
+            return
 
 
 def test_what_is_refused(admin: Admin, redis_url: str, prefix: str, client: redis.Redis) -> None:
