@@ -21,6 +21,7 @@ from chaos.network import Network
 from chaos.topics import (
     FOREIGN,
     GROUPS,
+    KEYED,
     METERED,
     PARCELS,
     PILLS,
@@ -159,7 +160,8 @@ class Arena:
                     self.admin.xgroup_create(keys.of("ready"), group, id="0", mkstream=True)
         self.admin.hset(topics_key(PREFIX), FOREIGN, Policy().dump())
         with Connection(self.server.url, name="operator", timeout_s=5) as connection:
-            connection.run(set_doors(PREFIX, METERED))
+            for topic in (METERED, KEYED):
+                connection.run(set_doors(PREFIX, topic))
         self._stack.callback(self.network.close)
         self.network.start()
         self.network.narrow(_SLOW, _SLOW_BYTES_PER_S)

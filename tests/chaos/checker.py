@@ -7,6 +7,7 @@ from chaos.answers import judge_answers
 from chaos.deliveries import Deliveries
 from chaos.history import Drained, Event
 from chaos.metering import judge_rate
+from chaos.per_key import judge_keys
 from chaos.stories import NEVER, Ask, Delivery, Stories, Story, Topic, Try
 from chaos.telling import tell
 from chaos.verdict import Verdict
@@ -42,6 +43,8 @@ def check(history: Iterable[Event], topics: Mapping[str, Topic], groups: Sequenc
     for name, topic in topics.items():
         if topic.interval_ms is not None:
             judge_rate(verdict, stories, name, topic)
+        if topic.per_key is not None:
+            judge_keys(verdict, stories, Deliveries(verdict, stories, topics), name, topic.per_key)
     judge = _Judge(verdict, stories, topics, groups)
     for story in stories.stories:
         judge.judge(story)

@@ -82,7 +82,7 @@ class Deliveries:
         self._verdict.check(1, latest + _SLACK_MS >= due, f"{text}, when the clock was {latest:.0f} at most")
         if taken.at_ms is None:
             self._due_as_told(story, delivery)
-        if self._topics[story.topic].interval_ms is None:
+        if self._topics[story.topic].interval_ms is None and not self._topics[story.topic].per_key:
             self._isolated(story, delivery, delivery.order[0] - due)
 
     def _due_as_told(self, story: Story, delivery: Delivery) -> None:
@@ -235,15 +235,20 @@ class Deliveries:
         return ""
 
     def _lapsed(self, story: Story, former: Delivery, delivery: Delivery) -> bool:
-        """Whether the visibility timeout may have passed since the lease was renewed.
+        return self.has_lapsed(story, former, delivery.until)
+
+    def has_lapsed(self, story: Story, delivery: Delivery, at: float) -> bool:
+        """Whether the visibility timeout may have passed by then since the lease was renewed.
 
         By the server's clock, or by ours if that was set back meanwhile: a restart turns leases of the future into
         leases of now.
         """
-        renewals = [(s.since, s.until) for s in former.settles if s.what == "extend" and s.outcome == "kept"]
-        since, until = max([(former.asked, former.until), *renewals])
-        passed = self._stories.timeline.at_most(since, delivery.until) - self._stories.timeline.at_least(since, until)
-        passed = max(passed, (delivery.until - since) * 1000)
+        renewals = [(s.since, s.until) for s in delivery.settles if s.what == "extend" and s.outcome == "kept"]
+        since, until = max([(delivery.asked, delivery.until), *renewals])
+        if since >= at:
+            return False
+        passed = self._stories.timeline.at_most(since, at) - self._stories.timeline.at_least(since, until)
+        passed = max(passed, (at - since) * 1000)
         return passed + _SLACK_MS >= self._topics[story.topic].visibility_ms
 
     def _ends(self, delivery: Delivery) -> list[float]:

@@ -62,6 +62,7 @@ class Sending:
     max_retries: int | None = None
     poison: bool = False
     bad: bool = False
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

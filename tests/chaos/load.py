@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chaos.history import Sending, now
+from chaos.topics import KEYED
 from lisa_producer import Message
 
 __all__ = ["BIG", "POISON", "POISON_CODE", "Load", "Plan", "plan_of", "sending_of"]
@@ -22,6 +23,9 @@ POISON_CODE = 97
 
 _RESEND_S = 20.0
 """The time within which an id is sent again, well within its dedup window."""
+
+_CUSTOMERS = 20
+"""Keys of messages."""
 
 _NEWEST = 30
 _RESENT = 50
@@ -85,7 +89,8 @@ def sending_of(message: Message, delay_ms: int = 0) -> tuple[Message, Sending]:
     plan = plan_of(body)
     ttl_ms = None if message.ttl is None else round(float(message.ttl) * 1000)  # type: ignore[arg-type]
     poison = plan.what == POISON
-    return message, Sending(plan.mark, message.id, zlib.crc32(body), delay_ms, ttl_ms, message.max_retries, poison)
+    crc, retries = zlib.crc32(body), message.max_retries
+    return message, Sending(plan.mark, message.id, crc, delay_ms, ttl_ms, retries, poison, key=message.key)
 
 
 class Load:
@@ -126,6 +131,7 @@ class Load:
                 ttl=ttl_ms and ttl_ms / 1000,
                 max_retries=max_retries,
                 priority=priority,
+                key=f"customer-{dice.randrange(_CUSTOMERS)}" if topic == KEYED else None,
             ),
             delay_ms,
         )

@@ -101,7 +101,7 @@ class OverHttp:
 
     def send_many(self, topic: str, messages: Iterable[Message]) -> SendReport:
         """See `Producer.send_many`."""
-        names = ("delay", "id", "ttl", "max_retries", "priority", "headers")
+        names = ("delay", "id", "ttl", "max_retries", "priority", "headers", "key")
         made = [_document(each.body, {name: getattr(each, name) for name in names}) for each in messages]
         report = SendReport()
         if not made:

@@ -66,7 +66,9 @@ class Sends:
 
 def options_of(message: Message) -> dict[str, Any]:
     """The arguments of `send` for a message, besides its body."""
-    return {name: getattr(message, name) for name in ("delay", "id", "ttl", "max_retries", "priority", "headers")}
+    return {
+        name: getattr(message, name) for name in ("delay", "id", "ttl", "max_retries", "priority", "headers", "key")
+    }
 
 
 def _row(result: SendResult) -> list[Any]:

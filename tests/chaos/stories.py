@@ -28,6 +28,8 @@ class Topic:
     """The ms for one message by the topic's rate; None without a rate."""
     burst: int = 0
     """How many messages more than by the rate may become ready at once."""
+    per_key: int | None = None
+    """How many messages of a key may be in flight; None without a limit."""
 
 
 @dataclass(slots=True, eq=False)

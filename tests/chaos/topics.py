@@ -9,6 +9,7 @@ from lisa_common.model.rate import read_rate
 __all__ = [
     "FOREIGN",
     "GROUPS",
+    "KEYED",
     "LETTERS",
     "LOADED",
     "METERED",
@@ -44,13 +45,16 @@ FOREIGN = "foreign"
 METERED = "metered"
 """The topic with limits, which operators pause."""
 
+KEYED = "keyed"
+"""The topic whose messages have keys, of which one may be in flight."""
+
 RETURNED = "returned"
 """The topic whose dead letters move to `LETTERS`."""
 
 LETTERS = "letters"
 """The topic of dead letters, which nobody reads: in the end it has all of them."""
 
-LOADED = {"orders": 60, RESHARDED: 30, SHAKY: 10, METERED: 10, RETURNED: 10}
+LOADED = {"orders": 60, RESHARDED: 30, SHAKY: 10, METERED: 10, RETURNED: 10, KEYED: 5}
 """Topics of the steady load, and their weights."""
 
 _GROUPS_OF = dict.fromkeys((PARCELS, PILLS), GROUPS[:1])
@@ -76,6 +80,7 @@ POLICIES = {
         rate="60/s",
         burst=30,
     ),
+    KEYED: Policy(visibility_ms=2_000, max_retries=4, backoff="fixed", backoff_base_ms=100, max_in_flight_per_key=1),
     RETURNED: Policy(
         visibility_ms=2_000, max_retries=2, backoff="fixed", backoff_base_ms=200, dead_letter_topic=LETTERS
     ),
@@ -107,6 +112,7 @@ def topics_of(policies: Mapping[str, Policy]) -> dict[str, Topic]:
             spares=name in (PARCELS, PILLS),
             interval_ms=_interval_ms(policy),
             burst=policy.effective_burst,
+            per_key=policy.max_in_flight_per_key,
         )
         for name, policy in policies.items()
     }

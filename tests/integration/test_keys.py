@@ -10,13 +10,15 @@ import redis
 from lisa_common.errors import InvalidInput
 from lisa_common.model.keys import ShardKeys
 from lisa_consumer import Consumer, ConsumerSettings, Delivery, Reject, Worker
-from lisa_manager import DEFAULT, Admin, ManagerSettings
+from lisa_manager import DEFAULT, Admin, ManagerSettings, State
 from lisa_producer import AsyncProducer, Message, Producer, ProducerSettings
 from support import wait_until_async
 from support.commands import Commands
+from support.queue import Queue
 from support.running import managed, new_worker, working
 
 _SEEN_LATE_S = 20
+DAY = 86_400_000
 
 
 @pytest.fixture
@@ -153,14 +155,52 @@ async def test_a_limit_that_goes(admin: Admin, sender: AsyncProducer, redis_url:
         hold.set()
 
 
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_lists(admin: Admin, orders: Queue, limit: int) -> None:
+    """What waits for its key is listed first, as it is due before all others; page by page, also as the limit goes."""
+    orders.limit(max_in_flight_per_key=1)
+    admin.set_policy("orders", max_in_flight_per_key=1)
+    orders.join("g")
+    for n in range(3):
+        orders.send(f"due {n}", key="k", due=f"+{n}")
+        orders.send(f"tomorrow {n}", key="k", due=f"+{DAY + n}")
+    orders.advance(10)
+    orders.promote()
+    orders.nack(*orders.read("g"), rejected=True)
+    orders.promote()
+    orders.replay("g/due 0")
+    orders.promote()
+    tomorrow = [f"tomorrow {n}" for n in range(3)]
+    assert list(_listed(admin, State.WAITING, limit)) == ["due 2", *tomorrow]
+    assert list(_listed(admin, State.RETRY, limit)) == ["due 0"]
+    pages = _listed(admin, State.WAITING, 1)
+    first = next(pages)
+    admin.set_policy("orders", max_in_flight_per_key=DEFAULT)
+    assert [first, *pages][:4] == ["due 2", *tomorrow]
+    assert list(_listed(admin, State.WAITING, limit)) == [*tomorrow, "due 2"]
+
+
+def _listed(admin: Admin, state: State, limit: int) -> Iterator[str]:
+    cursor = None
+    while True:
+        page = admin.messages("orders", state, limit=limit, cursor=cursor)
+        yield from (message.id for message in page.messages)
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
 def test_what_is_refused(admin: Admin, redis_url: str, prefix: str, client: redis.Redis) -> None:
     """Keys that are none, keys by hand, and several shards; before anything is written."""
     with Producer(settings=ProducerSettings(redis_url=redis_url, prefix=prefix)) as producer:
         for key in ("", "a\n", "x" * 201, 7):
             with pytest.raises(InvalidInput, match="key must be 1 to 200 bytes of printable text"):
                 producer.send("orders", b"x", key=key)  # type: ignore[arg-type]
-        with pytest.raises(InvalidInput, match="headers must be without 'lisa-key', which `key` sets"):
-            producer.send("orders", b"x", headers={"lisa-key": "a"})
+        for wrong in ("", "a\n", "x" * 201, 7):
+            with pytest.raises(
+                InvalidInput, match="headers must be without 'lisa-key', or with 1 to 200 bytes of print"
+            ):
+                producer.send("orders", b"x", headers={"lisa-key": wrong})  # type: ignore[dict-item]
         with pytest.raises(InvalidInput, match="headers must be without 'lisa-key', or with the key 'b'"):
             producer.send("orders", b"x", headers={"lisa-key": "a"}, key="b")
         assert client.hlen(ShardKeys(prefix, "orders").of("messages")) == 0
@@ -181,6 +221,21 @@ def test_what_is_refused(admin: Admin, redis_url: str, prefix: str, client: redi
     assert not client.exists(*ShardKeys(prefix, "orders").all())
 
 
+def test_forwarding(admin: Admin, redis_url: str, prefix: str) -> None:
+    """The headers of a message may be sent on as they are, with its key, which comes first: scripts look there."""
+    with Producer(settings=ProducerSettings(redis_url=redis_url, prefix=prefix)) as producer:
+        producer.send("orders", b"x", id="a", key="customer-7", headers={"source": "shop"})
+        headers = admin.records("orders", ["a"])["a"].headers
+        producer.send("next", b"x", id="b", headers=headers)
+        producer.send("next", b"x", id="c", headers=headers, key="customer-7")
+        producer.send("next", b"x", id="d", headers=dict(reversed(headers.items())))
+    records = admin.records("next", ["b", "c", "d"])
+    assert {(record.key, *record.headers.items()) for record in records.values()} == {
+        ("customer-7", ("lisa-key", "customer-7"), ("source", "shop"))
+    }
+    assert len(records) == 3
+
+
 def test_the_command(commands: Commands, admin: Admin) -> None:
     """`--key` of send, and the option of the policy."""
     commands.manager("topic", "set", "orders", "--max-in-flight-per-key", "1")
@@ -188,10 +243,12 @@ def test_the_command(commands: Commands, admin: Admin) -> None:
     found = admin.find("orders", "a")
     assert found is not None
     assert found.key == "customer-7"
-    line = '{"body": 1, "id": "b", "key": "customer-8"}'
-    assert commands.producer("load", "-", "--topic", "orders", stdin=line).code == 0
-    assert {id: record.key for id, record in admin.records("orders", ["a", "b"]).items()} == {
+    lines = """{"body": 1, "id": "b", "key": "customer-8"}
+{"body": 1, "id": "c", "headers": {"lisa-key": "customer-9"}}"""
+    assert commands.producer("load", "-", "--topic", "orders", stdin=lines).code == 0
+    assert {id: record.key for id, record in admin.records("orders", ["a", "b", "c"]).items()} == {
         "a": "customer-7",
         "b": "customer-8",
+        "c": "customer-9",
     }
     assert admin.policy("orders").max_in_flight_per_key == 1

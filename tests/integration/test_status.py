@@ -60,6 +60,24 @@ def test_waiting_messages_are_counted_by_when_they_fall_due(orders: Queue, comma
     assert list(_orders(commands)["due_in"].values()) == [2, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
+def test_parked_messages_are_due(orders: Queue, commands: Commands) -> None:
+    """What waits for others of its key counts as due within a minute, like all that is overdue."""
+    orders.limit(max_in_flight_per_key=1)
+    orders.join("billing")
+    for id in ("dead", "held", "parked"):
+        orders.send(id, key="k")
+    orders.promote()
+    orders.nack(*orders.read("billing"), rejected=True)
+    orders.replay("billing/dead")
+    orders.promote()
+    orders.send("in ten minutes", due="+600000", key="k")
+    orders.send("in a year", due="+31536000000", key="k")
+    found = _orders(commands)
+    assert (found["waiting"], found["retry"], found["parked"]) == (3, 1, 2)
+    assert list(found["due_in"].values()) == [1, 1, 0, 0, 0, 0, 0, 0, 1]
+    assert found["retry_in"] == [1, 0, 0, 0, 0, 0, 0, 0, 0]
+
+
 @pytest.mark.parametrize("state", ["waiting", "retry", "ready", "ready in a group"])
 def test_lateness_is_that_of_the_oldest_undelivered_message(orders: Queue, commands: Commands, state: str) -> None:
     """Wherever it stands; a message due in the future is not late."""

@@ -502,6 +502,59 @@ def test_what_is_spared_must_not_suffer(run: Run, plant: Callable[[Run], None]) 
     assert run.check(spared).violations == []
 
 
+@pytest.mark.parametrize(
+    ("read", "options", "more", "is_broken"),
+    [
+        (3, {}, (), True),
+        (3, {"key": "other"}, (), False),
+        (3, {"key": None}, (), False),
+        (3, {"ttl_ms": 9_000}, (), False),
+        (4.9, {}, (), False),
+        (3, {}, (Outage(2.5),), False),
+        (3, {}, (Outage(1.9),), True),
+    ],
+    ids=["in hand", "another key", "no key", "may expire", "its lease ended", "lost", "lost before"],
+)
+def test_one_of_a_key_in_hand(
+    run: Run, read: float, options: dict[str, object], more: tuple[Event, ...], *, is_broken: bool
+) -> None:
+    """A second message of a key comes once the first is settled, or its lease has ended."""
+    for mark, of_it in (("a", {"key": "k"}), ("b", {"key": "k", **options})):
+        run.send(1, mark, **of_it)
+    run.add(*more)
+    run.ack(2, run.read(1.5))
+    run.ack(6, run.read(2, "a"), "late")
+    run.ack(read + 0.1, run.read(read, "b"))
+    per_key = replace(TOPIC, per_key=1)
+    assert run.check(per_key).broken == ({15} if is_broken else set())
+    assert run.check(replace(TOPIC, per_key=2)).broken == set()
+    assert run.check().checked[15] == 0
+
+
+def test_what_is_settled_is_not_in_hand(run: Run) -> None:
+    """By any settling, also one of unknown outcome, as it may have been done."""
+    run.ack(1.5, run.read(1.5))
+    for at, what, mark in ((2, "ack", "a"), (4, "nack", "b"), (6, "release", "c"), (8, "ack", "d")):
+        run.send(1, mark, key="k")
+        place = run.read(at, mark)
+        run.handle(at, place)
+        run.settle(at + 1, what, place, None)
+        run.add(Left(98, "orders", GROUP, mark, "nack"))
+    assert run.check(replace(TOPIC, per_key=1)).violations == []
+
+
+def test_what_is_renewed_is_in_hand(run: Run) -> None:
+    """Until its last lease ends."""
+    run.ack(1.5, run.read(1.5))
+    for mark in "ab":
+        run.send(1, mark, key="k")
+    held = run.read(2, "a")
+    run.settle(3.5, "extend", held, "kept")
+    run.ack(5.1, run.read(5, "b"))
+    run.ack(7, held)
+    assert run.check(replace(TOPIC, per_key=1)).broken == {15}
+
+
 def test_poison_is_not_spared(run: Run) -> None:
     """It gets one delivery more than its retries, as its worker died with it, and dies: a second one is too many."""
     run.ack(3, run.read(2))

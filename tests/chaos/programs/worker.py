@@ -29,7 +29,7 @@ worker = Worker(group)
 worker._core = RecordingCore(PREFIX, group, None, history)
 
 
-@worker.on("orders", "shaky", "metered", "returned", timeout=_TIMEOUT_S)
+@worker.on("orders", "shaky", "metered", "returned", "keyed", timeout=_TIMEOUT_S)
 async def handle(delivery: Delivery) -> None:
     """Follows the plan of the message."""
     with recorded(history, delivery):

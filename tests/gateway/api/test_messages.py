@@ -40,6 +40,9 @@ def test_a_message_has_a_key(http: httpx.Client, topic: str) -> None:
     assert http.get(f"/v1/topics/{topic}/messages/a").json()["key"] == "k"
     read = http.post(f"/v1/topics/{topic}/groups/g/read", json={"wait": 10, "limit": 2}).json()["deliveries"]
     assert {delivery["id"]: delivery["key"] for delivery in read} == {"a": "k", "b": "l"}
+    again = {name: http.get(f"/v1/topics/{topic}/messages/a").json()[name] for name in ("body", "headers")}
+    assert http.post(f"/v1/topics/{topic}/messages", json={"id": "c", **again}).status_code == 201
+    assert http.get(f"/v1/topics/{topic}/messages/c").json()["key"] == "k"
     refused = http.post(f"/v1/topics/{topic}/messages", json={"body": "x", "key": "a\n"})
     assert _problem(refused, 400, "invalid-input")["field"] == "key"
 

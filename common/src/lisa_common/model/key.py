@@ -28,17 +28,21 @@ def key_of(headers: Mapping[str, str]) -> str | None:
 
 
 def with_key(headers: object, key: str | None) -> Any:
-    """Headers with the key first, where scripts find it soonest. Raises InvalidInput for another key in them.
+    """Headers with the key first, where scripts find it soonest. Raises InvalidInput.
 
-    Headers of another type are returned as they are, to be refused.
+    A key in the headers, as those of a delivery that is forwarded, is as good as `key`; if both are given, they must be
+    equal. Headers of another type are returned as they are, to be refused.
     """
     own = headers.get(KEY_HEADER) if isinstance(headers, Mapping) else None
     if key is not None:
         check_key(key)
-    if own is not None and key is None:
-        raise InvalidInput("headers", {KEY_HEADER: own}, f"without {KEY_HEADER!r}, which `key` sets")
-    if own is not None and own != key:
-        raise InvalidInput("headers", {KEY_HEADER: own}, f"without {KEY_HEADER!r}, or with the key {key!r}")
+        if own not in (None, key):
+            raise InvalidInput("headers", {KEY_HEADER: own}, f"without {KEY_HEADER!r}, or with the key {key!r}")
+    elif own is not None:
+        if not is_id(own):
+            expected = f"without {KEY_HEADER!r}, or with 1 to {MAX_ID_BYTES} bytes of printable text as its value"
+            raise InvalidInput("headers", {KEY_HEADER: own}, expected)
+        key = own
     if key is None or (headers is not None and not isinstance(headers, Mapping)):
         return headers
     return {KEY_HEADER: key} | dict(headers or {})

@@ -95,6 +95,7 @@ class Admin(ScheduleAdmin, ObservingAdmin, Closing):
     ) -> MessagePage:
         """A page of messages that are waiting, ready, delivered, in retry or in garbage, oldest first in each shard.
 
+        Where the policy limits keys, those that are due but wait for others of their key come first, then all others.
         `group` selects the copies of one group, "" those without one. A page holds up to `limit` (1 to 1,000) messages
         and 2 MiB of bodies. Pass the `cursor` of a page to get the next one; a list ends where it is None. Raises
         UnknownTopic, UnknownGroup (for ready and delivered) and InvalidInput.

@@ -1,32 +1,28 @@
 """Messages of one state, page by page, with their records and failures.
 
 Waiting, retry and garbage are sets in the order of time. Ready messages are the entries of the stream that a group has
-not read, and delivered ones its pending entries. Messages may come and go meanwhile: each one that stays is listed
-exactly once.
+not read, and delivered ones its pending entries. Messages may come and go meanwhile: each one that stays in its place
+is listed exactly once.
 """
 
-import base64
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from lisa_common.errors import InvalidInput, UnknownGroup
+from lisa_common.errors import InvalidInput
 from lisa_common.model.delivery import Entry, entry_of, entry_place
 from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.keys import ShardKeys, bytes_of, copy_of
 from lisa_common.model.record import Record, UnreadableRecord, read_head, unpack_record
-from lisa_common.model.sharding import Layout
 from lisa_common.protocol import paging
 from lisa_common.protocol.call import Call, Flow, command
 from lisa_common.protocol.fetching import fetch_within
-from lisa_common.protocol.paging import END, PAGED, START, Page, Point
+from lisa_common.protocol.paging import PAGED, Page
 from lisa_common.protocol.producing import State
 from lisa_common.protocol.replies import byte_values
 from lisa_common.validation import check_int, check_name
+from lisa_manager.admin.lanes import Lane, Place, lanes_of, read_cursor, remaining, write_cursor
 from lisa_manager.admin.queries import entries, existing
-from lisa_manager.shard_groups import GroupInfo, groups
 
 __all__ = ["ListedMessage", "MessagePage", "list_messages"]
 
@@ -36,7 +32,6 @@ _MOST_BYTES = 2 * 1024 * 1024
 """Bodies in one page; the first message is part of it however large it is."""
 _MOST_READS = 100
 """Reads for one page: a page of few matches, or of many empty shards, ends early."""
-_ENTRY = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +71,6 @@ class MessagePage:
     """Continues the list; None at its end. It holds printable characters that URLs allow."""
 
 
-class _Lane(NamedTuple):
-    """One ordered part of the list: a shard, or a group of a shard."""
-
-    keys: ShardKeys
-    group: GroupInfo | None = None
-
-    @property
-    def order(self) -> tuple[int, int, str]:
-        """Its place among the lanes of a topic. Shards of a later reshard come last, so a cursor does not miss them."""
-        shard, _, number = self.keys.shard.partition(".")
-        return int(number or 0), int(shard or 0), self.group.name if self.group else ""
-
-
-_Place = list[str]
-"""Where a lane continues: score and member of a set, an entry of a stream, or nothing for its beginning."""
-
-
 def list_messages(
     prefix: str, topic: str, state: State, *, group: str | None, limit: int, cursor: str | None
 ) -> Flow[MessagePage]:
@@ -106,16 +84,17 @@ def list_messages(
         check_name("group", group)
     if group is not None and state is State.WAITING:
         raise InvalidInput("group", group, "None for waiting messages, which no group has yet")
-    order, place = _read_cursor(cursor, state) if cursor is not None else ((0, 0, ""), [])
+    if cursor is not None:
+        # A wrong cursor is refused before the server is asked.
+        read_cursor(cursor, state)
     layout = yield from existing(prefix, topic)
+    lanes = yield from lanes_of(layout, state, group)
     messages: list[ListedMessage] = []
-    for lane in (yield from _lanes(layout, state, group)):
-        if lane.order < order:
-            continue
-        position: _Place | None = place if lane.order == order else []
+    for lane, start in remaining(lanes, cursor, state):
+        position: Place | None = start
         while position is not None:
             if budget.is_spent:
-                return MessagePage(tuple(messages), _cursor(state, lane, position))
+                return MessagePage(tuple(messages), write_cursor(state, lane, position))
             listed, position = yield from _read_lane(lane, state, position, budget, group or "")
             budget.spend(listed)
             # The server selects by group, except those of none.
@@ -144,37 +123,23 @@ class _Budget:
         self.bytes -= sum(len(message.record.body) for message in listed if message.record)
 
 
-def _lanes(layout: Layout, state: State, group: str | None) -> Flow[list[_Lane]]:
-    if state in PAGED:
-        return sorted(map(_Lane, layout.served), key=lambda lane: lane.order)
-    infos: list[list[GroupInfo]] = yield [groups(keys) for keys in layout.served]
-    lanes = [_Lane(keys, info) for keys, of_shard in zip(layout.served, infos, strict=True) for info in of_shard]
-    if state is State.READY:
-        lanes += [_Lane(keys) for keys, of_shard in zip(layout.served, infos, strict=True) if not of_shard]
-    if group and not any(lane.group and lane.group.name == group for lane in lanes):
-        raise UnknownGroup(layout.topic, group)
-    selected = [lane for lane in lanes if group is None or (lane.group.name if lane.group else "") == group]
-    return sorted(selected, key=lambda lane: lane.order)
+_Read = Flow[tuple[list[ListedMessage], Place | None]]
 
 
-_Read = Flow[tuple[list[ListedMessage], _Place | None]]
-
-
-def _read_lane(lane: _Lane, state: State, place: _Place, budget: _Budget, group: str) -> _Read:
+def _read_lane(lane: Lane, state: State, place: Place, budget: _Budget, group: str) -> _Read:
     """The next messages of a lane, and where it continues: None at its end. Of a group, if there is one."""
     if state is State.READY:
         return (yield from _read_ready(lane, place, budget))
     if state is State.DELIVERED and lane.group:
         return (yield from _read_delivered(lane.keys, lane.group.name, place, budget))
-    start = Point(float(place[0]), place[1].encode("latin-1")) if place else START
     read: Page = yield paging.list_messages(
-        lane.keys, state, start, END, limit=budget.messages, max_bytes=budget.bytes, group=group
+        *(lane.keys, state, lane.start(place), lane.span[1]), limit=budget.messages, max_bytes=budget.bytes, group=group
     )
     listed = [
         ListedMessage(m.id, m.state, m.group, m.at_ms, m.record, m.failure, unreadable=m.unreadable)
         for m in read.messages
     ]
-    return listed, None if read.rest is None else [repr(read.rest.score), read.rest.member.decode("latin-1")]
+    return listed, None if read.rest is None else lane.place(read.rest)
 
 
 # Ready and delivered
@@ -188,7 +153,7 @@ class _Pending(NamedTuple):
     idle_ms: int | None = None
 
 
-def _read_ready(lane: _Lane, place: _Place, budget: _Budget) -> _Read:
+def _read_ready(lane: Lane, place: Place, budget: _Budget) -> _Read:
     # The group may have read on since the cursor was made.
     last = max([*place, lane.group.last if lane.group else "0-0"], key=entry_place)
     stream: list[Entry] = yield entries(lane.keys, f"({last}", count=budget.messages)
@@ -201,7 +166,7 @@ def _read_ready(lane: _Lane, place: _Place, budget: _Budget) -> _Read:
     return listed, rest
 
 
-def _read_delivered(keys: ShardKeys, group: str, place: _Place, budget: _Budget) -> _Read:
+def _read_delivered(keys: ShardKeys, group: str, place: Place, budget: _Budget) -> _Read:
     def decode(reply: Any) -> list[Any]:
         # The group may have been dropped meanwhile.
         return [] if isinstance(reply, Exception) else reply
@@ -266,35 +231,3 @@ def _unpack(data: bytes | None) -> tuple[Record | None, str]:
         return (None, "") if data is None else (unpack_record(data), "")
     except UnreadableRecord as error:
         return None, f"unreadable record: {error}"
-
-
-# Cursors
-
-
-def _cursor(state: State, lane: _Lane, place: _Place) -> str:
-    document = json.dumps([state.value, *lane.order, *place], separators=(",", ":"))
-    return base64.urlsafe_b64encode(document.encode()).decode().rstrip("=")
-
-
-def _read_cursor(cursor: str, state: State) -> tuple[tuple[int, int, str], _Place]:
-    try:
-        values = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        return _checked(state, *values)
-    except (ValueError, TypeError, RecursionError):
-        raise InvalidInput("cursor", cursor, f"the cursor of a page of {state} messages") from None
-
-
-def _checked(state: State, name: Any, *values: Any) -> tuple[tuple[int, int, str], _Place]:
-    number, shard, group, *place = values
-    if not (name == state and type(number) is type(shard) is int and isinstance(group, str)):
-        raise ValueError(values)
-    if place and state in PAGED:
-        score, member = place
-        if not float(score) < float("inf"):
-            raise ValueError(score)
-        member.encode("latin-1")
-    elif place:
-        [entry] = place
-        if not _ENTRY.fullmatch(entry):
-            raise ValueError(entry)
-    return (number, shard, group), place

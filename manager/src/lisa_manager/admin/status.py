@@ -171,9 +171,16 @@ class _Reading:
             "shut_ms": max(0, shut - now_ms),
             "parked": parked + parked_retries,
             "oldest_garbage_ms": max((now_ms - whole_ms(died) for _, died in first_garbage), default=0),
-            "due_in": (*due_in, sizes["waiting"] - sum(due_in)),
-            "retry_in": (*retry_in, sizes["retry"] - sum(retry_in)),
+            "due_in": _due_in(sizes["waiting"], parked, due_in),
+            "retry_in": _due_in(sizes["retry"], parked_retries, retry_in),
         }
+
+
+def _due_in(total: int, parked: int, counts: Sequence[int]) -> tuple[int, ...]:
+    """Counts of a set by `BUCKETS`, and beyond. What is parked is due, though its score is beyond."""
+    first, *others = counts
+    # Messages move between two counts.
+    return (first + parked, *others, max(0, total - parked - sum(counts)))
 
 
 def _read_sizes(shards: Sequence[ShardKeys]) -> Flow[list[TopicSizes]]:

@@ -1,15 +1,20 @@
 """The slot keeper: sees to it that no key stays blocked, whatever programs or damage have left behind."""
 
 import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
+from lisa_common.model.scores import PARKED_MS
+from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
+from lisa_manager.doors import read_limits
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.problem_log import ProblemLog
-from lisa_manager.slots import tidy
 
 __all__ = ["SlotKeeper"]
 
@@ -17,6 +22,19 @@ logger = logging.getLogger(__name__)
 
 _AT_ONCE = 1_000
 """Most shards in one round trip."""
+_SHARE = 20
+"""A turn looks at so many pages of a shard; pages on which something was wrong do not count."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """A pass over the slots of a shard. It may take several turns."""
+
+    limits: str
+    """The limits of the shard when the pass began."""
+    cursor: bytes = b""
+    is_urgent: bool = True
+    """Whether no pass was completed by these limits: what they let go may still be parked."""
 
 
 class SlotKeeper:
@@ -28,31 +46,58 @@ class SlotKeeper:
         self._problems = ProblemLog(logger)
         self._seen: dict[str, Policy] = {}
         """The policies of the last turn."""
-        self._left: set[ShardKeys] = set()
-        """Shards that had slots."""
+        self._passes: dict[ShardKeys, _Pass] = {}
+        """The passes of shards that limit slots, or hold any."""
 
     async def turn(self) -> None:
         """Runs one turn."""
-        seen, self._seen = self._seen, {name: layout.policy for name, layout in self._discoverer.layouts.items()}
+        policies = {name: layout.policy for name, layout in self._discoverer.layouts.items()}
         shards = [
             keys
             for name, layout in self._discoverer.layouts.items()
             for keys in layout.served
-            if layout.policy.max_in_flight_per_key or seen.get(name) != layout.policy or keys in self._left
+            if policies[name].max_in_flight_per_key or self._seen.get(name) != policies[name] or keys in self._passes
         ]
-        self._left = set()
+        self._passes = {keys: self._passes[keys] for keys in shards if keys in self._passes}
         for start in range(0, len(shards), _AT_ONCE):
-            batch = shards[start : start + _AT_ONCE]
-            counts = await self._connection.execute_each([_count_keys(keys) for keys in batch])
-            for keys, count in zip(batch, counts, strict=True):
-                if isinstance(count, LisaError) or count:
-                    self._left.add(keys)
-                    await self._tidy(keys)
+            for keys, limits, has_slots in await self._look(shards[start : start + _AT_ONCE]):
+                await self._turn_to(keys, limits, has_slots=has_slots)
+        # Only now: an error has the next turn look again.
+        self._seen = policies
 
-    async def _tidy(self, keys: ShardKeys) -> None:
-        subject = f"slots of {keys.tag}"
+    async def _turn_to(self, keys: ShardKeys, limits: str, *, has_slots: bool) -> None:
+        current = self._passes.pop(keys, None)
+        if current is None or current.limits != limits:
+            current = _Pass(limits)
+        if has_slots or limits:
+            self._passes[keys] = current
+        if has_slots:
+            await self._tidy(keys, current)
+        else:
+            current.cursor, current.is_urgent = b"", False
+
+    async def _look(self, shards: list[ShardKeys]) -> list[tuple[ShardKeys, str, bool]]:
+        """The limits of shards, and whether slots are taken or waited for there. Where that is unknown, they may be."""
+        # The door, and not the policy: scripts go by it, and this manager may know a policy later.
+        replies = await self._connection.execute_each([call for keys in shards for call in _calls(keys)])
+        looks = zip(shards, zip(*[iter(replies)] * 4, strict=True), strict=True)
+        return [
+            (keys, str(limits), any(isinstance(count, LisaError) or count for count in counts))
+            for keys, (limits, *counts) in looks
+        ]
+
+    async def _tidy(self, keys: ShardKeys, current: _Pass) -> None:
+        subject, left = f"slots of {keys.tag}", _SHARE
         try:
-            await self._connection.run(tidy(keys, mend=True))
+            while left or current.is_urgent:
+                # One call for each page, so that the server comes to other programs in between.
+                current.cursor, count = await self._connection.call(
+                    managing.tidy_slots(keys, current.cursor, mend=True)
+                )
+                left -= left and not count
+                if not current.cursor:
+                    current.is_urgent = False
+                    break
         except LisaError as error:
             # A node of a Cluster may be away, or a key be of another type; the other topics are tidied.
             self._problems.report(subject, error)
@@ -60,5 +105,9 @@ class SlotKeeper:
             self._problems.resolve(subject)
 
 
-def _count_keys(keys: ShardKeys) -> Call[int]:
-    return command("EXISTS", keys.of("busy"), keys.of("slots"), keys.of("parked"))
+def _calls(keys: ShardKeys) -> Iterator[Call[Any]]:
+    yield read_limits(keys)
+    yield command("EXISTS", keys.of("busy"), keys.of("slots"), keys.of("parked"))
+    # Where all three are lost, nothing else tells that messages wait.
+    for name in ("waiting", "retry"):
+        yield command("ZCOUNT", keys.of(name), PARKED_MS, f"({2 * PARKED_MS}")
