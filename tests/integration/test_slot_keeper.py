@@ -14,7 +14,7 @@ from lisa_manager import AsyncAdmin
 from lisa_manager.jobs.discoverer import Discoverer
 from lisa_manager.jobs.slot_keeper import SlotKeeper
 from lisa_manager.shard_table import ShardTable
-from support.queue import Queue
+from support.queue import Queue, outgoing
 
 _FILL = """
 for n = 1, tonumber(ARGV[1]) do
@@ -77,11 +77,15 @@ def _fill(client: redis.Redis, prefix: str, count: int) -> ShardKeys:
 async def test_a_large_topic_in_rotation(keeper: Keeper, client: redis.Redis, prefix: str) -> None:
     """Only the first turn looks at all slots. Each other looks at a share, and what is wrong is found in a few."""
     keys = _fill(client, prefix, 10_000)
-    assert await keeper.turn() > 2 * _MOST
+    whole = await keeper.turn()
+    assert whole > 2 * _MOST
+    shares = [await keeper.turn() for _ in range(8)]
+    assert max(shares) == _MOST
+    assert sum(shares[: -(-whole // _MOST)]) == whole
     for n in (1, 5_000, 10_000):
         client.hdel(keys.of("messages"), f"id{n}")
-    shares = [await keeper.turn() for _ in range(8)]
-    assert max(shares) <= _MOST + 3
+    for _ in range(whole // _MOST + 2):
+        await keeper.turn()
     assert client.hlen(keys.of("busy")) == 9_997
 
 
@@ -96,13 +100,30 @@ async def test_a_small_topic_in_each_turn(keeper: Keeper, client: redis.Redis, p
 
 
 async def test_much_damage_is_mended_at_once(keeper: Keeper, client: redis.Redis, prefix: str) -> None:
-    """Pages on which something is wrong are no part of the share."""
+    """Once something is wrong, the turn looks at all the rest."""
     keys = _fill(client, prefix, 10_000)
     await keeper.turn()
     client.delete(keys.of("messages"))
     while client.hlen(keys.of("busy")) == 10_000:
         await keeper.turn()
     assert client.hlen(keys.of("busy")) == 0
+
+
+async def test_a_lost_index_is_made_anew_at_once(keeper: Keeper, orders: Queue, client: redis.Redis) -> None:
+    """The turn that finds that it is wrong makes all of it, also beyond its share."""
+    orders.limit(max_in_flight_per_key=1)
+    orders.join("g")
+    for start in range(0, 6_000, 1_000):
+        orders.send_all([outgoing(f"m{n}", key="k") for n in range(start, start + 1_000)])
+    while orders.promote().more:
+        pass
+    await keeper.turn()
+    parked = orders.keys.of("parked")
+    before = client.zrange(parked, 0, -1)
+    assert len(before) == 5_999
+    client.delete(parked)
+    await keeper.turn()
+    assert client.zrange(parked, 0, -1) == before
 
 
 async def test_another_limit(keeper: Keeper, admin: AsyncAdmin, client: redis.Redis, prefix: str) -> None:

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 _AT_ONCE = 1_000
 """Most shards in one round trip."""
 _SHARE = 20
-"""A turn looks at so many pages of a shard; pages on which something was wrong do not count."""
+"""A turn looks at so many pages of a shard, unless something is wrong on one of them."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,8 @@ class _Pass:
     """The limits of the shard when the pass began."""
     cursor: bytes = b""
     is_urgent: bool = True
-    """Whether no pass was completed by these limits: what they let go may still be parked."""
+    """Whether it is completed in one turn: as it is the first by these limits, so that what they let go may still be
+    parked, or as it found something wrong."""
 
 
 class SlotKeeper:
@@ -89,14 +90,14 @@ class SlotKeeper:
     async def _tidy(self, keys: ShardKeys, current: _Pass) -> None:
         subject, left = f"slots of {keys.tag}", _SHARE
         try:
-            while left or current.is_urgent:
+            while left > 0 or current.is_urgent:
                 # One call for each page, so that the server comes to other programs in between.
                 current.cursor, count = await self._connection.call(
                     managing.tidy_slots(keys, current.cursor, mend=True)
                 )
-                left -= left and not count
+                left -= 1
+                current.is_urgent = bool(current.cursor) and (current.is_urgent or count > 0)
                 if not current.cursor:
-                    current.is_urgent = False
                     break
         except LisaError as error:
             # A node of a Cluster may be away, or a key be of another type; the other topics are tidied.
