@@ -170,22 +170,21 @@ class AsyncNode:
     async def _borrow(self) -> Any:
         idle = self._idle
         connection = idle.pop() if idle.has_free else await idle.wait(self._timeout_s)
+        connection = connection or idle.track(self._client.connection_pool.make_connection())  # type: ignore[no-untyped-call]
         try:
-            if connection is None:
-                return await self._client.connection_pool.get_connection()  # type: ignore[no-untyped-call]
             if await _is_broken(connection):
                 await connection.disconnect(nowait=True)
         except BaseException:
-            self._idle.append(connection)
+            await self._give_up(connection)
             raise
         return connection
 
     async def _give_up(self, connection: Any) -> None:
-        """Takes back and breaks a connection on which replies may still arrive."""
+        """Breaks a connection on which replies may still arrive; a new one takes its place."""
         try:
             await connection.disconnect(nowait=True)
         finally:
-            self._idle.append(connection)
+            self._idle.append(None)
 
     async def _attempt(self, ask: Awaitable[T], unreachable_at: Address | None = None) -> T:
         try:
@@ -207,11 +206,14 @@ class AsyncNode:
 
     async def close(self) -> None:
         """Closes all connections."""
+        await self._idle.close()
         await self._client.aclose()
 
 
 async def _is_broken(connection: Any) -> bool:
-    """Whether the server has closed the connection, or sent data without a request."""
+    """Whether it is closed, also by the server, or the server has sent data without a request."""
+    if not connection.is_connected:
+        return True
     # Before version 8 the Redis client uses the other name.
     can_read = getattr(connection, "can_read", None) or connection.can_read_destructive
     try:

@@ -43,10 +43,12 @@ class _Quick:
         return replies
 
     def is_broken(self: Any) -> bool:
-        """Whether the server has closed the connection, or sent data without a request."""
+        """Whether it is closed, also by the server, or the server has sent data without a request."""
         sock = self._sock
+        if sock is None:
+            return True
         try:
-            if sock is None or not _HAS_POLL or hasattr(sock, "pending"):
+            if not _HAS_POLL or hasattr(sock, "pending"):
                 # A TLS socket may hold data that it has decrypted.
                 return bool(self._parser.can_read(0))
             if sock is not self._polled:

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 from lisa_common.errors import NoFreeConnection
 
@@ -27,6 +28,8 @@ class _IdleConnections:
         self._limit = limit
         self._idle: list[Any] = [None] * limit
         self._waiters = deque()
+        self._made: WeakSet[Any] = WeakSet()
+        """All connections that still exist, lent ones among them."""
 
     def append(self, connection: Any) -> None:
         """Takes a connection back; None stands for one that was not made."""
@@ -115,6 +118,19 @@ class IdleConnections(_IdleConnections):
                 return True
             return False
 
+    def track(self, connection: Any) -> Any:
+        """Takes note of a new connection, and returns it: `close` closes it."""
+        with self._lock:
+            self._made.add(connection)
+        return connection
+
+    def close(self) -> None:
+        """Closes all connections, lent ones, too."""
+        with self._lock:
+            made = list(self._made)
+        for connection in made:
+            connection.disconnect()
+
     def disconnect(self) -> None:
         """Breaks all idle connections; other threads may borrow meanwhile."""
         taken = []
@@ -162,6 +178,16 @@ class AsyncIdleConnections(_IdleConnections):
     def _serve(self) -> None:
         while self._waiters and self._idle:
             self._waiters.popleft().set_result(self._idle.pop())
+
+    def track(self, connection: Any) -> Any:
+        """Takes note of a new connection, and returns it: `close` closes it."""
+        self._made.add(connection)
+        return connection
+
+    async def close(self) -> None:
+        """Closes all connections, lent ones, too."""
+        for connection in list(self._made):
+            await connection.disconnect()
 
     async def disconnect(self) -> None:
         """Breaks all idle connections."""

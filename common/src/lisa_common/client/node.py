@@ -111,11 +111,14 @@ class Node:
         return self._attempt(lambda: self._receive_first(connection))
 
     def give_up(self, connection: Any) -> None:
-        """Takes back and breaks a connection on which replies may still arrive."""
+        """Breaks a connection on which replies may still arrive; a new one takes its place.
+
+        It is never lent again: where a signal handler raises during `disconnect`, it may still be open.
+        """
         try:
             connection.disconnect()
         finally:
-            self._idle[os.getpid()].append(connection)
+            self._idle[os.getpid()].append(None)
 
     def _probe(self) -> None:
         self._attempt(self._ping, unreachable_at=self._address)
@@ -190,14 +193,13 @@ class Node:
         return True
 
     def _borrow(self) -> Any:
-        connection = self._idle[os.getpid()].pop(self._timeout_s)
+        idle = self._idle[os.getpid()]
+        connection = idle.pop(self._timeout_s) or idle.track(self._pool.make_connection())
         try:
-            if connection is None:
-                return self._pool.get_connection()
             if connection.is_broken():
                 connection.disconnect()
         except BaseException:
-            self._idle[os.getpid()].append(connection)
+            self.give_up(connection)
             raise
         return connection
 
@@ -221,4 +223,4 @@ class Node:
 
     def close(self) -> None:
         """Closes all connections."""
-        self._pool.disconnect()
+        self._idle[os.getpid()].close()
