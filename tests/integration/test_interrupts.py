@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import redis
 
+from lisa_common.client import node
 from lisa_common.client.connection import Connection
+from lisa_common.client.lending import IdleConnections
 from lisa_common.protocol.call import command
 from lisa_producer import Producer, SendOutcome, coalescing
 from lisa_producer.request_queue import RequestQueue
@@ -97,3 +99,19 @@ def test_waiting_threads_go_on_after_an_interrupt(
 def _waiting(producer: Producer) -> int:
     [state] = producer._coalescer._states.values()
     return sum(len(queue.pending) for queue in state.queues.values() if isinstance(queue, RequestQueue))
+
+
+def test_interrupts_use_up_no_connections(own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where they end a call before anybody knows which connection it has."""
+    with Connection(own_server().url, max_connections=2, timeout_s=0.2) as connection:
+        for _ in range(3):
+            connection.call(command("PING"))
+            _interrupt_once(monkeypatch, IdleConnections, "replace")
+            monkeypatch.setattr(node, "pack", _interrupt)
+            with pytest.raises(Interrupt):
+                connection.call(command("PING"))
+        assert connection.call(command("ECHO", "word")) == b"word"
+
+
+def _interrupt(*_: Any) -> None:
+    raise Interrupt

@@ -184,7 +184,7 @@ class AsyncNode:
         try:
             await connection.disconnect(nowait=True)
         finally:
-            self._idle.append(None)
+            self._idle.replace(connection)
 
     async def _attempt(self, ask: Awaitable[T], unreachable_at: Address | None = None) -> T:
         try:

@@ -118,7 +118,7 @@ class Node:
         try:
             connection.disconnect()
         finally:
-            self._idle[os.getpid()].append(None)
+            self._idle[os.getpid()].replace(connection)
 
     def _probe(self) -> None:
         self._attempt(self._ping, unreachable_at=self._address)
