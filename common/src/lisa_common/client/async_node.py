@@ -172,10 +172,13 @@ class AsyncNode:
         connection = idle.pop() if idle.has_free else await idle.wait(self._timeout_s)
         connection = connection or idle.track(self._client.connection_pool.make_connection())  # type: ignore[no-untyped-call]
         try:
-            if await _is_broken(connection):
-                await connection.disconnect(nowait=True)
-        except BaseException:
+            if not await connection.is_ready():
+                await connection.prepare()
+        except BaseException as error:
             await self._give_up(connection)
+            if isinstance(error, redis.exceptions.RedisError | OSError):
+                # Nothing of the request was sent.
+                raise (await self._failed(error, self._address)) from error
             raise
         return connection
 
@@ -208,15 +211,3 @@ class AsyncNode:
         """Closes all connections."""
         await self._idle.close()
         await self._client.aclose()
-
-
-async def _is_broken(connection: Any) -> bool:
-    """Whether it is closed, also by the server, or the server has sent data without a request."""
-    if not connection.is_connected:
-        return True
-    # Before version 8 the Redis client uses the other name.
-    can_read = getattr(connection, "can_read", None) or connection.can_read_destructive
-    try:
-        return bool(await can_read())
-    except (redis.exceptions.RedisError, OSError):
-        return True

@@ -13,7 +13,7 @@ _HAS_POLL = hasattr(select, "poll")
 
 
 def quick(kind: type[Any]) -> type[Any]:
-    """A subclass with `send_packed`, `read_replies` and `is_broken`: the client's own take twice the time."""
+    """A subclass with `send_packed`, `read_replies`, `is_ready` and `prepare`: the client's own take twice the time."""
     return type("Connection", (_Quick, kind), {})
 
 
@@ -28,12 +28,8 @@ class _Quick:
     """The socket that `_poll` looks at."""
 
     def send_packed(self: Any, data: bytes) -> None:
-        """Writes packed commands; connects before that, or checks a connection that has long been idle."""
-        sock = self._sock
-        if sock is None or time.monotonic() > self._fresh_until:
-            self.send_packed_command([data])
-        else:
-            sock.sendall(data)
+        """Writes packed commands, on a connection that is ready."""
+        self._sock.sendall(data)
 
     def read_replies(self: Any, count: int) -> list[Any]:
         """So many replies, errors of the server among them."""
@@ -42,7 +38,19 @@ class _Quick:
         self._fresh_until = time.monotonic() + (self.health_check_interval or math.inf)
         return replies
 
-    def is_broken(self: Any) -> bool:
+    def is_ready(self: Any) -> bool:
+        """Whether it is open and in step with the server, and has not long been idle."""
+        return time.monotonic() <= self._fresh_until and not self._is_broken()
+
+    def prepare(self: Any) -> None:
+        """Connects anew, or checks by a PING a connection that has long been idle."""
+        if self._is_broken():
+            self.disconnect()
+            self.connect()
+        else:
+            self.check_health()
+
+    def _is_broken(self: Any) -> bool:
         """Whether it is closed, also by the server, or the server has sent data without a request."""
         sock = self._sock
         if sock is None:

@@ -195,11 +195,15 @@ class Node:
     def _borrow(self) -> Any:
         idle = self._idle[os.getpid()]
         connection = idle.pop(self._timeout_s) or idle.track(self._pool.make_connection())
+        if connection.is_ready():
+            return connection
         try:
-            if connection.is_broken():
-                connection.disconnect()
-        except BaseException:
+            connection.prepare()
+        except BaseException as error:
             self.give_up(connection)
+            if isinstance(error, redis.exceptions.RedisError | OSError):
+                # Nothing of the request was sent.
+                raise self._failed(error, self._address) from error
             raise
         return connection
 
