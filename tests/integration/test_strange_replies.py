@@ -7,7 +7,7 @@ import pytest
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.connection import Connection
-from lisa_common.errors import LisaError, Refused, UnreadableReply
+from lisa_common.errors import AccessDenied, LisaError, Refused, UnreadableReply
 from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import DEFAULT_POLICY
@@ -105,3 +105,26 @@ async def test_a_script_that_no_server_keeps_is_refused(connect: Callable[[str],
     assert isinstance(result, Refused)
     assert "one server" in str(result)
     assert len(asked) < 10
+
+
+@pytest.mark.parametrize(
+    "error", [b"LOADING Redis is loading", b"NOAUTH Authentication required.", b"ERR max number of clients reached"]
+)
+async def test_an_error_that_the_client_takes_for_a_broken_connection(
+    connect: Callable[[str], Any], error: bytes
+) -> None:
+    """It is the reply to its call; the calls beside it have theirs, and are not repeated."""
+    asked: list[bytes] = []
+
+    def answer(words: list[Any]) -> bytes:
+        asked.append(words[0])
+        return b":1\r\n" if words[0] == b"INCR" else b"-%s\r\n" % error
+
+    with answering_server(answer) as url:
+        connection = connect(url)
+        calls = [command("INCR", "number", repeatable=False), command("GET", "key"), command("INCR", "number")]
+        first, refused, third = await connection.execute_each(calls)
+        await connection.close()
+    assert (first, third) == (1, 1)
+    assert isinstance(refused, AccessDenied if b"NOAUTH" in error else Refused)
+    assert asked == [b"INCR", b"GET", b"INCR"]

@@ -16,7 +16,7 @@ from lisa_common.client.lending import AsyncIdleConnections
 from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, connection_options
 from lisa_common.client.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
 from lisa_common.client.tls import AsyncTlsConnection
-from lisa_common.client.translation import is_no_master, lisa_error, unreachable
+from lisa_common.client.translation import lisa_error, must_reconnect, unreachable
 from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, merge_waits, pack, script_loads
 from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Unreachable
 from lisa_common.model.keys import ShardKeys
@@ -155,7 +155,7 @@ class AsyncNode:
                 break
             for at, reply in zip(positions, await self._attempt(self._exchange(left)), strict=True):
                 replies[at] = reply
-        if is_no_master(replies):
+        if must_reconnect(replies):
             await self._leave()
         return replies
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import redis
 
+from lisa_common.client.translation import is_reply
+
 __all__ = ["hardened"]
 
 
@@ -105,9 +107,15 @@ class _Hardened:
         self._reading_since, self._timeout_s = self._clock(), timeout_s
         if self._watch is None:
             self._watch = self._loop.call_later(timeout_s, self._check_progress, self._reader)
-        read = self._parser.read_response
+        read, replies = self._parser.read_response, []
         try:
-            replies = [await read() for _ in range(count)]
+            for _ in range(count):
+                try:
+                    replies.append(await read())
+                except redis.exceptions.ConnectionError as error:
+                    if not is_reply(error):
+                        raise
+                    replies.append(error)
         finally:
             self._reading_since = None
         self._fresh_until = self._clock() + (self.health_check_interval or math.inf)

@@ -7,6 +7,8 @@ from typing import Any
 
 import redis.exceptions
 
+from lisa_common.client.translation import is_reply
+
 __all__ = ["quick"]
 
 _HAS_POLL = hasattr(select, "poll")
@@ -34,7 +36,14 @@ class _Quick:
     def read_replies(self: Any, count: int) -> list[Any]:
         """So many replies, errors of the server among them."""
         read = self._parser.read_response
-        replies = [read() for _ in range(count)]
+        replies = []
+        for _ in range(count):
+            try:
+                replies.append(read())
+            except redis.exceptions.ConnectionError as error:
+                if not is_reply(error):
+                    raise
+                replies.append(error)
         self._fresh_until = time.monotonic() + (self.health_check_interval or math.inf)
         return replies
 

@@ -16,7 +16,7 @@ from lisa_common.client.lending import IdleConnectionsByProcess
 from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, connection_options
 from lisa_common.client.sentinel import SentinelConnection, TlsSentinelConnection
 from lisa_common.client.tls import TlsConnection
-from lisa_common.client.translation import is_no_master, lisa_error, unreachable
+from lisa_common.client.translation import lisa_error, must_reconnect, unreachable
 from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, merge_waits, pack, script_loads
 from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Unreachable
 from lisa_common.protocol.call import Call, command
@@ -180,7 +180,7 @@ class Node:
                 break
             for at, reply in zip(positions, self._attempt(partial(self._exchange, left)), strict=True):
                 replies[at] = reply
-        if is_no_master(replies):
+        if must_reconnect(replies):
             self._leave()
         return replies
 

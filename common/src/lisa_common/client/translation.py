@@ -24,7 +24,7 @@ from lisa_common.errors import (
 )
 from lisa_common.tls import Tls
 
-__all__ = ["first_line", "is_no_master", "lisa_error", "no_answer", "unreachable"]
+__all__ = ["first_line", "is_reply", "lisa_error", "must_reconnect", "no_answer", "unreachable"]
 
 _REFUSALS = (
     "OOM",
@@ -141,9 +141,16 @@ def _tls_error(error: Exception) -> LisaError | None:
     return None
 
 
-def is_no_master(replies: Sequence[Any]) -> bool:
-    """Whether a reply says that the server was demoted: new connections may lead to the master."""
-    return any(isinstance(reply, redis_errors.ReadOnlyError) for reply in replies)
+def is_reply(error: Exception) -> bool:
+    """Whether an error that the Redis client raises as one of the connection is the server's reply to one call."""
+    replies = (redis_errors.BusyLoadingError, redis_errors.AuthenticationError)
+    return isinstance(error, replies) or str(error).startswith("max number of clients")
+
+
+def must_reconnect(replies: Sequence[Any]) -> bool:
+    """Whether a reply says that new connections may do better: they may lead to the master, and log in."""
+    kinds = (redis_errors.ReadOnlyError, redis_errors.BusyLoadingError, redis_errors.AuthenticationError)
+    return any(isinstance(reply, kinds) for reply in replies)
 
 
 def no_answer(text: str, failures: Mapping[str, Exception]) -> ServerError:
