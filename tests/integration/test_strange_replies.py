@@ -7,7 +7,7 @@ import pytest
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.connection import Connection
-from lisa_common.errors import AccessDenied, LisaError, Refused, UnreadableReply
+from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Refused, UnreadableReply
 from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import DEFAULT_POLICY
@@ -128,3 +128,14 @@ async def test_an_error_that_the_client_takes_for_a_broken_connection(
     assert (first, third) == (1, 1)
     assert isinstance(refused, AccessDenied if b"NOAUTH" in error else Refused)
     assert asked == [b"INCR", b"GET", b"INCR"]
+
+
+async def test_a_reply_of_another_protocol(connect: Callable[[str], Any]) -> None:
+    """Nobody knows what the server did, and the connection is not used again."""
+    replies = [b"?oops\r\n", b":2\r\n"]
+    with answering_server(lambda _: replies.pop(0)) as url:
+        connection = connect(url)
+        with pytest.raises(OutcomeUnknown, match="Protocol error"):
+            await connection.call(command("INCR", "number", repeatable=False))
+        assert await connection.call(command("INCR", "number", repeatable=False)) == 2
+        await connection.close()

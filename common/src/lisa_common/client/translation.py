@@ -116,7 +116,9 @@ def _redis_error(error: Exception) -> LisaError:
         return Refused(f"Redis refuses for now: {text}")
     if isinstance(error, redis_errors.NoScriptError):
         return Refused(_NO_SCRIPT)
-    if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
+    # After a reply of another protocol the connection is of no use either.
+    broken = (redis_errors.ConnectionError, redis_errors.TimeoutError, redis_errors.InvalidResponse, OSError)
+    if isinstance(error, broken):
         never = _CONNECTING.match(text)
         return Unreachable(f"cannot reach Redis: {text}") if never else OutcomeUnknown(f"{_BROKEN}: {text}")
     if isinstance(error, redis_errors.AskError):
