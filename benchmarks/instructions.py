@@ -5,6 +5,7 @@ Python and on the packages, of which others are not compared; but not on what el
 """
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -60,6 +61,8 @@ class _InstructionMeter:
 
     def of(self, step: Callable[[], object], *, messages: int = MESSAGES) -> float:
         """Instructions of a step for each of its messages."""
+        # Or a full collection, due by what was allocated before, would fall into some step.
+        gc.collect()
         self._take()
         step()
         return (self._take() - self._own) / messages

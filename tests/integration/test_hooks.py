@@ -285,6 +285,29 @@ def test_a_batch_fails_as_a_whole_or_in_part(lisa: Lisa, caplog: pytest.LogCaptu
     assert lisa.admin.check().is_clean
 
 
+class Problems(Exception):
+    """Holds problems, and is false, as it holds none."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("as_whole", [True, False], ids=["whole", "part"])
+def test_a_batch_fails_by_an_error_that_is_false(lisa: Lisa, *, as_whole: bool) -> None:
+    """It is an error like any other: its messages are not acked."""
+    worker = Worker("g")
+
+    @worker.on("orders", batch=10)
+    async def take(deliveries: list[Delivery]) -> None:
+        raise Problems if as_whole else BatchFailed([(each, Problems()) for each in deliveries])
+
+    lisa.attach(worker)
+    lisa.producer.send_many("orders", [Message(body=1, id=id) for id in ("first", "second")])
+    lisa.drain(worker)
+    found = [lisa.find("orders", id) for id in ("first", "second")]
+    assert [each.state.value for each in found if each] == ["retry", "retry"]
+
+
 async def test_a_stop_does_not_wait_for_a_batch_to_fill(lisa: Lisa) -> None:
     """What has gathered is handled at once when the worker stops."""
     worker, gathered, batches = Worker("g"), asyncio.Event(), list[int]()

@@ -1,17 +1,13 @@
 """Replies that no Redis gives, as of a proxy or of damaged data: an error of one call, and never an endless one."""
 
-import socketserver
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-import hiredis
 import pytest
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.connection import Connection
-from lisa_common.errors import LisaError, Refused, UnreadableReply
+from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Refused, UnreadableReply
 from lisa_common.model.delivery import Entry
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import DEFAULT_POLICY
@@ -19,6 +15,7 @@ from lisa_common.protocol import consuming, managing, producing
 from lisa_common.protocol.call import command
 from lisa_common.protocol.fetching import fetch
 from lisa_common.protocol.producing import Outgoing
+from support.answering import answering_server
 from support.twins import InThread
 
 KEYS = ShardKeys("lisa", "orders")
@@ -54,29 +51,6 @@ STRANGE = (
 )
 
 
-@contextmanager
-def _serving(answer: Callable[[list[Any]], bytes]) -> Iterator[str]:
-    """A server that gives such answers, once a client has introduced itself."""
-
-    class Handler(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            reader = hiredis.Reader()
-            while data := self.request.recv(65_536):
-                reader.feed(data)
-                while (words := reader.gets()) is not False:
-                    self.request.sendall(_greeting(words) or answer(words))
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"redis://127.0.0.1:{server.server_address[1]}?socket_timeout=1"
-        server.shutdown()
-
-
-def _greeting(words: list[Any]) -> bytes:
-    return {b"PING": b"+PONG\r\n", b"CLIENT": b"+OK\r\n", b"SCRIPT": b"$1\r\nx\r\n"}.get(words[0].upper(), b"")
-
-
 @pytest.fixture(params=["blocking", "asyncio"])
 def connect(request: pytest.FixtureRequest) -> Callable[[str], Any]:
     """Opens a connection of either kind."""
@@ -88,7 +62,7 @@ def connect(request: pytest.FixtureRequest) -> Callable[[str], Any]:
 @pytest.mark.parametrize("reply", STRANGE)
 async def test_a_strange_reply_is_an_error_of_its_call(connect: Callable[[str], Any], reply: bytes) -> None:
     """Whatever each call of each program gets, it is a result, or an error that shows the reply."""
-    with _serving(lambda _: reply) as url:
+    with answering_server(lambda _: reply) as url:
         connection = connect(url)
         results = await connection.execute_each(CALLS)
         await connection.close()
@@ -124,10 +98,44 @@ async def test_a_script_that_no_server_keeps_is_refused(connect: Callable[[str],
         asked.append(words[0])
         return b"-NOSCRIPT No matching script.\r\n"
 
-    with _serving(answer) as url:
+    with answering_server(answer) as url:
         connection = connect(url)
         [result] = await connection.execute_each([managing.promote(KEYS, limit=1)])
         await connection.close()
     assert isinstance(result, Refused)
     assert "one server" in str(result)
     assert len(asked) < 10
+
+
+@pytest.mark.parametrize(
+    "error", [b"LOADING Redis is loading", b"NOAUTH Authentication required.", b"ERR max number of clients reached"]
+)
+async def test_an_error_that_the_client_takes_for_a_broken_connection(
+    connect: Callable[[str], Any], error: bytes
+) -> None:
+    """It is the reply to its call; the calls beside it have theirs, and are not repeated."""
+    asked: list[bytes] = []
+
+    def answer(words: list[Any]) -> bytes:
+        asked.append(words[0])
+        return b":1\r\n" if words[0] == b"INCR" else b"-%s\r\n" % error
+
+    with answering_server(answer) as url:
+        connection = connect(url)
+        calls = [command("INCR", "number", repeatable=False), command("GET", "key"), command("INCR", "number")]
+        first, refused, third = await connection.execute_each(calls)
+        await connection.close()
+    assert (first, third) == (1, 1)
+    assert isinstance(refused, AccessDenied if b"NOAUTH" in error else Refused)
+    assert asked == [b"INCR", b"GET", b"INCR"]
+
+
+async def test_a_reply_of_another_protocol(connect: Callable[[str], Any]) -> None:
+    """Nobody knows what the server did, and the connection is not used again."""
+    replies = [b"?oops\r\n", b":2\r\n"]
+    with answering_server(lambda _: replies.pop(0)) as url:
+        connection = connect(url)
+        with pytest.raises(OutcomeUnknown, match="Protocol error"):
+            await connection.call(command("INCR", "number", repeatable=False))
+        assert await connection.call(command("INCR", "number", repeatable=False)) == 2
+        await connection.close()

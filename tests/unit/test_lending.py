@@ -11,16 +11,33 @@ from lisa_common.errors import NoFreeConnection, OutcomeUnknown, Unreachable
 from support import wait_until
 
 
+class _Lent:
+    """Stands for a connection."""
+
+
 def test_who_finds_none_waits_and_is_refused_in_the_end() -> None:
     """It is Unreachable, as nothing was done, and says how many there are and how long it waited."""
     idle = IdleConnections(2)
     assert [idle.pop(1), idle.pop(1)] == [None, None]
+    lent = [idle.track(_Lent()), idle.track(_Lent())]
     with pytest.raises(Unreachable, match=r"all 2 connections stayed in use for 0\.05 s") as caught:
         idle.pop(0.05)
     assert isinstance(caught.value, NoFreeConnection)
     assert not isinstance(lisa_error(caught.value), OutcomeUnknown)
-    idle.append("one")
-    assert idle.pop(1) == "one"
+    idle.append(lent[0])
+    assert idle.pop(1) is lent[0]
+
+
+def test_lost_connections_are_replaced() -> None:
+    """One that neither is idle nor exists any more was lost by an interrupt: a caller that waits gets another."""
+    idle = IdleConnections(2)
+    lost, kept = [idle.track(_Lent()) for _ in range(2) if idle.pop(1) is None]
+    del lost
+    assert idle.pop(0.01) is None
+    another = idle.track(_Lent())
+    with pytest.raises(NoFreeConnection):
+        idle.pop(0.01)
+    assert kept is not another
 
 
 def test_threads_are_served_in_their_order() -> None:

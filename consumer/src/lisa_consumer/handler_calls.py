@@ -60,7 +60,9 @@ class HandlerCalls:
         ended = time.monotonic()
         each = zip(members, spans, errors, strict=True)
         return [
-            self._failed(delivery, ended - began, span, error) if error else self._done(delivery, ended - began, span)
+            self._done(delivery, ended - began, span)
+            if error is None
+            else self._failed(delivery, ended - began, span, error)
             for (delivery, began), span, error in each
         ]
 

@@ -142,10 +142,11 @@ class Queues:
     def _start_one(self, topic: str) -> bool:
         if not self._limit.acquire(topic):
             return False
-        queue = self._queues[topic]
+        # The topic goes behind the others: where one delivery ends at a time, each topic must have its turn.
+        queue = self._queues.pop(topic)
         delivery = queue.popleft()
-        if not queue:
-            del self._queues[topic]
+        if queue:
+            self._queues[topic] = queue
         self._marker.begin(delivery)
         return True
 

@@ -116,9 +116,8 @@ class Settler:
                 shut_ms[delivery.topic] = max(outcome.delay_ms, shut_ms.get(delivery.topic, 0))
         await self._connection.run(self._core.release([delivery for delivery, _, _ in postponed], shut_ms))
         for delivery, _, error in postponed:
-            fields = delivery_event(
-                "delivery_limited", delivery, shut_ms=shut_ms[delivery.topic], error=str(error or "")
-            )
+            text = "" if error is None else str(error)
+            fields = delivery_event("delivery_limited", delivery, shut_ms=shut_ms[delivery.topic], error=text)
             logger.warning("gave %s back: %s", delivery, error, extra=fields)
 
     def _set_apart(self, batch: list[Handled], error: LisaError, apart: asyncio.TaskGroup) -> None:

@@ -6,10 +6,12 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Hashable
 from contextlib import suppress
+from threading import get_ident
 from typing import Any, TypeVar
+from weakref import ref
 
 from lisa_common.client.connection import Connection
-from lisa_common.errors import LisaError
+from lisa_common.errors import LisaError, OutcomeUnknown
 from lisa_common.validation import check_name
 from lisa_producer.request_queue import MAX_QUEUED_BATCHES, PendingRequest, RequestQueue
 from lisa_producer.settings import ProducerSettings
@@ -19,14 +21,25 @@ __all__ = ["Coalescer"]
 
 T = TypeVar("T")
 
+_CHECK_S = 1.0
+"""After so long a wait a caller checks that somebody still works for it."""
+
+
+_Owner = tuple[Request, ref[Any], int]
+"""Who must pass on the lead: its request, its flow, which lives no longer than its call, and its thread.
+
+A signal handler may raise anywhere, also in the `finally` by which a call passes on the lead; the others would wait for
+ever. A tuple, as every send makes one.
+"""
+
 
 class _ProcessState:
     """The queues and callers of one process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.queues: dict[Hashable, RequestQueue | Request] = {}
-        """By key; a `Request` where one call is under way and nothing waits."""
+        self.queues: dict[Hashable, RequestQueue | _Owner] = {}
+        """By key; an owner where one call is under way and nothing waits."""
         self.queued_bytes: dict[str, int] = defaultdict(int)
         """By topic."""
         self.blocked: dict[str, deque[threading.Lock]] = {}
@@ -62,7 +75,7 @@ class Coalescer:
             request: Any = next(flow)
             while True:
                 try:
-                    result = self._execute(state, request, deadline)
+                    result = self._execute(state, request, flow, deadline)
                 except LisaError as error:
                     request = flow.throw(error)
                 else:
@@ -71,14 +84,15 @@ class Coalescer:
             end: T = stop.value
             return end
 
-    def _execute(self, state: _ProcessState, request: Request, deadline: float) -> Any:
+    def _execute(self, state: _ProcessState, request: Request, flow: SharedFlow[Any], deadline: float) -> Any:
+        own = (request, ref(flow), get_ident())
         pending: PendingRequest | None = None
         failure: LisaError | None = None
         try:
             with state.lock:
-                queue = state.queues.setdefault(request.key, request)
-                if queue is not request:
-                    pending = self._enqueue(state, queue, request, deadline)
+                queue = state.queues.setdefault(request.key, own)
+                if queue is not own:
+                    pending = self._enqueue(state, queue, own, deadline)
             if pending:
                 result = self._await(state, pending)
             else:
@@ -93,15 +107,20 @@ class Coalescer:
             if pending:
                 self._dequeue(state, pending)
             else:
-                _end_unshared(state, request, failure)
+                _end_unshared(state, own, failure)
         return result
 
     def _enqueue(
-        self, state: _ProcessState, queue: RequestQueue | Request, request: Request, deadline: float
-    ) -> PendingRequest:
-        if isinstance(queue, Request):
-            queue = state.queues[request.key] = RequestQueue(queue, self._settings)
-        pending = PendingRequest(queue, request, deadline, threading.Lock())
+        self, state: _ProcessState, queue: RequestQueue | _Owner, own: _Owner, deadline: float
+    ) -> PendingRequest | None:
+        """Queues a request behind others; None if nobody is left there, so that it is sent at once."""
+        request = own[0]
+        if not isinstance(queue, RequestQueue):
+            if _is_lost(queue):
+                state.queues[request.key] = own
+                return None
+            queue = state.queues[request.key] = RequestQueue(queue[0], self._settings, owner=queue)
+        pending = PendingRequest(queue, request, deadline, threading.Lock(), owner=own)
         pending.waiter.acquire()
         state.queued_bytes[request.topic] += request.size
         queue.pending.append(pending)
@@ -109,12 +128,27 @@ class Coalescer:
 
     def _await(self, state: _ProcessState, pending: PendingRequest) -> Any:
         """Waits for the result, or for the lead."""
-        pending.waiter.acquire()
+        while not pending.waiter.acquire(timeout=_CHECK_S):
+            self._check(state, pending)
+            if pending.done:
+                break
         while not pending.done:
             self._lead(state, pending.queue)
             if not pending.done:
                 time.sleep(pending.queue.delay_s)
         return pending.outcome
+
+    def _check(self, state: _ProcessState, pending: PendingRequest) -> None:
+        """Takes over from a call that was interrupted before it had passed on its results or the lead."""
+        queue = pending.queue
+        with state.lock:
+            if _is_lost(queue.owner):
+                if queue.leader:
+                    self._abandon(state, queue.leader)
+                else:
+                    _pass_lead(state, queue)
+            if not (pending.done or pending in queue.pending or pending in queue.under_way):
+                pending.finish(OutcomeUnknown("the call was interrupted before it passed on the result"))
 
     def _lead(self, state: _ProcessState, queue: RequestQueue) -> None:
         """Makes one call for the pending requests."""
@@ -134,19 +168,23 @@ class Coalescer:
 
     def _dequeue(self, state: _ProcessState, pending: PendingRequest) -> None:
         """Ends a caller's wait. If it leads, its call is aborted, and the queue gets another leader."""
-        queue = pending.queue
         with state.lock:
-            pending.abandoned = True
+            self._abandon(state, pending)
+
+    def _abandon(self, state: _ProcessState, pending: PendingRequest) -> None:
+        queue = pending.queue
+        if not pending.abandoned:
             topic = queue.first.topic
             state.queued_bytes[topic] -= pending.size
             if state.queued_bytes[topic] <= 0:
                 del state.queued_bytes[topic]
+            pending.abandoned = True
             if state.blocked:
                 self._admit(state, topic)
-            if queue.leader is pending:
-                if queue.under_way:
-                    _wake(queue.abort())
-                _pass_lead(state, queue)
+        if queue.leader is pending:
+            if queue.under_way:
+                _wake(queue.abort())
+            _pass_lead(state, queue)
 
     def _is_full(self, state: _ProcessState, topic: str) -> bool:
         return state.queued_bytes.get(topic, 0) >= self._max_bytes
@@ -155,7 +193,10 @@ class Coalescer:
         try:
             was_first = False
             while waiter := self._block(state, topic, was_first=was_first):
-                waiter.acquire()
+                while not waiter.acquire(timeout=_CHECK_S):
+                    # The call that made room may have been interrupted before it said so.
+                    with state.lock:
+                        self._admit(state, topic)
                 was_first = True
             return self._drive(state, flow, deadline)
         finally:
@@ -190,11 +231,18 @@ class Coalescer:
                         _wake(queue.close())
 
 
-def _end_unshared(state: _ProcessState, request: Request, failure: LisaError | None) -> None:
+def _is_lost(owner: _Owner) -> bool:
+    """Whether a call was interrupted: it is gone, or its thread has begun another one."""
+    _, flow, thread = owner
+    return flow() is None or thread == get_ident()
+
+
+def _end_unshared(state: _ProcessState, own: _Owner, failure: LisaError | None) -> None:
     """Passes the lead to a request that waited behind an unshared call."""
+    request = own[0]
     with state.lock:
         queue = state.queues.get(request.key)
-        if queue is request:
+        if queue is own:
             del state.queues[request.key]
         elif isinstance(queue, RequestQueue) and queue.first is request and queue.leader is None:
             queue.failure = failure
@@ -207,8 +255,9 @@ def _pass_lead(state: _ProcessState, queue: RequestQueue) -> None:
         queue.pending.popleft()
     if queue.pending:
         queue.leader = queue.pending[0]
+        queue.owner = queue.leader.owner
         queue.leader.waiter.release()
-    else:
+    elif state.queues.get(queue.first.key) is queue:
         del state.queues[queue.first.key]
 
 

@@ -28,15 +28,19 @@ _LATE = 0.1
 class PendingRequest:
     """A request in a queue, or in the call under way."""
 
-    __slots__ = ("abandoned", "deadline", "done", "item", "outcome", "queue", "size", "unknown", "waiter")
+    __slots__ = ("abandoned", "deadline", "done", "item", "outcome", "owner", "queue", "size", "unknown", "waiter")
 
-    def __init__(self, queue: "RequestQueue", request: Request, deadline: float, waiter: Any) -> None:
+    def __init__(
+        self, queue: "RequestQueue", request: Request, deadline: float, waiter: Any, owner: Any = None
+    ) -> None:
         self.queue = queue
         self.item = request.item
         self.size = request.size
         self.deadline = deadline
         self.waiter = waiter
         """Wakes the caller: a lock or a future."""
+        self.owner = owner
+        """The caller's own call, among threads."""
         self.unknown: OutcomeUnknown | None = None
         """Why an earlier try may have been carried out."""
         self.abandoned = False
@@ -68,9 +72,11 @@ class RequestQueue:
     """Delay before the next call."""
     closed = False
 
-    def __init__(self, first: Request, settings: ProducerSettings) -> None:
+    def __init__(self, first: Request, settings: ProducerSettings, owner: Any = None) -> None:
         self.first = first
         """The request whose call was under way when the queue was created."""
+        self.owner = owner
+        """Whose call must pass on the lead, among threads."""
         self.settings = settings
         self.pending: deque[PendingRequest] = deque()
 

@@ -187,7 +187,8 @@ class Lisa:
         Raises InvalidInput for `times` below 1.
         """
         check_int("times", times, 1, 1_000_000)
-        error = error or RuntimeError("this delivery fails, as the test asked for it")
+        if error is None:
+            error = RuntimeError("this delivery fails, as the test asked for it")
         self._failures.append(FailOnce(worker, topic, error, after, times))
 
     # Looking

@@ -16,7 +16,7 @@ from lisa_common.client.lending import AsyncIdleConnections
 from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, connection_options
 from lisa_common.client.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
 from lisa_common.client.tls import AsyncTlsConnection
-from lisa_common.client.translation import is_no_master, lisa_error, unreachable
+from lisa_common.client.translation import lisa_error, must_reconnect, unreachable
 from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, merge_waits, pack, script_loads
 from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Unreachable
 from lisa_common.model.keys import ShardKeys
@@ -155,7 +155,7 @@ class AsyncNode:
                 break
             for at, reply in zip(positions, await self._attempt(self._exchange(left)), strict=True):
                 replies[at] = reply
-        if is_no_master(replies):
+        if must_reconnect(replies):
             await self._leave()
         return replies
 
@@ -170,22 +170,24 @@ class AsyncNode:
     async def _borrow(self) -> Any:
         idle = self._idle
         connection = idle.pop() if idle.has_free else await idle.wait(self._timeout_s)
+        connection = connection or idle.track(self._client.connection_pool.make_connection())  # type: ignore[no-untyped-call]
         try:
-            if connection is None:
-                return await self._client.connection_pool.get_connection()  # type: ignore[no-untyped-call]
-            if await _is_broken(connection):
-                await connection.disconnect(nowait=True)
-        except BaseException:
-            self._idle.append(connection)
+            if not await connection.is_ready():
+                await connection.prepare()
+        except BaseException as error:
+            await self._give_up(connection)
+            if isinstance(error, redis.exceptions.RedisError | OSError):
+                # Nothing of the request was sent.
+                raise (await self._failed(error, self._address)) from error
             raise
         return connection
 
     async def _give_up(self, connection: Any) -> None:
-        """Takes back and breaks a connection on which replies may still arrive."""
+        """Breaks a connection on which replies may still arrive; a new one takes its place."""
         try:
             await connection.disconnect(nowait=True)
         finally:
-            self._idle.append(connection)
+            self._idle.replace(connection)
 
     async def _attempt(self, ask: Awaitable[T], unreachable_at: Address | None = None) -> T:
         try:
@@ -207,14 +209,5 @@ class AsyncNode:
 
     async def close(self) -> None:
         """Closes all connections."""
+        await self._idle.close()
         await self._client.aclose()
-
-
-async def _is_broken(connection: Any) -> bool:
-    """Whether the server has closed the connection, or sent data without a request."""
-    # Before version 8 the Redis client uses the other name.
-    can_read = getattr(connection, "can_read", None) or connection.can_read_destructive
-    try:
-        return bool(await can_read())
-    except (redis.exceptions.RedisError, OSError):
-        return True

@@ -10,6 +10,8 @@ from typing import Any
 
 import redis
 
+from lisa_common.client.translation import is_reply
+
 __all__ = ["hardened"]
 
 
@@ -58,11 +60,31 @@ class _Hardened:
         if task and task.cancelling() > before:
             raise asyncio.CancelledError
 
+    async def is_ready(self: Any) -> bool:
+        """Whether it is open and in step with the server, and has not long been idle."""
+        return self.is_connected and self._clock() <= self._fresh_until and not await self._is_broken()
+
+    async def prepare(self: Any) -> None:
+        """Connects anew, or checks by a PING a connection that has long been idle."""
+        if await self._is_broken():
+            await self.disconnect(nowait=True)
+            await self.connect()
+        else:
+            await self.check_health()
+
+    async def _is_broken(self: Any) -> bool:
+        """Whether it is closed, also by the server, or the server has sent data without a request."""
+        if not self.is_connected:
+            return True
+        # Before version 8 the Redis client uses the other name.
+        can_read = getattr(self, "can_read", None) or self.can_read_destructive
+        try:
+            return bool(await can_read())
+        except (redis.exceptions.RedisError, OSError):
+            return True
+
     async def send_packed(self: Any, data: bytes) -> None:
-        """Writes packed commands; connects before that, or checks a connection that has long been idle."""
-        if not self.is_connected or self._clock() > self._fresh_until:
-            await self.send_packed_command(data)
-            return
+        """Writes packed commands, on a connection that is ready."""
         try:
             self._writer.write(data)
         except RuntimeError as error:
@@ -85,9 +107,15 @@ class _Hardened:
         self._reading_since, self._timeout_s = self._clock(), timeout_s
         if self._watch is None:
             self._watch = self._loop.call_later(timeout_s, self._check_progress, self._reader)
-        read = self._parser.read_response
+        read, replies = self._parser.read_response, []
         try:
-            replies = [await read() for _ in range(count)]
+            for _ in range(count):
+                try:
+                    replies.append(await read())
+                except redis.exceptions.ConnectionError as error:
+                    if not is_reply(error):
+                        raise
+                    replies.append(error)
         finally:
             self._reading_since = None
         self._fresh_until = self._clock() + (self.health_check_interval or math.inf)

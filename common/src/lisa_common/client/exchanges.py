@@ -7,13 +7,15 @@ from typing import Any
 
 import redis.exceptions
 
+from lisa_common.client.translation import is_reply
+
 __all__ = ["quick"]
 
 _HAS_POLL = hasattr(select, "poll")
 
 
 def quick(kind: type[Any]) -> type[Any]:
-    """A subclass with `send_packed`, `read_replies` and `is_broken`: the client's own take twice the time."""
+    """A subclass with `send_packed`, `read_replies`, `is_ready` and `prepare`: the client's own take twice the time."""
     return type("Connection", (_Quick, kind), {})
 
 
@@ -28,25 +30,42 @@ class _Quick:
     """The socket that `_poll` looks at."""
 
     def send_packed(self: Any, data: bytes) -> None:
-        """Writes packed commands; connects before that, or checks a connection that has long been idle."""
-        sock = self._sock
-        if sock is None or time.monotonic() > self._fresh_until:
-            self.send_packed_command([data])
-        else:
-            sock.sendall(data)
+        """Writes packed commands, on a connection that is ready."""
+        self._sock.sendall(data)
 
     def read_replies(self: Any, count: int) -> list[Any]:
         """So many replies, errors of the server among them."""
         read = self._parser.read_response
-        replies = [read() for _ in range(count)]
+        replies = []
+        for _ in range(count):
+            try:
+                replies.append(read())
+            except redis.exceptions.ConnectionError as error:
+                if not is_reply(error):
+                    raise
+                replies.append(error)
         self._fresh_until = time.monotonic() + (self.health_check_interval or math.inf)
         return replies
 
-    def is_broken(self: Any) -> bool:
-        """Whether the server has closed the connection, or sent data without a request."""
+    def is_ready(self: Any) -> bool:
+        """Whether it is open and in step with the server, and has not long been idle."""
+        return time.monotonic() <= self._fresh_until and not self._is_broken()
+
+    def prepare(self: Any) -> None:
+        """Connects anew, or checks by a PING a connection that has long been idle."""
+        if self._is_broken():
+            self.disconnect()
+            self.connect()
+        else:
+            self.check_health()
+
+    def _is_broken(self: Any) -> bool:
+        """Whether it is closed, also by the server, or the server has sent data without a request."""
         sock = self._sock
+        if sock is None:
+            return True
         try:
-            if sock is None or not _HAS_POLL or hasattr(sock, "pending"):
+            if not _HAS_POLL or hasattr(sock, "pending"):
                 # A TLS socket may hold data that it has decrypted.
                 return bool(self._parser.can_read(0))
             if sock is not self._polled:

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 from lisa_common.errors import NoFreeConnection
 
@@ -27,15 +28,30 @@ class _IdleConnections:
         self._limit = limit
         self._idle: list[Any] = [None] * limit
         self._waiters = deque()
+        self._lock = threading.Lock()
+        self._made: WeakSet[Any] = WeakSet()
+        """All connections that still exist, lent ones among them."""
 
     def append(self, connection: Any) -> None:
-        """Takes a connection back; None stands for one that was not made."""
+        """Takes a connection back; None stands for one that is yet to be made."""
         if connection is None:
             self._idle.insert(0, None)
         else:
             self._idle.append(connection)
         if self._waiters:
             self._serve()
+
+    def track(self, connection: Any) -> Any:
+        """Takes note of a new connection, and returns it: `close` closes it."""
+        with self._lock:
+            self._made.add(connection)
+        return connection
+
+    def replace(self, connection: Any) -> None:
+        """Takes back a connection that is given up: a new one takes its place."""
+        with self._lock:
+            self._made.discard(connection)
+        self.append(None)
 
     def _serve(self) -> None:
         raise NotImplementedError
@@ -66,10 +82,6 @@ class IdleConnections(_IdleConnections):
 
     _waiters: deque[_Waiter]
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(limit)
-        self._lock = threading.Lock()
-
     @property
     def next(self) -> Any:
         """The connection to be lent next; None if it is yet to be made, or none is free."""
@@ -88,7 +100,7 @@ class IdleConnections(_IdleConnections):
             with self._lock:
                 self._waiters.append(waiter)
             self._serve()
-            if waiter.served.acquire(timeout=timeout_s) or not self._withdraw(waiter):
+            if waiter.served.acquire(timeout=timeout_s) or self._found_lost(waiter) or not self._withdraw(waiter):
                 return waiter.connection
         except BaseException:
             if not self._withdraw(waiter):
@@ -107,6 +119,18 @@ class IdleConnections(_IdleConnections):
                 waiter.connection = connection
                 waiter.served.release()
 
+    def _found_lost(self, waiter: _Waiter) -> bool:
+        """Replaces connections that were lost, and returns whether that has served this waiter.
+
+        A signal handler may raise after a connection is lent, and before it is in safe hands. Then it is neither idle
+        nor in use.
+        """
+        with self._lock:
+            lost = self._limit - len(self._made) - self._idle.count(None)
+            self._idle[:0] = [None] * lost
+        self._serve()
+        return waiter.served.acquire(blocking=False)
+
     def _withdraw(self, waiter: _Waiter) -> bool:
         """Ends a wait. Result: False if a connection was lent already."""
         with self._lock:
@@ -114,6 +138,13 @@ class IdleConnections(_IdleConnections):
                 self._waiters.remove(waiter)
                 return True
             return False
+
+    def close(self) -> None:
+        """Closes all connections, lent ones, too."""
+        with self._lock:
+            made = list(self._made)
+        for connection in made:
+            connection.disconnect()
 
     def disconnect(self) -> None:
         """Breaks all idle connections; other threads may borrow meanwhile."""
@@ -162,6 +193,11 @@ class AsyncIdleConnections(_IdleConnections):
     def _serve(self) -> None:
         while self._waiters and self._idle:
             self._waiters.popleft().set_result(self._idle.pop())
+
+    async def close(self) -> None:
+        """Closes all connections, lent ones, too."""
+        for connection in list(self._made):
+            await connection.disconnect()
 
     async def disconnect(self) -> None:
         """Breaks all idle connections."""

@@ -16,7 +16,7 @@ from lisa_common.client.lending import IdleConnectionsByProcess
 from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, connection_options
 from lisa_common.client.sentinel import SentinelConnection, TlsSentinelConnection
 from lisa_common.client.tls import TlsConnection
-from lisa_common.client.translation import is_no_master, lisa_error, unreachable
+from lisa_common.client.translation import lisa_error, must_reconnect, unreachable
 from lisa_common.client.wire import LOADS, check_replies, forgotten, has_errors, merge_waits, pack, script_loads
 from lisa_common.errors import AccessDenied, LisaError, OutcomeUnknown, Unreachable
 from lisa_common.protocol.call import Call, command
@@ -111,11 +111,14 @@ class Node:
         return self._attempt(lambda: self._receive_first(connection))
 
     def give_up(self, connection: Any) -> None:
-        """Takes back and breaks a connection on which replies may still arrive."""
+        """Breaks a connection on which replies may still arrive; a new one takes its place.
+
+        It is never lent again: where a signal handler raises during `disconnect`, it may still be open.
+        """
         try:
             connection.disconnect()
         finally:
-            self._idle[os.getpid()].append(connection)
+            self._idle[os.getpid()].replace(connection)
 
     def _probe(self) -> None:
         self._attempt(self._ping, unreachable_at=self._address)
@@ -177,7 +180,7 @@ class Node:
                 break
             for at, reply in zip(positions, self._attempt(partial(self._exchange, left)), strict=True):
                 replies[at] = reply
-        if is_no_master(replies):
+        if must_reconnect(replies):
             self._leave()
         return replies
 
@@ -190,14 +193,17 @@ class Node:
         return True
 
     def _borrow(self) -> Any:
-        connection = self._idle[os.getpid()].pop(self._timeout_s)
+        idle = self._idle[os.getpid()]
+        connection = idle.pop(self._timeout_s) or idle.track(self._pool.make_connection())
+        if connection.is_ready():
+            return connection
         try:
-            if connection is None:
-                return self._pool.get_connection()
-            if connection.is_broken():
-                connection.disconnect()
-        except BaseException:
-            self._idle[os.getpid()].append(connection)
+            connection.prepare()
+        except BaseException as error:
+            self.give_up(connection)
+            if isinstance(error, redis.exceptions.RedisError | OSError):
+                # Nothing of the request was sent.
+                raise self._failed(error, self._address) from error
             raise
         return connection
 
@@ -221,4 +227,4 @@ class Node:
 
     def close(self) -> None:
         """Closes all connections."""
-        self._pool.disconnect()
+        self._idle[os.getpid()].close()

@@ -24,7 +24,7 @@ from lisa_common.errors import (
 )
 from lisa_common.tls import Tls
 
-__all__ = ["first_line", "is_no_master", "lisa_error", "no_answer", "unreachable"]
+__all__ = ["first_line", "is_reply", "lisa_error", "must_reconnect", "no_answer", "unreachable"]
 
 _REFUSALS = (
     "OOM",
@@ -116,7 +116,9 @@ def _redis_error(error: Exception) -> LisaError:
         return Refused(f"Redis refuses for now: {text}")
     if isinstance(error, redis_errors.NoScriptError):
         return Refused(_NO_SCRIPT)
-    if isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError):
+    # After a reply of another protocol the connection is of no use either.
+    broken = (redis_errors.ConnectionError, redis_errors.TimeoutError, redis_errors.InvalidResponse, OSError)
+    if isinstance(error, broken):
         never = _CONNECTING.match(text)
         return Unreachable(f"cannot reach Redis: {text}") if never else OutcomeUnknown(f"{_BROKEN}: {text}")
     if isinstance(error, redis_errors.AskError):
@@ -141,9 +143,16 @@ def _tls_error(error: Exception) -> LisaError | None:
     return None
 
 
-def is_no_master(replies: Sequence[Any]) -> bool:
-    """Whether a reply says that the server was demoted: new connections may lead to the master."""
-    return any(isinstance(reply, redis_errors.ReadOnlyError) for reply in replies)
+def is_reply(error: Exception) -> bool:
+    """Whether an error that the Redis client raises as one of the connection is the server's reply to one call."""
+    replies = (redis_errors.BusyLoadingError, redis_errors.AuthenticationError)
+    return isinstance(error, replies) or str(error).startswith("max number of clients")
+
+
+def must_reconnect(replies: Sequence[Any]) -> bool:
+    """Whether a reply says that new connections may do better: they may lead to the master, and log in."""
+    kinds = (redis_errors.ReadOnlyError, redis_errors.BusyLoadingError, redis_errors.AuthenticationError)
+    return any(isinstance(reply, kinds) for reply in replies)
 
 
 def no_answer(text: str, failures: Mapping[str, Exception]) -> ServerError:

@@ -1,0 +1,117 @@
+"""Signal handlers that raise, as for Ctrl-C or a time limit, at the worst moments of a blocking call."""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import redis
+
+from lisa_common.client import node
+from lisa_common.client.connection import Connection
+from lisa_common.client.lending import IdleConnections
+from lisa_common.protocol.call import command
+from lisa_producer import Producer, SendOutcome, coalescing
+from lisa_producer.request_queue import RequestQueue
+from support import Server, wait_until
+from support.answering import answering_server
+
+
+class Interrupt(BaseException):
+    """What the signal handler raises."""
+
+
+def _bulk(word: bytes) -> bytes:
+    return b"$%d\r\n%s\r\n" % (len(word), word)
+
+
+def test_a_late_reply_reaches_no_other_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal ends the closing of a connection whose reply is late: nobody gets that connection."""
+    asked_again = threading.Event()
+
+    def answer(words: list[Any]) -> bytes:
+        if words[1] == b"first":
+            asked_again.wait(2)
+        else:
+            asked_again.set()
+        return _bulk(words[1])
+
+    with answering_server(answer) as url, Connection(url, max_connections=1) as connection:
+        connection.call(command("PING"))
+        _interrupt_once(monkeypatch, redis.Connection, "disconnect")
+        with pytest.raises(Interrupt):
+            connection.call(command("ECHO", "first"))
+        assert connection.call(command("ECHO", "second")) == b"second"
+
+
+def _interrupt_once(monkeypatch: pytest.MonkeyPatch, place: Any, name: str) -> None:
+    """The next call of this function raises, as a signal handler may."""
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        monkeypatch.undo()
+        raise Interrupt
+
+    monkeypatch.setattr(place, name, interrupted)
+
+
+@pytest.mark.parametrize("is_kept", [False, True], ids=["gone", "kept"])
+def test_a_send_follows_one_that_was_interrupted_at_its_end(
+    own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, *, is_kept: bool
+) -> None:
+    """The interrupted call has passed nothing on; also if its traceback keeps it alive, as at a prompt."""
+    kept: list[BaseException] = []
+    with Producer(own_server().url) as producer:
+        _interrupt_once(monkeypatch, coalescing, "_end_unshared")
+        try:
+            producer.send("orders", b"1")
+        except Interrupt as interrupt:
+            kept += [interrupt] if is_kept else []
+        assert producer.send("orders", b"2").outcome is SendOutcome.SENT
+
+
+@pytest.mark.parametrize("name", ["_end_unshared", "_pass_lead"])
+def test_waiting_threads_go_on_after_an_interrupt(
+    own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A call that they wait for ends without passing on the lead: one of them takes it."""
+    server = own_server()
+    outcomes: list[object] = []
+    with Producer(server.url) as producer, server.client() as client:
+        producer.send("orders", b"0")
+
+        def send() -> None:
+            with suppress(Interrupt):
+                outcomes.append(producer.send("orders", b"1").outcome)
+
+        client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+        threads = [threading.Thread(target=send) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: _waiting(producer) == len(threads) - 1, what="the other threads to wait")
+        _interrupt_once(monkeypatch, coalescing, name)
+        client.execute_command("CLIENT", "UNPAUSE")
+        for thread in threads:
+            thread.join(20)
+    assert outcomes == [SendOutcome.SENT] * (len(threads) - 1)
+
+
+def _waiting(producer: Producer) -> int:
+    [state] = producer._coalescer._states.values()
+    return sum(len(queue.pending) for queue in state.queues.values() if isinstance(queue, RequestQueue))
+
+
+def test_interrupts_use_up_no_connections(own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where they end a call before anybody knows which connection it has."""
+    with Connection(own_server().url, max_connections=2, timeout_s=0.2) as connection:
+        for _ in range(3):
+            connection.call(command("PING"))
+            _interrupt_once(monkeypatch, IdleConnections, "replace")
+            monkeypatch.setattr(node, "pack", _interrupt)
+            with pytest.raises(Interrupt):
+                connection.call(command("PING"))
+        assert connection.call(command("ECHO", "word")) == b"word"
+
+
+def _interrupt(*_: Any) -> None:
+    raise Interrupt

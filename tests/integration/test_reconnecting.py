@@ -1,0 +1,70 @@
+"""What fails before a request goes out: nothing was done, so it may be tried again."""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.connection import Connection
+from lisa_common.errors import Unreachable
+from lisa_common.protocol.call import command
+from support import Server, wait_until_async
+from support.proxy import Proxy
+from support.twins import InThread
+
+_ONCE = command("INCR", "number", repeatable=False)
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def connect(request: pytest.FixtureRequest) -> Callable[[str], Any]:
+    """Opens a connection of either kind."""
+    if request.param == "asyncio":
+        return lambda url: AsyncConnection(url, timeout_s=0.3)
+    return lambda url: InThread(Connection(url, timeout_s=0.3))
+
+
+@asynccontextmanager
+async def _behind(server: Server, connect: Callable[[str], Any]) -> AsyncIterator[tuple[Proxy, Any]]:
+    """A connection through a proxy that has made a call."""
+    async with Proxy(server.port) as proxy:
+        connection = connect(proxy.url)
+        assert await connection.call(_ONCE) == 1
+        yield proxy, connection
+        await connection.close()
+
+
+def _age(connection: Any) -> None:
+    """Makes the idle connection one that was used long ago."""
+    idle = getattr(connection, "_blocking", connection)._server._idle
+    of_process = idle[os.getpid()] if isinstance(idle, dict) else idle
+    [used] = filter(None, of_process._idle)
+    used._fresh_until = used.next_health_check = 0
+
+
+async def test_a_greeting_that_is_not_answered(
+    own_server: Callable[..., Server], connect: Callable[[str], Any]
+) -> None:
+    """A balancer takes connections while its server restarts."""
+    server = own_server()
+    async with _behind(server, connect) as (proxy, connection):
+        proxy.silent = True
+        with server.client() as client:
+            client.client_kill_filter(_type="normal")
+        await wait_until_async(lambda: not proxy._clients, what="the connection to end")
+        with pytest.raises(Unreachable):
+            await connection.call(_ONCE)
+        proxy.silent = False
+        assert await connection.call(_ONCE, patience_s=5) == 2
+
+
+async def test_a_health_check_without_answer(own_server: Callable[..., Server], connect: Callable[[str], Any]) -> None:
+    """A firewall has forgotten an idle connection: the request goes out on another one."""
+    async with _behind(own_server(), connect) as (proxy, connection):
+        proxy.strand()
+        _age(connection)
+        with pytest.raises(Unreachable):
+            await connection.call(_ONCE)
+        assert await connection.call(_ONCE, patience_s=5) == 2
