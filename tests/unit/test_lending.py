@@ -40,6 +40,16 @@ def test_lost_connections_are_replaced() -> None:
     assert kept is not another
 
 
+@pytest.mark.parametrize("kind", [IdleConnections, AsyncIdleConnections])
+def test_a_new_connection_takes_the_place_of_one_given_up(kind: type[IdleConnections | AsyncIdleConnections]) -> None:
+    """The next caller gets it, not one that may be as dead as the last."""
+    idle = kind(2)
+    other = idle.track(_Lent())
+    idle._idle = [other]
+    idle.replace(idle.track(_Lent()))
+    assert idle._idle == [other, None]
+
+
 def test_threads_are_served_in_their_order() -> None:
     """What was given back last is lent first, and nobody overtakes those who wait."""
     idle, served = IdleConnections(1), []

@@ -48,10 +48,11 @@ class _IdleConnections:
         return connection
 
     def replace(self, connection: Any) -> None:
-        """Takes back a connection that is given up: a new one takes its place."""
+        """Takes back a connection that is given up. The next caller makes a new one: the others may be dead, too."""
         with self._lock:
             self._made.discard(connection)
-        self.append(None)
+        self._idle.append(None)
+        self._serve()
 
     def _serve(self) -> None:
         raise NotImplementedError
