@@ -141,10 +141,7 @@ end
 local function remove_stale(from)
   local members = redis.call('ZRANGE', parked, from, '+', 'BYLEX', 'LIMIT', 0, PAGE)
   for _, member in ipairs(members) do
-    local key = key_of_member(member) or ''
-    local set, name = string.sub(member, #key + 20, #key + 20) == 'c' and retry or waiting, string.sub(member, #key + 21)
-    local score = tonumber(redis.call('ZSCORE', set, name) or nil)
-    if not is_parked(score) or place_of(key, score - PARKED, set, name) ~= member then
+    if not calls.named_by(member, key_of_member(member) or '') then
       redis.call('ZREM', parked, member)
     end
   end

@@ -65,17 +65,26 @@ local function make_slots()
     return true
   end
 
-  -- Returns what a member of `parked` names to the door, with a slot where slots are limited. Returns whether it took one,
-  -- or would have.
-  local function unpark(member, key, is_limited)
+  -- The set, the member there, and the score without PARKED of what a member of `parked` names; nil if that is not parked.
+  local function named_by(member, key)
     local is_copy, name = string.sub(member, #key + 20, #key + 20) == 'c', string.sub(member, #key + 21)
     local set = is_copy and retry or waiting
     local score = tonumber(redis.call('ZSCORE', set, name) or nil)
-    if not is_parked(score) or place_of(key, score - PARKED, set, name) ~= member then
+    if is_parked(score) and place_of(key, score - PARKED, set, name) == member then
+      return set, name, score - PARKED
+    end
+  end
+
+  -- Returns what a member of `parked` names to the door, with a slot where slots are limited. Returns whether it took one,
+  -- or would have.
+  local function unpark(member, key, is_limited)
+    local set, name, score = named_by(member, key)
+    if not set then
       return false
     end
-    redis.call('ZADD', set, score - PARKED, name)
+    redis.call('ZADD', set, score, name)
     slot_calls.has_unparked = true
+    local is_copy = set == retry
     local id = is_copy and select(2, split_copy(name)) or name
     -- Without a record nothing will end that frees the slot.
     return redis.call('HEXISTS', messages, id) == 1 and (not is_limited or take_slot(id, key, is_copy))
@@ -126,7 +135,7 @@ local function make_slots()
 
   slot_calls = {
     range_of = range_of, per_key_limit = per_key_limit, take_slot = take_slot, fill_slots = fill_slots,
-    free_held = free_held,
+    free_held = free_held, named_by = named_by,
   }
   return slot_calls
 end

@@ -26,6 +26,9 @@ from lisa_common.tls import Tls
 
 __all__ = ["first_line", "is_reply", "lisa_error", "must_reconnect", "no_answer", "unreachable"]
 
+_UNSERVED = (redis_errors.BusyLoadingError, redis_errors.AuthenticationError)
+"""Replies to one call that the Redis client raises as errors of the connection."""
+
 _REFUSALS = (
     "OOM",
     "MISCONF",
@@ -145,14 +148,12 @@ def _tls_error(error: Exception) -> LisaError | None:
 
 def is_reply(error: Exception) -> bool:
     """Whether an error that the Redis client raises as one of the connection is the server's reply to one call."""
-    replies = (redis_errors.BusyLoadingError, redis_errors.AuthenticationError)
-    return isinstance(error, replies) or str(error).startswith("max number of clients")
+    return isinstance(error, _UNSERVED) or str(error).startswith("max number of clients")
 
 
 def must_reconnect(replies: Sequence[Any]) -> bool:
     """Whether a reply says that new connections may do better: they may lead to the master, and log in."""
-    kinds = (redis_errors.ReadOnlyError, redis_errors.BusyLoadingError, redis_errors.AuthenticationError)
-    return any(isinstance(reply, kinds) for reply in replies)
+    return any(isinstance(reply, (redis_errors.ReadOnlyError, *_UNSERVED)) for reply in replies)
 
 
 def no_answer(text: str, failures: Mapping[str, Exception]) -> ServerError:

@@ -31,9 +31,10 @@ class AccessMiddleware:
     # No coroutine of its own: it would be one more in the way of each request.
     def __call__(self, scope: Any, receive: _Receive, send: _Send) -> Awaitable[None]:
         """Serves one connection of ASGI."""
-        if scope["type"] == "http" and (path := scope["path"].removeprefix(scope.get("root_path", ""))) not in (
-            self._public
-        ):
+        if scope["type"] != "http":
+            return self._app(scope, receive, send)
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if path not in self._public:
             is_page = self._pages is not None and f"{path}/".startswith(f"{self._pages}/")
             try:
                 scope[_KEY] = self._access.identify(scope, by_browser=is_page)
