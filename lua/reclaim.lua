@@ -93,7 +93,7 @@ local function take_back(row, delivery)
 end
 
 -- The server measures idle time by its own clock, whatever now_ms is.
-local ahead = server_ms() - now
+local ahead = clock('') - now
 local next_cursor, count, bytes, next_in = '0-0', 0, 0, -1
 local rows = redis.call('XPENDING', ready, group, cursor, '+', MOST_ROWS)
 if #rows == MOST_ROWS then

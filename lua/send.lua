@@ -18,9 +18,9 @@
 -- ARGV[3] topic      text    the topic, for the wake
 -- ARGV[4...] id, due, content per message; due is "+ms" from now or an absolute time in ms, content is the record
 --            after its stamp
--- returns  per message its due time in ms, or 0 for a duplicate; the error RESHARDED where the shard is closed, or QUEUEFULL
+-- returns  per message its due time in ms, or 0 for a duplicate, a list for more than one; the error RESHARDED where the shard is closed, or QUEUEFULL
 --            where the new messages would exceed the limit of the topic
---@include clock, due, finished, groups, put_waiting, record
+--@include clock, due, finished, put_waiting, record
 local now = clock(now_ms)
 local waits = false
 -- Mostly neither exists. One command tells.
@@ -71,50 +71,81 @@ if redis.call('EXISTS', closed, door) > 0 then
   end
 end
 
-local scheduled, expiries, immediate, replies = {}, {}, {}, {}
+-- As locals: they are looked up for each message.
+local rows, byte = ARGV, string.byte
+-- Whether Lisa made these ids, and none is stored yet: only a repeated send finds one. Then one command stores all records,
+-- in place of one for each.
+local are_new = #rows > 6
+if are_new then
+  local ids = {}
+  for i = 4, #rows, 3 do
+    -- As `is_chosen`, without a call for each message.
+    are_new = are_new and byte(rows[i], -1) == 126
+    ids[(i - 1) / 3] = rows[i]
+  end
+  for _, record in ipairs(are_new and redis.call('HMGET', messages, unpack(ids)) or {}) do
+    are_new = are_new and not record
+  end
+end
+
+-- Records are the first write, here or below. A server without memory refuses it, and with it the whole send.
+local replies, scheduled, records, expiries, immediate = {}, {}, {}, nil, nil
 local first, first_exact, text, due, exact, head, alive
-for i = 4, #ARGV, 3 do
-  local id, content = ARGV[i], ARGV[i + 2]
+for i = 4, #rows, 3 do
+  local id, content, reply = rows[i], rows[i + 2], (i - 1) / 3
   -- Many messages of a batch have the same delay.
-  if ARGV[i + 1] ~= text then
-    text = ARGV[i + 1]
+  if rows[i + 1] ~= text then
+    text = rows[i + 1]
     due = due_of(text, now)
     exact, head = string.format('%d', due), stamp(now, due)
   end
-  -- HSETNX is the first write. A server without memory refuses it, and with it the whole send.
-  if is_chosen(id) and is_finished(id, now) then
-    replies[#replies + 1] = 0
+  local is_new = are_new
+  if are_new then
+    records[2 * reply - 1], records[2 * reply] = id, head .. content
+  elseif is_chosen(id) and is_finished(id, now) then
     -- A message that one group acked may be alive for another.
     alive = redis.call('HEXISTS', messages, id) == 1 and id or alive
   elseif redis.call('HSETNX', messages, id, head .. content) == 0 then
-    replies[#replies + 1] = 0
     alive = id
   else
-    replies[#replies + 1] = due
-    local ttl, _, priority = read_limits(content, 1)
+    is_new = true
+  end
+  replies[reply] = is_new and due or 0
+  if is_new then
+    -- Most have no limits.
+    local ttl, _, priority = nil, nil, 0
+    if byte(content) > 0 then
+      ttl, _, priority = read_limits(content, 1)
+    end
     if ttl then
+      expiries = expiries or {}
       expiries[#expiries + 1] = due + ttl
       expiries[#expiries + 1] = id
     end
     if due > now or waits then
-      scheduled[#scheduled + 1] = priority == 0 and exact or score_of(due, priority)
-      scheduled[#scheduled + 1] = id
+      local at = #scheduled
+      scheduled[at + 1], scheduled[at + 2] = priority == 0 and exact or score_of(due, priority), id
       if not first or due < first then
         first, first_exact = due, exact
       end
     else
+      immediate = immediate or {}
       immediate[#immediate + 1] = { id = id, due = due, priority = priority, position = i }
     end
   end
 end
 
-if #expiries > 0 then
+if are_new then
+  redis.call('HSET', messages, unpack(records))
+end
+if expiries then
   redis.call('ZADD', expiring, unpack(expiries))
 end
 if first then
   put_waiting(scheduled, first, first_exact, channel, topic)
 end
-if #immediate > 0 then
+if immediate then
+  --@include groups
   table.sort(immediate, function(a, b)
     if a.due ~= b.due then
       return a.due < b.due
@@ -131,9 +162,10 @@ if #immediate > 0 then
     redis.call('XADD', ready, '*', 'id', message.id, 'due', message.due, 'n', 1)
   end
 end
-if alive and not first and #immediate == 0 then
+if alive and not first and not immediate then
   -- WAIT and WAITAOF confirm the last write of their connection. That write must not be older than the first send of
   -- this message, so a repeated send writes, too.
   redis.call('HSET', messages, alive, redis.call('HGET', messages, alive))
 end
-return replies
+-- To make a table a reply takes as long as to store a record.
+return #rows == 6 and replies[1] or replies

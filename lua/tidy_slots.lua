@@ -207,6 +207,6 @@ else
 end
 -- A program that does not know the limit yet frees slots, but wakes nobody.
 local first = following == '' and mend and earliest(waiting)
-calls.has_unparked = calls.has_unparked or first and first <= server_ms()
+calls.has_unparked = calls.has_unparked or first and first <= clock('')
 wake_unparked(channel, topic)
 return { following, count }

@@ -36,7 +36,7 @@ end
 
 -- Reading one consumer takes about 3 us. If there are too many for one call, the next call begins with another group.
 local MOST_CONSUMERS = 1000
-local first, seen, removed = server_ms() % math.max(1, #groups), 0, 0
+local first, seen, removed = clock('') % math.max(1, #groups), 0, 0
 for i = 0, #groups - 1 do
   local group = groups[(first + i) % #groups + 1]
   if seen == 0 or seen + group.consumers <= MOST_CONSUMERS then

@@ -90,6 +90,32 @@ def test_a_generated_id_is_known_while_it_lives(queue: Queue) -> None:
     assert queue.send("made~")
 
 
+def test_a_batch_that_was_stored_in_part_is_completed(queue: Queue) -> None:
+    """Ids that Lisa made are looked for together. If one is known, the others are stored, and that one stays as it is."""
+    queue.join("g")
+    assert queue.send_all([outgoing("a~", due="+5"), outgoing("b~")]) == [EPOCH_MS + 5, EPOCH_MS]
+    before = queue.contents().records
+    batch = [outgoing(f"{name}~", due="+9", body=b"again", ttl_ms=3) for name in "abc"]
+    assert queue.send_all(batch) == [0, 0, EPOCH_MS + 9]
+    contents = queue.contents()
+    assert contents.waiting == {"a~": EPOCH_MS + 5, "c~": EPOCH_MS + 9}
+    assert {id: contents.records[id] for id in before} == before
+    assert contents.expiring == {"c~": EPOCH_MS + 12}
+    assert queue.send_all(batch) == [0, 0, 0]
+    assert queue.contents() == contents
+
+
+def test_a_chosen_id_among_others_is_known_for_its_window(queue: Queue) -> None:
+    """One in a batch suffices, and then each is looked for by itself."""
+    queue.policy = Policy(dedup_window_ms=1_000)
+    queue.join("g")
+    queue.send("chosen")
+    queue.ack(*queue.read("g"))
+    batch = [outgoing("a~"), outgoing("chosen"), outgoing("b~")]
+    assert queue.send_all(batch) == [EPOCH_MS, 0, EPOCH_MS]
+    assert queue.contents().ready_ids == ["chosen", "a~", "b~"]
+
+
 def test_ttl_is_counted_from_the_due_time(queue: Queue) -> None:
     """Only messages with a time to live stand in expiring."""
     queue.send_all([outgoing("a", due="+500", ttl_ms=100), outgoing("b", ttl_ms=70), outgoing("c")])

@@ -48,7 +48,7 @@ def test_a_fault_in_a_real_script_is_found() -> None:
     """Among all that is right."""
     text = load("send").text
     assert check(text) == []
-    faulty = text.replace("return replies", "local extra = 1\nreturn answers")
+    faulty = text.replace("return #rows", "local extra = 1\nreturn answers and #rows")
     assert {problem.text for problem in check(faulty)} == {
         "undefined global answers",
         "unused local extra",

@@ -14,7 +14,7 @@ from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.keys import ShardKeys, text_of, wake_channel
 from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
 from lisa_common.protocol.call import Call, in_parts, script
-from lisa_common.protocol.replies import numbers, rows
+from lisa_common.protocol.replies import number, numbers, rows
 from lisa_common.protocol.scripts import Arg
 from lisa_common.validation import GENERATED_SUFFIX
 
@@ -81,7 +81,7 @@ def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now
         "send",
         keys,
         messages,
-        decode=lambda reply: numbers(reply, len(messages)),
+        decode=lambda reply: [number(reply)] if len(messages) == 1 else numbers(reply, len(messages)),
         repeatable=repeatable,
         now_ms=now_ms,
         channel=channel,
