@@ -91,7 +91,7 @@ def test_a_generated_id_is_known_while_it_lives(queue: Queue) -> None:
 
 
 def test_a_batch_that_was_stored_in_part_is_completed(queue: Queue) -> None:
-    """Ids that Lisa made are looked for together. If one is known, the others are stored, and that one stays as it is."""
+    """Ids that Lisa made are looked for together. Those that are known stay as they are; the others are stored."""
     queue.join("g")
     assert queue.send_all([outgoing("a~", due="+5"), outgoing("b~")]) == [EPOCH_MS + 5, EPOCH_MS]
     before = queue.contents().records

@@ -5,8 +5,8 @@ The numbers are those of `docs/guarantees.md`. `LISA_TEST_LONG=20` runs twenty t
 
 import itertools
 import os
-from dataclasses import dataclass
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest

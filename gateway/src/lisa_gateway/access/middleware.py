@@ -26,7 +26,7 @@ class AccessMiddleware:
         self._app: Callable[..., Awaitable[None]] = app
         self._access = access
         self._public = frozenset(public)
-        self._pages = pages
+        self._pages = None if pages is None else f"{pages}/"
 
     # No coroutine of its own: it would be one more in the way of each request.
     def __call__(self, scope: Any, receive: _Receive, send: _Send) -> Awaitable[None]:
@@ -35,7 +35,7 @@ class AccessMiddleware:
             return self._app(scope, receive, send)
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         if path not in self._public:
-            is_page = self._pages is not None and f"{path}/".startswith(f"{self._pages}/")
+            is_page = self._pages is not None and f"{path}/".startswith(self._pages)
             try:
                 scope[_KEY] = self._access.identify(scope, by_browser=is_page)
             except Unauthorized as error:
