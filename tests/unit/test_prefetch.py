@@ -53,9 +53,9 @@ def test_when_to_read(concurrency: int, prefetch: int, handling_s: float, most_h
     window = PrefetchWindow(concurrency, prefetch)
     window.observe(handling_s)
     window.held = most_held
-    assert window.is_worth_a_read
+    assert window.worth_a_read
     window.held += 1
-    assert not window.is_worth_a_read
+    assert not window.worth_a_read
 
 
 def test_a_window_that_shrinks_has_no_capacity() -> None:
@@ -64,7 +64,7 @@ def test_a_window_that_shrinks_has_no_capacity() -> None:
     window.observe(0.001)
     window.held = 65
     window.observe(1.0)
-    assert (window.capacity, window.is_worth_a_read) == (-63, False)
+    assert (window.capacity, window.worth_a_read) == (-63, 0)
 
 
 def test_how_long_what_is_held_takes() -> None:

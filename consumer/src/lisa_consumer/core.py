@@ -89,7 +89,7 @@ class Core:
             left_ms = None if deadline is None else math.ceil((deadline - self._clock()) * 1000)
             wait_ms = None if left_ms is None or left_ms <= 0 else min(left_ms, block_ms)
             # All topics share one limit: large messages of one must not hold up small ones of another.
-            most = max(map(self.max_per_read, topics))
+            most = self._records.most_per_request(topics) or MAX_BATCH
             each = max(1, min(limit, most) // plan.widest)
             # The server may lease entries at any time from now on.
             leased_at = self._clock()
@@ -117,7 +117,7 @@ class Core:
         layouts = yield from self.topics.resolve_each(topics)
         if self._plan and layouts == self._plan.layouts:
             return self._plan
-        shards = [keys for layout in layouts.values() for keys in layout.served]
+        shards = consuming.ReadShards([keys for layout in layouts.values() for keys in layout.served])
         joining = [layout for layout in layouts.values() if not self.joined.issuperset(layout.served)]
         if joining:
             yield from groups.join(joining, self.group)

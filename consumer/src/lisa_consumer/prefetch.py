@@ -65,6 +65,8 @@ class PrefetchWindow:
         return 0 if self._mean_s is None else int(self._concurrency * _SOON_S / max(self._mean_s, 1e-6))
 
     @property
-    def is_worth_a_read(self) -> bool:
-        """Whether there is capacity for a batch, or handlers would be idle without a read."""
-        return self.capacity >= self._batch
+    def worth_a_read(self) -> int:
+        """The capacity if it is that of a batch, or if handlers would be idle without a read; else 0."""
+        # Each read asks each topic.
+        capacity = self._size - self.held
+        return min(capacity, MAX_BATCH) if capacity >= self._batch else 0

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from lisa_common.model.delivery import Delivery
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
+from lisa_common.protocol.consuming import ReadShards
 
 __all__ = ["KeysByPlace", "ReadPlan", "ReadResult"]
 
@@ -23,7 +24,7 @@ class ReadPlan(NamedTuple):
     """The shards to read for some topics. It holds until the layout of one of them changes."""
 
     layouts: dict[str, Layout]
-    shards: list[ShardKeys]
+    shards: ReadShards
     widest: int  # number of shards of the topic with the most
 
 

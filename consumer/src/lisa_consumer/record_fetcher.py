@@ -1,7 +1,7 @@
 """Fetches the records of entries that were read, a few MiB at once, and renews their leases meanwhile; as flows."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lisa_common.errors import LisaError
@@ -68,6 +68,12 @@ class RecordFetcher:
         """How many messages of a topic fit into one request; None while their size is not known."""
         largest = self._largest.get(topic)
         return max(1, int(self._at_once / largest)) if largest else None
+
+    def most_per_request(self, topics: Iterable[str]) -> int | None:
+        """The same of the topic of which most fit; None while the size of one is not known."""
+        sizes = [self._largest.get(topic) for topic in topics]
+        known = list(filter(None, sizes))
+        return max(1, int(self._at_once / min(known))) if len(known) == len(sizes) else None
 
     def fetch(
         self,

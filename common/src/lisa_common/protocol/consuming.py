@@ -18,6 +18,7 @@ __all__ = [
     "Nack",
     "NackOutcome",
     "Postponed",
+    "ReadShards",
     "ack",
     "attend",
     "deregister",
@@ -65,6 +66,15 @@ def open_stream(keys: ShardKeys) -> Call[bool]:
     return script("join", keys, decode=bool, group="", most=0)
 
 
+class ReadShards(list[ShardKeys]):
+    """Shards that are read again and again: what their reads have in common is made once."""
+
+    def __init__(self, keys: Sequence[ShardKeys]) -> None:
+        super().__init__(keys)
+        self.by_stream = {k.of("ready").encode(): k for k in keys}
+        self.streams = (*[k.of("ready") for k in keys], *repeat(">", len(self)))
+
+
 def read(
     keys: Sequence[ShardKeys], group: str, consumer: str, *, limit: int, block_ms: int | None
 ) -> Call[list[tuple[ShardKeys, list[Entry]]]]:
@@ -72,18 +82,17 @@ def read(
 
     Result: pairs of shard and entries. Not repeatable: the entries of a lost reply stay pending.
     """
-    shards = {k.of("ready"): k for k in keys}
+    shards = keys if isinstance(keys, ReadShards) else ReadShards(keys)
     block: tuple[Arg, ...] = () if block_ms is None else ("BLOCK", max(1, block_ms))
 
     def decode(reply: list[Any] | None) -> list[tuple[ShardKeys, list[Entry]]]:
         return [
-            (shards[stream.decode()], [entry_of(entry, values) for entry, values in entries])
+            (shards.by_stream[stream], [entry_of(entry, values) for entry, values in entries])
             for stream, entries in rows(reply or [])
         ]
 
     return command(
-        *("XREADGROUP", "GROUP", group, consumer, "COUNT", limit, *block),
-        *("STREAMS", *shards, *(">" for _ in shards)),
+        *("XREADGROUP", "GROUP", group, consumer, "COUNT", limit, *block, "STREAMS", *shards.streams),
         decode=decode,
         repeatable=False,
     )
