@@ -17,25 +17,34 @@
 -- KEYS[12] slots     zset    key and id of each message that holds a slot
 -- KEYS[13] parked    zset    what waits for a slot, by key and due time
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
--- ARGV[2] group      text    the group of the deliveries
+-- ARGV[2] own_group  text    the group of the deliveries
 -- ARGV[3] window_ms  number  dedup window of ids that callers chose
 -- ARGV[4] judge      flag    "1" to judge each delivery even if all are pending
 -- ARGV[5] listeners  text    where managers listen; empty if none waits for the end of a delivery
 -- ARGV[6] tag        text    the topic, for the wake
 -- ARGV[7...] entry, id, due per delivery
--- returns  { number of deliveries done, from the first on, flat { position from 0, outcome } of those not plainly acked };
---            outcome "late" or "stale"
---@include clock, forget, slots
-local entries, ids = {}, {}
+-- returns  { number of deliveries done, from the first on, flat { position from 0, outcome } of those not plainly acked },
+--            outcome "late" or "stale"; or the number alone if all were plainly acked
+local entries, acked, are_made = {}, {}, true
 for i = 7, #ARGV, 3 do
   entries[#entries + 1] = ARGV[i]
-  ids[#ids + 1] = ARGV[i + 1]
+  acked[#acked + 1] = ARGV[i + 1]
+  -- As `is_chosen`.
+  are_made = are_made and string.byte(ARGV[i + 1], -1) == 126
 end
 
--- XACK tells how many entries were pending, not which. Only if some were not does the script judge each. The functions
--- for that are made inside the branch, because a plain ack should be quick.
-local done, exceptions, count, has_queued = ids, {}, #ids, false
-if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
+-- XACK tells how many entries were pending, not which. Only if some were not does the script judge each.
+local are_pending = redis.call('XACK', ready, own_group, unpack(entries)) == #entries and not judge
+-- Mostly only records are left, and no id has to stay known. Then the functions for all else are not even made.
+local is_open = listeners == '' and (are_made or window_ms == 0)
+if are_pending and is_open and redis.call('EXISTS', failures, owed, expiring, busy) == 0 then
+  redis.call('HDEL', messages, unpack(acked))
+  return #acked
+end
+
+--@include clock, forget, slots
+local done, exceptions, count, has_queued = acked, {}, #acked, false
+if not are_pending then
   --@include all_groups, budget, entry, failure, give_back, owes, record, unindex
   -- Takes back the retry of a delivery that was given up, unless a newer delivery has begun. Returns whether it did.
   local function withdraw(copy, failure)
@@ -47,7 +56,7 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
       return false
     end
     for _, other in ipairs(all_groups()) do
-      if other.name == group and entry_after(failure.next, other.last) then
+      if other.name == own_group and entry_after(failure.next, other.last) then
         redis.call('XDEL', ready, failure.next)
         return true
       end
@@ -65,7 +74,7 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
     end
     local now, others = clock(now_ms), {}
     for _, other in ipairs(all_groups()) do
-      if other.name ~= group then
+      if other.name ~= own_group then
         local failure = { attempts = 0, entry = '0-0', due = due, at = now, reason = 'released', error = '' }
         local refusal, is_queued = give_back(other.name, id, failure, due, stored, now)
         if refusal then
@@ -100,16 +109,16 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
   end
 
   local function outcome_of(i)
-    local record = redis.call('HGET', messages, ids[i])
+    local record = redis.call('HGET', messages, acked[i])
     local due = tonumber(ARGV[3 * i + 6])
-    if not record or not is_of(record, due, entries[i]) or not owes(group, ids[i]) then
+    if not record or not is_of(record, due, entries[i]) or not owes(own_group, acked[i]) then
       return 'stale'
     end
-    local copy = copy_of(group, ids[i])
+    local copy = copy_of(own_group, acked[i])
     local failure = read_failure(redis.call('HGET', failures, copy))
     if not failure or entry_after(entries[i], failure.entry) then
       -- Pending until now, or lost by a server that was killed.
-      return end_lost(ids[i], due, copy, entries[i], failure, record) and 'acked' or 'stale'
+      return end_lost(acked[i], due, copy, entries[i], failure, record) and 'acked' or 'stale'
     end
     if failure.entry == entries[i] and withdraw(copy, failure) then
       return 'late'
@@ -119,9 +128,9 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
 
   -- Whether a delivery was certainly not pending, as far as one can tell without its record.
   local function is_settled(i)
-    local failure = read_failure(redis.call('HGET', failures, copy_of(group, ids[i])))
-    return failure and not entry_after(entries[i], failure.entry) or redis.call('HSTRLEN', messages, ids[i]) == 0
-      or not owes(group, ids[i])
+    local failure = read_failure(redis.call('HGET', failures, copy_of(own_group, acked[i])))
+    return failure and not entry_after(entries[i], failure.entry) or redis.call('HSTRLEN', messages, acked[i]) == 0
+      or not owes(own_group, acked[i])
   end
 
   -- Makes deliveries pending again until they are judged. Otherwise their messages would be lost if nobody asks again.
@@ -129,22 +138,22 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
   local function postpone(from)
     for i = from, #entries do
       if not is_settled(i) then
-        redis.pcall('XCLAIM', ready, group, '~acks', 0, entries[i], 'FORCE', 'JUSTID')
+        redis.pcall('XCLAIM', ready, own_group, '~acks', 0, entries[i], 'FORCE', 'JUSTID')
       end
     end
   end
 
   local COMMANDS = 8
   done = {}
-  for i = 1, #ids do
-    if not afford(work_on(ids[i], COMMANDS, 1)) then
+  for i = 1, #acked do
+    if not afford(work_on(acked[i], COMMANDS, 1)) then
       postpone(i)
       count = i - 1
       break
     end
     local outcome = outcome_of(i)
     if outcome ~= 'stale' then
-      done[#done + 1] = ids[i]
+      done[#done + 1] = acked[i]
     end
     if outcome ~= 'acked' then
       exceptions[#exceptions + 1] = i - 1
@@ -152,7 +161,7 @@ if redis.call('XACK', ready, group, unpack(entries)) < #entries or judge then
     end
   end
 end
-end_copies(group, done, window_ms > 0 and any_chosen(done) and clock(now_ms) + window_ms or nil)
+end_copies(own_group, done, window_ms > 0 and any_chosen(done) and clock(now_ms) + window_ms or nil)
 if listeners ~= '' then
   --@include held, wake
   if has_queued or slot_calls and slot_calls.has_unparked then

@@ -17,8 +17,8 @@
 -- ARGV[3] dues       number  1 to also return the due times of promoted messages
 -- returns  { now ms, number promoted, next due ms or -1, 1 if a batch was full, why due messages did not pass the door: 0 if
 --            none was held back, -1 if the topic is paused, -2 if too many are in flight, or the time in ms to come again,
---            { due ms, how many, ... } }
---@include clock, failure, groups, record, wake
+--            due ms, how many, ... }
+--@include clock, wake
 local now = clock(now_ms)
 
 -- At most so many of each set may pass. `passing` stays nil where the door is open.
@@ -34,9 +34,9 @@ local most_messages, most_retries = limit, limit
 local function take_due(zset, prepare)
   -- Mostly one member is due, or none. Then this one command suffices.
   local due = redis.call('ZRANGE', zset, 0, 1, 'WITHSCORES')
-  local first, second = tonumber(due[2]), tonumber(due[4])
-  if not first or first > now then
-    return {}, first
+  local first_due, second_due = tonumber(due[2]), tonumber(due[4])
+  if not first_due or first_due > now then
+    return {}, first_due
   end
   -- The first time that something is due, learn what may pass.
   if not is_known then
@@ -59,16 +59,16 @@ local function take_due(zset, prepare)
   end
   local most = zset == waiting and most_messages or most_retries
   if most == 0 then
-    return {}, first
+    return {}, first_due
   end
   if prepare then
     prepare()
   end
-  if second and second <= now then
+  if second_due and second_due <= now then
     local count = passing and passing.per_key and math.max(most, math.min(limit, LOOKED_AT)) or most
     due = redis.call('ZRANGE', zset, '-inf', now, 'BYSCORE', 'LIMIT', 0, count, 'WITHSCORES')
     redis.call('ZREMRANGEBYRANK', zset, 0, #due / 2 - 1)
-    second = earliest(zset)
+    second_due = earliest(zset)
   else
     redis.call('ZREMRANGEBYRANK', zset, 0, 0)
     due = { due[1], due[2] }
@@ -76,12 +76,12 @@ local function take_due(zset, prepare)
   if passing and passing.per_key then
     local count
     due, count = passing.admit(zset, due, most, passing.per_key)
-    aside, second = aside + count, earliest(zset)
+    aside, second_due = aside + count, earliest(zset)
   end
   if passing then
     passing.spend(passing, #due / 2, now)
   end
-  return due, second
+  return due, second_due
 end
 
 -- Puts the rest back where the stream refuses an entry. A stream takes no more entries once it has had one with the
@@ -94,20 +94,21 @@ local function put_back(zset, due, from, refusal)
 end
 
 -- Neighbours are often due in the same millisecond.
-local counted_dues = {}
+local reply = { now, 0, 0, 0, 0 }
 local function count_due(due)
   if dues == 1 then
-    local last = #counted_dues
-    if counted_dues[last - 1] == due then
-      counted_dues[last] = counted_dues[last] + 1
+    local last = #reply
+    if last > 5 and reply[last - 1] == due then
+      reply[last] = reply[last] + 1
     else
-      counted_dues[last + 1], counted_dues[last + 2] = due, 1
+      reply[last + 1], reply[last + 2] = due, 1
     end
   end
 end
 
 local owing
 local function read_owing()
+  --@include groups
   owing = owing_groups()
 end
 
@@ -134,7 +135,7 @@ end
 local due_retries, next_retry = take_due(retry)
 local returned = 0
 if #due_retries > 0 then
-  --@include again, budget
+  --@include again, budget, failure, record
   -- The failure to assume for a copy without a readable one. It has had at least one delivery.
   local function first_failure(id, due)
     local limits = read_record(redis.call('HGET', messages, id) or '')
@@ -170,4 +171,5 @@ local count, held = (#due_messages + #due_retries) / 2, 0
 if why_held and count >= passing.room and next_due <= now then
   is_full, held = 0, why_held()
 end
-return { now, count - returned, next_due < PARKED_AT and math.ceil(next_due) or -1, is_full, held, counted_dues }
+reply[2], reply[3], reply[4], reply[5] = count - returned, next_due < PARKED_AT and math.ceil(next_due) or -1, is_full, held
+return reply

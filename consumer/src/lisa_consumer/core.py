@@ -16,6 +16,7 @@ from lisa_common.protocol import consuming, groups
 from lisa_common.protocol.call import Call, Flow
 from lisa_common.protocol.consuming import AckOutcome, Nack, NackOutcome
 from lisa_common.protocol.marking import MARKING, Begun, mark
+from lisa_common.protocol.read_shards import ReadShards
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.triage import sort_entries
 from lisa_common.validation import Duration, check_int, check_name, duration_ms
@@ -117,7 +118,7 @@ class Core:
         layouts = yield from self.topics.resolve_each(topics)
         if self._plan and layouts == self._plan.layouts:
             return self._plan
-        shards = consuming.ReadShards([keys for layout in layouts.values() for keys in layout.served])
+        shards = ReadShards([keys for layout in layouts.values() for keys in layout.served])
         joining = [layout for layout in layouts.values() if not self.joined.issuperset(layout.served)]
         if joining:
             yield from groups.join(joining, self.group)

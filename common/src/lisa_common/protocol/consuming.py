@@ -10,6 +10,7 @@ from lisa_common.model.keys import ShardKeys, wake_channel
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import Call, command, in_parts, script
 from lisa_common.protocol.outcomes import AckOutcome, Nack, NackOutcome, Postponed
+from lisa_common.protocol.read_shards import ReadShards
 from lisa_common.protocol.replies import number, numbers, pairs, rows
 from lisa_common.protocol.scripts import Arg
 
@@ -18,7 +19,6 @@ __all__ = [
     "Nack",
     "NackOutcome",
     "Postponed",
-    "ReadShards",
     "ack",
     "attend",
     "deregister",
@@ -64,15 +64,6 @@ def join_beside(keys: ShardKeys, group: str, known: Sequence[str], *, most: int 
 def open_stream(keys: ShardKeys) -> Call[bool]:
     """Creates the missing stream of a shard, without groups. Result: whether it was created."""
     return script("join", keys, decode=bool, group="", most=0)
-
-
-class ReadShards(list[ShardKeys]):
-    """Shards that are read again and again: what their reads have in common is made once."""
-
-    def __init__(self, keys: Sequence[ShardKeys]) -> None:
-        super().__init__(keys)
-        self.by_stream = {k.of("ready").encode(): k for k in keys}
-        self.streams = (*[k.of("ready") for k in keys], *repeat(">", len(self)))
 
 
 def read(
@@ -159,7 +150,7 @@ def ack(
     """
 
     def decode(reply: Any) -> tuple[int, list[AckOutcome]]:
-        done, exceptions = rows(reply, 2)
+        done, exceptions = (reply, []) if isinstance(reply, int) else rows(reply, 2)
         outcomes = [AckOutcome.ACKED] * number(done)
         for position, outcome in pairs(exceptions):
             outcomes[position] = AckOutcome(outcome.decode())
@@ -171,7 +162,7 @@ def ack(
         [(e.entry, e.id or "", e.due_ms) for e in entries],
         repeatable=False,
         now_ms=now_ms,
-        group=group,
+        own_group=group,
         window_ms=policy.dedup_window_ms,
         judge=int(judge),
         listeners=wake_channel(keys.prefix) if policy.max_in_flight or policy.max_in_flight_per_key else "",

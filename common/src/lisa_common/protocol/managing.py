@@ -57,9 +57,9 @@ def promote(keys: ShardKeys, *, limit: int, now_ms: Arg = "", with_dues: bool = 
     """Moves due messages to the ready stream."""
 
     def decode(reply: Any) -> Promoted:
-        *counts, dues = rows(reply, 6)
-        now, count, next_due, full, held = numbers(counts, 5)
-        times = [(whole_ms(due), number(count)) for due, count in pairs(dues)]
+        counts = rows(reply)
+        now, count, next_due, full, held = numbers(counts[:5], 5)
+        times = [(whole_ms(due), number(count)) for due, count in pairs(counts[5:])]
         if sum(many for _, many in times) > 2 * limit:
             raise ValueError(f"a script must promote at most {limit} of each set")
         # A time before 1970 is not Lisa's.

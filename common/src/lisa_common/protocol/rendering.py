@@ -71,7 +71,7 @@ def render(name: str, read: Read) -> str:
     header = read_header(source)
     parts = list(_parts(source, read))
     code = [part for part in parts if not part.defined]
-    needed = _needed(parts, code)
+    needed = _needed(parts)
     keys = {key: f"KEYS[{number}]" for number, key in enumerate(header.keys, 1)}
     args = {
         arg: _VALUES[kind].format(f"ARGV[{number}]")
@@ -124,12 +124,16 @@ def _definitions(include: str, read: Read) -> Iterator[_Part]:
         yield _part(text[start.start() : end], start[1].split(", "))
 
 
-def _needed(parts: Sequence[_Part], code: Iterable[_Part]) -> list[_Part]:
+def _needed(parts: Sequence[_Part]) -> list[_Part]:
     """Code, and the definitions that it names, itself or in another definition that it needs."""
-    needed = set(code)
-    while found := {part for part in parts if part.defined & _named(needed)} - needed:
-        needed |= found
-    return [part for part in parts if part in needed]
+    needed: list[_Part] = []
+    named: set[str] = set()
+    for part in reversed(parts):
+        # A definition serves what comes after it, up to the next one of the same name, in another branch.
+        if not part.defined or part.defined & named:
+            needed.append(part)
+            named = (named | part.named) - part.defined
+    return needed[::-1]
 
 
 def _part(text: str, defined: Iterable[str] = ()) -> _Part:
