@@ -75,7 +75,7 @@ end
 local rows, byte = ARGV, string.byte
 -- Whether Lisa made these ids, and none is stored yet: only a repeated send finds one. Then one command stores all records,
 -- in place of one for each.
-local are_new = #rows > 6
+local are_new, ended = #rows > 6, nil
 if are_new then
   local ids = {}
   for i = 4, #rows, 3 do
@@ -83,8 +83,12 @@ if are_new then
     are_new = are_new and byte(rows[i], -1) == 126
     ids[(i - 1) / 3] = rows[i]
   end
-  for _, record in ipairs(are_new and redis.call('HMGET', messages, unpack(ids)) or {}) do
-    are_new = are_new and not record
+  if are_new then
+    for _, record in ipairs(redis.call('HMGET', messages, unpack(ids))) do
+      are_new = are_new and not record
+    end
+  else
+    ended = redis.call('ZMSCORE', finished, unpack(ids))
   end
 end
 
@@ -102,7 +106,7 @@ for i = 4, #rows, 3 do
   local is_new = are_new
   if are_new then
     records[2 * reply - 1], records[2 * reply] = id, head .. content
-  elseif is_chosen(id) and is_finished(id, now) then
+  elseif is_chosen(id) and is_finished(id, now, ended and ended[reply]) then
     -- A message that one group acked may be alive for another.
     alive = redis.call('HEXISTS', messages, id) == 1 and id or alive
   elseif redis.call('HSETNX', messages, id, head .. content) == 0 then

@@ -88,6 +88,7 @@ def _produce_and_consume(server: Server) -> None:
             if not is_old(admin):
                 producer.send(OURS, "x", id="a", confirm=Confirm(fsync=True))
         producer.send_many(OURS, [Message(body="x", delay=60, id="b"), Message(body="x", id="c", ttl=60)])
+        producer.send_many(OURS, [Message(body="x", delay=60), Message(body="x", delay=60)])
         producer.reschedule(OURS, "b", delay=90)
         assert producer.find(OURS, "b")
         producer.cancel(OURS, "b")
