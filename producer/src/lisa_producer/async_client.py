@@ -101,16 +101,13 @@ class AsyncProducer(AsyncClosing):
     ) -> SendReport:
         """Sends messages in batches; see `Producer.send_many`. Takes asynchronous iterables, too."""
         report = SendReport()
-        take_result = on_result or report.results.append
         confirm = check_confirm(confirm) or self._confirm
         source = AsyncMessageSource(messages)
         sender = Sender(self._topics, self._settings, confirm, self._pace)
         batch = await self._run(open_batch(sender, topic, self._tracing))
 
         async def flush() -> None:
-            for result in await self._run(batch.flush()):
-                report.count(result)
-                take_result(result)
+            report.take(await self._run(batch.flush()), on_result)
             if batch.broken:
                 raise PartialSend(topic, report) from batch.broken
 

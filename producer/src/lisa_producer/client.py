@@ -124,16 +124,13 @@ class Producer(Closing):
         PartialSend when the send stopped early, and at the end if any message failed and there is no `on_result`.
         """
         report = SendReport()
-        take_result = on_result or report.results.append
         confirm = check_confirm(confirm) or self._confirm
         source = MessageSource(messages)
         sender = Sender(self._topics, self._settings, confirm, self._pace)
         batch = self._run(open_batch(sender, topic, self._tracing))
         with closing(iter(source)) as taken:
             for results in self._send_batches(batch, BatchFiller(batch, taken, self._codec), ahead=is_ready(messages)):
-                for result in results:
-                    report.count(result)
-                    take_result(result)
+                report.take(results, on_result)
                 if batch.broken:
                     raise PartialSend(topic, report) from batch.broken
         if source.error:

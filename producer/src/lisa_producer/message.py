@@ -1,6 +1,6 @@
 """Messages as callers write them, and the results of sending them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -201,15 +201,28 @@ class SendReport:
     first_error: LisaError | None = None
     results: list[SendResult] = field(default_factory=list)
 
+    def take(self, results: Sequence[SendResult], on_result: Callable[[SendResult], object] | None) -> None:
+        """Counts results, and passes them on to a callback, or keeps them."""
+        self._count(results)
+        if on_result is None:
+            self.results += results
+            return
+        for result in results:
+            on_result(result)
+
     def count(self, result: SendResult) -> None:
         """Adds one result to the counts."""
-        if result.outcome is SendOutcome.SENT:
-            self.sent += 1
-        elif result.outcome is SendOutcome.DUPLICATE:
-            self.duplicates += 1
-        else:
-            self.failed += 1
-            self.first_error = self.first_error or result.error
+        self._count((result,))
+
+    def _count(self, results: Sequence[SendResult]) -> None:
+        # Without a step for each: the server waits meanwhile.
+        outcomes = [result.outcome for result in results]
+        sent, duplicates = outcomes.count(SendOutcome.SENT), outcomes.count(SendOutcome.DUPLICATE)
+        self.sent += sent
+        self.duplicates += duplicates
+        if failed := len(results) - sent - duplicates:
+            self.failed += failed
+            self.first_error = self.first_error or next(filter(None, [result.error for result in results]), None)
 
 
 class PartialSend(LisaError):
