@@ -61,15 +61,20 @@ class BulkSender(Generic[K]):
         self._messages = self._bytes = 0
 
     def _send_to(self, topic: str, messages: list[tuple[K, Message]]) -> None:
+        stored: list[SendResult] = []
+
         def take_result(result: SendResult) -> None:
-            if isinstance(result.error, InvalidInput):
-                self.refuse(messages[result.position][0], result.error)
-            elif result.error is None:
-                self.report.count(result)
+            if result.error is None:
+                stored.append(result)
                 if self.on_result:
                     self.on_result(topic, result)
+            elif isinstance(result.error, InvalidInput):
+                self.refuse(messages[result.position][0], result.error)
 
         try:
-            self.producer.send_many(topic, [message for _, message in messages], on_result=take_result)
+            try:
+                self.producer.send_many(topic, [message for _, message in messages], on_result=take_result)
+            finally:
+                self.report.count_all(stored)
         except PartialSend as error:
             raise PartialSend(topic, self.report) from error.__cause__

@@ -203,26 +203,32 @@ class SendReport:
 
     def take(self, results: Sequence[SendResult], on_result: Callable[[SendResult], object] | None) -> None:
         """Counts results, and passes them on to a callback, or keeps them."""
-        self._count(results)
+        self.count_all(results)
         if on_result is None:
             self.results += results
             return
         for result in results:
             on_result(result)
 
+    def count_all(self, results: Sequence[SendResult]) -> None:
+        """Adds results to the counts, most of which are of messages that were sent."""
+        # Without a step for each of these: the server waits meanwhile.
+        sent = [result.outcome for result in results].count(SendOutcome.SENT)
+        self.sent += sent
+        if sent < len(results):
+            for result in results:
+                if result.outcome is not SendOutcome.SENT:
+                    self.count(result)
+
     def count(self, result: SendResult) -> None:
         """Adds one result to the counts."""
-        self._count((result,))
-
-    def _count(self, results: Sequence[SendResult]) -> None:
-        # Without a step for each: the server waits meanwhile.
-        outcomes = [result.outcome for result in results]
-        sent, duplicates = outcomes.count(SendOutcome.SENT), outcomes.count(SendOutcome.DUPLICATE)
-        self.sent += sent
-        self.duplicates += duplicates
-        if failed := len(results) - sent - duplicates:
-            self.failed += failed
-            self.first_error = self.first_error or next(filter(None, [result.error for result in results]), None)
+        if result.outcome is SendOutcome.SENT:
+            self.sent += 1
+        elif result.outcome is SendOutcome.DUPLICATE:
+            self.duplicates += 1
+        else:
+            self.failed += 1
+            self.first_error = self.first_error or result.error
 
 
 class PartialSend(LisaError):
