@@ -58,7 +58,10 @@ def check_name(field: str, value: object) -> str:
 
 def is_id(value: object) -> bool:
     """Whether a value may be a message id: printable text of 1 to 200 bytes in UTF-8."""
-    return isinstance(value, str) and value.isprintable() and 1 <= len(value.encode()) <= MAX_ID_BYTES
+    if not isinstance(value, str) or not value.isprintable():
+        return False
+    # A character has at most four bytes in UTF-8: most ids are so short that nobody needs to count.
+    return 0 < 4 * len(value) <= MAX_ID_BYTES or 1 <= len(value.encode()) <= MAX_ID_BYTES
 
 
 def check_id(value: object) -> str:
@@ -70,9 +73,10 @@ def check_id(value: object) -> str:
 
 def check_new_id(value: object) -> str:
     """A caller's id for a new message: as `check_id`, and unlike generated ids."""
-    if check_id(value).endswith(GENERATED_SUFFIX):
-        raise InvalidInput("id", value, f"text that does not end in {GENERATED_SUFFIX!r}, which marks generated ids")
-    return str(value)
+    if isinstance(value, str) and is_id(value) and not value.endswith(GENERATED_SUFFIX):
+        return value
+    check_id(value)
+    raise InvalidInput("id", value, f"text that does not end in {GENERATED_SUFFIX!r}, which marks generated ids")
 
 
 def check_int(field: str, value: object, low: int, high: int) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -38,17 +39,22 @@ def rows_of(columns: Columns, batch: pa.RecordBatch, first: int) -> Iterator[Row
     used = [(name, column) for name, column in zip(columns.names, batch.columns, strict=True) if name]
     names = [name for name, _ in used]
     for number, values in enumerate(zip(*(values_of(name, column) for name, column in used), strict=True), first):
-        yield Row(number, {name: value for name, value in zip(names, values, strict=True) if value is not None})
+        present = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+        yield tuple.__new__(Row, (number, present))
 
 
 def topic_of(row: Row, columns: Columns) -> str:
     """The topic of a row all of whose values are valid; raises InvalidInput."""
-    for value in row.values.values():
-        if isinstance(value, Invalid):
-            raise value.error
+    if Invalid in map(type, row.values.values()):
+        raise next(value.error for value in row.values.values() if isinstance(value, Invalid))
     named = row.values.get("topic", columns.topic)
     if named is None:
         raise InvalidInput("topic", None, "a name, as the option topic is not given")
+    return _check_topic(named)
+
+
+@lru_cache(maxsize=1_000)
+def _check_topic(named: str) -> str:
     return check_name("topic", named)
 
 

@@ -1,8 +1,5 @@
 """What is done with the rows of one task: they are sent, or change messages that exist."""
 
-from collections.abc import Callable
-from functools import partial
-
 from lisa_common.errors import InvalidInput
 from lisa_producer.bulk import BulkSender
 from lisa_producer.client import Producer
@@ -39,20 +36,24 @@ class _Send:
         except InvalidInput as error:
             self._sender.refuse(row, error)
         else:
-            self._run(partial(self._sender.add, row, topic, message, size))
+            try:
+                self._sender.add(row, topic, message, size)
+            except PartialSend as error:
+                raise _cause(error) from None
 
     def flush(self) -> None:
-        self._run(self._sender.flush)
+        try:
+            self._sender.flush()
+        except PartialSend as error:
+            raise _cause(error) from None
         report = self._sender.report
         self.counts = Counts(report.sent, report.duplicates, report.failed)
-
-    def _run(self, send: Callable[[], object]) -> None:
-        try:
-            send()
-        except PartialSend as error:
-            # The task's counts are lost with it; only the cause matters.
-            raise error.__cause__ or error from None
 
     def _report(self, topic: str, result: SendResult) -> None:
         if self._hooks.on_outcome:
             self._hooks.on_outcome(Outcome(topic, result.id, result.outcome.value, result.due_ms))
+
+
+def _cause(error: PartialSend) -> BaseException:
+    """What ended a send. The task's counts are lost with it; only the cause matters."""
+    return error.__cause__ or error
