@@ -73,15 +73,16 @@ end
 
 -- As locals: they are looked up for each message.
 local rows, byte = ARGV, string.byte
--- Whether Lisa made these ids, and none is stored yet: only a repeated send finds one. Then one command stores all records,
--- in place of one for each.
+-- Whether Lisa made these ids, each once, and none is stored yet: only a repeated send finds one. Then one command stores
+-- all records, in place of one for each.
 local are_new, ended = #rows > 6, nil
 if are_new then
-  local ids = {}
+  local ids, is_listed = {}, {}
   for i = 4, #rows, 3 do
+    local id = rows[i]
     -- As `is_chosen`, without a call for each message.
-    are_new = are_new and byte(rows[i], -1) == 126
-    ids[(i - 1) / 3] = rows[i]
+    are_new = are_new and byte(id, -1) == 126 and not is_listed[id]
+    ids[(i - 1) / 3], is_listed[id] = id, true
   end
   if are_new then
     for _, record in ipairs(redis.call('HMGET', messages, unpack(ids))) do

@@ -103,6 +103,7 @@ def test_a_batch_that_was_stored_in_part_is_completed(queue: Queue) -> None:
     assert contents.expiring == {"c~": EPOCH_MS + 12}
     assert queue.send_all(batch) == [0, 0, 0]
     assert queue.contents() == contents
+    assert queue.send_all([outgoing("d~"), outgoing("d~")]) == [EPOCH_MS, 0]
 
 
 def test_a_chosen_id_among_others_is_known_for_its_window(queue: Queue) -> None:

@@ -183,9 +183,6 @@ class Machine(RuleBasedStateMachine):
     @rule(delay_ms=delays, chosen=st.lists(ids, min_size=2, max_size=6) | st.sampled_from((MADE, MADE[:2], MADE[1:])))
     def send_batch(self, delay_ms: int, chosen: Sequence[str]) -> None:
         """Several are sent in one call, some of them twice."""
-        # Lisa never makes an id twice.
-        if set(chosen) <= set(MADE):
-            chosen = sorted(set(chosen))
         due_ms = max(self._new_due(id, delay_ms) for id in chosen)
         messages = [Message(id, due_ms, b"batch", None, None, 0) for id in chosen]
         if self.model.is_full(*chosen):

@@ -82,7 +82,7 @@ class Fetcher:
         self._failure = "it has not read yet"
         """Why the latest read failed; "" if it did not."""
         self._fetched = -math.inf
-        """When the latest read brought something."""
+        """When the latest read brought something, and left nothing behind; minus infinity if it did not."""
         self._asked: set[float] = set()
         """When the reads that are under way were sent to the server."""
 
@@ -155,6 +155,9 @@ class Fetcher:
 
         A read that brings something proves it only for some of them.
         """
+        await self._let_gather()
+        if self._stopping.is_set():
+            return False
         self._changed.clear()
         self._remove_leaving()
         if self._paused:
@@ -245,8 +248,6 @@ class Fetcher:
         """Reads topics and passes their deliveries on. Sets an unreadable topic aside, so that the others are read."""
         if not any(map(self._core.knows_size, topics)):
             limit = min(limit, _FIRST_LIMIT)
-        if wait is not None:
-            await self._let_gather(len(topics))
         flow = self._core.read_leased(topics, limit=limit, wait=wait, block=self._settings.block_s)
         asked = time.monotonic()
         self._asked.add(asked)
@@ -264,14 +265,16 @@ class Fetcher:
             return 0
         finally:
             self._asked.discard(asked)
-        for topic, count in Counter(map(_topic_of, result.deliveries)).items():
+        counts = Counter(map(_topic_of, result.deliveries))
+        for topic, count in counts.items():
             self.windows[topic].held += count
         self._on_fetched(result)
-        self._fetched = time.monotonic()
+        # A read that brought as many as it may has left more behind, for which nobody needs to wait.
+        self._fetched = time.monotonic() if 0 < max(counts.values(), default=0) < limit else -math.inf
         return len(result.deliveries)
 
-    async def _let_gather(self, topics: int) -> None:
-        """Waits for more messages after those of the latest read, where a read of many topics would bring only few."""
-        pause_s = self._fetched + min(topics * _GATHER_S, _LONGEST_GATHER_S) - time.monotonic()
-        if pause_s > _SHORTEST_GATHER_S:
+    async def _let_gather(self) -> None:
+        """Waits for more messages after the few of the latest read, if there are many topics."""
+        pause_s = self._fetched + min(len(self.windows) * _GATHER_S, _LONGEST_GATHER_S) - time.monotonic()
+        if pause_s > _SHORTEST_GATHER_S and not self._on_idle:
             await asyncio.sleep(pause_s)

@@ -51,7 +51,7 @@ class _IdleConnections:
         """Takes back a connection that is given up. The next caller makes a new one: the others may be dead, too."""
         with self._lock:
             self._made.discard(connection)
-        self._idle.append(None)
+            self._idle.append(None)
         self._serve()
 
     def _serve(self) -> None:
