@@ -67,6 +67,5 @@ class PrefetchWindow:
     @property
     def worth_a_read(self) -> int:
         """The capacity if it is that of a batch, or if handlers would be idle without a read; else 0."""
-        # Each read asks each topic.
-        capacity = self._size - self.held
-        return min(capacity, MAX_BATCH) if capacity >= self._batch else 0
+        capacity = self.capacity
+        return capacity if capacity >= self._batch else 0

@@ -66,14 +66,14 @@ class RecordFetcher:
 
     def max_per_request(self, topic: str) -> int | None:
         """How many messages of a topic fit into one request; None while their size is not known."""
-        largest = self._largest.get(topic)
-        return max(1, int(self._at_once / largest)) if largest else None
+        return self._per_request(self._largest.get(topic, 0))
 
     def most_per_request(self, topics: Iterable[str]) -> int | None:
         """The same of the topic of which most fit; None while the size of one is not known."""
-        sizes = [self._largest.get(topic) for topic in topics]
-        known = list(filter(None, sizes))
-        return max(1, int(self._at_once / min(known))) if len(known) == len(sizes) else None
+        return self._per_request(min([self._largest.get(topic, 0) for topic in topics]))
+
+    def _per_request(self, largest: float) -> int | None:
+        return max(1, int(self._at_once / largest)) if largest else None
 
     def fetch(
         self,
