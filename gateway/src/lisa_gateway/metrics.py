@@ -45,15 +45,15 @@ def name_route(scope: Any, route: str) -> None:
     scope[_KEY] = route
 
 
-_Request = tuple[str, str, str, float]
-"""Route, method, status, and duration in s."""
+_Request = tuple[tuple[str, str, str], float]
+"""Route, method and status; and duration in s."""
 
 
 def _count_requests(requests: Sequence[_Request]) -> None:
     times: dict[str, list[float]] = defaultdict(list)
-    for route, _, _, took_s in requests:
+    for (route, _, _), took_s in requests:
         times[route].append(took_s)
-    for labels, count in Counter([request[:3] for request in requests]).items():
+    for labels, count in Counter([labels for labels, _ in requests]).items():
         METRICS.count("lisa_http_requests_total", *labels, by=count)
     for route, took in times.items():
         METRICS.observe("lisa_http_request_seconds", took, route)
@@ -107,7 +107,7 @@ class CountRequests:
             raise
         finally:
             route, method = scope.get(_KEY, _OTHER), scope["method"]
-            request = route, method if method in _METHODS else _OTHER, status, time.monotonic() - began
+            request = (route, method if method in _METHODS else _OTHER, status), time.monotonic() - began
             if _REQUESTS.on:
                 _REQUESTS.add(request)
             else:

@@ -21,15 +21,7 @@ Context = Mapping[str, str] | None
 def observed_send(
     tracing: Tracing | None, topic: str, message: Message, send: Callable[[Context], SharedFlow[SendResult]]
 ) -> SharedFlow[SendResult]:
-    """Sends one message by the flow that `send` returns for a context; counts and traces it if these are on."""
-    if tracing is None and not METRICS.on:
-        return send(None)
-    return _observed(tracing, topic, message, send)
-
-
-def _observed(
-    tracing: Tracing | None, topic: str, message: Message, send: Callable[[Context], SharedFlow[SendResult]]
-) -> SharedFlow[SendResult]:
+    """Sends one message by the flow that `send` returns for a context; counts and traces it."""
     began = time.monotonic()
     span = tracing.start_send(topic) if tracing else None
     failure: BaseException | None = None

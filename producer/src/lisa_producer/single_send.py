@@ -12,6 +12,7 @@ from lisa_common.protocol.producing import Outgoing, new_ids
 from lisa_common.protocol.registry import Topics
 from lisa_producer import layout_requests
 from lisa_producer.message import Confirm, Message, SendResult
+from lisa_producer.metrics import METRICS
 from lisa_producer.observed import observed_send
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shard_send import Missing, find_in_former, is_repeatable, result_of, store, store_apart
@@ -39,6 +40,8 @@ def send(
     tracing: Tracing | None,
 ) -> SharedFlow[SendResult]:
     """Sends one message; raises InvalidInput before anything is written."""
+    if tracing is None and not METRICS.on:
+        return _send(topics, topic, message, settings, confirm=confirm, context=None)
     return observed_send(
         *(tracing, topic, message),
         lambda context: _send(topics, topic, message, settings, confirm=confirm, context=context),

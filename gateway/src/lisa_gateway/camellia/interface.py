@@ -111,7 +111,8 @@ class Interface:
             return
         except Exception as error:  # noqa: BLE001 - logged there, if it is not the client's or the server's
             reply = _answer_to(error, path)
-        await reply.send(send)
+        await send(reply.head())
+        await send({"type": "http.response.body", "body": reply.body})
 
     # No coroutine of its own: it would be one more in the way of each call.
     def _call(self, scope: Scope, receive: Receive, path: str) -> Awaitable[Reply]:

@@ -69,10 +69,10 @@ def message(
     status: Status,
 ) -> Message:
     """A message with the nine fields of the interface; a body that is not UTF-8 as base64, with `msgEncoding`."""
-    fields: Message = {"topic": topic, "msgId": id}
-    if body is not None:
-        fields |= _text_of(body)
-    return fields | {
+    return {
+        "topic": topic,
+        "msgId": id,
+        **({} if body is None else _text_of(body)),
         "produceTime": produced_ms,
         "triggerTime": due_ms,
         "expireTime": due_ms + (NEVER_MS if ttl_ms is None else ttl_ms),

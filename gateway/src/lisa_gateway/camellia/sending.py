@@ -3,6 +3,7 @@
 import asyncio
 import json
 import secrets
+from collections.abc import Awaitable
 from typing import Any, NamedTuple
 
 from starlette.types import Receive
@@ -15,7 +16,7 @@ from lisa_gateway.camellia.messages import END_STATES, Message, Status, from_not
 from lisa_gateway.camellia.monitor import Event, Monitor
 from lisa_gateway.camellia.parameters import Parameters
 from lisa_gateway.gateway import Gateway
-from lisa_producer import State
+from lisa_producer import SendResult, State
 
 __all__ = ["MAX_BATCH", "SendCalls"]
 
@@ -24,7 +25,7 @@ MAX_BATCH = 1_000
 
 _MAX_MS = MAX_DELAY_S * 1000
 _TRIES = 5
-"""Tries to send an id whose message ends meanwhile."""
+"""Further tries to send an id whose message ends meanwhile."""
 
 _FIELDS = ("msg", "delayMillis", "msgId", "ttlMillis", "maxRetry")
 
@@ -54,7 +55,9 @@ class SendCalls:
         new = self._read(parameters)
         if not self._gateway.topics.is_declared(topic):
             await self._gateway.topics.declare(topic)
-        return answer(delayMsg=await self._send(topic, new))
+        result = await self._store(topic, new)
+        sent = await self._again(topic, new) if result.duplicate else self._sent(topic, new, result.due_ms)
+        return answer(delayMsg=sent)
 
     async def send_batch(self, parameters: Parameters, _: Receive) -> Reply:
         """`sendMsgBatch`: sends many messages of one topic. If one of them has a wrong value, none is sent."""
@@ -106,24 +109,36 @@ class SendCalls:
         return _New(parameters.text("msgId") or secrets.token_hex(16), body, delay_ms, ttl_ms, retries)
 
     async def _send(self, topic: str, new: _New) -> Message:
+        result = await self._store(topic, new)
+        return await self._again(topic, new) if result.duplicate else self._sent(topic, new, result.due_ms)
+
+    # No coroutine of its own: it would be one more in the way of each call.
+    def _store(self, topic: str, new: _New) -> Awaitable[SendResult]:
+        return self._gateway.producer.send(
+            topic,
+            new.body,
+            delay=new.delay_ms / 1000,
+            id=new.id,
+            ttl=new.ttl_ms / 1000,
+            max_retries=new.max_retries,
+        )
+
+    async def _again(self, topic: str, new: _New) -> Message:
+        """The message whose id is known; sends the new one instead if that has ended."""
         for _try in range(_TRIES):
-            result = await self._gateway.producer.send(
-                topic,
-                new.body,
-                delay=new.delay_ms / 1000,
-                id=new.id,
-                ttl=new.ttl_ms / 1000,
-                max_retries=new.max_retries,
-            )
-            shown = (
-                await self._first(topic, new.id) if result.duplicate else self._shown(topic, new, result.due_ms or 0)
-            )
-            if shown is not None:
+            first = await self._first(topic, new.id)
+            if first is not None:
                 self._monitor.count(topic, Event.SEND)
-                return shown
+                return first
+            result = await self._store(topic, new)
+            if not result.duplicate:
+                return self._sent(topic, new, result.due_ms)
         raise Failed(Code.UNKNOWN, f"msgId {new.id!r} belongs to a message that is about to end; send it again")
 
-    def _shown(self, topic: str, new: _New, due_ms: int) -> Message:
+    def _sent(self, topic: str, new: _New, due_ms: int | None) -> Message:
+        """Counts a message that was stored. Result: what clients see of it."""
+        due_ms = due_ms or 0
+        self._monitor.count(topic, Event.SEND)
         return message(
             topic,
             new.id,
