@@ -112,7 +112,7 @@ class OverHttp:
                 # Not reached, as the send broke off.
                 break
             error = _error_of(item["problem"]) if "problem" in item else None
-            report.results.append(SendResult(place, item["id"], SendOutcome(item["outcome"]), item["due_ms"], error))
+            report.results.add([SendResult(place, item["id"], SendOutcome(item["outcome"]), item["due_ms"], error)])
         if answer["failed"]:
             raise PartialSend(topic, report)
         return report

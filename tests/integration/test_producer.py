@@ -192,6 +192,18 @@ async def test_results_may_go_to_a_callback(producers: Producers) -> None:
     assert (report.sent, report.failed) == (6, 1)
 
 
+async def test_results_may_go_to_a_callback_batch_by_batch(producers: Producers) -> None:
+    """Each batch with all its results, refused messages included; no exception, and nothing is kept."""
+    told: list[list[int]] = []
+    report = await producers(batch_messages=3).send_many(
+        "orders",
+        [Message(body=b"x", delay=n - 1) for n in range(7)],
+        on_batch=lambda results: told.append([result.position for result in results]),
+    )
+    assert (told, report.results) == ([[0, 1, 2], [3, 4, 5], [6]], [])
+    assert (report.sent, report.failed) == (6, 1)
+
+
 async def test_messages_are_taken_a_batch_at_a_time(producers: Producers, client: redis.Redis, prefix: str) -> None:
     """At most one batch is in memory: earlier messages are sent before the next one is read."""
     held = []

@@ -10,7 +10,16 @@ import redis
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_consumer import Delivery
-from lisa_producer import AsyncProducer, CancelOutcome, Message, PartialSend, RescheduleOutcome, SendOutcome, State
+from lisa_producer import (
+    AsyncProducer,
+    CancelOutcome,
+    Message,
+    PartialSend,
+    RescheduleOutcome,
+    SendOutcome,
+    SendResult,
+    State,
+)
 from support import wait_until_async
 from support.commands import Commands
 from support.running import Handled, managed, new_worker, working
@@ -41,6 +50,40 @@ async def test_each_id_goes_to_its_shard(producer: Any, spread: Layout, client: 
     assert all(client.hexists(spread.home(id).of("messages"), id) for id in ids if id)
     assert sum(_lengths(client, spread, "waiting")) == 80
     assert min(_lengths(client, spread, "waiting")) > 0
+
+
+async def test_each_message_of_many_shards_has_its_own_result(
+    producers: Any, spread: Layout, client: redis.Redis
+) -> None:
+    """Sent, known, known within the same call, and refused, in calls whose parts go to four shards."""
+    producer = producers(batch_messages=100)
+    for id in IDS[::5]:
+        await producer.send("orders", b"x", id=id, delay=60)
+    ids = [*IDS, *IDS[::4], None, None]
+    messages = [Message(body=b"x", id=id, delay=-1 if at % 7 == 0 else 60 + at) for at, id in enumerate(ids)]
+    told: list[SendResult] = []
+    report = await producer.send_many("orders", messages, on_batch=told.extend)
+    taken, expected = set(IDS[::5]), list[tuple[str | None, SendOutcome]]()
+    for at, id in enumerate(ids):
+        if at % 7 == 0:
+            outcome = SendOutcome.FAILED
+        elif id in taken:
+            outcome = SendOutcome.DUPLICATE
+        else:
+            outcome = SendOutcome.SENT
+            taken.add(id or "")
+        expected.append((id, outcome))
+    assert [(r.position, r.id if messages[r.position].id else None, r.outcome) for r in told] == [
+        (at, *each) for at, each in enumerate(expected)
+    ]
+    assert Counter(outcome for _, outcome in expected) == Counter(
+        sent=report.sent, duplicate=report.duplicates, failed=report.failed
+    )
+    assert min(_lengths(client, spread, "waiting")) > 0
+    for result in told:
+        if result.outcome is SendOutcome.SENT:
+            found = await producer.find("orders", result.id)
+            assert found.due_ms == result.due_ms
 
 
 async def test_ids_that_all_belong_to_one_shard_are_sent(

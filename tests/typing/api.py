@@ -45,6 +45,8 @@ def produce(producer: Producer) -> None:
     producer.send("orders", b"x", delay=timedelta(minutes=15), priority=9, headers={"a": "b"})
     producer.send("orders", [1, None], at=datetime.now(UTC), confirm=Confirm(replicas=1, fsync=True, timeout=0.5))
     assert_type(producer.send_many("orders", _messages(), on_result=print), SendReport)
+    report = producer.send_many("orders", _messages(), on_batch=lambda results: results.outcomes())
+    assert_type(report.results[0], SendResult)
     assert_type(producer.cancel("orders", "order-7"), CancelOutcome)
     assert_type(producer.reschedule("orders", "order-7", delay=60), RescheduleOutcome)
     found = producer.find("orders", "order-7")

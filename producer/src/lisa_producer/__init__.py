@@ -24,12 +24,14 @@ from lisa_common.errors import (
 from lisa_common.protocol.producing import CancelOutcome, CopyState, Found, RescheduleOutcome, State
 from lisa_producer.async_client import AsyncProducer
 from lisa_producer.client import Producer
-from lisa_producer.message import Confirm, Message, PartialSend, SendOutcome, SendReport, SendResult
+from lisa_producer.message import Confirm, Message
+from lisa_producer.results import BatchResults, PartialSend, SendOutcome, SendReport, SendResult, SendResults
 from lisa_producer.settings import ProducerSettings
 
 __all__ = [
     "AccessDenied",
     "AsyncProducer",
+    "BatchResults",
     "CancelOutcome",
     "Closed",
     "Codec",
@@ -52,6 +54,7 @@ __all__ = [
     "SendOutcome",
     "SendReport",
     "SendResult",
+    "SendResults",
     "ServerError",
     "State",
     "Unreachable",

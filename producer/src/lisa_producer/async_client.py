@@ -18,9 +18,6 @@ from lisa_producer.batch import Sender, open_batch
 from lisa_producer.message import (
     Confirm,
     Message,
-    PartialSend,
-    SendReport,
-    SendResult,
     check_confirm,
     due_argument,
     with_codec,
@@ -28,6 +25,7 @@ from lisa_producer.message import (
 from lisa_producer.message_source import AsyncMessageSource
 from lisa_producer.metrics import METRICS
 from lisa_producer.pace import Pace
+from lisa_producer.results import BatchResults, PartialSend, SendReport, SendResult
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shared_flow import SharedFlow
 
@@ -97,6 +95,7 @@ class AsyncProducer(AsyncClosing):
         messages: Iterable[Message] | AsyncIterable[Message],
         *,
         on_result: Callable[[SendResult], object] | None = None,
+        on_batch: Callable[[BatchResults], object] | None = None,
         confirm: Confirm | None = None,
     ) -> SendReport:
         """Sends messages in batches; see `Producer.send_many`. Takes asynchronous iterables, too."""
@@ -107,7 +106,7 @@ class AsyncProducer(AsyncClosing):
         batch = await self._run(open_batch(sender, topic, self._tracing))
 
         async def flush() -> None:
-            report.take(await self._run(batch.flush()), on_result)
+            report.take(await self._run(batch.flush()), on_result, on_batch)
             if batch.broken:
                 raise PartialSend(topic, report) from batch.broken
 
@@ -117,7 +116,7 @@ class AsyncProducer(AsyncClosing):
         await flush()
         if source.error:
             raise PartialSend(topic, report, source.error) from source.error
-        if report.failed and on_result is None:
+        if report.failed and on_result is None and on_batch is None:
             raise PartialSend(topic, report)
         return report
 

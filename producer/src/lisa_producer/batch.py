@@ -4,8 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, Resharded
 from lisa_common.model.keys import ShardKeys
@@ -16,18 +15,17 @@ from lisa_common.protocol.call import Each, Flow
 from lisa_common.protocol.producing import Outgoing
 from lisa_common.protocol.registry import Topics
 from lisa_producer.layout_requests import refresh_after_reshard
-from lisa_producer.message import Confirm, Message, SendOutcome, SendResult, check_message
+from lisa_producer.message import Confirm, Message, check_message
 from lisa_producer.observed import BatchObserver
 from lisa_producer.pace import Pace
+from lisa_producer.results import BatchResults, Stored
 from lisa_producer.settings import ProducerSettings
-from lisa_producer.shard_send import Missing, find_in_former, is_repeatable, result_of, store
+from lisa_producer.shard_send import Missing, find_in_former, is_repeatable, store
 
 __all__ = ["Batch", "Sender", "open_batch"]
 
-_Batch = Sequence[tuple[int, Outgoing]]
-"""Messages with their positions."""
-
-_position_of = attrgetter("position")
+_Places = Sequence[int]
+"""Places of messages in their batch."""
 
 _HARDLY_S = 0.001
 
@@ -36,6 +34,13 @@ _MOST_CALLS, _MOST_PARTS = 16, 8
 
 With more, the server would be idle while messages are prepared, and this program while the server stores them.
 """
+
+
+class _Invalid(NamedTuple):
+    """A message that was refused before it was sent."""
+
+    id: str | None
+    error: LisaError
 
 
 class Batch:
@@ -49,10 +54,11 @@ class Batch:
         self._settings = sender.settings
         self._use(layout)
         self._observer = BatchObserver(tracing, layout.topic)
-        self._position = 0
+        self._first = 0
+        """The position of its first message in the whole send."""
         self._bytes = 0
-        self._outgoing: list[tuple[int, Outgoing]] = []
-        self._invalid: list[SendResult] = []
+        self._taken: list[Outgoing | _Invalid] = []
+        self._has_invalid = False
         self._ids: deque[str] = deque()
         self.is_full = False
         """Whether to flush before the next message."""
@@ -64,27 +70,25 @@ class Batch:
     @property
     def size(self) -> int:
         """Messages added since the latest flush."""
-        return len(self._outgoing) + len(self._invalid)
+        return len(self._taken)
 
     def add(self, message: Message) -> bool:
         """Adds a message; a value that is not a Message counts as invalid. Returns whether to flush now."""
         if not self._ids:
             self._ids.extend(producing.new_ids(self._settings.batch_messages))
-        size = 0
         try:
             checked = message if type(message) is Message else check_message(message)
             outgoing = checked.outgoing(self._layout.policy, self._ids.popleft(), self._observer.context())
         except InvalidInput as error:
-            failed = SendResult(self._position, getattr(message, "id", None), SendOutcome.FAILED, error=error)
-            self._invalid.append(failed)
+            self._taken.append(_Invalid(getattr(message, "id", None), error))
+            self._has_invalid = True
+            size = 0
         else:
-            self._outgoing.append((self._position, outgoing))
+            self._taken.append(outgoing)
             size = len(outgoing.content)
             self._bytes += size
-        self._position += 1
         # The next message is likely as large as this one, and would exceed the bytes.
-        count = len(self._outgoing) + len(self._invalid)
-        self.is_full = count >= self._most_messages or self._bytes + size > self._most_bytes
+        self.is_full = len(self._taken) >= self._most_messages or self._bytes + size > self._most_bytes
         return self.is_full
 
     def _use(self, layout: Layout) -> None:
@@ -93,22 +97,28 @@ class Batch:
         self._most_messages = self._settings.batch_messages * min(shards, _MOST_CALLS)
         self._most_bytes = self._settings.batch_bytes * min(shards, _MOST_PARTS)
 
-    def flush(self) -> Flow[list[SendResult]]:
-        """Sends the collected messages. Result: one for each, in order; sets `broken`."""
+    def flush(self) -> Flow[BatchResults]:
+        """Sends the collected messages; sets `broken`."""
         began, span = self._clock(), self._observer.take_span()
-        batch, results = self._outgoing, self._invalid
-        self._outgoing, self._invalid, self._bytes, self.is_full = [], [], 0, False
+        taken, has_invalid = self._taken, self._has_invalid
+        batch: list[Any] = [each for each in taken if isinstance(each, Outgoing)] if has_invalid else taken
+        self._taken, self._has_invalid, self._bytes, self.is_full = [], False, 0, False
+        stored: list[Stored] = []
         try:
             self._use((yield from self._sender.topics.resolve(self._layout.topic)))
             if batch:
-                sent = yield from self._sender.send(self._layout.topic, batch, self._clock)
-                self.broken = next((result.error for result in sent if result.error), None)
-                results += sent
+                stored = yield from self._sender.send(self._layout.topic, batch, self._clock)
+                self.broken = _first_error(stored)
         except LisaError as error:
             self.broken = error
-            results += [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in batch]
+            stored = [error] * len(batch)
+        if has_invalid:
+            valid = iter(stored)
+            stored = [message.error if isinstance(message, _Invalid) else next(valid) for message in taken]
+        results = BatchResults(self._first, [message.id for message in taken], stored)
+        self._first += len(taken)
         self._observer.end(span, results, self._clock() - began, self.broken)
-        return sorted(results, key=_position_of)
+        return results
 
     def _clock(self) -> float:
         """Seconds, of which none pass while messages are added during a flush."""
@@ -130,74 +140,100 @@ class Sender:
     confirm: Confirm | None
     pace: Pace
 
-    def send(self, topic: str, batch: _Batch, clock: Callable[[], float]) -> Flow[list[SendResult]]:
+    def send(self, topic: str, batch: Sequence[Outgoing], clock: Callable[[], float]) -> Flow[list[Stored]]:
         """Sends each message to its shard. Result: one for each; an error of one shard ends the whole send.
 
         `clock` tells seconds, without those in which this program does other work.
         """
-        results: list[SendResult] = []
+        stored: list[Stored] = [0] * len(batch)
+        left: _Places = range(len(batch))
         layout, rerouted = (yield from self.topics.declare(topic)), False
-        while batch:
+        while left:
             try:
                 if layout.former:
-                    known = yield from find_in_former(
-                        layout, [m for _, m in batch], self.confirm, generated_too=rerouted
-                    )
+                    asked = [batch[at] for at in left]
+                    known = yield from find_in_former(layout, asked, self.confirm, generated_too=rerouted)
                     _check_confirmed(topic, known)
-                    results += [result_of(at, m, 0) for at, m in batch if m.id in known]
-                    batch = [(at, m) for at, m in batch if m.id not in known]
-                sent, batch = yield from self._send_to_all(layout, batch, clock)
-                results += sent
-                if batch:
+                    left = [at for at in left if batch[at].id not in known]
+                left = yield from self._send_to_all(layout, batch, left, stored, clock)
+                if left:
                     layout = yield from refresh_after_reshard(self.topics, layout)
                     # The first try of a repeated send may have come before the reshard.
                     rerouted = True
             except LisaError as error:
-                return results + [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in batch]
-        return results
+                _put(stored, left, [error] * len(left))
+                break
+        return stored
 
     def _send_to_all(
-        self, layout: Layout, batch: _Batch, clock: Callable[[], float]
-    ) -> Flow[tuple[list[SendResult], _Batch]]:
-        """Sends to all shards in one round trip. Result: one for each message, but those of closed shards."""
-        parts = list(self._parts(layout, batch))
-        stored = [
-            store(
-                *(keys, [m for _, m in part], self.confirm),
-                repeatable=is_repeatable([m for _, m in part], layout.policy, self.settings),
-            )
-            for keys, part in parts
+        self,
+        layout: Layout,
+        batch: Sequence[Outgoing],
+        left: _Places,
+        stored: list[Stored],
+        clock: Callable[[], float],
+    ) -> Flow[_Places]:
+        """Sends what is left to all shards in one round trip, and puts into `stored` what became of it.
+
+        Result: the places of messages whose shards are closed.
+        """
+        parts = [(keys, part, _pick(batch, part)) for keys, part in self._parts(layout, batch, left)]
+        calls = [
+            store(keys, messages, self.confirm, repeatable=is_repeatable(messages, layout.policy, self.settings))
+            for keys, _, messages in parts
         ]
         began, began_waiting = time.monotonic(), clock()
-        replies = iter((yield Each(call for calls in stored for call in calls)))
+        replies = iter((yield Each(call for of_part in calls for call in of_part)))
         waited_s = clock() - began_waiting
         if waited_s > _HARDLY_S or time.monotonic() - began - waited_s < _HARDLY_S:
             # Else the reply had come before this program waited for it, at a time unknown.
             self.pace.note(waited_s, len(parts))
-        results: list[SendResult] = []
-        rerouted: list[tuple[int, Outgoing]] = []
-        for (_, part), calls in zip(parts, stored, strict=True):
-            sent = _results(layout.topic, part, [next(replies) for _ in calls])
-            results += sent or ()
-            rerouted += part if sent is None else ()
-        return results, rerouted
+        rerouted: list[int] = []
+        for (_, part, messages), of_part in zip(parts, calls, strict=True):
+            results = _results(layout.topic, messages, [next(replies) for _ in of_part])
+            if results is None:
+                rerouted += part
+            else:
+                _put(stored, part, results)
+        return rerouted
 
-    def _parts(self, layout: Layout, batch: _Batch) -> Iterator[tuple[ShardKeys, _Batch]]:
+    def _parts(self, layout: Layout, batch: Sequence[Outgoing], left: _Places) -> Iterator[tuple[ShardKeys, _Places]]:
         """Cuts the messages of each shard into calls within the limits, as all ids may belong to one shard."""
-        batches = by_home(layout.shards, batch, lambda message: message[1].id)
-        return ((keys, part) for keys, messages in batches.items() for part in self._cut(messages))
+        shards = by_home(layout.shards, left, lambda at: batch[at].id)
+        return ((keys, part) for keys, places in shards.items() for part in self._cut(batch, places))
 
-    def _cut(self, batch: _Batch) -> Iterator[_Batch]:
-        """Cuts a batch so that no call blocks the server for long; a message beyond the limit of bytes goes alone."""
+    def _cut(self, batch: Sequence[Outgoing], places: _Places) -> Iterator[_Places]:
+        """Cuts places so that no call blocks the server for long; a message beyond the limit of bytes goes alone."""
         begin = size = 0
         most, most_bytes = self.pace.messages, self.settings.batch_bytes
-        for at, (_, message) in enumerate(batch):
-            size += len(message.content)
+        sizes = [len(message.content) for message in _pick(batch, places)]
+        if len(sizes) <= most and sum(sizes) <= most_bytes:
+            # As most are.
+            yield places
+            return
+        for at, own in enumerate(sizes):
+            size += own
             if at > begin and (size > most_bytes or at - begin == most):
-                yield batch[begin:at]
-                begin, size = at, len(message.content)
-        if begin < len(batch):
-            yield batch[begin:]
+                yield places[begin:at]
+                begin, size = at, own
+        yield places[begin:]
+
+
+def _pick(batch: Sequence[Outgoing], places: _Places) -> Sequence[Outgoing]:
+    """The messages at places."""
+    if isinstance(places, range):
+        return batch[places.start : places.stop]
+    return [batch[at] for at in places]
+
+
+def _put(stored: list[Stored], places: _Places, results: Sequence[Stored]) -> None:
+    """Stores results at their places."""
+    for at, result in zip(places, results, strict=True):
+        stored[at] = result
+
+
+def _first_error(stored: Sequence[Stored]) -> LisaError | None:
+    return next((each for each in stored if isinstance(each, LisaError)), None)
 
 
 def _check_confirmed(topic: str, known: dict[str, Missing | None]) -> None:
@@ -205,14 +241,13 @@ def _check_confirmed(topic: str, known: dict[str, Missing | None]) -> None:
         raise NotConfirmed(topic, [id for id, lacking in known.items() if lacking], *missing)
 
 
-def _results(topic: str, batch: _Batch, replies: list[Any]) -> list[SendResult] | None:
+def _results(topic: str, messages: Sequence[Outgoing], replies: list[Any]) -> Sequence[Stored] | None:
     """One result for each message of a call; None if the shard is closed."""
     dues, missing = replies if len(replies) > 1 else (*replies, None)
     error = next((reply for reply in (dues, missing) if isinstance(reply, LisaError)), None)
     if isinstance(error, Resharded):
         return None
     if error is None and missing:
-        error = NotConfirmed(topic, [outgoing.id for _, outgoing in batch], *missing)
-    if error is not None:
-        return [SendResult(at, m.id, SendOutcome.FAILED, error=error) for at, m in batch]
-    return [result_of(position, outgoing, due_ms) for (position, outgoing), due_ms in zip(batch, dues, strict=True)]
+        error = NotConfirmed(topic, [message.id for message in messages], *missing)
+    result: Sequence[Stored] = dues if error is None else [error] * len(messages)
+    return result

@@ -6,7 +6,8 @@ from typing import Generic, TypeVar
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_producer.client import Producer
-from lisa_producer.message import Message, PartialSend, SendReport, SendResult
+from lisa_producer.message import Message
+from lisa_producer.results import BatchResults, PartialSend, SendOutcome, SendReport, SendResult
 
 __all__ = ["BulkSender"]
 
@@ -61,20 +62,18 @@ class BulkSender(Generic[K]):
         self._messages = self._bytes = 0
 
     def _send_to(self, topic: str, messages: list[tuple[K, Message]]) -> None:
-        stored: list[SendResult] = []
-
-        def take_result(result: SendResult) -> None:
-            if result.error is None:
-                stored.append(result)
-                if self.on_result:
-                    self.on_result(topic, result)
-            elif isinstance(result.error, InvalidInput):
-                self.refuse(messages[result.position][0], result.error)
+        def take(results: BatchResults) -> None:
+            outcomes = results.outcomes()
+            self.report.sent += outcomes[SendOutcome.SENT]
+            self.report.duplicates += outcomes[SendOutcome.DUPLICATE]
+            if self.on_result or outcomes[SendOutcome.FAILED]:
+                for result in results:
+                    if isinstance(result.error, InvalidInput):
+                        self.refuse(messages[result.position][0], result.error)
+                    elif self.on_result and result.error is None:
+                        self.on_result(topic, result)
 
         try:
-            try:
-                self.producer.send_many(topic, [message for _, message in messages], on_result=take_result)
-            finally:
-                self.report.count_all(stored)
+            self.producer.send_many(topic, [message for _, message in messages], on_batch=take)
         except PartialSend as error:
             raise PartialSend(topic, self.report) from error.__cause__

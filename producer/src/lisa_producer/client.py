@@ -20,15 +20,13 @@ from lisa_producer.coalescing import Coalescer
 from lisa_producer.message import (
     Confirm,
     Message,
-    PartialSend,
-    SendReport,
-    SendResult,
     check_confirm,
     due_argument,
 )
 from lisa_producer.message_source import MessageSource
 from lisa_producer.metrics import METRICS
 from lisa_producer.pace import Pace
+from lisa_producer.results import BatchResults, PartialSend, SendReport, SendResult
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shared_flow import SharedFlow
 
@@ -112,16 +110,18 @@ class Producer(Closing):
         messages: Iterable[Message],
         *,
         on_result: Callable[[SendResult], object] | None = None,
+        on_batch: Callable[[BatchResults], object] | None = None,
         confirm: Confirm | None = None,
     ) -> SendReport:
         """Sends messages in batches, in order, holding one batch in memory at a time; of a list or a tuple two.
 
         Such messages are prepared while the server stores those before, so the list must not change meanwhile.
 
-        `on_result` receives the result of each message after its batch; without it, the report keeps them. An invalid
-        message, or a value that is not a Message, does not stop the others; an unreachable server does, after the
-        producer's patience, and so does an error of `messages` itself, once what came before it is sent. Raises
-        PartialSend when the send stopped early, and at the end if any message failed and there is no `on_result`.
+        After each batch `on_result` receives the result of each message, and `on_batch` all of them, which takes less
+        time; with neither, the report keeps them. An invalid message, or a value that is not a Message, does not stop
+        the others; an unreachable server does, after the producer's patience, and so does an error of `messages`
+        itself, once what came before it is sent. Raises PartialSend when the send stopped early, and at the end if any
+        message failed and there is no callback.
         """
         report = SendReport()
         confirm = check_confirm(confirm) or self._confirm
@@ -130,12 +130,12 @@ class Producer(Closing):
         batch = self._run(open_batch(sender, topic, self._tracing))
         with closing(iter(source)) as taken:
             for results in self._send_batches(batch, BatchFiller(batch, taken, self._codec), ahead=is_ready(messages)):
-                report.take(results, on_result)
+                report.take(results, on_result, on_batch)
                 if batch.broken:
                     raise PartialSend(topic, report) from batch.broken
         if source.error:
             raise PartialSend(topic, report, source.error) from source.error
-        if report.failed and on_result is None:
+        if report.failed and on_result is None and on_batch is None:
             raise PartialSend(topic, report)
         return report
 
@@ -168,7 +168,7 @@ class Producer(Closing):
         confirm = check_confirm(confirm) or self._confirm
         return single_send.send(self._topics, topic, message, self._settings, confirm=confirm, tracing=self._tracing)
 
-    def _send_batches(self, batch: Batch, filler: BatchFiller, *, ahead: bool) -> Iterator[list[SendResult]]:
+    def _send_batches(self, batch: Batch, filler: BatchFiller, *, ahead: bool) -> Iterator[BatchResults]:
         """Yields the results of each batch, until there are no more messages."""
         filler.fill()
         while batch.size:

@@ -31,7 +31,8 @@ from lisa_common.validation import check_name
 from lisa_producer.bulk import BulkSender
 from lisa_producer.client import Producer
 from lisa_producer.json_lines import Line, load_lines, read_lines
-from lisa_producer.message import Confirm, PartialSend, SendReport, SendResult
+from lisa_producer.message import Confirm
+from lisa_producer.results import PartialSend, SendReport, SendResult
 from lisa_producer.settings import ProducerSettings
 
 __all__ = ["program"]

@@ -1,13 +1,12 @@
-"""Messages as callers write them, and the results of sending them."""
+"""Messages as callers write them."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from lisa_common.bodies import Codec, coded
-from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.errors import InvalidInput
 from lisa_common.model.key import with_key
 from lisa_common.model.localtime import local_ms
 from lisa_common.model.policy import MAX_PRIORITY, Policy
@@ -27,10 +26,6 @@ from lisa_common.validation import (
 __all__ = [
     "Confirm",
     "Message",
-    "PartialSend",
-    "SendOutcome",
-    "SendReport",
-    "SendResult",
     "check_confirm",
     "check_message",
     "due_argument",
@@ -164,91 +159,3 @@ def due_argument(
     if delay is not None:
         raise InvalidInput("delay", delay, "omitted when at is given")
     return str(moment_ms("at", at))
-
-
-class SendOutcome(StrEnum):
-    """The outcome of sending one message."""
-
-    SENT = "sent"
-    DUPLICATE = "duplicate"
-    """The id is alive, or was finished within the dedup window. Nothing was written; the first message stands."""
-    FAILED = "failed"
-    """Not written, perhaps written (`OutcomeUnknown`), or written but not confirmed; the error says which."""
-
-
-class SendResult(NamedTuple):
-    """The result of one message. `position` counts from 0 in the order of sending; `due_ms` is server time."""
-
-    position: int
-    id: str | None
-    outcome: SendOutcome
-    due_ms: int | None = None
-    error: LisaError | None = None
-
-    @property
-    def duplicate(self) -> bool:
-        """Whether nothing was written because the id was known."""
-        return self.outcome is SendOutcome.DUPLICATE
-
-
-@dataclass(slots=True)
-class SendReport:
-    """Counts of many messages; `results` stays empty where a callback receives them."""
-
-    sent: int = 0
-    duplicates: int = 0
-    failed: int = 0
-    first_error: LisaError | None = None
-    results: list[SendResult] = field(default_factory=list)
-
-    def take(self, results: Sequence[SendResult], on_result: Callable[[SendResult], object] | None) -> None:
-        """Counts results, and passes them on to a callback, or keeps them."""
-        self.count_all(results)
-        if on_result is None:
-            self.results += results
-            return
-        for result in results:
-            on_result(result)
-
-    def count_all(self, results: Sequence[SendResult]) -> None:
-        """Adds results to the counts, most of which are of messages that were sent."""
-        # Without a step for each of these: the server waits meanwhile.
-        sent = [result.outcome for result in results].count(SendOutcome.SENT)
-        self.sent += sent
-        if sent < len(results):
-            for result in results:
-                if result.outcome is not SendOutcome.SENT:
-                    self.count(result)
-
-    def count(self, result: SendResult) -> None:
-        """Adds one result to the counts."""
-        if result.outcome is SendOutcome.SENT:
-            self.sent += 1
-        elif result.outcome is SendOutcome.DUPLICATE:
-            self.duplicates += 1
-        else:
-            self.failed += 1
-            self.first_error = self.first_error or result.error
-
-
-class PartialSend(LisaError):
-    """Some of many messages were not sent; `report` says which, unless a callback received the results.
-
-    `source_error` is the exception of the caller's iterable, if that ended the send.
-    """
-
-    def __init__(self, topic: str, report: SendReport, source_error: Exception | None = None) -> None:
-        self.topic = topic
-        self.report = report
-        self.source_error = source_error
-        taken = report.sent + report.duplicates + report.failed
-        parts = []
-        if report.failed or source_error is None:
-            parts.append(f"{report.failed} of {taken} messages were not sent to {topic!r}")
-            parts.append(f"the first because: {report.first_error}")
-        if source_error is not None:
-            parts.append(
-                f"the messages for {topic!r} ended after {taken}, as their iterable raised "
-                f"{type(source_error).__name__}: {source_error}"
-            )
-        super().__init__("; ".join(parts))

@@ -1,15 +1,15 @@
 """Metrics and spans of sends, around the flows that send, without I/O."""
 
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lisa_common.errors import LisaError
 from lisa_common.observing.tracing import Tracing, moment
 from lisa_common.validation import duration_ms
-from lisa_producer.message import Message, SendOutcome, SendResult
+from lisa_producer.message import Message
 from lisa_producer.metrics import METRICS, count_sent, note_send
+from lisa_producer.results import BatchResults, SendOutcome, SendResult
 from lisa_producer.shared_flow import SharedFlow
 
 __all__ = ["BatchObserver", "observed_send"]
@@ -74,10 +74,10 @@ class BatchObserver:
         span, self._span = self._span, None
         return span
 
-    def end(self, span: Any, results: Sequence[SendResult], took_s: float, error: LisaError | None) -> None:
+    def end(self, span: Any, results: BatchResults, took_s: float, error: LisaError | None) -> None:
         """Takes the results of a batch, and the error that ends the whole send, if any."""
         if METRICS.on and results:
-            for outcome, count in Counter([result.outcome for result in results]).items():
+            for outcome, count in results.outcomes().items():
                 count_sent(self._topic, outcome, count)
             METRICS.observe("lisa_send_seconds", [took_s])
         # What was added since will not be sent after an error.

@@ -12,10 +12,10 @@ from lisa_common.protocol import producing
 from lisa_common.protocol.call import Call, Each, Flow, command
 from lisa_common.protocol.producing import Outgoing
 from lisa_common.validation import GENERATED_SUFFIX, duration_ms
-from lisa_producer.message import Confirm, SendOutcome, SendResult
+from lisa_producer.message import Confirm
 from lisa_producer.settings import ProducerSettings
 
-__all__ = ["Missing", "find_in_former", "is_repeatable", "result_of", "store", "store_apart"]
+__all__ = ["Missing", "find_in_former", "is_repeatable", "store", "store_apart"]
 
 _SAFE_TO_REPEAT_MS = 300_000
 """Least delay of a message with a generated id whose send is safe to repeat: the id is forgotten at ack, and the
@@ -66,15 +66,6 @@ def find_in_former(
             answers, missing = ((yield call), None) if confirm is None else (yield (call, _confirmation(confirm)))
             known.update((id, missing) for id, is_known in zip(shard_ids, answers, strict=True) if is_known)
     return known
-
-
-def result_of(position: int, outgoing: Outgoing, due_ms: int) -> SendResult:
-    """The result of a stored message; `due_ms` is 0 where its id was known."""
-    if due_ms:
-        return tuple.__new__(SendResult, (position, outgoing.id, SendOutcome.SENT, due_ms, None))
-    # A generated id can be known only from an earlier try of the same send, whose reply was lost.
-    outcome = SendOutcome.SENT if outgoing.generated else SendOutcome.DUPLICATE
-    return SendResult(position, outgoing.id, outcome)
 
 
 def is_repeatable(messages: Sequence[Outgoing], policy: Policy, settings: ProducerSettings) -> bool:

@@ -11,11 +11,12 @@ from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import Outgoing, new_ids
 from lisa_common.protocol.registry import Topics
 from lisa_producer import layout_requests
-from lisa_producer.message import Confirm, Message, SendResult
+from lisa_producer.message import Confirm, Message
 from lisa_producer.metrics import METRICS
 from lisa_producer.observed import observed_send
+from lisa_producer.results import SendResult, result_of
 from lisa_producer.settings import ProducerSettings
-from lisa_producer.shard_send import Missing, find_in_former, is_repeatable, result_of, store, store_apart
+from lisa_producer.shard_send import Missing, find_in_former, is_repeatable, store, store_apart
 from lisa_producer.shared_flow import Request, SharedFlow
 
 __all__ = ["send"]
@@ -100,7 +101,7 @@ def _send_unless_known(layout: Layout, keys: ShardKeys, key: _Key, batch: Sequen
 
 def _known(topic: str, outgoing: Outgoing, missing: Missing | None) -> SendResult | LisaError:
     """The result of a message that a former shard knows."""
-    return NotConfirmed(topic, [outgoing.id], *missing) if missing else result_of(0, outgoing, 0)
+    return NotConfirmed(topic, [outgoing.id], *missing) if missing else result_of(0, outgoing.id, 0)
 
 
 def _send_part(
@@ -132,4 +133,4 @@ def _result(
     if isinstance(stored, LisaError):
         return stored
     due_ms, missing = stored
-    return NotConfirmed(keys.topic, [message.id], *missing) if missing else result_of(0, message, due_ms)
+    return NotConfirmed(keys.topic, [message.id], *missing) if missing else result_of(0, message.id, due_ms)

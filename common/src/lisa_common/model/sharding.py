@@ -5,7 +5,7 @@ there. So an id is looked up in its current shard and in its former ones: a mess
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -90,11 +90,13 @@ def by_shard(items: Iterable[T], shard: Callable[[T], ShardKeys]) -> dict[ShardK
     return groups
 
 
-def by_home(shards: tuple[ShardKeys, ...], items: Iterable[T], id_of: Callable[[T], str]) -> dict[ShardKeys, list[T]]:
+def by_home(
+    shards: tuple[ShardKeys, ...], items: Sequence[T], id_of: Callable[[T], str]
+) -> Mapping[ShardKeys, Sequence[T]]:
     """As `by_shard`, by the homes of ids among the shards of one reshard; for many items, as it compares no keys."""
     count = len(shards)
     if count == 1:
-        return {shards[0]: list(items)}
+        return {shards[0]: items}
     groups: dict[int, list[T]] = defaultdict(list)
     for item in items:
         groups[_number(count, id_of(item))].append(item)

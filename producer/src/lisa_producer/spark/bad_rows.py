@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_producer.client import Producer
-from lisa_producer.message import Message, PartialSend
+from lisa_producer.message import Message
+from lisa_producer.results import PartialSend
 from lisa_producer.spark.line_files import LineFile
 from lisa_producer.spark.messages import Row
 from lisa_producer.spark.values import to_json_value

@@ -15,7 +15,8 @@ from lisa_common.protocol.producing import Outgoing, UpdateOutcome
 from lisa_common.protocol.registry import Topics
 from lisa_common.validation import check_id, check_name
 from lisa_producer.client import Producer
-from lisa_producer.message import Message, PartialSend, SendResult, due_argument
+from lisa_producer.message import Message, due_argument
+from lisa_producer.results import PartialSend, SendResult
 from lisa_producer.spark.columns import Columns
 from lisa_producer.spark.messages import Row, message_of, moment_of, topic_of
 from lisa_producer.spark.options import WriteOptions

@@ -3,7 +3,7 @@
 from lisa_common.errors import InvalidInput
 from lisa_producer.bulk import BulkSender
 from lisa_producer.client import Producer
-from lisa_producer.message import PartialSend, SendResult
+from lisa_producer.results import PartialSend, SendResult
 from lisa_producer.spark.changes import Changes
 from lisa_producer.spark.columns import Columns
 from lisa_producer.spark.messages import Row, message_of
