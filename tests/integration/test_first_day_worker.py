@@ -92,6 +92,19 @@ def test_a_flag_wins_over_the_workers_code(started: Started, redis_url: str, pre
     assert worker.stop() == 0
 
 
+def test_a_worker_program_spares_the_garbage_collector(started: Started, redis_url: str, prefix: str) -> None:
+    """Once the worker's module is loaded."""
+    report = "import gc\n" + _worker().replace(
+        "delivery.text()", "gc.get_threshold()[0], gc.get_freeze_count() > 1_000"
+    )
+    started.write("shop.py", report)
+    worker = started.run("lisa-consumer", "run", "shop:worker", "--prefix", prefix, "--block-s", "0.2")
+    with Producer(settings=ProducerSettings(redis_url=redis_url, prefix=prefix)) as producer:
+        producer.send("orders", "me")
+        worker.wait_for("handled 20000 True")
+    assert worker.stop() == 0
+
+
 def test_code_wins_over_the_environment(started: Started, redis_url: str) -> None:
     """As without a command line."""
     started.write("shop.py", _worker(f"'billing', url={redis_url!r}"))

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from lisa_common.cli import WaitOption, new_program, wait_s, with_settings
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_start import wait_for_server
+from lisa_common.collector import spare_collector
 from lisa_common.observing.health import Health
 from lisa_common.observing.siblings import SharedDirectory, join_siblings
 from lisa_common.protocol.call import command
@@ -58,6 +59,7 @@ def run(
     loaded = load_worker(worker)
     overridden = sorted(given.union(override or ()))
     loaded.override(settings, overridden)
+    spare_collector()
     if supervised:
         if shares_metrics:
             metrics.register()

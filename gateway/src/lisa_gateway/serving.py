@@ -1,7 +1,6 @@
 """Serves a gateway with uvicorn until a signal, then stops gracefully."""
 
 import asyncio
-import gc
 import logging
 import math
 import signal
@@ -14,6 +13,7 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from lisa_common.collector import spare_collector
 from lisa_common.errors import InvalidSettings, LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_common.logs import event
 from lisa_gateway.address import ListenAddress, parse_listen
@@ -27,9 +27,6 @@ __all__ = ["loop_factory", "serve"]
 
 KEEP_ALIVE_S = 75
 """How long an idle connection is kept: clients of camellia keep theirs for 30 s."""
-
-_COLLECT_AFTER = 20_000
-"""New objects that start a garbage collection, not 700: most belong to requests under way, and are no garbage."""
 
 logger = logging.getLogger(__name__)
 
@@ -123,13 +120,6 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return factory or asyncio.new_event_loop
 
 
-def _tune_collector() -> None:
-    """Spares the garbage collector what lives as long as the process: it took an eighth of the time of a request."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER, *gc.get_threshold()[1:])
-
-
 async def serve(settings: GatewaySettings, *, patience_s: float = math.inf) -> None:
     """Serves until SIGTERM or SIGINT, from the start, though a Redis server may answer only later.
 
@@ -158,7 +148,7 @@ async def serve(settings: GatewaySettings, *, patience_s: float = math.inf) -> N
         lifespan="on",
     )
     gateway.health.notifies = True
-    _tune_collector()
+    spare_collector()
     with observed(settings.metrics, gateway.health):
         server = _Server(config, gateway, shown, patience_s)
         await server.serve([bound])
