@@ -1,5 +1,6 @@
 """Requests that are wrong, as raw bytes and as forms: each has its answer, and nothing is written for it."""
 
+import asyncio
 import json
 
 import pytest
@@ -144,3 +145,51 @@ async def test_pipelined(wire: Wire, topic: str) -> None:
     replies = await raw_exchange(wire.address, one + one + last, end=False)
     assert replies.count(b"HTTP/1.1 200 OK") == 3
     assert replies.count(b'"delayMsgList":[]') == 2
+
+
+_CHECK = "{method} /camellia/health/check HTTP/{version}\r\nHost: localhost\r\n{headers}\r\n"
+
+
+def _parts(answer: bytes) -> tuple[str, list[str], str]:
+    """Status line, names of headers, and body of one answer."""
+    head, _, body = answer.decode().partition("\r\n\r\n")
+    status, *headers = head.split("\r\n")
+    return status, [header.partition(":")[0] for header in headers], body
+
+
+async def test_an_answer_is_the_same_however_it_is_written(wire: Wire) -> None:
+    """At once where the connection is kept; in two steps where it ends, or where there is no body."""
+    headers = ["date", "content-length", "content-type"]
+    last = _CHECK.format(method="GET", version="1.1", headers="Connection: close\r\n").encode()
+    kept = _CHECK.format(method="GET", version="1.1", headers="").encode()
+    first, second = (await raw_exchange(wire.address, kept + last, end=False)).split(b"HTTP/1.1 ")[1:]
+    assert _parts(first) == ("200 OK", headers, '{"code":200}')
+    assert _parts(second) == ("200 OK", [*headers, "connection"], '{"code":200}')
+    old = _CHECK.format(method="GET", version="1.0", headers="").encode()
+    assert _parts(await raw_exchange(wire.address, old, end=False)) == _parts(b"HTTP/1.1 " + second)
+    bare = _CHECK.format(method="HEAD", version="1.1", headers="Connection: close\r\n").encode()
+    assert _parts(await raw_exchange(wire.address, bare, end=False)) == (
+        "HTTP/1.1 200 OK",
+        [*headers, "connection"],
+        "",
+    )
+
+
+async def test_a_client_that_reads_late_gets_every_answer_whole(wire: Wire, topic: str) -> None:
+    """Of more bytes than the connection holds: the gateway waits before it writes more, and forgets none."""
+    text = "x" * 1_000_000
+    assert wire.post("sendMsg", topic=topic, msg=text, delayMillis=60_000, msgId="large").code == 200
+    body = f"topic={topic}&msgId=large".encode()
+    head = f"POST {BASE}getMsg HTTP/1.1\r\nHost: localhost\r\nContent-Type: {FORM['Content-Type']}\r\n"
+    one = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    host, _, port = wire.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1_024)
+    writer.write(one * 16)
+    # The gateway has answered as much as it may, while nobody reads.
+    assert wire.get("getTopicInfoList").code == 200
+    for _ in range(16):
+        length = int((await reader.readuntil(b"\r\n\r\n")).lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+        answer = json.loads(await reader.readexactly(length))
+        assert (answer["code"], answer["delayMsg"]["msg"]) == (200, text)
+    writer.close()
+    await writer.wait_closed()

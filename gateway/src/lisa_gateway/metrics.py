@@ -15,7 +15,17 @@ from lisa_common.observing.server import serving
 from lisa_consumer import metrics as of_consumers
 from lisa_producer import metrics as of_producers
 
-__all__ = ["METRICS", "CountRequests", "flush", "gather", "name_route", "observed", "register", "stop_gathering"]
+__all__ = [
+    "METRICS",
+    "CountRequests",
+    "flush",
+    "gather",
+    "name_route",
+    "note_status",
+    "observed",
+    "register",
+    "stop_gathering",
+]
 
 METRICS = MetricSet(Program.GATEWAY)
 
@@ -24,6 +34,7 @@ _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
 
 _KEY = "lisa.route"
+_STATUS = "lisa.status"
 _OTHER = "other"
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
@@ -43,6 +54,11 @@ def observed(address: str | None, health: Health) -> AbstractContextManager[obje
 def name_route(scope: Any, route: str) -> None:
     """Names the route of a request, as documented: a path with its parameters by name."""
     scope[_KEY] = route
+
+
+def note_status(scope: Any, status: int) -> None:
+    """Notes the status of an answer that was not sent by ASGI."""
+    scope[_STATUS] = str(status)
 
 
 _Request = tuple[tuple[str, str, str], float]
@@ -107,6 +123,7 @@ class CountRequests:
             raise
         finally:
             route, method = scope.get(_KEY, _OTHER), scope["method"]
+            status = scope.get(_STATUS, status)
             request = (route, method if method in _METHODS else _OTHER, status), time.monotonic() - began
             if _REQUESTS.on:
                 _REQUESTS.add(request)

@@ -19,8 +19,8 @@ from lisa_gateway.camellia.parameters import Parameters, read_parameters, whole_
 from lisa_gateway.camellia.sending import SendCalls
 from lisa_gateway.camellia.status import ServiceStatus
 from lisa_gateway.gateway import Gateway
-from lisa_gateway.limits import RequestCut
-from lisa_gateway.metrics import name_route
+from lisa_gateway.limits import RequestCut, put_answer
+from lisa_gateway.metrics import name_route, note_status
 
 __all__ = ["Direct", "Interface", "interface"]
 
@@ -111,8 +111,11 @@ class Interface:
             return
         except Exception as error:  # noqa: BLE001 - logged there, if it is not the client's or the server's
             reply = _answer_to(error, path)
-        await send(reply.head())
-        await send({"type": "http.response.body", "body": reply.body})
+        if not reply.headers and put_answer(scope, reply.status, reply.media_type, reply.body):
+            note_status(scope, reply.status)
+        else:
+            await send(reply.head())
+            await send({"type": "http.response.body", "body": reply.body})
 
     # No coroutine of its own: it would be one more in the way of each call.
     def _call(self, scope: Scope, receive: Receive, path: str) -> Awaitable[Reply]:

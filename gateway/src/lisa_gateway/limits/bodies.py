@@ -7,34 +7,19 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
+from lisa_gateway.limits.cycle import CYCLE
 from lisa_gateway.limits.settings import LimitSettings
 from lisa_gateway.problems import Problem, send_problem
 
-__all__ = ["CYCLE", "BodyLimits", "RequestCut", "take_body"]
+__all__ = ["BodyLimits", "RequestCut"]
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
 
-CYCLE = "lisa.cycle"
-"""In a scope: the server's state of the request, with what has arrived of its body; absent under other servers."""
-
 _CLOSE = (b"connection", b"close")
 STREAMS = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl")
 """Content types of streams: of any length, as their lines are taken one by one."""
-
-
-def take_body(scope: Any) -> bytes | None:
-    """The body of a request, if all of it is here and this server is ours; else None, and it must be received."""
-    cycle = scope.get(CYCLE)
-    if cycle is None or cycle.more_body or cycle.disconnected or cycle.waiting_for_100_continue:
-        return None
-    # What its own `receive` does.
-    body = bytes(cycle.body)
-    cycle.body = bytearray()
-    cycle.message_event.clear()
-    cycle.flow.resume_reading()
-    return body
 
 
 class RequestCut(HTTPException):

@@ -11,7 +11,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from lisa_gateway.limits.bodies import CYCLE
+from lisa_gateway.limits.cycle import CYCLE
 from lisa_gateway.limits.settings import LimitSettings
 from lisa_gateway.metrics import METRICS
 from lisa_gateway.problems import Problem
@@ -71,15 +71,20 @@ class _JoinedWrites:
             self._head = data
         elif self._head:
             head, self._head = self._head, b""
-            # Not `writelines`: asyncio's never slowed the application down before Python 3.12.9 and 3.13.2, so that a
-            # client that does not read would make the gateway hold any amount.
-            if len(data) <= _JOINED_BYTES:
-                self._transport.write(head + data)
-            else:
-                self._transport.write(head)
-                self._transport.write(data)
+            self.write_whole(head, data)
         else:
             self._transport.write(data)
+
+    def write_whole(self, head: bytes, body: bytes) -> None:
+        """Writes the head of an answer, and its body or the first part of it."""
+        self._is_begun = True
+        # Not `writelines`: asyncio's never slowed the application down before Python 3.12.9 and 3.13.2, so that a
+        # client that does not read would make the gateway hold any amount.
+        if len(body) <= _JOINED_BYTES:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            self._transport.write(body)
 
     def flush(self) -> None:
         """Writes a head that no body has followed, as in an answer to HEAD."""
