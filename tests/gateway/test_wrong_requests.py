@@ -166,7 +166,9 @@ async def test_an_answer_is_the_same_however_it_is_written(wire: Wire) -> None:
     assert _parts(first) == ("200 OK", headers, '{"code":200}')
     assert _parts(second) == ("200 OK", [*headers, "connection"], '{"code":200}')
     old = _CHECK.format(method="GET", version="1.0", headers="").encode()
-    assert _parts(await raw_exchange(wire.address, old, end=False)) == _parts(b"HTTP/1.1 " + second)
+    status, given, body = _parts(await raw_exchange(wire.address, old, end=False))
+    # Which says that it ends from uvicorn 0.53 on: in HTTP/1.0 it always does.
+    assert (status, given[:3], body) == ("HTTP/1.1 200 OK", headers, '{"code":200}')
     bare = _CHECK.format(method="HEAD", version="1.1", headers="Connection: close\r\n").encode()
     assert _parts(await raw_exchange(wire.address, bare, end=False)) == (
         "HTTP/1.1 200 OK",

@@ -191,6 +191,8 @@ class LimitedProtocol(HttpToolsProtocol):
         # The request has not begun yet: its task starts with the next turn of the loop.
         self.cycle.transport = _JoinedWrites(self.cycle)  # type: ignore[assignment]
         self.scope[CYCLE] = self.cycle  # type: ignore[literal-required]
+        # uvicorn itself knows from 0.53 on, and before when it sends the head.
+        self.cycle.keep_alive = self.cycle.keep_alive and self.parser.should_keep_alive()
         if self._cycles and self._cycles[0].response_complete:
             self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
         self._cycles.append(self.cycle)
