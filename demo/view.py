@@ -63,7 +63,7 @@ class _Plain:
 
 
 class _Live:
-    """A board that is drawn several times a second."""
+    """A display that is drawn several times a second."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._title = title
@@ -72,7 +72,7 @@ class _Live:
         self._next = 0.0
 
     def show(self, scene: Scene, *, last: bool = False) -> None:
-        """Draws the board several times a second."""
+        """Draws the display several times a second."""
         if last or time.monotonic() >= self._next:
             self._next = time.monotonic() + _LIVE_S
             self._live.update(self._render(scene), refresh=True)

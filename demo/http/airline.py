@@ -38,7 +38,7 @@ def main(journal: str, day: str, seconds: str, *gateways: str) -> None:
         def delete(flight: Flight) -> bool:
             answer = wire.call("deleteMsg", topic=flight.airport, msgId=flight.id)
             deleted: bool = answer["code"] == _DONE
-            if not deleted and answer["tries"] > 1:
+            if not deleted and answer["attempts"] > 1:
                 # The first try may have deleted it, and its answer was lost with a gateway.
                 found = wire.call("getMsg", topic=flight.airport, msgId=flight.id)
                 deleted = found.get("delayMsg", {}).get("status") == _DELETED

@@ -23,7 +23,7 @@ class Wire:
         self._gateways = gateways
 
     def call(self, name: str, **parameters: object) -> dict[str, Any]:
-        """Makes a POST until the answer has another code than 500, which came after so many `tries`.
+        """Makes a POST until the answer has another code than 500, which came after so many `attempts`.
 
         Sends and acks may be repeated, by their ids.
         """
@@ -35,13 +35,13 @@ class Wire:
 
     def _try(self, name: str, body: bytes | None) -> dict[str, Any]:
         deadline = time.monotonic() + _PATIENCE_S
-        for tries in itertools.count(1):
+        for attempts in itertools.count(1):
             url = f"http://{random.choice(self._gateways)}/camellia/delayQueue/{name}"
             try:
                 with urlopen(url, body, timeout=10) as reply:
                     answer: dict[str, Any] = json.load(reply)
                 if answer["code"] != 500:  # noqa: PLR2004 - the interface's number
-                    return answer | {"tries": tries}
+                    return answer | {"attempts": attempts}
                 reason: object = answer
             except (URLError, OSError, ValueError) as error:
                 reason = error

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from lisa_gateway import health, v1
 from lisa_gateway.access import Access, AccessMiddleware, Forbidden
+from lisa_gateway.access_log import log_request
 from lisa_gateway.camellia.interface import Direct, interface
 from lisa_gateway.dashboard import PAGES, dashboard_routes
 from lisa_gateway.gateway import Gateway
@@ -60,7 +61,8 @@ class _Application(Starlette):
         settings = self._gateway.settings
         direct = Direct(super().build_middleware_stack(), self._camellia)
         limited = BodyLimits(direct, settings)
-        return CountRequests(AccessMiddleware(limited, Access(settings), public=_PUBLIC, pages=self._pages))
+        guarded = AccessMiddleware(limited, Access(settings), public=_PUBLIC, pages=self._pages)
+        return CountRequests(guarded, log_request if settings.access_log else None)
 
 
 async def _forbid(_: Request, error: Exception) -> Response:

@@ -97,14 +97,18 @@ def flush() -> None:
 
 
 class CountRequests:
-    """Counts the requests of an ASGI application by route, method and status, and measures them."""
+    """Counts the requests of an ASGI application by route, method and status, and measures them.
 
-    def __init__(self, app: Any) -> None:
+    `log` receives scope, status and duration in s of each.
+    """
+
+    def __init__(self, app: Any, log: Callable[[Any, str, float], None] | None = None) -> None:
         self._app = app
+        self._log = log
 
     async def __call__(self, scope: Any, receive: _Receive, send: _Send) -> None:
         """Serves one connection of ASGI."""
-        if scope["type"] != "http" or not METRICS.on:
+        if scope["type"] != "http" or not (METRICS.on or self._log):
             await self._app(scope, receive, send)
             return
         status = "none"
@@ -122,10 +126,17 @@ class CountRequests:
             status = "500"
             raise
         finally:
-            route, method = scope.get(_KEY, _OTHER), scope["method"]
-            status = scope.get(_STATUS, status)
-            request = (route, method if method in _METHODS else _OTHER, status), time.monotonic() - began
-            if _REQUESTS.on:
-                _REQUESTS.add(request)
-            else:
-                _count_requests((request,))
+            status, took_s = scope.get(_STATUS, status), time.monotonic() - began
+            if METRICS.on:
+                _count(scope, status, took_s)
+            if self._log:
+                self._log(scope, status, took_s)
+
+
+def _count(scope: Any, status: str, took_s: float) -> None:
+    route, method = scope.get(_KEY, _OTHER), scope["method"]
+    request = (route, method if method in _METHODS else _OTHER, status), took_s
+    if _REQUESTS.on:
+        _REQUESTS.add(request)
+    else:
+        _count_requests((request,))

@@ -59,6 +59,9 @@ class GatewaySettings(AccessSettings, LimitSettings, DashboardSettings):
         MetricsAddress,
         Field(description="serve /metrics, /livez and /readyz at this HOST:PORT as well, with lisa-gateway run"),
     ] = None
+    access_log: Annotated[
+        bool, Field(description="log each request: method, path, status, time, caller and address")
+    ] = False
     receipt_key: Annotated[
         SecretStr,
         Field(

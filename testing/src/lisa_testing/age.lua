@@ -33,7 +33,7 @@ local function change(id, with)
   end
 end
 
-local function shift(zset)
+local function move_earlier(zset)
   local members = redis.call('ZRANGE', zset, 0, -1, 'WITHSCORES')
   for i = 1, #members, 2 do
     -- What is parked goes back to the door, which parks it again.
@@ -55,7 +55,7 @@ for _, id in ipairs(redis.call('ZRANGE', waiting, 0, -1)) do
   change(id, earlier)
 end
 for _, zset in ipairs({ waiting, expiring, finished, retry, garbage }) do
-  shift(zset)
+  move_earlier(zset)
 end
 
 if redis.call('EXISTS', door) == 1 then
