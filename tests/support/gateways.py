@@ -16,7 +16,7 @@ from support.waiting import wait_until
 
 __all__ = ["Gateways", "wait_for_state"]
 
-_LISTENS = re.compile(r"gateway listens on ([^\s"]+)")
+_LISTENS = re.compile(r'gateway listens on ([^\s"]+)')
 
 
 class Gateways:

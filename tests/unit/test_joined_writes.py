@@ -1,10 +1,12 @@
 """What a connection of the gateway writes: the head of an answer together with its body, and nothing too late."""
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from lisa_gateway.limits import limited_protocol
@@ -116,3 +118,15 @@ def test_a_long_body_is_not_copied() -> None:
     head, body = _writes(b"GET /long HTTP/1.1\r\nhost: x\r\n\r\n", 2).writes
     assert head.endswith(b"\r\n\r\n")
     assert body == _LONG
+
+
+@pytest.mark.parametrize("end", [b"", b"connection: close\r\n"])
+def test_a_request_is_freed_without_the_garbage_collector(end: bytes) -> None:
+    """Whatever refers back to it goes with its answer, or with the connection."""
+    gc.collect()
+    gc.disable()
+    try:
+        _writes(b"POST / HTTP/1.1\r\nhost: x\r\n" + end + b"content-length: 1\r\n\r\nx", 1)
+        assert not [each for each in gc.get_objects() if isinstance(each, RequestResponseCycle)]
+    finally:
+        gc.enable()

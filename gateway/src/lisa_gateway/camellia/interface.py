@@ -95,7 +95,7 @@ class Interface:
 
     def __init__(self, calls: dict[str, _Route], status: ServiceStatus, listen: Callable[[], None]) -> None:
         self._listen = listen
-        self._calls = calls
+        self._calls = {path: (*route, f"/camellia{path}") for path, route in calls.items()}
         self._status = status
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
@@ -121,8 +121,8 @@ class Interface:
     def _call(self, scope: Scope, receive: Receive, path: str) -> Awaitable[Reply]:
         if path not in self._calls:
             raise Misunderstood("path: there is no such call", 404)
-        name_route(scope, f"/camellia{path}")
-        methods, call, roles = self._calls[path]
+        methods, call, roles, name = self._calls[path]
+        name_route(scope, name)
         if scope["method"] not in methods:
             allowed = ", ".join(sorted(methods))
             raise Misunderstood(f"method: must be {allowed}; got {scope['method']}", 405, {"Allow": allowed})

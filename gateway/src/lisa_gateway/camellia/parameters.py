@@ -164,21 +164,28 @@ def _too_large() -> Misunderstood:
 
 def _parse(encoded: bytes, fields: dict[str, str]) -> None:
     """Adds the fields of a form; the first of a name counts."""
-    parts = encoded.split(b"&", _MAX_FIELDS)
-    if len(parts) > _MAX_FIELDS:
+    if encoded.count(b"&") >= _MAX_FIELDS:
         raise Misunderstood(f"body: must have at most {_MAX_FIELDS} parameters")
     if encoded.isascii() and b"%" not in encoded and b"+" not in encoded:
         # One look at the whole spares several at each part.
-        for pair in encoded.decode().split("&"):
-            if pair:
-                name, _, value = pair.partition("=")
-                fields.setdefault(name, value)
+        _parse_plain(encoded.decode(), fields)
         return
-    for part in parts:
+    for part in encoded.split(b"&"):
         if part:
             encoded_name, _, encoded_value = part.partition(b"=")
             name = _decode("a name", encoded_name)
             fields.setdefault(name, _decode(name, encoded_value))
+
+
+def _parse_plain(text: str, fields: dict[str, str]) -> None:
+    pairs = text.split("&")
+    try:
+        # Of equal names, a dictionary keeps the last.
+        given = dict([pair.split("=", 1) for pair in reversed(pairs)])
+    except ValueError:
+        # There are names without a value.
+        given = {name: value for name, _, value in [pair.partition("=") for pair in reversed(pairs) if pair]}
+    fields.update({**given, **fields})
 
 
 def _decode(name: str, encoded: bytes) -> str:

@@ -142,7 +142,13 @@ class LimitedProtocol(HttpToolsProtocol):
             if not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.message_event.set()
+            self._unlink(cycle)
         self._cycles.clear()
+
+    def _unlink(self, cycle: RequestResponseCycle) -> None:
+        """Undoes what refers back to a request, which only a garbage collection would free otherwise."""
+        cycle.transport = self.transport
+        cycle.scope.pop(CYCLE, None)  # type: ignore[misc]
 
     def check(self, now: float) -> None:
         """Ends the connection if its client is too slow."""
@@ -193,8 +199,6 @@ class LimitedProtocol(HttpToolsProtocol):
         self.scope[CYCLE] = self.cycle  # type: ignore[literal-required]
         # uvicorn itself knows from 0.53 on, and before when it sends the head.
         self.cycle.keep_alive = self.cycle.keep_alive and self.parser.should_keep_alive()
-        if self._cycles and self._cycles[0].response_complete:
-            self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
         self._cycles.append(self.cycle)
         if len(self.pipeline) > self.limits.max_requests_ahead:
             most = self.limits.max_requests_ahead
@@ -205,6 +209,9 @@ class LimitedProtocol(HttpToolsProtocol):
         """Ends an answer, and starts the next request."""
         for cycle in self._cycles:
             cycle.transport.flush()  # type: ignore[attr-defined]
+            if cycle.response_complete:
+                self._unlink(cycle)
+        self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
         super().on_response_complete()
 
     def on_body(self, body: bytes) -> None:
