@@ -8,7 +8,14 @@ import redis
 from pyspark.sql import SparkSession
 
 from lisa_common.model.keys import ShardKeys
-from support.spark import HOUR, SparkTopic, spark_session
+from support.spark import HOUR, READS_STREAMS, SparkTopic, spark_session
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """PySpark before 4.2 leaves sockets to the garbage collector."""
+    if not READS_STREAMS:
+        category = "pytest.PytestUnraisableExceptionWarning"
+        config.addinivalue_line("filterwarnings", f"ignore:Exception ignored in. .socket.socket:{category}")
 
 
 @pytest.fixture(scope="session")
