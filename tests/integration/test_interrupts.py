@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 import redis
+from pydantic import SecretStr
 
 from lisa_common.client import node
 from lisa_common.client.connection import Connection
 from lisa_common.client.lending import IdleConnections
 from lisa_common.protocol.call import command
 from lisa_producer import Producer, SendOutcome, coalescing
+from lisa_producer.coalescing import Coalescer
 from lisa_producer.request_queue import RequestQueue
+from lisa_producer.settings import ProducerSettings
 from support import Server, wait_until
 from support.answering import answering_server
 
@@ -94,6 +97,31 @@ def test_waiting_threads_go_on_after_an_interrupt(
         for thread in threads:
             thread.join(20)
     assert outcomes == [SendOutcome.SENT] * (len(threads) - 1)
+
+
+def test_interrupted_calls_do_not_fill_the_queue(
+    own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that ends before it takes off what it had added to the queue: later calls are let in all the same."""
+    server = own_server()
+    settings = ProducerSettings(redis_url=SecretStr(server.url), batch_bytes=1_024)
+    with Producer(settings=settings) as producer, server.client() as client:
+        producer.send("orders", b"0")
+
+        def send() -> None:
+            with suppress(Interrupt):
+                producer.send("orders", bytes(5_000))
+
+        client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+        threads = [threading.Thread(target=send) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: _waiting(producer) == 1, what="the other thread to wait")
+        _interrupt_once(monkeypatch, Coalescer, "_dequeue")
+        client.execute_command("CLIENT", "UNPAUSE")
+        for thread in threads:
+            thread.join(20)
+        assert producer.send("orders", b"1").outcome is SendOutcome.SENT
 
 
 def _waiting(producer: Producer) -> int:

@@ -18,8 +18,9 @@ class _Lent:
 def test_who_finds_none_waits_and_is_refused_in_the_end() -> None:
     """It is Unreachable, as nothing was done, and says how many there are and how long it waited."""
     idle = IdleConnections(2)
-    assert [idle.pop(1), idle.pop(1)] == [None, None]
-    lent = [idle.track(_Lent()), idle.track(_Lent())]
+    places = [idle.pop(1), idle.pop(1)]
+    assert not any(places)
+    lent = [idle.track(place, _Lent()) for place in places]
     with pytest.raises(Unreachable, match=r"all 2 connections stayed in use for 0\.05 s") as caught:
         idle.pop(0.05)
     assert isinstance(caught.value, NoFreeConnection)
@@ -31,23 +32,37 @@ def test_who_finds_none_waits_and_is_refused_in_the_end() -> None:
 def test_lost_connections_are_replaced() -> None:
     """One that neither is idle nor exists any more was lost by an interrupt: a caller that waits gets another."""
     idle = IdleConnections(2)
-    lost, kept = [idle.track(_Lent()) for _ in range(2) if idle.pop(1) is None]
+    lost, kept = [idle.track(idle.pop(1), _Lent()) for _ in range(2)]
     del lost
-    assert idle.pop(0.01) is None
-    another = idle.track(_Lent())
+    another = idle.track(idle.pop(0.01), _Lent())
     with pytest.raises(NoFreeConnection):
         idle.pop(0.01)
     assert kept is not another
+
+
+def test_a_place_that_a_caller_holds_is_not_lost() -> None:
+    """After a stall all connections are given up at once. Who has got a place has yet to connect, and others wait."""
+    idle = IdleConnections(2)
+    lent = [idle.track(idle.pop(1), _Lent()) for _ in range(2)]
+    for connection in lent:
+        idle.replace(connection)
+    places = [idle.pop(1), idle.pop(1)]
+    with pytest.raises(NoFreeConnection):
+        idle.pop(0.01)
+    del places
+    assert not idle.pop(0.01)
 
 
 @pytest.mark.parametrize("kind", [IdleConnections, AsyncIdleConnections])
 def test_a_new_connection_takes_the_place_of_one_given_up(kind: type[IdleConnections | AsyncIdleConnections]) -> None:
     """The next caller gets it, not one that may be as dead as the last."""
     idle = kind(2)
-    other = idle.track(_Lent())
+    given_up, other = [idle.track(place, _Lent()) for place in idle._idle]
     idle._idle = [other]
-    idle.replace(idle.track(_Lent()))
-    assert idle._idle == [other, None]
+    idle.replace(given_up)
+    first, place = idle._idle
+    assert first is other
+    assert not place
 
 
 def test_threads_are_served_in_their_order() -> None:

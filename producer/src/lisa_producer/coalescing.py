@@ -194,8 +194,8 @@ class Coalescer:
             was_first = False
             while waiter := self._block(state, topic, was_first=was_first):
                 while not waiter.acquire(timeout=_CHECK_S):
-                    # The call that made room may have been interrupted before it said so.
                     with state.lock:
+                        self._recount(state, topic)
                         self._admit(state, topic)
                 was_first = True
             return self._drive(state, flow, deadline)
@@ -213,6 +213,17 @@ class Coalescer:
             blocked = state.blocked.setdefault(topic, deque())
             (blocked.appendleft if was_first else blocked.append)(waiter)
             return waiter
+
+    def _recount(self, state: _ProcessState, topic: str) -> None:
+        """Counts again what is queued: a call may have been interrupted before it took off what it had added."""
+        queues = [queue for queue in state.queues.values() if isinstance(queue, RequestQueue)]
+        waiting = [
+            each for queue in queues if queue.first.topic == topic for each in (*queue.pending, *queue.under_way)
+        ]
+        if queued := sum([each.size for each in waiting if not each.abandoned and not _is_lost(each.owner)]):
+            state.queued_bytes[topic] = queued
+        else:
+            state.queued_bytes.pop(topic, None)
 
     def _admit(self, state: _ProcessState, topic: str) -> None:
         """Wakes the first blocked caller, if there is room."""

@@ -169,8 +169,8 @@ class AsyncNode:
 
     async def _borrow(self) -> Any:
         idle = self._idle
-        connection = idle.pop() if idle.has_free else await idle.wait(self._timeout_s)
-        connection = connection or idle.track(self._client.connection_pool.make_connection())  # type: ignore[no-untyped-call]
+        lent = idle.pop() if idle.has_free else await idle.wait(self._timeout_s)
+        connection = lent or idle.track(lent, self._client.connection_pool.make_connection())  # type: ignore[no-untyped-call]
         try:
             if not await connection.is_ready():
                 await connection.prepare()

@@ -1,7 +1,7 @@
 """Lends the idle connections to one server, in order of arrival: to threads, and to tasks.
 
-Both lend the connection that was returned last, so that a program keeps no more connections busy than it needs. None
-stands for a connection that is yet to be made.
+Both lend the connection that was returned last, so that a program keeps no more connections busy than it needs. A place
+stands for a connection that is yet to be made; it is false.
 """
 
 import asyncio
@@ -21,37 +21,48 @@ def refuse_connection(limit: int, waited_s: float) -> NoFreeConnection:
     return NoFreeConnection(f"cannot reach Redis: all {limit} connections stayed in use for {waited_s:g} s")
 
 
+class _Place:
+    """Room for a connection."""
+
+    __slots__ = ("__weakref__",)
+
+    def __bool__(self) -> bool:
+        return False
+
+
 class _IdleConnections:
     _waiters: deque[Any]
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._idle: list[Any] = [None] * limit
+        self._idle: list[Any] = [_Place() for _ in range(limit)]
         self._waiters = deque()
         self._lock = threading.Lock()
-        self._made: WeakSet[Any] = WeakSet()
-        """All connections that still exist, lent ones among them."""
+        self._existing: WeakSet[Any] = WeakSet(self._idle)
+        """All places, and all connections that have taken one, lent ones among them."""
 
     def append(self, connection: Any) -> None:
-        """Takes a connection back; None stands for one that is yet to be made."""
-        if connection is None:
-            self._idle.insert(0, None)
-        else:
+        """Takes a connection, or a place, back."""
+        if connection:
             self._idle.append(connection)
+        else:
+            self._idle.insert(0, connection)
         if self._waiters:
             self._serve()
 
-    def track(self, connection: Any) -> Any:
-        """Takes note of a new connection, and returns it: `close` closes it."""
+    def track(self, place: Any, connection: Any) -> Any:
+        """Takes note of a new connection in a place that was lent, and returns it: `close` closes it."""
         with self._lock:
-            self._made.add(connection)
+            self._existing.discard(place)
+            self._existing.add(connection)
         return connection
 
     def replace(self, connection: Any) -> None:
         """Takes back a connection that is given up. The next caller makes a new one: the others may be dead, too."""
         with self._lock:
-            self._made.discard(connection)
-            self._idle.append(None)
+            self._existing.discard(connection)
+            self._idle.append(place := _Place())
+            self._existing.add(place)
         self._serve()
 
     def _serve(self) -> None:
@@ -85,7 +96,7 @@ class IdleConnections(_IdleConnections):
 
     @property
     def next(self) -> Any:
-        """The connection to be lent next; None if it is yet to be made, or none is free."""
+        """The connection to be lent next; none if it is yet to be made, or none is free."""
         return next(iter(self._idle[-1:]), None)
 
     def pop(self, timeout_s: float) -> Any:
@@ -127,8 +138,9 @@ class IdleConnections(_IdleConnections):
         nor in use.
         """
         with self._lock:
-            lost = self._limit - len(self._made) - self._idle.count(None)
-            self._idle[:0] = [None] * lost
+            places = [_Place() for _ in range(self._limit - len(self._existing))]
+            self._existing.update(places)
+            self._idle[:0] = places
         self._serve()
         return waiter.served.acquire(blocking=False)
 
@@ -143,8 +155,8 @@ class IdleConnections(_IdleConnections):
     def close(self) -> None:
         """Closes all connections, lent ones, too."""
         with self._lock:
-            made = list(self._made)
-        for connection in made:
+            existing = list(self._existing)
+        for connection in filter(None, existing):
             connection.disconnect()
 
     def disconnect(self) -> None:
@@ -154,7 +166,7 @@ class IdleConnections(_IdleConnections):
             while True:
                 taken.append(self._idle.pop())
         for connection in taken:
-            if connection is not None:
+            if connection:
                 connection.disconnect()
             self.append(connection)
 
@@ -197,7 +209,7 @@ class AsyncIdleConnections(_IdleConnections):
 
     async def close(self) -> None:
         """Closes all connections, lent ones, too."""
-        for connection in list(self._made):
+        for connection in filter(None, list(self._existing)):
             await connection.disconnect()
 
     async def disconnect(self) -> None:
@@ -205,7 +217,7 @@ class AsyncIdleConnections(_IdleConnections):
         taken, self._idle = self._idle, []
         try:
             for connection in taken:
-                if connection is not None:
+                if connection:
                     await connection.disconnect(nowait=True)
         finally:
             self._idle = taken + self._idle

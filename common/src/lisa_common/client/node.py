@@ -194,7 +194,8 @@ class Node:
 
     def _borrow(self) -> Any:
         idle = self._idle[os.getpid()]
-        connection = idle.pop(self._timeout_s) or idle.track(self._pool.make_connection())
+        lent = idle.pop(self._timeout_s)
+        connection = lent or idle.track(lent, self._pool.make_connection())
         if connection.is_ready():
             return connection
         try:
