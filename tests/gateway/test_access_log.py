@@ -1,7 +1,9 @@
 """The access log: a line for each request where it is on, and no secret in it."""
 
 import json
+import re
 
+from lisa_gateway.access import hash_of, new_token
 from support.gateways import Gateways
 from support.waiting import wait_until
 from support.wire import Wire
@@ -35,6 +37,20 @@ def test_requests_are_logged_without_what_they_carry(gateways: Gateways) -> None
     ]
     assert "hidden" not in process.log
     assert len(process.log.splitlines()) == len([line for line in process.log.splitlines() if line.startswith("{")])
+
+
+def test_who_was_refused_is_nobody(gateways: Gateways) -> None:
+    """Not anybody, as where access is open; whoever lacks a role is known."""
+    token = new_token()
+    grants = json.dumps([{"name": "shop", "tokens": [hash_of(token)], "roles": ["send"]}])
+    process, url = gateways.gateway("--access-log", grants=grants)
+    wire = Wire(url.removeprefix("http://"))
+    assert wire.request("GET", "/v1/topics").status == 401
+    assert wire.request("GET", "/v1/topics", headers={"authorization": f"Bearer {token}"}).status == 403
+    process.wait_for("GET /v1/topics: 401 in ")
+    process.wait_for("GET /v1/topics: 403 in ")
+    callers = re.findall(r"/v1/topics: \d+ in .* ms, by (\w+) from", process.log)
+    assert callers == ["nobody", "shop"]
 
 
 def test_nothing_is_logged_by_default(gateways: Gateways) -> None:

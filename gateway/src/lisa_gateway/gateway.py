@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -23,9 +24,11 @@ __all__ = ["Gateway", "GroupDesk"]
 
 logger = logging.getLogger(__name__)
 
-_MAX_GROUPS = 1_000
-"""Groups that one process serves at once; each has connections of its own."""
+_MAX_GROUPS = 256
+"""Groups that one process serves at once; each has connections of its own, and callers may make names up."""
 
+_IDLE_S = 60.0
+"""How long a group without requests keeps its connections."""
 
 _LOOK_S = 1.0
 """How often a gateway asks whether the server answers."""
@@ -41,6 +44,8 @@ class GroupDesk:
         self.group = group
         self.lender = AsyncLender(group, most_bytes=most_bytes, settings=settings)
         self.polls = Polls(self.lender)
+        self.used_s = 0.0
+        """When it was asked for last, by the monotonic clock."""
 
 
 class Gateway:
@@ -111,6 +116,7 @@ class Gateway:
     def _count(self) -> None:
         METRICS.set("lisa_http_polls", self.count_polls())
         flush()
+        self._close_idle()
 
     def listen(self, hear: Callable[[Mapping[str, TopicEvents]], None]) -> None:
         """Receives the managers' events, from now until the gateway closes. Nothing else waits for it."""
@@ -137,22 +143,36 @@ class Gateway:
     def desk(self, group: str | None = None) -> GroupDesk:
         """The desk of a group, by default the group of the settings. Raises InvalidInput for an invalid name."""
         name = group or self.settings.group
-        if name in self._desks:
+        desk = self._desks.get(name)
+        if desk is None:
+            desk = self._desks[name] = GroupDesk(name, self.consumer_settings, self.settings.max_body_bytes)
+            if len(self._desks) > _MAX_GROUPS:
+                self._close_first()
+        else:
             self._desks.move_to_end(name)
-            return self._desks[name]
-        desk = self._desks[name] = GroupDesk(name, self.consumer_settings, self.settings.max_body_bytes)
-        self._close_idle()
+        desk.used_s = time.monotonic()
         return desk
 
+    def _close_first(self) -> None:
+        """Closes the desk that was asked for the longest ago, of those without requests."""
+        for name, desk in self._desks.items():
+            if not desk.polls.is_busy:
+                self._close_desk(name)
+                return
+
     def _close_idle(self) -> None:
-        """Closes the least recently used desk without polls, once there are too many desks."""
-        if len(self._desks) <= _MAX_GROUPS:
-            return
-        idle = next((name for name, desk in self._desks.items() if not desk.polls.is_busy), None)
-        if idle is not None:
-            task = asyncio.create_task(self._desks.pop(idle).polls.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+        """Closes desks that nobody has asked for lately, but not that of the settings."""
+        latest_s = time.monotonic() - _IDLE_S
+        for name, desk in list(self._desks.items()):
+            if desk.used_s > latest_s:
+                return
+            if not desk.polls.is_busy and name != self.settings.group:
+                self._close_desk(name)
+
+    def _close_desk(self, name: str) -> None:
+        task = asyncio.create_task(self._desks.pop(name).polls.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     def count_polls(self) -> int:
         """How many polls wait now, of all groups."""

@@ -8,6 +8,7 @@ import pytest
 from lisa_gateway.access import hash_of, new_token
 from support.commands import Commands
 from support.gateways import Gateways
+from support.wire import raw_exchange
 
 SHOP, BILLING, ADMIN = new_token(), new_token(), new_token()
 GRANTS = [
@@ -116,6 +117,28 @@ def test_without_the_proxy_the_header_says_nothing(gateways: Gateways) -> None:
     _, url = gateways.gateway(grants=json.dumps(GRANTS), proxies="10.0.0.0/8")
     headers = {"x-forwarded-user": "admin", "x-forwarded-for": "10.0.0.1"}
     assert httpx.get(f"{url}/v1/topics", headers=headers).status_code == 401
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+async def test_trailers_name_nobody(base_url: str, parts: int) -> None:
+    """A proxy removes what a client claims from the headers, and passes trailers on. They may come with the headers."""
+    body = json.dumps({"body": 1})
+    whole = (
+        "POST /v1/topics/orders/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n{len(body):x}\r\n{body}\r\n0\r\n"
+        f"X-Forwarded-User: shop\r\nAuthorization: Bearer {SHOP}\r\n\r\n"
+    ).encode()
+    at = len(whole) if parts == 1 else whole.index(b"X-Forwarded")
+    reply = await raw_exchange(base_url.removeprefix("http://"), whole[:at], whole[at:], end=False)
+    assert reply.startswith(b"HTTP/1.1 401 ")
+
+
+async def test_a_host_is_given_once(gateways: Gateways) -> None:
+    """Two headers could mean different hosts to a proxy and to the gateway."""
+    _, url = gateways.gateway()
+    request = b"GET /v1/topics HTTP/1.1\r\nHost: evil.example\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    reply = await raw_exchange(url.removeprefix("http://"), request, end=False)
+    assert reply.startswith(b"HTTP/1.1 403 ")
 
 
 def test_pages_of_other_sites_are_refused_where_no_token_is_asked_for(gateways: Gateways) -> None:

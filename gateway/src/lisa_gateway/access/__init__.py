@@ -2,7 +2,7 @@
 
 from lisa_gateway.access.callers import OPEN, Access, Caller, Forbidden, Unauthorized
 from lisa_gateway.access.grants import ALL_TOPICS, Grant, Role, hash_of, new_token
-from lisa_gateway.access.middleware import AccessMiddleware, caller_of
+from lisa_gateway.access.middleware import AccessMiddleware, caller_name, caller_of
 from lisa_gateway.access.settings import AccessSettings
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Grant",
     "Role",
     "Unauthorized",
+    "caller_name",
     "caller_of",
     "hash_of",
     "new_token",

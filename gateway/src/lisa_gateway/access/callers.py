@@ -2,7 +2,7 @@
 
 import base64
 import binascii
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -13,7 +13,7 @@ from lisa_gateway.access.settings import AccessSettings, is_loopback
 
 __all__ = ["OPEN", "Access", "Caller", "Forbidden", "Unauthorized"]
 
-_Headers = Iterable[tuple[bytes, bytes]]
+_Headers = Sequence[tuple[bytes, bytes]]
 
 _MAX_TOKEN = 1_024
 
@@ -105,6 +105,8 @@ class Access:
         A page can send forms to any address. It can also make its own host name resolve to a loopback address.
         """
         given = dict(headers)
+        if len(given) < len(headers) and any(_count(headers, name) > 1 for name in (b"host", b"origin")):
+            raise Forbidden("host and origin must be given once")
         host, is_local = _host(given.get(b"host", b"localhost"))
         if not self._anywhere and not is_local:
             raise Forbidden(f"host must be a loopback address where no token is required; got {host!r}")
@@ -115,6 +117,10 @@ class Access:
         # A page may also name the gateway as an image, which browsers ask for without an origin.
         if is_foreign or given.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
             raise Forbidden("pages of other sites may not call a gateway that requires no token")
+
+
+def _count(headers: _Headers, name: bytes) -> int:
+    return sum(given == name for given, _ in headers)
 
 
 def _is_link(scope: Any) -> bool:

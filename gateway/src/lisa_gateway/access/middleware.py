@@ -6,13 +6,13 @@ from typing import Any
 from lisa_gateway.access.callers import OPEN, Access, Caller, Forbidden, Unauthorized
 from lisa_gateway.problems import Problem, send_problem
 
-__all__ = ["AccessMiddleware", "caller_of"]
+__all__ = ["AccessMiddleware", "caller_name", "caller_of"]
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
 
-_KEY = "lisa.caller"
+_KEY, _REFUSED = "lisa.caller", "lisa.refused"
 
 
 class AccessMiddleware:
@@ -39,11 +39,13 @@ class AccessMiddleware:
             try:
                 scope[_KEY] = self._access.identify(scope, by_browser=is_page)
             except Unauthorized as error:
+                scope[_REFUSED] = True
                 # RFC 6750, section 3; RFC 7617, section 2.
                 kind = b"Basic" if is_page else b"Bearer"
                 challenge = (b"www-authenticate", kind + b' realm="lisa"')
                 return send_problem(send, Problem(401, "unauthorized", str(error)), challenge)
             except Forbidden as error:
+                scope[_REFUSED] = True
                 return send_problem(send, Problem(403, "forbidden", str(error)))
         return self._app(scope, receive, send)
 
@@ -52,3 +54,8 @@ def caller_of(scope: Any) -> Caller:
     """Who sends a request. Mounted in an app without the middleware, that app decides who may call."""
     caller: Caller = scope.get(_KEY, OPEN)
     return caller
+
+
+def caller_name(scope: Any) -> str:
+    """Who sends a request, for logs; "nobody" where the middleware could not tell, or refused them."""
+    return "nobody" if _REFUSED in scope else caller_of(scope).name

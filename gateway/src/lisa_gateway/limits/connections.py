@@ -182,6 +182,11 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._unparsed > self.limits.max_header_bytes + len(data):
             self._refuse(self._too_large())
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Takes a header. Drops trailers: the headers are those that a proxy has checked, and say who calls."""
+        if not self._in_message:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """Starts or queues the request, unless its headers are too large; `data_received` bounds them until then."""
         most = self.limits.max_header_bytes
