@@ -8,7 +8,7 @@ import pytest
 
 from lisa_consumer import AsyncConsumer, ConsumerSettings
 from lisa_manager import AsyncAdmin
-from lisa_producer import AsyncProducer
+from lisa_producer import AsyncProducer, ProducerSettings
 from support.waiting import wait_until
 from support.wire import Wire
 
@@ -274,3 +274,16 @@ def test_trigger_and_reschedule(wire: Wire, topic: str) -> None:
     wire.post("sendMsg", topic=topic, msg="x", delayMillis=0, msgId="ready")
     assert wire.post("triggerMsg", topic=topic, msgId="ready").code == 200
     assert wire.post("rescheduleMsg", topic=topic, msgId="ready", delayMillis=1).code == 404
+
+
+async def test_a_message_that_only_another_group_has(wire: Wire, topic: str, stage: Stage) -> None:
+    """It is alive, and seen as that group sees it; it can be deleted."""
+    settings = ProducerSettings.load(redis_url=stage.url, prefix=stage.prefix)
+    async with AsyncAdmin(settings=settings) as admin, AsyncProducer(settings=settings) as producer:
+        await producer.send(topic, "x", delay=60)
+        await admin.create_group(topic, "audit")
+        await producer.send(topic, "x", id="m")
+    assert _status(wire, topic, "m") == 2
+    assert wire.post("sendMsg", topic=topic, msg="y", delayMillis=0, msgId="m").message["msg"] == "x"
+    assert wire.post("deleteMsg", topic=topic, msgId="m").code == 200
+    assert _status(wire, topic, "m") == 7

@@ -141,6 +141,24 @@ def test_batches_have_values(lisa: Lisa) -> None:
     assert len(lisa.garbage("orders")) == 1
 
 
+@pytest.mark.parametrize("batch", [None, 10])
+def test_a_type_that_is_not_defined_yet_costs_no_message(lisa: Lisa, batch: int | None) -> None:
+    """The fault is the program's: its messages are retried, and are handled once it is mended."""
+
+    class Unfinished(TypedDict):
+        line: "Later"  # type: ignore[name-defined] # noqa: F821
+
+    worker = Worker("g")
+    worker.on("orders", body=Unfinished, batch=batch)(lambda _: None)
+    lisa.attach(worker)
+    lisa.send("orders", {"line": 1}, id="valid", max_retries=5)
+    lisa.drain(worker)
+    assert lisa.garbage("orders") == []
+    found = lisa.find("orders", "valid")
+    assert found is not None
+    assert "PydanticUserError" in found.copies[0].failure.error  # type: ignore[union-attr]
+
+
 class Reversed:
     """A codec that anybody can tell from JSON."""
 
@@ -191,6 +209,7 @@ def test_bad_types_and_codecs_are_refused() -> None:
     """When they are named, not when a message comes."""
     for bad, field in (
         (lambda: Worker("g").on("orders", body=lambda: None), "body"),
+        (lambda: Worker("g").on("orders", body="Order"), "body"),
         (lambda: Consumer("orders", "g", body=object()), "body"),  # type: ignore[arg-type]
         (lambda: Worker("g", codec=json), "codec"),  # type: ignore[arg-type]
         (lambda: Producer(codec=Reversed), "codec"),  # type: ignore[arg-type]

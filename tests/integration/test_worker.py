@@ -579,6 +579,8 @@ def test_bad_registrations_are_refused(worker: Worker) -> None:
         (lambda: worker.on("x", timeout=0), "timeout"),
         *((lambda handler=handler: worker.on("x")(handler), "handler") for handler in _UNFIT),
         (lambda: Retry(delay=-1), "delay"),
+        (lambda: Retry(60), "reason"),  # type: ignore[arg-type]
+        (lambda: Reject(5), "reason"),  # type: ignore[arg-type]
     ]:
         with pytest.raises(InvalidInput) as caught:
             bad()

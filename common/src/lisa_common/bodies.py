@@ -13,7 +13,7 @@ import json
 import pathlib
 import uuid
 from collections.abc import Iterable
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, ForwardRef, Generic, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
@@ -118,6 +118,9 @@ class BodyType(Generic[T]):
         if inspect.isroutine(as_type):
             # Pydantic would validate the arguments of a call.
             raise InvalidInput("body", as_type, "a type, not a function")
+        if isinstance(as_type, str | ForwardRef):
+            # Pydantic would look for it here, and find nothing.
+            raise InvalidInput("body", as_type, "a type, not its name")
         try:
             self._adapter: TypeAdapter[T] = TypeAdapter(as_type)
         except (PydanticUserError, TypeError, NameError) as error:
@@ -126,7 +129,7 @@ class BodyType(Generic[T]):
             raise InvalidInput("body", as_type, expected) from None
 
     def decode(self, data: bytes) -> T:
-        """The value of a body; raises `InvalidBody`."""
+        """The value of a body. Raises `InvalidBody`, and PydanticUserError for a type whose parts are not defined."""
         try:
             if self._plain is not None:
                 return data.decode() if self._plain is str else data  # type: ignore[return-value]
@@ -135,6 +138,9 @@ class BodyType(Generic[T]):
             return self._adapter.validate_python(self._codec.decode(data))
         except ValidationError as error:
             raise InvalidBody(f"body must be a valid {self._name}: {_problems(error)}") from None
+        except PydanticUserError:
+            # No body would fit: the fault is the program's, not the message's.
+            raise
         except Exception as error:
             # A codec may fail in any way; UTF-8 in one.
             raise InvalidBody(f"body must be a valid {self._name}: {type(error).__name__}: {error}") from error

@@ -23,6 +23,13 @@ Handler = Callable[[Delivery], object] | Callable[[Delivery], Awaitable[object]]
 BatchHandler = Callable[[list[Delivery]], object] | Callable[[list[Delivery]], Awaitable[object]]
 
 
+def _reason(name: str, given: object, default: str) -> str:
+    """The text of a reason; raises InvalidInput for what may be meant as a delay."""
+    if given is not None and not isinstance(given, str | BaseException):
+        raise InvalidInput("reason", given, f"text; give a delay by its name, as in {name}(delay=60)")
+    return str(given or "") or default
+
+
 class Retry(LisaError):
     """Raised by a handler to have its message delivered again after `delay`, in seconds or as a timedelta.
 
@@ -31,7 +38,7 @@ class Retry(LisaError):
 
     def __init__(self, reason: str = "", *, delay: Duration | None = None) -> None:
         self.delay_ms = None if delay is None else duration_ms("delay", delay)
-        super().__init__(reason or "the handler asked for a retry")
+        super().__init__(_reason("Retry", reason, "the handler asked for a retry"))
 
 
 class Snooze(LisaError):
@@ -42,14 +49,14 @@ class Snooze(LisaError):
 
     def __init__(self, delay: Duration, reason: str = "") -> None:
         self.delay_ms = duration_ms("delay", delay)
-        super().__init__(reason or "the handler snoozed the message")
+        super().__init__(_reason("Snooze", reason, "the handler snoozed the message"))
 
 
 class Reject(LisaError):
     """Raised by a handler that can never handle its message: it becomes garbage, whatever attempts are left."""
 
     def __init__(self, reason: str = "") -> None:
-        super().__init__(reason or "the handler rejected the message")
+        super().__init__(_reason("Retry", reason, "the handler rejected the message"))
 
 
 class RateLimited(LisaError):
@@ -61,7 +68,7 @@ class RateLimited(LisaError):
 
     def __init__(self, delay: Duration, reason: str = "") -> None:
         self.delay_ms = duration_ms("delay", delay, low_ms=1)
-        super().__init__(reason or f"the handler may go on after {self.delay_ms / 1000:g} s")
+        super().__init__(_reason("RateLimited", reason, f"the handler may go on after {self.delay_ms / 1000:g} s"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from lisa_consumer.events import delivery_event
 from lisa_consumer.fetcher import Fetcher
 from lisa_consumer.gathering import BatchSize, Gatherers, Member
 from lisa_consumer.handled import Handled
-from lisa_consumer.handler import Reject, Route
+from lisa_consumer.handler import Route
 from lisa_consumer.handler_calls import HandlerCalls, cancelled
 from lisa_consumer.leases import Leases
 from lisa_consumer.names import HANDLER
@@ -210,7 +210,7 @@ class Runner:
         """Adds a delivery to a batch: a task of its own would cost more than the handler of a batch."""
         try:
             decoded = route.decoded(delivery)
-        except Reject:
+        except Exception:  # noqa: BLE001 - met again, and judged, by a call of its own
             # It belongs to no batch, and ends by itself.
             self._call(delivery, self._handle(route, delivery))
         else:

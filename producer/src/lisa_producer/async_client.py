@@ -19,7 +19,7 @@ from lisa_producer.message import (
     Confirm,
     Message,
     check_confirm,
-    due_argument,
+    new_due,
     with_codec,
 )
 from lisa_producer.message_source import AsyncMessageSource
@@ -131,7 +131,7 @@ class AsyncProducer(AsyncClosing):
 
         Raises InvalidInput; see `RescheduleOutcome`.
         """
-        due = due_argument(delay, at)
+        due = new_due(delay, at)
         return await self._coalescer.run(
             topic, sent_message.reschedule(self._topics, topic, id, due, self._settings.patience_s)
         )

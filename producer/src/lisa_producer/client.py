@@ -21,7 +21,7 @@ from lisa_producer.message import (
     Confirm,
     Message,
     check_confirm,
-    due_argument,
+    new_due,
 )
 from lisa_producer.message_source import MessageSource
 from lisa_producer.metrics import METRICS
@@ -150,7 +150,7 @@ class Producer(Closing):
 
         Raises InvalidInput; see `RescheduleOutcome`.
         """
-        due = due_argument(delay, at)
+        due = new_due(delay, at)
         return self._coalescer.run(
             topic, sent_message.reschedule(self._topics, topic, id, due, self._settings.patience_s)
         )

@@ -95,6 +95,8 @@ class Message:
 
         The headers of `context` are added unless the message has one of them, or no room for them.
         """
+        if type(self.body) is Message:
+            raise InvalidInput("body", self.body, "a body; send_many takes a Message with its options")
         ttl_ms = policy.ttl_ms
         if self.ttl is not None:
             own_ms = duration_ms("ttl", self.ttl, low_ms=1)
@@ -116,6 +118,13 @@ class Message:
         id = generated_id if self.id is None else check_new_id(self.id)
         due = due_argument(self.delay, self.at, self.at_local, self.tz)
         return tuple.__new__(Outgoing, (id, due, content))
+
+
+def new_due(delay: Duration | None, at: datetime | None) -> str:
+    """As `due_argument`, for a message that has a due time: one of the two must be given."""
+    if delay is None and at is None:
+        raise InvalidInput("delay", delay, "given, or else at; 0 means now")
+    return due_argument(delay, at)
 
 
 def _headers_json(headers: Mapping[str, str] | None, context: Mapping[str, str]) -> bytes:

@@ -136,12 +136,21 @@ def test_cancel_and_reschedule(http: httpx.Client, topic: str) -> None:
     due = http.get(path).json()["due_ms"]
     assert http.patch(path, json={"at": due + 1_000}).json() == {"id": "m", "outcome": "rescheduled"}
     assert http.get(path).json()["due_ms"] == due + 1_000
+    assert _problem(http.patch(path, json={}), 400, "invalid-input")["field"] == "delay"
+    assert http.get(path).json()["due_ms"] == due + 1_000
     assert http.delete(path).json()["outcome"] == "cancelled"
     _problem(http.delete(path), 404, "unknown-message")
     _problem(http.patch(path, json={"delay": 1}), 404, "unknown-message")
     http.post(f"/v1/topics/{topic}/messages", json={"id": "m", "body": "x"}).raise_for_status()
     wait_for_state(http, topic, "m", "ready")
     assert _problem(http.patch(path, json={"delay": 1}), 409, "conflict")["value"] == "ready"
+
+
+def test_queries_are_utf_8(http: httpx.Client, topic: str) -> None:
+    """Bytes that are not would all become one key."""
+    for query in ("key=%ff", "header=a=%c3"):
+        path = f"/v1/topics/{topic}/messages/m?{query}"
+        assert _problem(http.put(path, content=b"x"), 400, "invalid-input")["field"] == "query"
 
 
 def test_messages_are_listed_page_by_page(http: httpx.Client, topic: str) -> None:

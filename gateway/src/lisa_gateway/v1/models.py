@@ -125,7 +125,7 @@ class MessageQuery(Options):
 
 
 class Reschedule(Input):
-    """A new due time; with neither, now."""
+    """A new due time: a delay, 0 for now, or a moment."""
 
     delay: Annotated[_Duration | None, Field(description="due after this time")] = None
     at: Annotated[_Moment | None, Field(description="due at this time")] = None

@@ -142,6 +142,11 @@ def _path_of(request: Request) -> dict[str, str]:
 
 def _query_of(model: type[M], request: Request) -> M:
     """Reads query parameters: a repeated one is a list, and only where a list is allowed."""
+    raw: bytes = request.scope["query_string"]
+    try:
+        unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise InvalidInput("query", raw.decode("latin-1"), "UTF-8, percent-encoded") from None
     fields: dict[str, Any] = {}
     for name in request.query_params:
         values = request.query_params.getlist(name)
