@@ -24,7 +24,23 @@ def check_url(value: str) -> str:
         is_fit = False
     if not is_fit:
         raise InvalidInput("url", value, "an http:// or https:// URL")
+    _check_client_reads(value)
     return value
+
+
+def _check_client_reads(url: str) -> None:
+    try:
+        import httpx  # noqa: PLC0415
+    except ModuleNotFoundError:
+        # The extra `push` is not installed; the pusher says so when it starts.
+        return
+    try:
+        host = httpx.URL(url).raw_host
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise InvalidInput("url", url, f"a valid URL ({str(error).rstrip('.')})") from None
+    # The client escapes characters that no host may hold, and then looks up a name that nobody has.
+    if b"%" in host and b":" not in host:
+        raise InvalidInput("url", url, "a URL with a valid host")
 
 
 class Target(BaseModel):
