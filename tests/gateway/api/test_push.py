@@ -211,6 +211,8 @@ def test_retry_after_is_obeyed_and_other_4xx_may_be_garbage(
     [letter] = http.get(f"/v1/topics/{topic}/garbage").json()["letters"]
     assert (letter["id"], letter["reason"], letter["attempts"]) == ("bad", "rejected", 1)
     assert letter["error"].startswith("status 400")
+    # A compressed answer would not be readable there.
+    assert {request.headers["accept-encoding"] for request in receiver.requests} == {"identity"}
 
 
 def test_a_receiver_that_is_away_is_tried_again(

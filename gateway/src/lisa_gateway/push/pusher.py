@@ -55,7 +55,11 @@ class Pusher:
             timeout=settings.request_s,
             limits=limits,
             follow_redirects=False,
-            headers={"user-agent": f"lisa-gateway/{metadata.version('lisa-gateway')}"},
+            # Answers are read raw, so that a compressed one cannot grow; this asks for none.
+            headers={
+                "user-agent": f"lisa-gateway/{metadata.version('lisa-gateway')}",
+                "accept-encoding": "identity",
+            },
         )
 
     def handler(self, target: Target) -> Callable[[Delivery], Awaitable[None]]:
