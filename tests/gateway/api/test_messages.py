@@ -173,7 +173,10 @@ def test_messages_are_listed_page_by_page(http: httpx.Client, topic: str) -> Non
     ("path", "body", "field", "expected"),
     [
         ("t/messages", {"body": 1, "delay": -1}, "delay", ""),
-        ("t/messages", {"body": 1, "delay": "soon"}, "delay", ""),
+        ("t/messages", {"body": 1, "delay": "5 minutes"}, "delay", "seconds, or numbers with units, as in 250ms"),
+        ("t/messages", {"body": 1, "ttl": ""}, "ttl", "seconds, or numbers with units"),
+        ("t/messages", {"body": 1, "delay": True}, "delay", "seconds, or numbers with units"),
+        ("t/groups/g/read", {"wait": "PT15M"}, "wait", "seconds, or numbers with units"),
         ("t/messages", {"body": 1, "delay": 1, "at": "2030-01-01T00:00:00Z"}, "delay", "omitted when at is given"),
         ("t/messages", {"body": 1, "at": "2030-01-01T00:00:00"}, "at", "with its zone"),
         ("t/messages", {"body": 1, "max_retries": 1_001}, "max_retries", "at most 1000"),

@@ -6,7 +6,10 @@ from datetime import datetime
 
 from lisa_common.errors import InvalidInput
 
-__all__ = ["read_duration", "read_moment"]
+__all__ = ["DURATION_FORM", "read_duration", "read_moment"]
+
+DURATION_FORM = "seconds, or numbers with units, as in 250ms, 30s, 15m, 1h30m, 7d"
+"""What a duration must be, for errors."""
 
 _UNIT_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
@@ -21,7 +24,7 @@ def read_duration(field: str, text: str) -> float:
     if _SECONDS.fullmatch(text):
         return float(text)
     if not _ALL_PARTS.fullmatch(text):
-        raise InvalidInput(field, text, "seconds, or numbers with units, as in 250ms, 30s, 15m, 1h30m, 7d")
+        raise InvalidInput(field, text, DURATION_FORM)
     return sum(float(number) * _UNIT_S[unit] for number, unit in _PART.findall(text))
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from lisa_common.cli import DURATION_FORM
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.validation import check_id, check_name, expected_by
 from lisa_gateway.access import Caller, Forbidden, Role, caller_of
@@ -213,8 +214,8 @@ def validated(model: type[M], value: Any, field: str = "") -> M:
         first, *others = error.errors(include_url=False)
         place = _place(first)
         # Of a union, each branch has an error of its own; ours says more than that of a type.
-        same = (other for other in others if _place(other) == place)
-        first = next((each for each in same if isinstance(each.get("ctx", {}).get("error"), InvalidInput)), first)
+        branches = [first, *(other for other in others if _place(other) == place)]
+        first = next((each for each in branches if isinstance(each.get("ctx", {}).get("error"), InvalidInput)), first)
         name = f"{field}.{place}" if field and place else place or field or "body"
         match first["type"]:
             case "extra_forbidden":
@@ -222,6 +223,9 @@ def validated(model: type[M], value: Any, field: str = "") -> M:
                 raise InvalidInput("field", name, f"one of {known}") from None
             case "missing":
                 raise InvalidInput(name, None, "given") from None
+            case "float_type" | "float_parsing" if len(branches) > 1:
+                # A number or text: only durations are that.
+                raise InvalidInput(name, first["input"], DURATION_FORM) from None
             case _:
                 raise InvalidInput(name, first["input"], expected_by(first)) from None
 
