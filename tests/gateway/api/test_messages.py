@@ -209,6 +209,17 @@ def test_bad_input_names_field_value_and_what_is_expected(
     assert "value" in problem
 
 
+@pytest.mark.parametrize("name", ["int", "str", "float", "bool", "", "a[b", "function-a"])
+def test_any_name_of_a_field_is_named(http: httpx.Client, name: str) -> None:
+    """Also one that validation uses for the branches of its types."""
+    fields = [{name: 1}, {"headers": {name: 1}}, {"delay": {name: 1}}]
+    problems = [http.post("/v1/topics/t/messages", json={"body": 1} | field).json() for field in fields]
+    assert [problem["field"] for problem in problems] == ["field", f"headers.{name}", "delay"]
+    assert problems[0]["value"] == name
+    batch = http.post("/v1/topics/t/batch", json={"messages": [{"body": 1, name: 1}]}).json()
+    assert batch["value"] == f"messages.0.{name}"
+
+
 @pytest.mark.parametrize(
     "content", [b"{", b'{"body": NaN}', b"[" * 100_000, b'{"body": ' + b"9" * 5_000 + b"}", b"\xff"]
 )

@@ -212,11 +212,11 @@ def validated(model: type[M], value: Any, field: str = "") -> M:
         return model.model_validate(value)
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
-        place = _place(first)
+        place = _place(first, value)
         # Of a union, each branch has an error of its own; ours says more than that of a type.
-        branches = [first, *(other for other in others if _place(other) == place)]
+        branches = [first, *(other for other in others if _place(other, value) == place)]
         first = next((each for each in branches if isinstance(each.get("ctx", {}).get("error"), InvalidInput)), first)
-        name = f"{field}.{place}" if field and place else place or field or "body"
+        name = ".".join((field, *place) if field else place) if place else field or "body"
         match first["type"]:
             case "extra_forbidden":
                 known = ", ".join(model.model_fields)
@@ -230,15 +230,14 @@ def validated(model: type[M], value: Any, field: str = "") -> M:
                 raise InvalidInput(name, first["input"], expected_by(first)) from None
 
 
-def _place(problem: Any) -> str:
-    return ".".join(str(part) for part in problem["loc"] if not _is_branch(part))
-
-
-def _is_branch(part: object) -> bool:
-    """Whether a part of a location is a branch of a union, which is no part of the input: "constrained-str"."""
-    return isinstance(part, str) and (
-        part in _BRANCHES or "[" in part or part.startswith(("constrained-", "function-"))
-    )
-
-
-_BRANCHES = frozenset(("str", "int", "float", "bool"))
+def _place(problem: Any, value: Any) -> tuple[str, ...]:
+    """The names that lead to what does not fit. Pydantic adds the branch of a union, which is no part of the input."""
+    if problem["type"] == "missing":
+        return tuple(map(str, problem["loc"]))
+    names: list[str] = []
+    for part in problem["loc"]:
+        if value is problem["input"] or not isinstance(value, (dict, list)):
+            break
+        names.append(str(part))
+        value = value[part]
+    return tuple(names)
