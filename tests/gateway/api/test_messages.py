@@ -195,6 +195,8 @@ def test_messages_are_listed_page_by_page(http: httpx.Client, topic: str) -> Non
         ("t/batch", {"messages": []}, "messages", "at least 1"),
         ("t/batch", {"messages": [{"body": 1}] * 1_001}, "messages", "at most 1000"),
         ("t/batch", {}, "messages", "given"),
+        ("t/batch", {"messages": [{"body": 1}, 5]}, "messages.1", "a JSON object"),
+        ("t/messages", {"body": 1, "headers": 5}, "headers", "a JSON object"),
     ],
 )
 def test_bad_input_names_field_value_and_what_is_expected(

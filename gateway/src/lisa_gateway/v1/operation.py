@@ -226,6 +226,8 @@ def validated(model: type[M], value: Any, field: str = "") -> M:
             case "float_type" | "float_parsing" if len(branches) > 1:
                 # A number or text: only durations are that.
                 raise InvalidInput(name, first["input"], DURATION_FORM) from None
+            case "model_type" | "dict_type":
+                raise InvalidInput(name, first["input"], "a JSON object") from None
             case _:
                 raise InvalidInput(name, first["input"], expected_by(first)) from None
 
