@@ -134,10 +134,15 @@ def test_load_sends_every_line(commands: Commands, client: redis.Redis, tmp_path
         "",
         {"body": {"order": 7}, "at": "2030-01-01T00:00:00Z", "id": "b", "headers": {"k": "v"}, "priority": 3},
         {"body": None, "topic": "other", "delay": 1.5, "ttl": "1h", "max_retries": 0, "id": "c"},
+        {"body": "in ms", "at": 1_900_000_000_000, "id": "d"},
     )
     ran = commands.producer("load", path, "--topic", "orders")
-    assert (ran.code, ran.out, ran.err) == (0, "sent 3, duplicates 0, failed 0\n", "")
-    assert _bodies(commands, client) == {b"text", b'{"order":7}'}
+    assert (ran.code, ran.out, ran.err) == (0, "sent 4, duplicates 0, failed 0\n", "")
+    assert _bodies(commands, client) == {b"text", b'{"order":7}', b"in ms"}
+    due = _find(commands, "d")
+    assert due is not None
+    assert due.record is not None
+    assert due.record.due_ms == 1_900_000_000_000
     assert _bodies(commands, client, "other") == {b"null"}
     found = _find(commands, "c", "other")
     assert found is not None
@@ -160,7 +165,8 @@ BAD_LINES = [
     ('{"body": 1, "delay": true}', "delay must be seconds or a timedelta from 0 s to 10 years; got True"),
     ('{"body": 1, "delay": "soon"}', "delay must be seconds, or numbers with units"),
     ('{"body": 1, "at": "2030-01-01"}', "with its zone"),
-    ('{"body": 1, "at": 7}', "at must be a datetime with a time zone; got 7"),
+    ('{"body": 1, "at": 1900000000}', "at must be ms since 1970, a number of 12 to 14 digits; got 1900000000"),
+    ('{"body": 1, "at": true}', "at must be a time in ISO 8601 with its zone, or ms since 1970; got True"),
     ('{"body": 1, "at": "2030-01-01T00:00Z", "delay": 1}', "delay must be omitted when at is given; got 1"),
     ('{"body": 1, "ttl": 0}', "ttl must be seconds or a timedelta from 0.001 s to 10 years; got 0"),
     ('{"body": 1, "id": 7}', "id must be 1 to 200 bytes of printable text; got 7"),

@@ -4,15 +4,16 @@
  "headers": {"source": "shop"}, "key": "customer-7"}
 
 Only `body` is required, and `topic` unless the command names one. `at` replaces `delay`: a time in ISO 8601 with its
-zone. Durations are seconds, or text such as "15m".
+zone, or ms since 1970. Durations are seconds, or text such as "15m".
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, BinaryIO
 
-from lisa_common.cli import read_duration, read_moment
+from lisa_common.cli import read_duration, read_moment, read_ms
 from lisa_common.errors import ByteCount, InvalidInput
 from lisa_common.validation import Duration, check_name
 from lisa_producer.bulk import BulkSender
@@ -94,8 +95,12 @@ def _duration(name: str, value: Any) -> Duration:
     return read_duration(name, value) if isinstance(value, str) else value
 
 
-def _moment(name: str, value: Any) -> Any:
-    return read_moment(name, value) if isinstance(value, str) else value
+def _moment(name: str, value: Any) -> datetime:
+    if isinstance(value, str):
+        return read_moment(name, value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return read_ms(name, value)
+    raise InvalidInput(name, value, "a time in ISO 8601 with its zone, or ms since 1970")
 
 
 def _as_is(_: str, value: Any) -> Any:

@@ -2,14 +2,18 @@
 
 import re
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from lisa_common.errors import InvalidInput
 
-__all__ = ["DURATION_FORM", "read_duration", "read_moment"]
+__all__ = ["DURATION_FORM", "read_duration", "read_moment", "read_ms"]
 
 DURATION_FORM = "seconds, or numbers with units, as in 250ms, 30s, 15m, 1h30m, 7d"
 """What a duration must be, for errors."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = range(10**11, 10**14)
+"""From 1973 on; smaller numbers are seconds since 1970, and would be in the past."""
 
 _UNIT_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
@@ -35,3 +39,10 @@ def read_moment(field: str, text: str) -> datetime:
         if moment.tzinfo is not None:
             return moment
     raise InvalidInput(field, text, "a time in ISO 8601 with its zone, as in 2026-01-31T12:00:00+01:00")
+
+
+def read_ms(field: str, ms: int) -> datetime:
+    """A time in ms since 1970. Raises InvalidInput, also for the same time in seconds."""
+    if ms not in _MS:
+        raise InvalidInput(field, ms, "ms since 1970, a number of 12 to 14 digits")
+    return _EPOCH + timedelta(milliseconds=ms)
