@@ -1,12 +1,11 @@
 """The fields of requests to /v1: validated strictly, and described by the OpenAPI document."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from lisa_common.cli import read_duration, read_moment
-from lisa_common.errors import InvalidInput
+from lisa_common.cli import read_duration, read_moment, read_ms
 from lisa_common.validation import MAX_DELAY_S, MAX_ID_BYTES, MAX_RETRIES
 from lisa_manager import REASONS
 
@@ -40,8 +39,15 @@ MAX_BATCH = 1_000
 
 def _moment(value: str) -> str:
     # In a query, ms since 1970 are text as well.
-    if not value.isdecimal():
+    if value.isdecimal():
+        read_ms("at", int(value))
+    else:
         read_moment("at", value)
+    return value
+
+
+def _ms(value: int) -> int:
+    read_ms("at", value)
     return value
 
 
@@ -61,7 +67,11 @@ _Seconds = Annotated[float, Field(ge=0, le=MAX_DELAY_S, allow_inf_nan=False)]
 _Duration = _Seconds | DurationText
 _Wait = Annotated[float, Field(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)] | DurationText
 _Moment = (
-    Annotated[int, Field(ge=1, lt=10**14, description="ms since 1970")]
+    Annotated[
+        int,
+        Field(json_schema_extra={"minimum": 10**11, "maximum": 10**14 - 1}, description="ms since 1970"),
+        AfterValidator(_ms),
+    ]
     | Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"}), AfterValidator(_moment)]
 )
 _Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_BYTES)]
@@ -219,15 +229,8 @@ def duration_of(field: str, value: float | str | None) -> float | None:
     return read_duration(field, value) if isinstance(value, str) else value
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 def moment_of(field: str, value: int | str | None) -> datetime | None:
     """A time, from ms since 1970 or ISO 8601. Raises InvalidInput."""
     if isinstance(value, str) and not value.isdecimal():
         return read_moment(field, value)
-    try:
-        return None if value is None else _EPOCH + timedelta(milliseconds=int(value))
-    except (OverflowError, ValueError):
-        # Python refuses to read numbers of thousands of digits.
-        raise InvalidInput(field, value, "ms since 1970") from None
+    return None if value is None else read_ms(field, int(value))

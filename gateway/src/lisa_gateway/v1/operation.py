@@ -226,6 +226,9 @@ def validated(model: type[M], value: Any, field: str = "") -> M:
             case "float_type" | "float_parsing" if len(branches) > 1:
                 # A number or text: only durations are that.
                 raise InvalidInput(name, first["input"], DURATION_FORM) from None
+            case "int_type" if len(branches) > 1:
+                # A number or text: only times are that.
+                raise InvalidInput(name, first["input"], "a time in ISO 8601 with its zone, or ms since 1970") from None
             case "model_type" | "dict_type":
                 raise InvalidInput(name, first["input"], "a JSON object") from None
             case _:
