@@ -162,6 +162,22 @@ async def test_what_is_no_delivery_is_refused(redis_url: str, prefix: str, stran
             await twin.ack(stranger)
 
 
+@pytest.mark.parametrize("topics", [None, 5, b"orders"])
+def test_topics_of_the_wrong_type_are_refused(topics: Any) -> None:
+    """By both consumers."""
+    for kind in (Consumer, AsyncConsumer):
+        with pytest.raises(InvalidInput, match="topics must be a name, or a sequence of names; got "):
+            kind(topics, "billing")
+
+
+@pytest.mark.parametrize("kind", [Producer, AsyncProducer])
+def test_a_url_of_bytes_is_refused(kind: Any) -> None:
+    """Without its password."""
+    with pytest.raises(InvalidInput, match="redis_url must be text; got ") as caught:
+        kind(b"redis://user:hidden@127.0.0.1:9")
+    assert "hidden" not in str(caught.value)
+
+
 def test_a_nack_takes_an_exception(producer: Producer, redis_url: str, prefix: str) -> None:
     """As the worker stores what a handler raises; so does a reject. Other types are refused."""
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)

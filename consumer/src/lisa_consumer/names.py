@@ -4,7 +4,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import MAX_NAME_LENGTH, check_name
@@ -23,8 +23,10 @@ def consumer_name() -> str:
     return f"{host[: MAX_NAME_LENGTH - 40]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def topic_names(topics: str | Sequence[str]) -> tuple[str, ...]:
-    """The topics as a tuple of at least one name; raises InvalidInput."""
+def topic_names(topics: object) -> tuple[str, ...]:
+    """A caller's topics, one name or several, as a tuple of at least one; raises InvalidInput."""
+    if isinstance(topics, bytes) or not isinstance(topics, Iterable):
+        raise InvalidInput("topics", topics, "a name, or a sequence of names")
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
         raise InvalidInput("topics", topics, "at least one name")

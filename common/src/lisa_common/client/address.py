@@ -69,6 +69,8 @@ class Address:
 
 def read_url(url: str, tls: Tls) -> Address:
     """Reads a URL. Raises InvalidInput, which hides passwords."""
+    if not isinstance(url, str):
+        raise _refusal(str(url), "text")
     try:
         parts = urlsplit(url)
     except ValueError:
