@@ -221,4 +221,5 @@ def _line(problem: Any, known: Mapping[str, FieldInfo]) -> str:
     whole = known.get(str(problem["loc"][0])) if problem["loc"] else None
     is_secret = name in _SECRET or (whole is not None and not whole.repr)
     value = "" if is_secret else f"; got {problem['input']!r}"
-    return f"setting {name} must be {expected_by(problem)}{value}"
+    expected = "a table" if problem["type"] == "model_type" else expected_by(problem)
+    return f"setting {name} must be {expected}{value}"

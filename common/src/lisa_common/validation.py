@@ -167,6 +167,8 @@ def expected_by(problem: Any) -> str:
         return cause.expected
     if problem["type"] == "missing":
         return "given"
+    if problem["type"] in ("tuple_type", "list_type"):
+        return "a list"
     text = _PYDANTIC_FRAME.sub("", problem["msg"])
     return text.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
 

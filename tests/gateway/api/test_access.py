@@ -159,6 +159,8 @@ def test_pages_of_other_sites_are_refused_where_no_token_is_asked_for(gateways: 
         (("--grants", "x"), "setting grants must be a JSON list of tables"),
         (("--grants", '[{"name": "a", "roles": ["read"]}]'), "setting grants.0.roles.0 must be 'send', 'consume'"),
         (("--grants", '[{"name": "a", "roles": ["send"], "tokens": ["s3cret"]}]'), "setting grants.0.tokens must be"),
+        (("--grants", '[{"name": "a", "roles": "send"}]'), "setting grants.0.roles must be a list"),
+        (("--grants", "[5]"), "setting grants.0 must be a table"),
         (("--proxies", "nowhere"), "setting proxies must be addresses and networks"),
     ],
 )
