@@ -243,6 +243,10 @@ def _place(problem: Any, value: Any) -> tuple[str, ...]:
     for part in problem["loc"]:
         if value is problem["input"] or not isinstance(value, (dict, list)):
             break
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            # A branch of a union, and not a part of the input.
+            break
         names.append(str(part))
-        value = value[part]
     return tuple(names)
