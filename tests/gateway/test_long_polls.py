@@ -1,6 +1,7 @@
 """Long polls: who is served, when, and what hanging up, failures and a stop do to them."""
 
 import asyncio
+import resource
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -172,3 +173,30 @@ async def test_redis_away(own_server: Callable[..., Server], tmp_path: Path) -> 
         await poller.hang_up()
     finally:
         programs.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_ten_thousand_polls(stage: Stage, topic: str) -> None:
+    """One gateway holds them all on ten topics: each message is answered to one of them, and a stop ends all others."""
+    # Both this process and the gateway need a file for each connection.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    gateway = stage.programs.gateway()
+    clients = [AsyncWire(gateway.listens_at) for _ in range(10_000)]
+    sender = AsyncWire(gateway.listens_at)
+    try:
+        for n, client in enumerate(clients):
+            await client.begin("longPollingMsg", topic=f"{topic}-{n % 10}", longPollingTimeoutMillis=200_000)
+        answers = [asyncio.create_task(client.end()) for client in clients]
+        sent = [
+            (await sender.post("sendMsg", topic=f"{topic}-{n % 10}", msg="x", delayMillis=100)).message["msgId"]
+            for n in range(50)
+        ]
+        await wait_until_async(lambda: sum(each.done() for each in answers) == len(sent), 30, what="50 are answered")
+        assert await asyncio.to_thread(gateway.stop) == 0
+        received = [message["msgId"] for reply in await asyncio.gather(*answers) for message in reply.messages]
+        assert sorted(received) == sorted(sent)
+    finally:
+        for client in (*clients, sender):
+            await client.hang_up()
