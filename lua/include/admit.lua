@@ -13,7 +13,8 @@ local function has_parked(key)
   return redis.call('ZLEXCOUNT', parked, calls.range_of(key)) > 0
 end
 
--- Whether a message may take a slot of its key. Where who freed one could not look at all that is parked, that comes first.
+-- Whether a message may take a slot of its key. If the call that freed a slot could not look at all parked messages,
+-- these come first.
 local function has_room(key, most)
   if not is_free(key, most) then
     return false
@@ -43,8 +44,9 @@ local function key_and_slot(id, held, is_retry)
   return key, held == key
 end
 
--- Those of the members taken from a set, a flat list with their scores, that may pass: at most `most`, in the same order.
--- At most `per_key` of a key may have slots. The others go back. Second, how many these are.
+-- Returns those of the members that may pass: a flat list with their scores, in the same order, of at most `most`
+-- members; and second, how many may not. These go back to their set. At most `per_key` messages of a key may have
+-- slots.
 local function admit(set, members, most, per_key)
   local passed, others = {}, 0
   for i = 1, #members, 2 do

@@ -6,7 +6,7 @@
 --
 -- A member of `slots` is key, zero byte, id; `busy` has the same by id. `parked` has exactly one member for each parked
 -- message or copy, as `place_of` makes it. Where other programs or a crash have broken that, a manager mends it; until
--- then, whoever takes a member looks at the score of what it names.
+-- then, a script that takes a member checks the score of what the member names.
 --@include failure, groups
 
 -- A time in the year 2527. With it, scores are below 2^45, where their fractions are exact.
@@ -65,7 +65,8 @@ local function make_slots()
     return true
   end
 
-  -- The set, the member there, and the score without PARKED of what a member of `parked` names; nil if that is not parked.
+  -- Returns the set that a member of `parked` names, the member there, and the score without PARKED; nil if that is not
+  -- parked.
   local function named_by(member, key)
     local is_copy, name = string.sub(member, #key + 20, #key + 20) == 'c', string.sub(member, #key + 21)
     local set = is_copy and retry or waiting
@@ -75,8 +76,8 @@ local function make_slots()
     end
   end
 
-  -- Returns what a member of `parked` names to the door, with a slot where slots are limited. Returns whether it took one,
-  -- or would have.
+  -- Moves what a member of `parked` names back to the door, and gives it a slot if slots are limited. Returns whether
+  -- it took a slot, or would have taken one.
   local function unpark(member, key, is_limited)
     local set, name, score = named_by(member, key)
     if not set then
@@ -90,7 +91,8 @@ local function make_slots()
     return redis.call('HEXISTS', messages, id) == 1 and (not is_limited or take_slot(id, key, is_copy))
   end
 
-  -- Gives the free slots of a key to its parked messages, as far as this call may look. Returns whether it came to an end.
+  -- Gives the free slots of a key to its parked messages. Returns false if it had to stop because this call has looked
+  -- at MOST_PARKED of them.
   local function fill_slots(key)
     local most, from, to = per_key_limit(), range_of(key)
     local room = most - redis.call('ZLEXCOUNT', slots, from, to)

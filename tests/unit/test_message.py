@@ -26,6 +26,6 @@ def test_a_message_is_no_body() -> None:
 
 def test_a_new_due_time_is_given() -> None:
     """None means now for a new message; for one that waits it would end its delay for good."""
-    with pytest.raises(InvalidInput, match=r"delay must be given, or else at; 0 means now; got None"):
+    with pytest.raises(InvalidInput, match="delay must be set, 0 for now, unless at is; got None"):
         new_due(None, None)
     assert new_due(0, None) == "+0"

@@ -1,4 +1,4 @@
-"""The garbage collector of programs through which much passes."""
+"""Sets up the garbage collector for programs that handle many messages or requests."""
 
 import gc
 

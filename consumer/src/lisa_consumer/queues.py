@@ -74,7 +74,7 @@ class Queues:
             self._start(list(self._queues), len(deliveries))
 
     def leave(self, deliveries: Iterable[Delivery]) -> None:
-        """Takes settled deliveries. What begins after one that ran alone may kill the process, and not charge it."""
+        """Takes settled deliveries. If a later one kills the process, that is not charged to one that ran alone."""
         if self._isolation.is_wanted:
             for delivery in deliveries:
                 self._isolation.end(delivery)

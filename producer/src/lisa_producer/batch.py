@@ -30,7 +30,7 @@ _Places = Sequence[int]
 _HARDLY_S = 0.001
 
 _MOST_CALLS, _MOST_PARTS = 16, 8
-"""So many calls of most messages, and of most bytes, may be collected, as messages of many shards go out together.
+"""At most so many calls' worth of messages, and of bytes, are collected: messages of many shards go out together.
 
 With more, the server would be idle while messages are prepared, and this program while the server stores them.
 """

@@ -26,10 +26,10 @@ _CHECK_S = 1.0
 
 
 _Owner = tuple[Request, ref[Any], int]
-"""Who must pass on the lead: its request, its flow, which lives no longer than its call, and its thread.
+"""The call that must pass on the lead: its request, its flow and its thread. The flow lives no longer than the call.
 
-A signal handler may raise anywhere, also in the `finally` by which a call passes on the lead; the others would wait for
-ever. A tuple, as every send makes one.
+A signal handler may raise anywhere, also in the `finally` by which a call passes on the lead; without an owner, the
+others would then wait for ever. A tuple is cheap, and every send makes one.
 """
 
 

@@ -123,7 +123,7 @@ class Message:
 def new_due(delay: Duration | None, at: datetime | None) -> str:
     """As `due_argument`, for a message that has a due time: one of the two must be given."""
     if delay is None and at is None:
-        raise InvalidInput("delay", delay, "given, or else at; 0 means now")
+        raise InvalidInput("delay", delay, "set, 0 for now, unless at is")
     return due_argument(delay, at)
 
 

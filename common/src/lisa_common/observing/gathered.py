@@ -14,8 +14,8 @@ _MOST = 1_000
 class Gathered(Generic[T]):
     """Events of one kind, from any thread. `count` counts many of them.
 
-    They are gathered only while somebody has asked for it, who then calls `flush` before metrics are shown, and now
-    and then. Otherwise `on` is False, and whoever has an event counts it.
+    Events are gathered between `begin` and `end`; otherwise `on` is False, and the caller counts each event itself. A
+    program that calls `begin` also calls `flush`: before it shows metrics, and from time to time.
     """
 
     def __init__(self, count: Callable[[Sequence[T]], None]) -> None:

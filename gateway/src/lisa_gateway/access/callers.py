@@ -106,7 +106,7 @@ class Access:
         """
         given = dict(headers)
         if len(given) < len(headers) and any(_count(headers, name) > 1 for name in (b"host", b"origin")):
-            raise Forbidden("host and origin must be given once")
+            raise Forbidden("host and origin must be given once each; got several")
         host, is_local = _host(given.get(b"host", b"localhost"))
         if not self._anywhere and not is_local:
             raise Forbidden(f"host must be a loopback address where no token is required; got {host!r}")

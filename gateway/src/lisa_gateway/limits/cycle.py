@@ -1,4 +1,4 @@
-"""Short ways in and out of a request, by the state that our server has of it: each of its own takes two coroutines."""
+"""Reads bodies and writes answers through the server's own state of the request: ASGI takes two coroutines for each."""
 
 from http import HTTPStatus
 from typing import Any

@@ -34,8 +34,8 @@ class _Pass:
     """The limits of the shard when the pass began."""
     cursor: bytes = b""
     is_urgent: bool = True
-    """Whether it is completed in one turn: as it is the first by these limits, so that what they let go may still be
-    parked, or as it found something wrong."""
+    """Whether one turn must complete the pass: it is the first under these limits, so messages that
+    they let go may still be parked; or it has found a fault."""
 
 
 class SlotKeeper:

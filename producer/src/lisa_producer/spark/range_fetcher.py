@@ -65,7 +65,7 @@ class RangeFetcher:
         return triage.deliveries
 
     def _fetch(self, entries: Sequence[Entry]) -> Call[list[bytes | None] | str]:
-        """The records of the first entries: of all if they fit, should they be as large as those before."""
+        """The records of the first entries; of all, if they fit when they are as large as the records before."""
         ids = [entry.id or "" for entry in (entries if self._largest else entries[:_FIRST])]
         if self._largest and self._largest * len(ids) <= _MAX_BYTES:
             return fetch(self._pending.keys, ids)
