@@ -38,3 +38,16 @@ def test_who_reads_goes_by_what_is_known_while_the_registry_is_away() -> None:
     with pytest.raises(AccessDenied):
         resolved(topics, ["orders"], AccessDenied("no"))
     assert resolved(topics, ["orders"], [b"{}"])[0] != known
+
+
+def test_topics_that_do_not_exist_are_forgotten() -> None:
+    """A client of a gateway may ask for any name; those that exist stay known."""
+    now = 0.0
+    topics = Topics("lisa", clock=lambda: now)
+    resolved(topics, ["orders"], [b"{}"])
+    for number in range(25):
+        now += REFRESH_S
+        names = [f"made-up-{number}-{at}" for at in range(1_000)]
+        assert len(resolved(topics, names, [None] * len(names))[0]) == len(names)
+    assert len(topics._known) < 11_000
+    assert topics.recall("orders") is not None

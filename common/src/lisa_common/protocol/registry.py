@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 _RETRY_S = 1.0
 """Time until the next read after the registry could not be read."""
 
+_MANY = 10_000
+"""With so many topics, a program forgets those that it has looked for in vain: callers may make names up."""
+
 REFRESH_S = 10.0
 """How long a program uses what it has read; within this time a producer declares a dropped topic anew."""
 
@@ -139,6 +142,8 @@ class Topics:
     prefix: str
     clock: Callable[[], float] = time.monotonic
     _known: dict[str, _Known] = field(default_factory=dict)
+    _many: int = _MANY
+    """How many topics there may be before it looks for some to forget."""
 
     def known(self, topic: str, *, declared: bool = False) -> Layout | None:
         """The cached result of `resolve`, or of `declare`; None if they have to ask the server.
@@ -167,7 +172,8 @@ class Topics:
         Uses older values while the registry cannot be read: of a Cluster only its node may be away.
         """
         now = self.clock()
-        stale = [name for name in topics if (known := self._known.get(name)) is None or now >= known.until]
+        before = {name: self._known.get(name) for name in topics}
+        stale = [name for name, known in before.items() if known is None or now >= known.until]
         if stale:
             try:
                 yield from self._read([check_name("topic", name) for name in stale])
@@ -176,7 +182,8 @@ class Topics:
                     raise
                 until = self.clock() + _RETRY_S
                 self._known |= {name: replace(self._known[name], until=until) for name in stale}
-        return {topic: self._known[topic].layout for topic in topics}
+        # What was known before may have been forgotten meanwhile.
+        return {name: known.layout for name in topics if (known := self._known.get(name) or before[name])}
 
     def resolve_sent(self, topics: Collection[str]) -> Flow[dict[str, Layout]]:
         """As `resolve_each`, for topics that have messages: asks again where one was not registered before.
@@ -206,6 +213,8 @@ class Topics:
 
     def declare(self, topic: str) -> Flow[Layout]:
         """Registers a resolved topic with the default policy unless it exists. Result: its layout."""
+        if topic not in self._known:
+            yield from self._read([topic])
         known = self._known[topic]
         if known.declared:
             return known.layout
@@ -226,3 +235,12 @@ class Topics:
             # The old layout has its keys cached.
             layout = known.layout if known and known.layout.policy == policy else Layout(self.prefix, topic, policy)
             self._known[topic] = _Known(until, layout, declared=stored is not None)
+        if len(self._known) > self._many:
+            self._forget_missing()
+
+    def _forget_missing(self) -> None:
+        now = self.clock()
+        for topic in [topic for topic, known in self._known.items() if not known.declared and now >= known.until]:
+            del self._known[topic]
+        # Not at every read, where most of them exist.
+        self._many = max(_MANY, 2 * len(self._known))
