@@ -49,6 +49,15 @@ _NAME = re.compile(r"[A-Za-z0-9_.:-]+")
 _PYDANTIC_FRAME = re.compile(r"^(Value error,|\w+ should (be|have)) |(,| after validation, not) (unable|got|not|\d).*$")
 
 
+_EXPECTED = {
+    "missing": "given",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "int_parsing_size": "a whole number of at most 4,300 digits",
+}
+"""By the types of pydantic's errors, whose own words do not fit here."""
+
+
 def check_name(field: str, value: object) -> str:
     """The name of a topic, group or consumer: 1 to 128 letters, digits or `_.:-`."""
     if not isinstance(value, str) or len(value) > MAX_NAME_LENGTH or not _NAME.fullmatch(value):
@@ -165,10 +174,8 @@ def expected_by(problem: Any) -> str:
     """What a value must be, from one of pydantic's errors about it: "at least 1", "a valid integer"."""
     if isinstance(cause := problem.get("ctx", {}).get("error"), InvalidInput):
         return cause.expected
-    if problem["type"] == "missing":
-        return "given"
-    if problem["type"] in ("tuple_type", "list_type"):
-        return "a list"
+    if expected := _EXPECTED.get(problem["type"]):
+        return expected
     text = _PYDANTIC_FRAME.sub("", problem["msg"])
     return text.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
 
