@@ -18,6 +18,7 @@ class _Lent:
 def test_who_finds_none_waits_and_is_refused_in_the_end() -> None:
     """It is Unreachable, as nothing was done, and says how many there are and how long it waited."""
     idle = IdleConnections(2)
+    assert idle.next is None
     places = [idle.pop(1), idle.pop(1)]
     assert not any(places)
     lent = [idle.track(place, _Lent()) for place in places]

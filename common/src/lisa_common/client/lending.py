@@ -96,8 +96,8 @@ class IdleConnections(_IdleConnections):
 
     @property
     def next(self) -> Any:
-        """The connection to be lent next; none if it is yet to be made, or none is free."""
-        return next(iter(self._idle[-1:]), None)
+        """The connection to be lent next; None if it is yet to be made, or none is free."""
+        return next(iter(self._idle[-1:]), None) or None
 
     def pop(self, timeout_s: float) -> Any:
         """Lends a connection; raises NoFreeConnection where none is returned for so many seconds."""
