@@ -12,7 +12,6 @@ from pydantic import SecretStr
 from lisa_common.client import node
 from lisa_common.client.connection import Connection
 from lisa_common.client.lending import IdleConnections
-from lisa_common.errors import OutcomeUnknown
 from lisa_common.protocol.call import command
 from lisa_producer import Producer, SendOutcome, coalescing
 from lisa_producer.coalescing import Coalescer
@@ -86,11 +85,7 @@ def test_waiting_threads_go_on_after_an_interrupt(
 
         def send() -> None:
             with suppress(Interrupt):
-                try:
-                    outcomes.append(producer.send("orders", b"1").outcome)
-                except OutcomeUnknown:
-                    # The interrupted call may have had its result, and passed it on to nobody.
-                    outcomes.append(None)
+                outcomes.append(producer.send("orders", b"1").outcome)
 
         client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
         threads = [threading.Thread(target=send) for _ in range(4)]
@@ -101,8 +96,42 @@ def test_waiting_threads_go_on_after_an_interrupt(
         client.execute_command("CLIENT", "UNPAUSE")
         for thread in threads:
             thread.join(20)
-    assert len(outcomes) == len(threads) - 1
-    assert SendOutcome.SENT in outcomes
+    assert outcomes == [SendOutcome.SENT] * (len(threads) - 1)
+
+
+def test_who_is_passed_the_lead_as_it_checks_takes_it(
+    own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first caller that waits is elected by another one, just before it would have looked for itself."""
+    server = own_server()
+    outcomes: list[object] = []
+    check = Coalescer._check
+
+    def check_late(coalescer: Coalescer, state: Any, pending: Any) -> None:
+        queue = pending.queue
+        if queue.pending and queue.pending[0] is pending:
+            wait_until(lambda: queue.leader is pending, what="another caller to elect it")
+        check(coalescer, state, pending)
+
+    with Producer(server.url) as producer, server.client() as client:
+        producer.send("orders", b"0")
+
+        def send() -> None:
+            with suppress(Interrupt):
+                outcomes.append(producer.send("orders", b"1").outcome)
+
+        client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+        threads = [threading.Thread(target=send) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: _waiting(producer) == 2, what="the other threads to wait")
+        _interrupt_once(monkeypatch, coalescing, "_pass_lead")
+        client.execute_command("CLIENT", "UNPAUSE")
+        with monkeypatch.context() as late:
+            late.setattr(Coalescer, "_check", check_late)
+            for thread in threads:
+                thread.join(20)
+    assert outcomes == [SendOutcome.SENT] * 2
 
 
 def test_interrupted_calls_do_not_fill_the_queue(

@@ -142,6 +142,9 @@ class Coalescer:
         """Takes over from a call that was interrupted before it had passed on its results or the lead."""
         queue = pending.queue
         with state.lock:
+            if queue.leader is pending:
+                # Another caller has passed it the lead meanwhile: its own thread is no sign of a lost call.
+                return
             if _is_lost(queue.owner):
                 if queue.leader:
                     self._abandon(state, queue.leader)

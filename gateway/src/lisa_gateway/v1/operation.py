@@ -132,22 +132,22 @@ _CHECKS: dict[str, Callable[[str], str]] = {
 }
 
 
-def _path_of(request: Request) -> dict[str, str]:
-    raw: bytes = request.scope.get("raw_path") or b""
+def _check_utf_8(field: str, encoded: bytes) -> None:
+    """Refuses what Starlette would replace in silence."""
     try:
-        unquote_to_bytes(raw).decode()
+        unquote_to_bytes(encoded).decode()
     except UnicodeDecodeError:
-        raise InvalidInput("path", raw.decode("latin-1"), "UTF-8, percent-encoded") from None
+        raise InvalidInput(field, encoded.decode("latin-1"), "UTF-8, percent-encoded") from None
+
+
+def _path_of(request: Request) -> dict[str, str]:
+    _check_utf_8("path", request.scope.get("raw_path") or b"")
     return {name: _CHECKS[name](value) for name, value in request.path_params.items()}
 
 
 def _query_of(model: type[M], request: Request) -> M:
     """Reads query parameters: a repeated one is a list, and only where a list is allowed."""
-    raw: bytes = request.scope["query_string"]
-    try:
-        unquote_to_bytes(raw).decode()
-    except UnicodeDecodeError:
-        raise InvalidInput("query", raw.decode("latin-1"), "UTF-8, percent-encoded") from None
+    _check_utf_8("query", request.scope["query_string"])
     fields: dict[str, Any] = {}
     for name in request.query_params:
         values = request.query_params.getlist(name)
