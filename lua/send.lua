@@ -20,7 +20,7 @@
 --            after its stamp
 -- returns  per message its due time in ms, or 0 for a duplicate, a list for more than one; the error RESHARDED where the shard is closed, or QUEUEFULL
 --            where the new messages would exceed the limit of the topic
---@include clock, due, finished, put_waiting, record
+--@include clock, due, put_waiting, stamp
 local now = clock(now_ms)
 local waits = false
 -- Mostly neither exists. One command tells.
@@ -28,7 +28,7 @@ if redis.call('EXISTS', closed, door) > 0 then
   if redis.call('EXISTS', closed) == 1 then
     return redis.error_reply('RESHARDED new messages of ' .. topic .. ' go to other shards')
   end
-  --@include door, failure
+  --@include door, failure, finished, record
   local limits = read_door()
   waits = is_guarded(limits, now)
 
@@ -91,6 +91,21 @@ if are_new then
   else
     ended = redis.call('ZMSCORE', finished, unpack(ids))
   end
+elseif rows[4] and byte(rows[4], -1) ~= 126 then
+  ended = { redis.call('ZSCORE', finished, rows[4]) }
+end
+
+-- Of messages with limits, by position. Most have none, and then the functions that read them are not made.
+local limits_of, has_limits = {}, false
+for i = 6, #rows, 3 do
+  has_limits = has_limits or byte(rows[i]) > 0
+end
+if has_limits then
+  --@include record
+  for i = 4, #rows, 3 do
+    local ttl, _, priority = read_limits(rows[i + 2], 1)
+    limits_of[i] = { ttl = ttl, priority = priority, score = score_of(0, priority) }
+  end
 end
 
 -- Records are the first write, here or below. A server without memory refuses it, and with it the whole send.
@@ -107,7 +122,7 @@ for i = 4, #rows, 3 do
   local is_new = are_new
   if are_new then
     records[2 * reply - 1], records[2 * reply] = id, head .. content
-  elseif is_chosen(id) and is_finished(id, now, ended and ended[reply]) then
+  elseif ended and ended[reply] and tonumber(ended[reply]) > now then
     -- A message that one group acked may be alive for another.
     alive = redis.call('HEXISTS', messages, id) == 1 and id or alive
   elseif redis.call('HSETNX', messages, id, head .. content) == 0 then
@@ -117,25 +132,21 @@ for i = 4, #rows, 3 do
   end
   replies[reply] = is_new and due or 0
   if is_new then
-    -- Most have no limits.
-    local ttl, _, priority = nil, nil, 0
-    if byte(content) > 0 then
-      ttl, _, priority = read_limits(content, 1)
-    end
-    if ttl then
+    local own = limits_of[i]
+    if own and own.ttl then
       expiries = expiries or {}
-      expiries[#expiries + 1] = due + ttl
+      expiries[#expiries + 1] = due + own.ttl
       expiries[#expiries + 1] = id
     end
     if due > now or waits then
       local at = #scheduled
-      scheduled[at + 1], scheduled[at + 2] = priority == 0 and exact or score_of(due, priority), id
+      scheduled[at + 1], scheduled[at + 2] = own and own.score < 0 and due + own.score or exact, id
       if not first or due < first then
         first, first_exact = due, exact
       end
     else
       immediate = immediate or {}
-      immediate[#immediate + 1] = { id = id, due = due, priority = priority, position = i }
+      immediate[#immediate + 1] = { id = id, due = due, priority = own and own.priority or 0, position = i }
     end
   end
 end

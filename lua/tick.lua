@@ -23,7 +23,7 @@
 -- ARGV[8...] tick, due, late, skipped, id, content per tick; late is 1 for a tick that was missed, skipped counts earlier
 --            ticks that are left out with it, content is the record after its stamp, or empty to leave the tick out
 -- returns  { now ms, the mark or nil, messages sent, ticks left out }; the error RESHARDED where the shard is closed
---@include clock, put_waiting, record, tick_mark
+--@include clock, put_waiting, record, stamp, tick_mark
 -- How many more messages the topic may store; nil for any number.
 local room
 if redis.call('EXISTS', closed, door) > 0 then

@@ -1,7 +1,8 @@
 -- Reads and writes records. A record is: version (1 byte), sent and due (6 bytes each, ms, big-endian), flags (1 byte),
 -- the optional limits that the flags name, headers, body. The script that stores a record writes the first 13 bytes,
 -- because only the server knows the time; the producer writes the rest. `lisa_common.model.record` does the same in Python.
-local VERSION = 1
+--@include stamp
+
 local HAS_TTL = 1
 local HAS_MAX_RETRIES = 2
 local HAS_PRIORITY = 4
@@ -12,10 +13,6 @@ local HAS_HEADERS = 8
 -- taken until a consumer meets that entry. Otherwise the entry could pass for one of a newer message with the same id.
 local function is_cancelled(record)
   return string.byte(record, 1) == 0
-end
-
-local function stamp(now, due)
-  return struct.pack('>BI6I6', VERSION, now, due)
 end
 
 -- The flags are at `at`, the limits follow. Returns ttl and max retries, each nil for none, and the priority. All are

@@ -18,7 +18,8 @@ words = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=12)
 @pytest.fixture(scope="module")
 def lua() -> dict[str, str]:
     """The includes."""
-    return {name: _read(f"include/{name}") for name in ("record", "failure")}
+    texts = {name: _read(f"include/{name}") for name in ("stamp", "record", "failure")}
+    return texts | {"record": texts["stamp"] + texts["record"]}
 
 
 @WITH_CLIENT

@@ -21,7 +21,7 @@ _NAME = "age"
 def age(keys: ShardKeys, by_ms: int) -> Call[int]:
     """Lets time pass for a shard. Result: how many records became older."""
     script = _script()
-    return Call(("EVALSHA", script.sha, *script.bind(keys, by_ms=by_ms)), int, script, repeatable=False)
+    return Call(script.bind(keys, by_ms=by_ms), int, script, repeatable=False)
 
 
 @cache

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from lisa_common.errors import NoFreeConnection
 
-__all__ = ["AsyncIdleConnections", "IdleConnectionsByProcess", "refuse_connection"]
+__all__ = ["AsyncIdleConnections", "IdleConnections", "IdleConnectionsByProcess", "refuse_connection"]
 
 
 def refuse_connection(limit: int, waited_s: float) -> NoFreeConnection:

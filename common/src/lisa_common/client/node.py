@@ -12,7 +12,7 @@ from redis.retry import Retry
 from lisa_common.client.address import Address
 from lisa_common.client.embedded.connection import EmbeddedConnection
 from lisa_common.client.exchanges import quick
-from lisa_common.client.lending import IdleConnectionsByProcess
+from lisa_common.client.lending import IdleConnections, IdleConnectionsByProcess
 from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, connection_options
 from lisa_common.client.sentinel import SentinelConnection, TlsSentinelConnection
 from lisa_common.client.tls import TlsConnection
@@ -127,14 +127,15 @@ class Node:
     def _exchange(self, calls: Sequence[Call[Any]]) -> list[Any]:
         # Both halves at once, as most calls are: one look at the process, the waits and the connection.
         made, places = merge_waits(calls)
-        connection = self._borrow()
+        idle = self._idle[os.getpid()]
+        connection = self._borrow(idle)
         try:
             connection.send_packed(pack(made))
             replies = connection.read_replies(len(made))
         except BaseException:
             self.give_up(connection)
             raise
-        self._idle[os.getpid()].append(connection)
+        idle.append(connection)
         return replies if places is None else [replies[at] for at in places]
 
     def _ping(self) -> None:
@@ -143,7 +144,7 @@ class Node:
             raise reply
 
     def _send(self, calls: Sequence[Call[Any]]) -> Any:
-        connection = self._borrow()
+        connection = self._borrow(self._idle[os.getpid()])
         try:
             connection.send_packed(pack(merge_waits(calls)[0]))
         except BaseException:
@@ -192,8 +193,7 @@ class Node:
             return False
         return True
 
-    def _borrow(self) -> Any:
-        idle = self._idle[os.getpid()]
+    def _borrow(self, idle: IdleConnections) -> Any:
         lent = idle.pop(self._timeout_s)
         connection = lent or idle.track(lent, self._pool.make_connection())
         if connection.is_ready():

@@ -5,7 +5,7 @@ shard. `lua/README.md` and `docs/keys.md` describe what each key holds.
 """
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 __all__ = [
     "ABSENT",
@@ -118,6 +118,8 @@ class ShardKeys:
     _known_together: dict[tuple[str, ...], tuple[str, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    heads: dict[str, tuple[Any, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The beginnings of commands that are always the same for this shard, by script; whoever needs one adds it."""
 
     @property
     def tag(self) -> str:

@@ -78,8 +78,7 @@ def script(
 ) -> Call[T]:
     """A call of a script with the keys, arguments and rows that its header declares."""
     loaded = load(name)
-    bound = loaded.bind(keys, rows, **args)
-    return Call(("EVALSHA", loaded.sha, *bound), decode, loaded, repeatable)
+    return Call(loaded.bind(keys, rows, **args), decode, loaded, repeatable)
 
 
 class Unfinished(NamedTuple):

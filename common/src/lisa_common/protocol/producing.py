@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import Any, NamedTuple
 
 from lisa_common.errors import OutcomeUnknown
@@ -15,7 +16,7 @@ from lisa_common.model.keys import ShardKeys, text_of, wake_channel
 from lisa_common.model.record import Record, UnreadableRecord, is_cancelled, unpack_record
 from lisa_common.protocol.call import Call, in_parts, script
 from lisa_common.protocol.replies import number, numbers, rows
-from lisa_common.protocol.scripts import Arg
+from lisa_common.protocol.scripts import Arg, load
 from lisa_common.validation import GENERATED_SUFFIX
 
 __all__ = [
@@ -33,6 +34,9 @@ __all__ = [
     "send",
     "update",
 ]
+
+_new = tuple.__new__
+"""Makes a named tuple of all its values in a third of the time."""
 
 _RANDOM_BYTES, _RANDOM_CHARACTERS = 9, 12
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -76,17 +80,21 @@ def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now
 
     Raises Resharded if the shard is closed.
     """
-    channel = wake_channel(keys.prefix)
-    return script(
-        "send",
-        keys,
-        messages,
-        decode=lambda reply: [number(reply)] if len(messages) == 1 else numbers(reply, len(messages)),
-        repeatable=repeatable,
-        now_ms=now_ms,
-        channel=channel,
-        topic=keys.tag,
-    )
+    loaded = load("send")
+    # All calls of a shard that go by the server's clock begin alike.
+    head = keys.heads.get("send") if now_ms == "" else None
+    if head is None:
+        head = loaded.head(keys, now_ms=now_ms, channel=wake_channel(keys.prefix), topic=keys.tag)
+        if now_ms == "":
+            keys.heads["send"] = head
+    if len(messages) == 1:
+        return _new(Call, ((*head, *messages[0]), _one_number, loaded, repeatable, False))
+    items: Sequence[Sequence[Arg]] = messages
+    return Call((*head, *chain.from_iterable(items)), lambda reply: numbers(reply, len(items)), loaded, repeatable)
+
+
+def _one_number(reply: Any) -> list[int]:
+    return [number(reply)]
 
 
 def close_shard(keys: ShardKeys, ids: Sequence[str], *, now_ms: Arg = "") -> Call[list[bool]]:

@@ -10,13 +10,14 @@ A source is a header, the names of includes, and code:
 The header becomes locals, one for each key and argument that the script uses. An argument is text, a number, JSON, or a
 flag, which is true for "1". An include consists of local definitions, and names the includes that it uses itself. It
 may use keys, which have the same names in all scripts, but no arguments. A script gets each include once, after those
-that the include uses, and only the definitions that it needs: the server makes each function anew in every call.
+that the include uses, and only the definitions that it needs: the server makes each function anew in every call. For
+the same reason constants of includes are replaced by their values: a function that names a local takes longer to make.
 
 An indented `--@include` line stands in a branch: its definitions are made only when the branch runs.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 __all__ = ["Header", "read_header", "render"]
@@ -30,8 +31,10 @@ _ROW = re.compile(r"^-- ARGV\[\d+\.\.\.\] (\w+(?:, \w+)*) per ", re.MULTILINE)
 _INCLUDE = re.compile(r"^( *)--@include (\w+(?:, \w+)*)\n", re.MULTILINE)
 _COMMENT_OR_BLANK = re.compile(r"^ *(?:--(?!@).*)?\n", re.MULTILINE)
 _DEFINITION = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
+_CONSTANT = re.compile(r"local [A-Z_]+ = ([\d .*/^+-]+|'[^'\n]*')\n")
 _STRING = re.compile(r"'[^'\n]*'")
 _NAME = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
+_STRING_OR_NAME = re.compile(f"{_STRING.pattern}|{_NAME.pattern}")
 _VALUES = {"text": "{}", "number": "tonumber({})", "json": "cjson.decode({})", "flag": "{} == '1'"}
 
 
@@ -77,7 +80,7 @@ def render(name: str, read: Read) -> str:
         arg: _VALUES[kind].format(f"ARGV[{number}]")
         for number, (arg, kind) in enumerate(zip(header.args, header.kinds, strict=True), 1)
     }
-    texts = [part.text for part in needed]
+    texts = _without_constants(needed)
     texts.insert(needed.index(code[0]), _locals(args, _named(code)))
     return "".join((f"-- Lisa: {name}\n", _locals(keys, _named(needed)), *texts))
 
@@ -134,6 +137,25 @@ def _needed(parts: Sequence[_Part]) -> list[_Part]:
             needed.append(part)
             named = (named | part.named) - part.defined
     return needed[::-1]
+
+
+def _without_constants(parts: Sequence[_Part]) -> list[str]:
+    """The texts of parts, with the values of constants in their place. A constant's own text is empty."""
+    values: dict[str, str] = {}
+    texts = []
+    for part in parts:
+        if part.defined and (constant := _CONSTANT.fullmatch(part.text)):
+            [name] = part.defined
+            values[name] = constant[1] if constant[1].isdigit() or constant[1][0] == "'" else f"({constant[1]})"
+            texts.append("")
+        else:
+            texts.append(_replaced(part.text, values) if values else part.text)
+    return texts
+
+
+def _replaced(text: str, values: Mapping[str, str]) -> str:
+    """A text with values in place of names outside of its strings."""
+    return _STRING_OR_NAME.sub(lambda found: values.get(found[0], found[0]), text)
 
 
 def _part(text: str, defined: Iterable[str] = ()) -> _Part:

@@ -81,20 +81,19 @@ class Script:
         object.__setattr__(self, "_key_count", str(len(self.keys)))
 
     def bind(self, keys: ShardKeys, rows: Iterable[Sequence[Arg]] = (), /, **args: Arg) -> tuple[Arg, ...]:
-        """What follows the SHA in an EVALSHA: number of keys, keys, arguments by name, rows flattened.
+        """The command: EVALSHA, SHA, number of keys, keys, arguments by name, rows flattened.
 
         Raises TypeError when the arguments are not those that the header declares.
         """
-        if args.keys() != self._names:
-            raise TypeError(f"arguments of {self.name} must be {self.args}; got {tuple(args)}")
         if rows and not self.row:
             raise TypeError(f"{self.name} takes no rows")
-        return (
-            self._key_count,
-            *keys.of_each(self.keys),
-            *map(args.__getitem__, self.args),
-            *chain.from_iterable(rows),
-        )
+        return (*self.head(keys, **args), *chain.from_iterable(rows))
+
+    def head(self, keys: ShardKeys, **args: Arg) -> tuple[Arg, ...]:
+        """The command without its rows; raises TypeError as `bind` does."""
+        if args.keys() != self._names:
+            raise TypeError(f"arguments of {self.name} must be {self.args}; got {tuple(args)}")
+        return ("EVALSHA", self.sha, self._key_count, *keys.of_each(self.keys), *map(args.__getitem__, self.args))
 
 
 @cache
