@@ -223,6 +223,7 @@ def test_any_name_of_a_field_is_named(http: httpx.Client, name: str) -> None:
     assert problems[0]["value"] == name
     batch = http.post("/v1/topics/t/batch", json={"messages": [{"body": 1, name: 1}]}).json()
     assert batch["value"] == f"messages.0.{name}"
+    assert batch["expected"] == problems[0]["expected"], "the fields of a message, not of the batch"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """Operations of /v1: what a request must hold, who may make it, and the function that answers it."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast, get_args
 from urllib.parse import unquote_to_bytes
 
 from pydantic import BaseModel, ValidationError
@@ -219,7 +219,7 @@ def validated(model: type[M], value: Any, field: str = "") -> M:
         name = ".".join((field, *place) if field else place) if place else field or "body"
         match first["type"]:
             case "extra_forbidden":
-                known = ", ".join(model.model_fields)
+                known = ", ".join(_model_at(model, place[:-1]).model_fields)
                 raise InvalidInput("field", name, f"one of {known}") from None
             case "missing":
                 raise InvalidInput(name, None, "given") from None
@@ -233,6 +233,22 @@ def validated(model: type[M], value: Any, field: str = "") -> M:
                 raise InvalidInput(name, first["input"], "a JSON object") from None
             case _:
                 raise InvalidInput(name, first["input"], expected_by(first)) from None
+
+
+def _model_at(model: type[BaseModel], place: Sequence[str]) -> type[BaseModel]:
+    """The model of a part of the input; of a union of several models the first."""
+    for name in place:
+        # Others are positions in lists.
+        if name in model.model_fields:
+            model = next(_models_in(model.model_fields[name].annotation), model)
+    return model
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
 
 
 def _place(problem: Any, value: Any) -> tuple[str, ...]:
