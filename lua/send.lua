@@ -122,7 +122,7 @@ for i = 4, #rows, 3 do
   local is_new = are_new
   if are_new then
     records[2 * reply - 1], records[2 * reply] = id, head .. content
-  elseif ended and ended[reply] and tonumber(ended[reply]) > now then
+  elseif ended and ended[reply] and byte(id, -1) ~= 126 and tonumber(ended[reply]) > now then
     -- A message that one group acked may be alive for another.
     alive = redis.call('HEXISTS', messages, id) == 1 and id or alive
   elseif redis.call('HSETNX', messages, id, head .. content) == 0 then

@@ -117,6 +117,14 @@ def test_a_chosen_id_among_others_is_known_for_its_window(queue: Queue) -> None:
     assert queue.contents().ready_ids == ["chosen", "a~", "b~"]
 
 
+def test_a_generated_id_has_no_window(queue: Queue) -> None:
+    """Alone and among others it is new, also where another program has put it among the finished ids."""
+    for id in ("alone~", "among~", "b"):
+        queue.connection.call(command("ZADD", queue.keys.of("finished"), EPOCH_MS + 1_000, id))
+    assert queue.send("alone~") == EPOCH_MS
+    assert queue.send_all([outgoing("among~"), outgoing("a"), outgoing("b")]) == [EPOCH_MS, EPOCH_MS, 0]
+
+
 def test_ttl_is_counted_from_the_due_time(queue: Queue) -> None:
     """Only messages with a time to live stand in expiring."""
     queue.send_all([outgoing("a", due="+500", ttl_ms=100), outgoing("b", ttl_ms=70), outgoing("c")])
