@@ -1,8 +1,8 @@
 """Signal handlers that raise, as for Ctrl-C or a time limit, at the worst moments of a blocking call."""
 
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -79,24 +79,9 @@ def test_waiting_threads_go_on_after_an_interrupt(
 ) -> None:
     """A call that they wait for ends without passing on the lead: one of them takes it."""
     server = own_server()
-    outcomes: list[object] = []
-    with Producer(server.url) as producer, server.client() as client:
-        producer.send("orders", b"0")
-
-        def send() -> None:
-            with suppress(Interrupt):
-                outcomes.append(producer.send("orders", b"1").outcome)
-
-        client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
-        threads = [threading.Thread(target=send) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        wait_until(lambda: _waiting(producer) == len(threads) - 1, what="the other threads to wait")
+    with Producer(server.url) as producer, _sends_behind(server, producer, 4) as outcomes:
         _interrupt_once(monkeypatch, coalescing, name)
-        client.execute_command("CLIENT", "UNPAUSE")
-        for thread in threads:
-            thread.join(20)
-    assert outcomes == [SendOutcome.SENT] * (len(threads) - 1)
+    assert outcomes == [SendOutcome.SENT] * 3
 
 
 def test_who_is_passed_the_lead_as_it_checks_takes_it(
@@ -104,7 +89,6 @@ def test_who_is_passed_the_lead_as_it_checks_takes_it(
 ) -> None:
     """The first caller that waits is elected by another one, just before it would have looked for itself."""
     server = own_server()
-    outcomes: list[object] = []
     check = Coalescer._check
 
     def check_late(coalescer: Coalescer, state: Any, pending: Any) -> None:
@@ -113,24 +97,13 @@ def test_who_is_passed_the_lead_as_it_checks_takes_it(
             wait_until(lambda: queue.leader is pending, what="another caller to elect it")
         check(coalescer, state, pending)
 
-    with Producer(server.url) as producer, server.client() as client:
-        producer.send("orders", b"0")
-
-        def send() -> None:
-            with suppress(Interrupt):
-                outcomes.append(producer.send("orders", b"1").outcome)
-
-        client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
-        threads = [threading.Thread(target=send) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        wait_until(lambda: _waiting(producer) == 2, what="the other threads to wait")
+    with (
+        Producer(server.url) as producer,
+        monkeypatch.context() as late,
+        _sends_behind(server, producer, 3) as outcomes,
+    ):
         _interrupt_once(monkeypatch, coalescing, "_pass_lead")
-        client.execute_command("CLIENT", "UNPAUSE")
-        with monkeypatch.context() as late:
-            late.setattr(Coalescer, "_check", check_late)
-            for thread in threads:
-                thread.join(20)
+        late.setattr(Coalescer, "_check", check_late)
     assert outcomes == [SendOutcome.SENT] * 2
 
 
@@ -140,23 +113,35 @@ def test_interrupted_calls_do_not_fill_the_queue(
     """One that ends before it takes off what it had added to the queue: later calls are let in all the same."""
     server = own_server()
     settings = ProducerSettings(redis_url=SecretStr(server.url), batch_bytes=1_024)
-    with Producer(settings=settings) as producer, server.client() as client:
+    with Producer(settings=settings) as producer:
+        with _sends_behind(server, producer, 2, bytes(5_000)):
+            _interrupt_once(monkeypatch, Coalescer, "_dequeue")
+        assert producer.send("orders", b"1").outcome is SendOutcome.SENT
+
+
+@contextmanager
+def _sends_behind(server: Server, producer: Producer, count: int, body: bytes = b"1") -> Iterator[list[object]]:
+    """So many threads send, and wait for the first of them, which the server answers when the block ends.
+
+    Gives the outcomes of those that nothing interrupts, which are complete after the block.
+    """
+    outcomes: list[object] = []
+
+    def send() -> None:
+        with suppress(Interrupt):
+            outcomes.append(producer.send("orders", body).outcome)
+
+    threads = [threading.Thread(target=send) for _ in range(count)]
+    with server.client() as client:
         producer.send("orders", b"0")
-
-        def send() -> None:
-            with suppress(Interrupt):
-                producer.send("orders", bytes(5_000))
-
         client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
-        threads = [threading.Thread(target=send) for _ in range(2)]
         for thread in threads:
             thread.start()
-        wait_until(lambda: _waiting(producer) == 1, what="the other thread to wait")
-        _interrupt_once(monkeypatch, Coalescer, "_dequeue")
+        wait_until(lambda: _waiting(producer) == count - 1, what="the other threads to wait")
+        yield outcomes
         client.execute_command("CLIENT", "UNPAUSE")
         for thread in threads:
             thread.join(20)
-        assert producer.send("orders", b"1").outcome is SendOutcome.SENT
 
 
 def _waiting(producer: Producer) -> int:
