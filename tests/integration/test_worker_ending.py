@@ -13,7 +13,7 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.marking import Begun
 from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Worker
-from lisa_consumer.runner import HANDLER
+from lisa_consumer.names import HANDLER
 from lisa_producer import AsyncProducer, Message, ProducerSettings, State
 from support import Server, idle_async, wait_until_async
 from support.housekeeping import Housekeeper

@@ -11,6 +11,7 @@ from lisa_common.logs import event
 from lisa_common.model.delivery import Delivery, entry_place
 from lisa_common.protocol.marking import Begun
 from lisa_consumer.core import Core
+from lisa_consumer.held_delivery import HeldDelivery
 
 __all__ = ["BegunMarker"]
 
@@ -36,8 +37,8 @@ class BegunMarker:
         self,
         connection: AsyncConnection,
         core: Core,
-        begin: Callable[[Delivery], None],
-        look_ahead: Callable[[Iterable[str]], list[Delivery]],
+        begin: Callable[[HeldDelivery], None],
+        look_ahead: Callable[[Iterable[str]], list[HeldDelivery]],
     ) -> None:
         self._connection = connection
         self._core = core
@@ -47,7 +48,7 @@ class BegunMarker:
         """Deliveries that a mark covers, in the order of their entries."""
         self._marked: dict[Shard, str] = {}
         """The entry that carries the mark of each shard: the last one when it was marked."""
-        self._beginning: dict[tuple[str, str, str], tuple[Delivery, Begun]] = {}
+        self._beginning: dict[HeldDelivery, Begun] = {}
         """Deliveries that begin once they are marked."""
         self._changed: list[tuple[Delivery, Begun]] = []
         """Marks that no delivery waits for."""
@@ -76,12 +77,12 @@ class BegunMarker:
             self.change(heirs, Begun.YES)
             self.change([delivery], Begun.NOT)
 
-    def begin(self, delivery: Delivery, begun: Begun = Begun.YES) -> None:
+    def begin(self, held: HeldDelivery, begun: Begun = Begun.YES) -> None:
         """Begins a delivery once it is marked: at once if the server counts it as begun already."""
-        if delivery.entry.begun:
-            self._begin(delivery)
+        if held.is_begun:
+            self._begin(held)
             return
-        self._beginning[delivery.place] = delivery, begun
+        self._beginning[held] = begun
         self._wake.set()
 
     def change(self, deliveries: Sequence[Delivery], begun: Begun) -> None:
@@ -118,11 +119,11 @@ class BegunMarker:
         """Whether a delivery begins once the server has marked it."""
         return bool(self._beginning)
 
-    def clear(self, topics: Collection[str] | None = None) -> list[Delivery]:
+    def clear(self, topics: Collection[str] | None = None) -> list[HeldDelivery]:
         """Removes the deliveries of these topics, or of all, that have not begun. Result: those."""
-        removed = [delivery for delivery, _ in self._beginning.values() if topics is None or delivery.topic in topics]
-        for delivery in removed:
-            del self._beginning[delivery.place]
+        removed = [held for held in self._beginning if topics is None or held.delivery.topic in topics]
+        for held in removed:
+            del self._beginning[held]
         return removed
 
     async def run(self) -> None:
@@ -131,16 +132,17 @@ class BegunMarker:
             await self._wake.wait()
             self._wake.clear()
             changed, self._changed = self._changed, []
-            marked = list(self._beginning.values())
-            in_turn = [delivery for delivery, _ in marked if not delivery.alone]
-            in_turn += self._look_ahead({delivery.topic for delivery in in_turn})
-            self.add(in_turn)
-            last = {(delivery.topic, delivery.shard): delivery for delivery in in_turn}
-            marks = changed + [mark for mark in marked if mark[0].alone]
+            marked = dict(self._beginning)
+            in_turn = [held for held in marked if not held.delivery.alone]
+            in_turn += self._look_ahead({held.delivery.topic for held in in_turn})
+            covered = [held.delivery for held in in_turn]
+            self.add(covered)
+            last = {(delivery.topic, delivery.shard): delivery for delivery in covered}
+            marks = changed + [(held.delivery, begun) for held, begun in marked.items() if held.delivery.alone]
             await self._send([*marks, *((delivery, Begun.YES) for delivery in last.values())])
-            for delivery, _ in marked:
-                if self._beginning.pop(delivery.place, None):
-                    self._begin(delivery)
+            for held in marked:
+                if self._beginning.pop(held, None):
+                    self._begin(held)
 
     async def _send(self, marks: list[tuple[Delivery, Begun]]) -> None:
         try:

@@ -47,17 +47,17 @@ class ConcurrencyLimit:
 
     def acquire(self, topic: str) -> bool:
         """Counts one more handler of the topic, if it may run."""
-        running = self._running[topic]
-        if running >= self._bounds[topic]:
-            return False
-        if topic not in self._apart:
-            if running and self._shared + self._idle >= self._total:
-                return False
-            self._idle -= running == 0
-            self._shared += 1
-        self._running[topic] += 1
-        self.acquired += 1
-        return True
+        return self.acquire_some(topic, 1) > 0
+
+    def acquire_some(self, topic: str, most: int) -> int:
+        """Counts up to `most` more handlers of the topic, as many as may run. Result: how many."""
+        count = min(most, self.room(topic))
+        if count and topic not in self._apart:
+            self._idle -= self._running[topic] == 0
+            self._shared += count
+        self._running[topic] += count
+        self.acquired += count
+        return count
 
     def room(self, topic: str) -> int:
         """How many more handlers of the topic may run, if no other topic begins any."""
@@ -74,10 +74,10 @@ class ConcurrencyLimit:
         copied.acquired, copied._shared, copied._idle = self.acquired, self._shared, self._idle
         return copied
 
-    def release(self, topic: str) -> None:
-        """Counts one fewer handler of the topic."""
-        self._running[topic] -= 1
-        self.acquired -= 1
+    def release(self, topic: str, count: int = 1) -> None:
+        """Counts so many fewer handlers of the topic."""
+        self._running[topic] -= count
+        self.acquired -= count
         if topic not in self._apart:
-            self._shared -= 1
+            self._shared -= count
             self._idle += self._running[topic] == 0

@@ -21,7 +21,7 @@ from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.triage import sort_entries
 from lisa_common.validation import Duration, check_int, check_name, duration_ms
 from lisa_consumer.arguments import check_delivery, error_text
-from lisa_consumer.mark_hooks import MarkHooks, check_mark
+from lisa_consumer.mark_hooks import MarkHooks, count_begun
 from lisa_consumer.metrics import METRICS, count_acks, count_deliveries, count_expired, count_nacks
 from lisa_consumer.names import consumer_name
 from lisa_consumer.read_plan import KeysByPlace, ReadPlan, ReadResult
@@ -103,7 +103,7 @@ class Core:
             layouts = yield from self.topics.resolve_sent({keys.topic for keys, _ in batches})
             result, skipped = yield from self._fetch(layouts, batches, leased_at, lease_ms)
             # There may be more entries behind the skipped ones.
-            if result.deliveries or (wait_ms is None and not skipped):
+            if result.batches or (wait_ms is None and not skipped):
                 return result
 
     def max_per_read(self, topic: str) -> int:
@@ -138,10 +138,8 @@ class Core:
         """The deliveries of entries that were read, and whether any entry was skipped."""
         if not batches:
             return ReadResult([], leased_at), False
-        marked: dict[ShardKeys, str] = {}
-        if self._hooks:
-            # Records that take several round trips may not arrive at all: their deliveries begin once they are here.
-            batches, marked = self._hooks.divide(batches, at_once=self._records.fits(batches))
+        # Records that take several round trips may not arrive at all: their deliveries begin once they are here.
+        marked = self._hooks.choose(batches) if self._hooks and self._records.fits(batches) else {}
         marks = [self._mark_entry(keys, entry) for keys, entry in marked.items()]
         fetched, leased_at = yield from self._records.fetch(layouts, batches, leased_at, marks)
         of_shards: dict[ShardKeys, list[Delivery]] = {}
@@ -152,7 +150,8 @@ class Core:
             self.ahead_ms = now_ms - time.time() * 1000
             triage = sort_entries(keys, self.group, entries, records, now_ms, max_retries=policy.max_retries)
             count_deliveries(triage.deliveries, now_ms)
-            of_shards.setdefault(keys, []).extend(triage.deliveries)
+            if triage.deliveries:
+                of_shards.setdefault(keys, []).extend(triage.deliveries)
             skipped |= bool(triage.skip or triage.unreadable)
             if triage.skip:
                 calls.append((consuming.skip(keys, self.group, triage.skip, policy), partial(count_expired, policy)))
@@ -164,8 +163,8 @@ class Core:
                 calls.append((renewal, lambda _: None))
         if calls:
             yield from self._records.finish(fetched, calls)
-        deliveries = [delivery for keys, batch in of_shards.items() for delivery in check_mark(batch, marked.get(keys))]
-        return ReadResult(deliveries, leased_at), skipped
+        counted = [(batch, count_begun(batch, marked.get(keys))) for keys, batch in of_shards.items()]
+        return ReadResult(counted, leased_at), skipped
 
     def enable_marks(self, hooks: MarkHooks | None = None) -> None:
         """Makes this consumer a worker: it marks begun deliveries at the server, and registers in groups."""

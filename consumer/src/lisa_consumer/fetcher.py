@@ -194,8 +194,14 @@ class Fetcher:
 
     def _capacities(self, topics: set[str]) -> dict[str, int]:
         """Which of these topics are worth a read, and how many messages to read of each; few large ones."""
-        most, windows = self._core.max_per_read, self.windows
-        return {t: min(room, most(t)) for t, w in windows.items() if t in topics and (room := w.worth_a_read)}
+        capacities = {}
+        for topic, window in self.windows.items():
+            if topic in topics:
+                most = self._core.max_per_read(topic)
+                window.limit(most)
+                if room := window.worth_a_read:
+                    capacities[topic] = min(room, most)
+        return capacities
 
     async def _read_beside(self, capacities: dict[str, int], full: set[str]) -> None:
         """Waits at the server for topics with capacity; meanwhile reads the full ones once they have capacity again."""
@@ -265,13 +271,15 @@ class Fetcher:
             return 0
         finally:
             self._asked.discard(asked)
-        counts = Counter(map(_topic_of, result.deliveries))
+        counts = Counter[str]()
+        for batch, _ in result.batches:
+            counts[batch[0].topic] += len(batch)
         for topic, count in counts.items():
             self.windows[topic].held += count
         self._on_fetched(result)
         # A read that brought as many as it may has left more behind, for which nobody needs to wait.
         self._fetched = time.monotonic() if 0 < max(counts.values(), default=0) < limit else -math.inf
-        return len(result.deliveries)
+        return counts.total()
 
     async def _let_gather(self) -> None:
         """Waits for more messages after the few of the latest read, if there are many topics."""

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.delivery import Delivery
+from lisa_consumer.held_delivery import HeldDelivery
 
-__all__ = ["BatchFailed", "BatchSize", "Gatherers", "Member", "OfBatch"]
+__all__ = ["BatchFailed", "BatchSize", "Gatherers", "OfBatch"]
 
 
 class BatchSize(NamedTuple):
@@ -44,13 +45,6 @@ class OfBatch(LisaError):
         super().__init__(str(type(cause).__name__))
 
 
-class Member(NamedTuple):
-    """A delivery of a batch, and when it began to wait for the others, by the monotonic clock."""
-
-    delivery: Delivery
-    began: float
-
-
 class _Gatherer:
     """Collects the deliveries of one topic, and begins a call of the handler with up to `size.most` of them.
 
@@ -58,23 +52,23 @@ class _Gatherer:
     batch of its own. `begin` starts a call; `end` has to follow.
     """
 
-    def __init__(self, size: BatchSize, concurrency: int, begin: Callable[[list[Member]], None]) -> None:
+    def __init__(self, size: BatchSize, concurrency: int, begin: Callable[[list[HeldDelivery]], None]) -> None:
         self._size = size
         self._concurrency = concurrency
         self._begin = begin
-        self._gathered: list[Member] = []
+        self._gathered: list[HeldDelivery] = []
         self._calls = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False
         self._closed = False
 
-    def add(self, delivery: Delivery) -> None:
+    def add(self, held: HeldDelivery) -> None:
         """Adds a delivery to the batch that gathers."""
-        member = Member(delivery, time.monotonic())
-        if delivery.alone:
-            self._call([member])
+        held.gathered_at = time.monotonic()
+        if held.delivery.entry.alone:
+            self._call([held])
             return
-        self._gathered.append(member)
+        self._gathered.append(held)
         if self._closed or len(self._gathered) >= self._size.most:
             self._start()
         elif self._timer is None:
@@ -90,10 +84,10 @@ class _Gatherer:
         self._closed = True
         self._start()
 
-    def clear(self) -> list[Delivery]:
+    def clear(self) -> list[HeldDelivery]:
         """Removes the deliveries that still gather. Result: those."""
         gathered, self._gathered = self._gathered, []
-        return [member.delivery for member in gathered]
+        return gathered
 
     def flush(self) -> None:
         """Completes the batch that gathers."""
@@ -105,40 +99,40 @@ class _Gatherer:
         while self._gathered and self._calls < self._concurrency:
             if len(self._gathered) < self._size.most and not self._is_due and not self._closed:
                 break
-            members, self._gathered = self._gathered[: self._size.most], self._gathered[self._size.most :]
+            batch, self._gathered = self._gathered[: self._size.most], self._gathered[self._size.most :]
             self._is_due = False
             if self._timer:
                 self._timer.cancel()
                 self._timer = None
             if self._gathered and not self._closed:
                 self._set_timer()
-            self._call(members)
+            self._call(batch)
 
     def _set_timer(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._size.within_s, self.flush)
 
-    def _call(self, members: list[Member]) -> None:
+    def _call(self, batch: list[HeldDelivery]) -> None:
         self._calls += 1
-        self._begin(members)
+        self._begin(batch)
 
 
 class Gatherers:
     """Collects deliveries by topic. `begin` starts a call of a topic's handler with a batch; `end` has to follow."""
 
-    def __init__(self, begin: Callable[[str, list[Member]], None]) -> None:
+    def __init__(self, begin: Callable[[str, list[HeldDelivery]], None]) -> None:
         self._begin = begin
         self._gatherers: dict[str, _Gatherer] = {}
         self._closed = False
 
-    def add(self, delivery: Delivery, size: BatchSize, concurrency: int) -> None:
+    def add(self, held: HeldDelivery, size: BatchSize, concurrency: int) -> None:
         """Adds a delivery to the batch of its topic that gathers."""
-        gatherer = self._gatherers.get(delivery.topic)
+        topic = held.delivery.topic
+        gatherer = self._gatherers.get(topic)
         if gatherer is None:
-            gatherer = _Gatherer(size, concurrency, partial(self._begin, delivery.topic))
-            self._gatherers[delivery.topic] = gatherer
+            gatherer = self._gatherers[topic] = _Gatherer(size, concurrency, partial(self._begin, topic))
             if self._closed:
                 gatherer.close()
-        gatherer.add(delivery)
+        gatherer.add(held)
 
     def end(self, topic: str) -> None:
         """Notes that a call has ended."""
@@ -159,6 +153,6 @@ class Gatherers:
         for gatherer in self._gatherers.values():
             gatherer.close()
 
-    def clear(self) -> list[Delivery]:
+    def clear(self) -> list[HeldDelivery]:
         """Removes the deliveries that still gather. Result: those."""
-        return [delivery for gatherer in self._gatherers.values() for delivery in gatherer.clear()]
+        return [held for gatherer in self._gatherers.values() for held in gatherer.clear()]

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from lisa_common.model.delivery import Delivery
+from lisa_consumer.held_delivery import HeldDelivery
 
 __all__ = ["Isolation"]
 
@@ -24,11 +24,11 @@ class Isolation:
     longer runs alone. `start` is called when a delivery may begin.
     """
 
-    def __init__(self, start: Callable[[], None], on_company: Callable[[Delivery], None]) -> None:
+    def __init__(self, start: Callable[[], None], on_company: Callable[[HeldDelivery], None]) -> None:
         self._start = start
         self._on_company = on_company
-        self._waiting: deque[Delivery] = deque()
-        self._alone: Delivery | None = None
+        self._waiting: deque[HeldDelivery] = deque()
+        self._alone: HeldDelivery | None = None
         self._held_since: float | None = None
         self._open_until = 0.0
 
@@ -42,11 +42,11 @@ class Isolation:
         """Whether a delivery runs alone or waits to."""
         return self._held_since is not None or bool(self._waiting)
 
-    def add(self, delivery: Delivery) -> None:
+    def add(self, held: HeldDelivery) -> None:
         """Adds a delivery that must run alone."""
-        self._waiting.append(delivery)
+        self._waiting.append(held)
 
-    def next(self, running: int, acquire: Callable[[str], bool]) -> Delivery | None:
+    def next(self, running: int, acquire: Callable[[str], bool]) -> HeldDelivery | None:
         """The delivery that begins now, if any, after `acquire(topic)`; `running` is how many others run."""
         if self._alone or not self._waiting:
             return None
@@ -59,7 +59,7 @@ class Isolation:
         is_patient = now < self._held_since + _PATIENCE_S
         if running and is_patient:
             return None
-        if not acquire(self._waiting[0].topic):
+        if not acquire(self._waiting[0].delivery.topic):
             # Running handlers of its own topic may take long.
             if not is_patient:
                 self._reopen()
@@ -68,21 +68,21 @@ class Isolation:
         asyncio.get_running_loop().call_later(_ALONE_S, self._share, self._alone)
         return self._alone
 
-    def end(self, delivery: Delivery) -> None:
+    def end(self, held: HeldDelivery) -> None:
         """Takes a delivery that has ended and is settled, or never began."""
-        if delivery is self._alone:
+        if held is self._alone:
             self._reopen()
 
-    def clear(self) -> list[Delivery]:
+    def clear(self) -> list[HeldDelivery]:
         """Removes what has not begun; others are no longer held back for it."""
         removed, self._waiting = list(self._waiting), deque()
         if self._alone is None:
             self._held_since = None
         return removed
 
-    def _share(self, delivery: Delivery) -> None:
-        if delivery is self._alone:
-            self._on_company(delivery)
+    def _share(self, held: HeldDelivery) -> None:
+        if held is self._alone:
+            self._on_company(held)
             self._reopen()
             self._start()
 

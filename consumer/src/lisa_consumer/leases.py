@@ -5,14 +5,13 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Collection, Iterable
-from dataclasses import dataclass
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError, OutcomeUnknown
 from lisa_common.logs import event
-from lisa_common.model.delivery import Delivery
 from lisa_consumer.core import MAX_BATCH, Core
 from lisa_consumer.events import delivery_event
+from lisa_consumer.held_delivery import HeldDelivery
 from lisa_consumer.metrics import METRICS
 
 __all__ = ["Leases"]
@@ -26,56 +25,40 @@ _REPLY_S = 1.0
 """Shortest time limit for a reply: a slow link must not count as a dead one, however short the leases are."""
 
 
-@dataclass(slots=True)
-class _Lease:
-    delivery: Delivery
-    renewed: float
-    give_up: float | None = None
-    ending: bool = False
-
-
 class Leases:
     """The deliveries that a worker holds, from reading to settling, and until when their leases surely last."""
 
     def __init__(self, connection: AsyncConnection, core: Core) -> None:
         self._connection = connection
         self._core = core
-        self._leases: dict[tuple[str, str, str], _Lease] = {}
+        self._held: set[HeldDelivery] = set()
         self._visibility: dict[str, float] = {}
         self._under_way: set[tuple[str, str]] = set()
         """Topics and shards whose leases are being renewed."""
         self._reported: set[str] = set()
         """Errors that were logged since the last round, as many shards share a server."""
 
-    def hold(self, deliveries: list[Delivery], leased_at: float) -> None:
-        """Adds deliveries that were read. Their leases began at `leased_at` or later, by the monotonic clock."""
-        for delivery in deliveries:
-            self._leases[delivery.place] = _Lease(delivery, leased_at)
+    def hold(self, held: Iterable[HeldDelivery]) -> None:
+        """Adds deliveries that were read."""
+        self._held.update(held)
 
-    def drop(self, deliveries: Iterable[Delivery]) -> None:
+    def drop(self, held: Iterable[HeldDelivery]) -> None:
         """Removes deliveries that were settled or released."""
-        for delivery in deliveries:
-            self._leases.pop(delivery.place, None)
+        self._held.difference_update(held)
 
-    def end(self, delivery: Delivery) -> None:
-        """Takes a delivery whose handler has ended. Its lease is renewed until it is settled, and may end before."""
-        if lease := self._leases.get(delivery.place):
-            lease.ending = True
-            lease.give_up = None
-
-    def begin(self, delivery: Delivery, timeout_s: float | None) -> bool:
+    def begin(self, held: HeldDelivery, timeout_s: float | None) -> bool:
         """Whether the lease surely still lasts, so that the handler may begin.
 
         The lease is no longer renewed once the handler has run for longer than `timeout_s`.
         """
-        lease = self._leases.get(delivery.place)
-        if lease is None:
+        if held not in self._held:
             return False
-        if time.monotonic() - lease.renewed > self._visibility.get(delivery.topic, 0):
+        now = time.monotonic()
+        if now - held.renewed_at > self._visibility.get(held.delivery.topic, 0):
             METRICS.count("lisa_leases_lost_total")
             return False
         if timeout_s is not None:
-            lease.give_up = time.monotonic() + timeout_s
+            held.give_up_at = now + timeout_s
         return True
 
     async def run(self, topics: Collection[str]) -> None:
@@ -97,7 +80,7 @@ class Leases:
         if (error := await asking) and str(error) not in self._reported:
             self._reported.add(str(error))
             # A worker that holds nothing has nothing to lose; its reader reports that the server is away.
-            log = logger.warning if self._leases else logger.debug
+            log = logger.warning if self._held else logger.debug
             log("cannot renew leases: %s", error, extra=event("renewal_failed", error=str(error)))
 
     def _pause_s(self) -> float:
@@ -124,33 +107,39 @@ class Leases:
     def _renew(self, renewing: asyncio.TaskGroup) -> None:
         """Starts to renew the leases that are due, each shard in its own task, as the server of one may be away."""
         now = time.monotonic()
-        due: dict[tuple[str, str], list[_Lease]] = defaultdict(list)
-        for lease in self._leases.values():
-            shard = (lease.delivery.topic, lease.delivery.shard)
-            if shard not in self._under_way and self._is_due(lease, now):
-                due[shard].append(lease)
-        for shard, leases in due.items():
+        due: dict[tuple[str, str], list[HeldDelivery]] = defaultdict(list)
+        for held in self._held:
+            shard = (held.delivery.topic, held.delivery.shard)
+            if shard not in self._under_way and self._is_due(held, now):
+                due[shard].append(held)
+        for shard, of_shard in due.items():
             self._under_way.add(shard)
-            renewing.create_task(self._renew_shard(shard, leases, now))
+            renewing.create_task(self._renew_shard(shard, of_shard, now))
 
-    def _is_due(self, lease: _Lease, now: float) -> bool:
-        visibility = self._visibility.get(lease.delivery.topic, 0)
-        return now - lease.renewed >= visibility / _RENEWALS and (lease.give_up or now) >= now
+    def _is_due(self, held: HeldDelivery, now: float) -> bool:
+        if now - held.renewed_at < self._visibility.get(held.delivery.topic, 0) / _RENEWALS:
+            return False
+        return held.has_ended or held.give_up_at is None or held.give_up_at >= now
 
-    async def _renew_shard(self, shard: tuple[str, str], leases: list[_Lease], now: float) -> None:
+    async def _renew_shard(self, shard: tuple[str, str], of_shard: list[HeldDelivery], now: float) -> None:
         try:
-            await self._warn_of(self._limit(self._extend(leases, now)))
+            await self._warn_of(self._limit(self._extend(of_shard, now)))
         finally:
             self._under_way.discard(shard)
 
-    async def _extend(self, leases: list[_Lease], now: float) -> None:
-        for at in range(0, len(leases), MAX_BATCH):
-            batch = leases[at : at + MAX_BATCH]
-            kept = await self._connection.run(self._core.extend([lease.delivery for lease in batch]))
-            for lease, is_kept in zip(batch, kept, strict=True):
+    async def _extend(self, of_shard: list[HeldDelivery], now: float) -> None:
+        for at in range(0, len(of_shard), MAX_BATCH):
+            batch = of_shard[at : at + MAX_BATCH]
+            kept = await self._connection.run(self._core.extend([held.delivery for held in batch]))
+            for held, is_kept in zip(batch, kept, strict=True):
                 if is_kept:
-                    lease.renewed = now
-                elif self._leases.pop(lease.delivery.place, None) and not lease.ending:
-                    text = "lost the lease of %s: another consumer may have it"
-                    logger.warning(text, lease.delivery, extra=delivery_event("lease_lost", lease.delivery))
-                    METRICS.count("lisa_leases_lost_total")
+                    held.renewed_at = now
+                elif held in self._held:
+                    self._held.remove(held)
+                    self._report_loss(held)
+
+    def _report_loss(self, held: HeldDelivery) -> None:
+        if not held.has_ended:
+            text = "lost the lease of %s: another consumer may have it"
+            logger.warning(text, held.delivery, extra=delivery_event("lease_lost", held.delivery))
+            METRICS.count("lisa_leases_lost_total")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from lisa_common.model.delivery import Delivery, Entry
 from lisa_common.model.keys import ShardKeys
 
-__all__ = ["Batches", "MarkHooks", "check_mark"]
+__all__ = ["Batches", "MarkHooks", "count_begun"]
 
 Batches = list[tuple[ShardKeys, list[Entry]]]
 
@@ -21,25 +21,14 @@ class MarkHooks(NamedTuple):
     inherit: Callable[[Sequence[Delivery]], None]
     """Takes deliveries that the server has marked in their place."""
 
-    def divide(self, batches: Batches, *, at_once: bool) -> tuple[Batches, dict[ShardKeys, str]]:
-        """The batches, with waiting entries as not begun, and the last entry of each shard that begins.
-
-        No entry begins yet unless all come `at_once`.
-        """
-        divided: Batches = []
-        marked = {}
-        counts = [0] * len(batches)
-        if at_once:
-            counts = self.count_beginning([keys.topic for keys, _ in batches], [entries for _, entries in batches])
-        for (keys, entries), count in zip(batches, counts, strict=True):
-            if count:
-                marked[keys] = entries[count - 1].entry
-            divided.append((keys, entries[:count] + [entry._replace(begun=False) for entry in entries[count:]]))
-        return divided, marked
+    def choose(self, batches: Batches) -> dict[ShardKeys, str]:
+        """The last entry of each shard that begins at once; that one is marked, for all before it."""
+        counts = self.count_beginning([keys.topic for keys, _ in batches], [entries for _, entries in batches])
+        return {keys: entries[count - 1].entry for (keys, entries), count in zip(batches, counts, strict=True) if count}
 
 
-def check_mark(deliveries: list[Delivery], marked: str | None) -> list[Delivery]:
-    """The deliveries; as not begun, if the entry that was to carry the mark became no delivery."""
-    if marked is None or any(delivery.entry.entry == marked for delivery in deliveries):
-        return deliveries
-    return [delivery._replace(entry=delivery.entry._replace(begun=False)) for delivery in deliveries]
+def count_begun(deliveries: Sequence[Delivery], marked: str | None) -> int:
+    """How many deliveries of a shard count as begun: none, if the entry that was to carry the mark became none."""
+    if marked is None:
+        return 0
+    return next((number for number, each in enumerate(deliveries, 1) if each.entry.entry == marked), 0)

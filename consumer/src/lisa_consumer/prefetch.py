@@ -21,12 +21,12 @@ class PrefetchWindow:
 
     Beyond the `concurrency` deliveries that may run at once, the window has capacity for as many as are handled in
     `_AHEAD_S`, by the average handling time. That is at least one, so that the next handler starts without a read, and
-    at most `prefetch`.
+    at most `prefetch`, or fewer if messages are large.
     """
 
     def __init__(self, concurrency: int, prefetch: int) -> None:
         self._concurrency = concurrency
-        self._prefetch = prefetch
+        self._prefetch = self._most_ahead = prefetch
         self._mean_s: float | None = None
         self.held = 0
         self._resize(min(1, prefetch))
@@ -35,9 +35,20 @@ class PrefetchWindow:
         """Updates the average handling time."""
         mean_s = self._mean_s
         self._mean_s = mean_s = handling_s if mean_s is None else mean_s + _WEIGHT * (handling_s - mean_s)
-        in_time = self._concurrency * _AHEAD_S
-        ahead = self._prefetch
-        if mean_s * ahead > in_time:
+        self._adapt()
+
+    def limit(self, most: int) -> None:
+        """Limits what is held beyond those that may run at once: as many as one request brings, few if large."""
+        most_ahead = min(self._prefetch, most)
+        if most_ahead != self._most_ahead:
+            self._most_ahead = most_ahead
+            self._adapt()
+
+    def _adapt(self) -> None:
+        in_time, mean_s, ahead = self._concurrency * _AHEAD_S, self._mean_s, self._most_ahead
+        if mean_s is None:
+            ahead = min(1, ahead)
+        elif mean_s * ahead > in_time:
             ahead = max(1, int(in_time / mean_s))
         if ahead != self._ahead:
             self._resize(ahead)

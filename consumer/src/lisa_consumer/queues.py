@@ -3,13 +3,15 @@
 import asyncio
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.model.delivery import Delivery, Entry
+from lisa_common.model.delivery import Entry
 from lisa_common.protocol.marking import Begun
 from lisa_consumer.begun_marker import BegunMarker
 from lisa_consumer.concurrency import ConcurrencyLimit
-from lisa_consumer.core import MAX_BATCH, Core
+from lisa_consumer.core import Core
+from lisa_consumer.held_delivery import HeldDelivery
 from lisa_consumer.isolation import Isolation
 from lisa_consumer.mark_hooks import MarkHooks
 
@@ -31,16 +33,16 @@ class Queues:
         limit: ConcurrencyLimit,
         stopping: asyncio.Event,
         *,
-        begin: Callable[[Delivery], None],
+        begin: Callable[[HeldDelivery], None],
         soon: Callable[[str], int],
         may_begin: Callable[[str], bool],
     ) -> None:
         self._limit = limit
-        self._queues: dict[str, deque[Delivery]] = defaultdict(deque)
+        self._queues: dict[str, deque[HeldDelivery]] = defaultdict(deque)
         self._soon = soon
         self._may_begin = may_begin
         self._marker = BegunMarker(connection, core, begin, self._look_ahead)
-        self._isolation = Isolation(self.start, lambda alone: self._marker.change([alone], Begun.BESIDE))
+        self._isolation = Isolation(self.start, lambda alone: self._marker.change([alone.delivery], Begun.BESIDE))
         self._stopping = stopping
         self.paused = False
         """Whether nothing begins."""
@@ -50,39 +52,39 @@ class Queues:
         """Marks at the server what begins, until cancelled."""
         await self._marker.run()
 
-    def add(self, deliveries: Sequence[Delivery]) -> None:
+    def add(self, read: Sequence[HeldDelivery]) -> None:
         """Queues deliveries that were read."""
-        for delivery in deliveries:
-            if delivery.entry.alone:
-                self._isolation.add(delivery)
+        for held in read:
+            if held.delivery.entry.alone:
+                self._isolation.add(held)
             else:
-                self._queues[delivery.topic].append(delivery)
-        self._marker.add([delivery for delivery in deliveries if delivery.entry.begun])
+                self._queues[held.delivery.topic].append(held)
+        self._marker.add([held.delivery for held in read if held.is_begun])
         if self._isolation.holds_back:
             # They were read before a delivery had to run alone.
             self._hold_back()
         self.start()
 
-    def end(self, deliveries: Sequence[Delivery]) -> None:
+    def end(self, ended: Sequence[HeldDelivery]) -> None:
         """Takes deliveries whose handler has ended: others may begin, unless one of these runs alone."""
-        for delivery in deliveries:
-            self._limit.release(delivery.topic)
+        for topic, count in Counter([held.delivery.topic for held in ended]).items():
+            self._limit.release(topic, count)
         if self._isolation.is_wanted or self._stopping.is_set():
             self.start()
         elif self._queues and not self.paused:
             # Nothing else has changed, so no more can begin than have ended.
-            self._start(list(self._queues), len(deliveries))
+            self._start(list(self._queues), len(ended))
 
-    def leave(self, deliveries: Iterable[Delivery]) -> None:
+    def leave(self, settled: Iterable[HeldDelivery]) -> None:
         """Takes settled deliveries. If a later one kills the process, that is not charged to one that ran alone."""
         if self._isolation.is_wanted:
-            for delivery in deliveries:
-                self._isolation.end(delivery)
+            for held in settled:
+                self._isolation.end(held)
             self.start()
 
-    def drop(self, delivery: Delivery) -> None:
+    def drop(self, held: HeldDelivery) -> None:
         """Drops a delivery that was to begin, and will neither begin nor be settled. It costs no attempt."""
-        self._marker.unmark([delivery])
+        self._marker.unmark([held.delivery])
 
     @property
     def topics(self) -> list[str]:
@@ -94,14 +96,14 @@ class Queues:
         """Whether a delivery may run, and begins once the server has marked it."""
         return self._marker.is_beginning
 
-    def clear(self, topics: Collection[str] | None = None) -> list[Delivery]:
+    def clear(self, topics: Collection[str] | None = None) -> list[HeldDelivery]:
         """Removes what has not begun of these topics, or of all, and all that was to run alone. Result: those."""
         beginning = self._marker.clear(topics)
-        for delivery in beginning:
-            self._limit.release(delivery.topic)
-            self._isolation.end(delivery)
+        for held in beginning:
+            self._limit.release(held.delivery.topic)
+            self._isolation.end(held)
         chosen = [topic for topic in self._queues if topics is None or topic in topics]
-        waiting = [delivery for topic in chosen for delivery in self._queues.pop(topic)]
+        waiting = [held for topic in chosen for held in self._queues.pop(topic)]
         removed = [*beginning, *self._isolation.clear(), *waiting]
         if beginning:
             self.start()
@@ -121,10 +123,13 @@ class Queues:
 
     def _start(self, waiting: Sequence[str], most: int) -> None:
         """Starts up to `most` deliveries of these topics."""
+        if len(waiting) == 1:
+            self._start_some(waiting[0], most)
+            return
         while waiting and most > 0:
             started = []
             for topic in waiting:
-                if most > 0 and self._start_one(topic):
+                if most > 0 and self._start_some(topic, 1):
                     most -= 1
                     started.append(topic)
             waiting = [topic for topic in started if topic in self._queues]
@@ -137,18 +142,22 @@ class Queues:
 
     def _hold_back(self) -> None:
         """Unmarks what was to begin soon: it waits for the delivery that runs alone."""
-        self._marker.unmark(self._replace(begun=False))
+        for queue in self._queues.values():
+            self._marker.unmark([held.delivery for held in _change(queue, is_begun=False)])
 
-    def _start_one(self, topic: str) -> bool:
-        if not self._limit.acquire(topic):
-            return False
+    def _start_some(self, topic: str, most: int) -> int:
+        """Starts up to `most` deliveries of a topic. Result: how many."""
+        count = self._limit.acquire_some(topic, min(most, len(self._queues[topic])))
+        if not count:
+            return 0
         # The topic goes behind the others: where one delivery ends at a time, each topic must have its turn.
         queue = self._queues.pop(topic)
-        delivery = queue.popleft()
+        started = [queue.popleft() for _ in range(count)]
         if queue:
             self._queues[topic] = queue
-        self._marker.begin(delivery)
-        return True
+        for held in started:
+            self._marker.begin(held)
+        return count
 
     def _count_beginning(self, topics: list[str], batches: list[list[Entry]]) -> list[int]:
         """How many of each batch that was read begin at once; a topic may have several batches."""
@@ -179,20 +188,19 @@ class Queues:
             begin.update(turn)
         return begin
 
-    def _look_ahead(self, topics: Iterable[str]) -> list[Delivery]:
+    def _look_ahead(self, topics: Iterable[str]) -> list[HeldDelivery]:
         """Waiting deliveries of these topics that will begin in a moment; they count as begun from now on."""
-        ahead: list[Delivery] = []
-        for topic in topics:
-            ahead += self._replace(topic, self._soon(topic), begun=True)
-        return ahead
+        return [
+            held
+            for topic in topics
+            if topic in self._queues
+            for held in _change(islice(self._queues[topic], self._soon(topic)), is_begun=True)
+        ]
 
-    def _replace(self, topic: str | None = None, limit: int = MAX_BATCH, *, begun: bool) -> list[Delivery]:
-        """Sets whether the next deliveries of a topic, or of all, count as begun. Result: the changed deliveries."""
-        changed = []
-        for queue in (self._queues.get(topic, deque()),) if topic else self._queues.values():
-            for at in range(min(limit, len(queue))):
-                delivery = queue[at]
-                if delivery.entry.begun is not begun:
-                    queue[at] = delivery._replace(entry=delivery.entry._replace(begun=begun))
-                    changed.append(queue[at])
-        return changed
+
+def _change(waiting: Iterable[HeldDelivery], *, is_begun: bool) -> list[HeldDelivery]:
+    """Sets whether deliveries count as begun. Result: those for which that is new."""
+    changed = [held for held in waiting if held.is_begun is not is_begun]
+    for held in changed:
+        held.is_begun = is_begun
+    return changed

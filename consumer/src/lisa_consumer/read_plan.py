@@ -31,6 +31,12 @@ class ReadPlan(NamedTuple):
 class ReadResult(NamedTuple):
     """The deliveries of one read."""
 
-    deliveries: list[Delivery]
+    batches: list[tuple[list[Delivery], int]]
+    """The deliveries of each shard, and how many of them, from the first on, the server counts as begun."""
     leased_at: float
     """A moment before their leases began or were last renewed, by the clock of the core."""
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        """Those of all shards."""
+        return [delivery for batch, _ in self.batches for delivery in batch]

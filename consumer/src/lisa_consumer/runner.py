@@ -3,40 +3,35 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Coroutine, MutableMapping, Sequence
+from collections.abc import Collection, MutableMapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from typing import Any
 
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import LisaError
 from lisa_common.logs import event
-from lisa_common.model.delivery import Delivery
 from lisa_common.observing.health import Health
 from lisa_common.protocol.consuming import Postponed
 from lisa_consumer.concurrency import ConcurrencyLimit
 from lisa_consumer.core import Core, ReadResult
 from lisa_consumer.events import delivery_event
 from lisa_consumer.fetcher import Fetcher
-from lisa_consumer.gathering import BatchSize, Gatherers, Member
-from lisa_consumer.handled import Handled
+from lisa_consumer.gathering import BatchSize, Gatherers
 from lisa_consumer.handler import Route
 from lisa_consumer.handler_calls import HandlerCalls, cancelled
+from lisa_consumer.handler_tasks import HandlerTasks
+from lisa_consumer.held_delivery import HeldDelivery
 from lisa_consumer.leases import Leases
-from lisa_consumer.names import HANDLER
 from lisa_consumer.queues import Queues
 from lisa_consumer.settings import ConsumerSettings
 from lisa_consumer.settler import Settler
 
-__all__ = ["HANDLER", "Runner"]
+__all__ = ["Runner"]
 
 logger = logging.getLogger(__name__)
 
 _BEGINNING = 1 / 4
 """The part of a drain in which held deliveries may still begin, if all of them should end within it."""
-
-_CANCEL_S = 1.0
-"""How long a cancelled handler may take to end."""
 
 
 class Runner:
@@ -75,10 +70,8 @@ class Runner:
         )
         self._calls = HandlerCalls(core, self._windows, threads, spans_per_s=settings.spans_per_s)
         self._gatherers = Gatherers(self._begin_batch)
-        self._running: dict[int, asyncio.Task[None]] = {}
-        """The calls under way, by the identity of what they handle: asking for the current task takes longer."""
+        self._tasks = HandlerTasks(self._begin_others)
         self._giving_back = set[asyncio.Task[None]]()
-        self._create_task = asyncio.get_running_loop().create_task
         self._changed = asyncio.Event()  # set when a handler begins or ends during the drain
         self._health = health
         self._drain_until = self._begin_until = 0.0
@@ -95,7 +88,7 @@ class Runner:
         waiter = asyncio.create_task(self._stopping.wait())
         self._health.check("reader", self._fetcher.find_problem)
         self._health.check("settler", self._settler.find_problem)
-        pulse = asyncio.create_task(self._health.run(lambda: self._calls.times.flush(len(self._running))))
+        pulse = asyncio.create_task(self._health.run(lambda: self._calls.times.flush(len(self._tasks))))
         try:
             done, _ = await asyncio.wait((keeper, settler, marker, reader, waiter), return_when=asyncio.FIRST_COMPLETED)
             self._stop()
@@ -113,7 +106,7 @@ class Runner:
             # Without a server nothing can be settled: handled messages come again when their leases have run out.
             await asyncio.wait((settler,), timeout=self._drain_s + 1)
             await cancel_all(settler, keeper, pulse)
-            self._calls.times.flush(len(self._running))
+            self._calls.times.flush(len(self._tasks))
 
     # Topics
 
@@ -137,8 +130,13 @@ class Runner:
     # Handling
 
     def _add(self, fetched: ReadResult) -> None:
-        self._leases.hold(fetched.deliveries, fetched.leased_at)
-        self._queues.add(fetched.deliveries)
+        held = [
+            HeldDelivery(delivery, fetched.leased_at, is_begun=number < begun)
+            for batch, begun in fetched.batches
+            for number, delivery in enumerate(batch)
+        ]
+        self._leases.hold(held)
+        self._queues.add(held)
         if self._queues.paused:
             # The read was under way when the pause came.
             self._give_back()
@@ -164,74 +162,70 @@ class Runner:
         self._giving_back.add(task)
         task.add_done_callback(self._giving_back.discard)
 
-    def _begin(self, delivery: Delivery) -> None:
-        route = self._routes[delivery.topic]
+    def _begin(self, held: HeldDelivery) -> None:
+        route = self._routes[held.delivery.topic]
         if route.batch is None:
-            self._call(delivery, self._handle(route, delivery))
+            self._tasks.start(held, self._handle(route, held))
         else:
-            self._gather(route, route.batch, delivery)
+            self._gather(route, route.batch, held)
         if self._drain_until:
             self._changed.set()
 
-    def _call(self, what: object, handling: Coroutine[Any, Any, None]) -> None:
-        # The name tells the worker that a handler still runs.
-        self._running[id(what)] = self._create_task(handling, name=HANDLER)
-
-    async def _handle(self, route: Route, delivery: Delivery) -> None:
+    async def _handle(self, route: Route, held: HeldDelivery) -> None:
         try:
-            if self._may_begin(route, delivery):
-                self._settle(await self._calls.one(route, delivery))
+            if self._may_begin(route, held):
+                await self._calls.one(route, held)
+                self._settle(held)
         finally:
-            self._end(delivery, (delivery,))
+            self._tasks.end(held, (held,))
 
-    def _may_begin(self, route: Route, delivery: Delivery) -> bool:
+    def _may_begin(self, route: Route, held: HeldDelivery) -> bool:
         """Whether the lease of a delivery still lasts; drops it otherwise."""
-        if self._leases.begin(delivery, route.timeout_s):
+        if self._leases.begin(held, route.timeout_s):
             return True
         text = "skipped %s: its lease ran out before its handler could begin"
-        logger.warning(text, delivery, extra=delivery_event("delivery_skipped", delivery))
-        self._queues.drop(delivery)
-        self._drop((delivery,))
+        logger.warning(text, held.delivery, extra=delivery_event("delivery_skipped", held.delivery))
+        self._queues.drop(held)
+        self._drop((held,))
         return False
 
-    def _settle(self, handled: Handled) -> None:
-        self._leases.end(handled.delivery)
-        self._settler.settle(handled)
-        if isinstance(handled.outcome, Postponed):
-            self._give_back((handled.delivery.topic,))
+    def _settle(self, held: HeldDelivery) -> None:
+        self._settler.settle(held)
+        if isinstance(held.outcome, Postponed):
+            self._give_back((held.delivery.topic,))
 
-    def _end(self, what: object, deliveries: Sequence[Delivery]) -> None:
-        del self._running[id(what)]
-        self._queues.end(deliveries)
+    def _begin_others(self, ended: list[HeldDelivery]) -> None:
+        self._queues.end(ended)
         if self._drain_until:
             self._changed.set()
 
-    def _gather(self, route: Route, size: BatchSize, delivery: Delivery) -> None:
+    def _gather(self, route: Route, size: BatchSize, held: HeldDelivery) -> None:
         """Adds a delivery to a batch: a task of its own would cost more than the handler of a batch."""
         try:
-            decoded = route.decoded(delivery)
+            held.delivery = route.decoded(held.delivery)
         except Exception:  # noqa: BLE001 - met again, and judged, by a call of its own
             # It belongs to no batch, and ends by itself.
-            self._call(delivery, self._handle(route, delivery))
+            self._tasks.start(held, self._handle(route, held))
         else:
-            self._gatherers.add(decoded, size, route.concurrency)
+            self._gatherers.add(held, size, route.concurrency)
 
-    def _begin_batch(self, topic: str, members: list[Member]) -> None:
-        self._call(members, self._handle_batch(self._routes[topic], members))
+    def _begin_batch(self, topic: str, batch: list[HeldDelivery]) -> None:
+        self._tasks.start(batch, self._handle_batch(self._routes[topic], batch))
 
-    async def _handle_batch(self, route: Route, members: list[Member]) -> None:
+    async def _handle_batch(self, route: Route, batch: list[HeldDelivery]) -> None:
         try:
-            if begun := [member for member in members if self._may_begin(route, member.delivery)]:
-                for handled in await self._calls.batch(route, begun):
-                    self._settle(handled)
+            if begun := [held for held in batch if self._may_begin(route, held)]:
+                await self._calls.batch(route, begun)
+                for held in begun:
+                    self._settle(held)
         finally:
             self._gatherers.end(route.topic)
-            self._end(members, [member.delivery for member in members])
+            self._tasks.end(batch, batch)
 
-    def _drop(self, deliveries: Sequence[Delivery]) -> None:
-        self._leases.drop(deliveries)
-        self._fetcher.release(deliveries)
-        self._queues.leave(deliveries)
+    def _drop(self, held: Sequence[HeldDelivery]) -> None:
+        self._leases.drop(held)
+        self._fetcher.release([each.delivery for each in held])
+        self._queues.leave(held)
 
     # Draining
 
@@ -250,7 +244,7 @@ class Runner:
 
     def _waits_to_begin(self) -> bool:
         """Whether a delivery may still begin during the drain."""
-        return self._queues.is_beginning or bool(self._running and any(map(self._is_quick, self._queues.topics)))
+        return self._queues.is_beginning or bool(self._tasks and any(map(self._is_quick, self._queues.topics)))
 
     async def _drain(self) -> None:
         while (left_s := self._begin_until - time.monotonic()) > 0 and self._waits_to_begin():
@@ -259,39 +253,33 @@ class Runner:
                 async with asyncio.timeout(left_s):
                     await self._changed.wait()
         await self._release(None)
-        if self._running:
+        if self._tasks:
             left_s = max(0.0, self._drain_until - time.monotonic())
-            fields = event("drain_waiting", count=len(self._running), seconds=round(left_s, 3))
-            logger.info("waiting for handlers: %d, up to %g s", len(self._running), left_s, extra=fields)
+            fields = event("drain_waiting", count=len(self._tasks), seconds=round(left_s, 3))
+            logger.info("waiting for handlers: %d, up to %g s", len(self._tasks), left_s, extra=fields)
         # As a batch ends, another one may begin.
-        while (left_s := self._drain_until - time.monotonic()) > 0 and (running := self._unfinished()):
+        while (left_s := self._drain_until - time.monotonic()) > 0 and (running := self._tasks.unfinished):
             await asyncio.wait(running, timeout=left_s)
 
     async def _cancel_handlers(self) -> None:
         self._queues.clear()
-        for delivery in self._gatherers.clear():
-            self._leases.end(delivery)
-            self._settler.settle(Handled(delivery, cancelled(delivery)))
-        if running := self._unfinished():
-            for task in running:
-                task.cancel()
-            # A handler that ignores its cancellation is left behind.
-            await asyncio.wait(running, timeout=_CANCEL_S)
-
-    def _unfinished(self) -> list["asyncio.Task[None]"]:
-        return [task for task in self._running.values() if not task.done()]
+        for held in self._gatherers.clear():
+            held.outcome = cancelled(held.delivery)
+            self._settler.settle(held)
+        await self._tasks.cancel()
 
     async def _release(self, topics: Collection[str] | None) -> None:
         """Releases the deliveries of these topics, or of all, that have not begun."""
-        deliveries = self._queues.clear(topics)
-        if not deliveries:
+        waiting = self._queues.clear(topics)
+        if not waiting:
             return
+        count = len(waiting)
         try:
-            released = await self._connection.run(self._core.release(deliveries), patience_s=1)
+            flow = self._core.release([held.delivery for held in waiting])
+            released = await self._connection.run(flow, patience_s=1)
             fields = event("deliveries_released", group=self._core.group, count=released)
             logger.info("released %d deliveries that had not begun", released, extra=fields)
         except LisaError as error:
-            count = len(deliveries)
             fields = event("release_failed", group=self._core.group, count=count, error=str(error))
             logger.warning("cannot release %d deliveries; their leases will run out: %s", count, error, extra=fields)
-        self._drop(deliveries)
+        self._drop(waiting)

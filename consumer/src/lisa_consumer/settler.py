@@ -14,7 +14,7 @@ from lisa_common.protocol.consuming import AckOutcome, Nack, Postponed
 from lisa_consumer.core import MAX_BATCH, Core
 from lisa_consumer.events import delivery_event
 from lisa_consumer.failure_log import log_failure, log_unsettled
-from lisa_consumer.handled import Handled
+from lisa_consumer.held_delivery import HeldDelivery
 
 __all__ = ["Settler"]
 
@@ -32,12 +32,14 @@ class Settler:
     its shards are settled apart, as other shards may be at other servers.
     """
 
-    def __init__(self, connection: AsyncConnection, core: Core, on_settled: Callable[[list[Delivery]], None]) -> None:
+    def __init__(
+        self, connection: AsyncConnection, core: Core, on_settled: Callable[[list[HeldDelivery]], None]
+    ) -> None:
         self._connection = connection
         self._core = core
         self._on_settled = on_settled
-        self._handled: list[Handled] = []
-        self._apart: dict[tuple[str, str], list[Handled]] = {}
+        self._handled: list[HeldDelivery] = []
+        self._apart: dict[tuple[str, str], list[HeldDelivery]] = {}
         """Ended deliveries of each shard that is settled apart."""
         self._wake = asyncio.Event()
         self._closing = False
@@ -53,8 +55,9 @@ class Settler:
             return f"a batch has been under way for {age_s:.0f} s"
         return self._failure if self._apart else ""
 
-    def settle(self, handled: Handled) -> None:
+    def settle(self, handled: HeldDelivery) -> None:
         """Queues a delivery whose handler has ended."""
+        handled.has_ended = True
         if self._apart and (handled.delivery.topic, handled.delivery.shard) in self._apart:
             self._apart[handled.delivery.topic, handled.delivery.shard].append(self._log_unsettled(handled))
             return
@@ -80,7 +83,7 @@ class Settler:
                     except LisaError as error:
                         self._set_apart(batch, error, apart)
 
-    async def _settle(self, batch: list[Handled], *, again: bool = False) -> None:
+    async def _settle(self, batch: list[HeldDelivery], *, again: bool = False) -> None:
         if not again:
             self._began_at = time.monotonic()
         try:
@@ -92,35 +95,41 @@ class Settler:
             if not again:
                 self._began_at = None
 
-    async def _settle_batch(self, batch: list[Handled], *, again: bool) -> None:
-        if acks := [delivery for delivery, outcome, _ in batch if outcome is None]:
+    async def _settle_batch(self, batch: list[HeldDelivery], *, again: bool) -> None:
+        if acks := [handled.delivery for handled in batch if handled.outcome is None]:
             _log_acks(acks, await self._connection.run(self._core.ack(acks)), again=again)
         if len(acks) < len(batch):
-            await self._nack([handled for handled in batch if isinstance(handled.outcome, Nack)], again=again)
-            await self._postpone([handled for handled in batch if isinstance(handled.outcome, Postponed)])
-        self._on_settled([delivery for delivery, _, _ in batch])
+            await self._nack(batch, again=again)
+            await self._postpone(batch)
+        self._on_settled(batch)
 
-    async def _nack(self, failed: list[Handled], *, again: bool) -> None:
-        nacks = [(delivery, outcome) for delivery, outcome, _ in failed if isinstance(outcome, Nack)]
+    async def _nack(self, batch: list[HeldDelivery], *, again: bool) -> None:
+        failed = [(handled, handled.outcome) for handled in batch if isinstance(handled.outcome, Nack)]
+        nacks = [(handled.delivery, nack) for handled, nack in failed]
         results = await self._connection.run(self._core.nack_each(nacks)) if nacks else ()
-        for (delivery, nack), (_, _, error), (outcome, due_ms) in zip(nacks, failed, results, strict=True):
-            log_failure(delivery, nack, error, outcome, due_ms, of=self._max_attempts(delivery), again=again)
+        for (handled, nack), (outcome, due_ms) in zip(failed, results, strict=True):
+            of = self._max_attempts(handled.delivery)
+            log_failure(handled.delivery, nack, handled.error, outcome, due_ms, of=of, again=again)
 
-    async def _postpone(self, postponed: list[Handled]) -> None:
+    async def _postpone(self, batch: list[HeldDelivery]) -> None:
         """Gives deliveries back, and shuts the doors of their topics for the longest time that a handler asked for."""
+        shut_ms: dict[str, int] = {}
+        postponed = []
+        for handled in batch:
+            if isinstance(handled.outcome, Postponed):
+                topic = handled.delivery.topic
+                shut_ms[topic] = max(handled.outcome.delay_ms, shut_ms.get(topic, 0))
+                postponed.append(handled)
         if not postponed:
             return
-        shut_ms: dict[str, int] = {}
-        for delivery, outcome, _ in postponed:
-            if isinstance(outcome, Postponed):
-                shut_ms[delivery.topic] = max(outcome.delay_ms, shut_ms.get(delivery.topic, 0))
-        await self._connection.run(self._core.release([delivery for delivery, _, _ in postponed], shut_ms))
-        for delivery, _, error in postponed:
+        await self._connection.run(self._core.release([handled.delivery for handled in postponed], shut_ms))
+        for handled in postponed:
+            delivery, error = handled.delivery, handled.error
             text = "" if error is None else str(error)
             fields = delivery_event("delivery_limited", delivery, shut_ms=shut_ms[delivery.topic], error=text)
             logger.warning("gave %s back: %s", delivery, error, extra=fields)
 
-    def _set_apart(self, batch: list[Handled], error: LisaError, apart: asyncio.TaskGroup) -> None:
+    def _set_apart(self, batch: list[HeldDelivery], error: LisaError, apart: asyncio.TaskGroup) -> None:
         if isinstance(error, OF_THE_SERVER):
             fields = event("settle_failed", group=self._core.group, count=len(batch), error=str(error))
             logger.warning("cannot settle %d handled deliveries, will retry: %s", len(batch), error, extra=fields)
@@ -138,12 +147,13 @@ class Settler:
         layout = self._core.topics.recall(delivery.topic)
         return layout.policy.max_retries + 1 if layout else None
 
-    def _log_unsettled(self, handled: Handled) -> Handled:
+    def _log_unsettled(self, handled: HeldDelivery) -> HeldDelivery:
         """Logs a failure that is not settled yet: this process may end before it can settle it."""
-        delivery, outcome, error = handled
+        delivery, outcome = handled.delivery, handled.outcome
         if isinstance(outcome, Nack):
-            log_unsettled(delivery, outcome, error, of=self._max_attempts(delivery))
-        return handled._replace(error=None)
+            log_unsettled(delivery, outcome, handled.error, of=self._max_attempts(delivery))
+        handled.error = None
+        return handled
 
     async def _settle_apart(self, shard: tuple[str, str]) -> None:
         """Settles one shard by itself, until no delivery of it is left."""
@@ -163,7 +173,7 @@ class Settler:
                     *(len(batch), shard[0], error),
                     extra=event("deliveries_unsettled", **place, count=len(batch), error=str(error)),
                 )
-                self._on_settled([handled.delivery for handled in batch])
+                self._on_settled(batch)
             failures = 0
             del left[: len(batch)]
         del self._apart[shard]

@@ -1,0 +1,30 @@
+"""A delivery that a worker holds, from the read that brought it until it is settled or released."""
+
+from lisa_common.model.delivery import Delivery
+from lisa_common.protocol.consuming import Nack, Postponed
+
+__all__ = ["HeldDelivery"]
+
+
+class HeldDelivery:
+    """A delivery and its state in the worker. Two of them are never equal. Moments are of the monotonic clock."""
+
+    # Defaults of the class: a worker makes one of these for each message.
+    gathered_at = 0.0
+    """When it began to wait for the others of its batch."""
+    give_up_at: float | None = None
+    """When its lease is renewed no longer, as its handler takes too long; None for never."""
+    has_ended = False
+    """Whether its handler has ended. Its lease is renewed until it is settled, and may end before."""
+    outcome: Nack | Postponed | None = None
+    """What to do with it once its handler has ended: nack it or give it back; None: ack it."""
+    error: BaseException | None = None
+    """What to log once the server has decided about a retry."""
+
+    def __init__(self, delivery: Delivery, renewed_at: float, *, is_begun: bool = True) -> None:
+        self.delivery = delivery
+        """As its handler takes it."""
+        self.renewed_at = renewed_at
+        """A moment before its lease began or was last renewed."""
+        self.is_begun = is_begun
+        """Whether the server counts it as begun."""
