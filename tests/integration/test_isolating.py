@@ -14,11 +14,13 @@ from lisa_consumer import ConsumerSettings, Delivery, isolation
 from lisa_consumer.begun_marker import BegunMarker
 from lisa_consumer.concurrency import ConcurrencyLimit
 from lisa_consumer.core import Core
+from lisa_consumer.held_delivery import HeldDelivery
 from lisa_consumer.mark_hooks import MarkHooks
 from lisa_consumer.queues import Queues
 from lisa_consumer.settler import Settler
 from lisa_producer import AsyncProducer, Message
 from support import idle_async, wait_until_async
+from support.holding import hold
 from support.running import Handled, hang, new_worker, working
 
 
@@ -109,17 +111,18 @@ async def test_a_mark_goes_to_the_last_of_those_that_run(
     core = Core(prefix, "billing")
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
     async with AsyncConnection.of(settings, name="test") as connection:
-        begun = Handled()
+        begun: list[HeldDelivery] = []
         marker = BegunMarker(connection, core, begun.append, lambda _: ())
         core.enable_marks(_hooks(marker))
         await sender.send_many("orders", [Message(body=b"x") for _ in range(4)])
         first, *later = await connection.run(core.read(["orders"], limit=4))
         # The read of the later ones has marked them while the first still waited for its mark.
-        marker.begin(first)
+        [held] = hold([first], is_begun=False)
+        marker.begin(held)
         await connection.run(core.mark([(later[-1], Begun.YES)]))
         marker.add(later)
         marking = asyncio.create_task(marker.run())
-        await wait_until_async(lambda: begun == [first])
+        await wait_until_async(lambda: begun == [held])
         await connection.run(core.ack(later[-1:]))
         rows = client.xpending_range(ShardKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)
         assert rows[-1]["message_id"].decode() == later[1].entry.entry
@@ -153,7 +156,7 @@ async def test_what_was_read_while_something_began_alone_has_not_begun(
     """The read marked it as begun, as it could run. Now it has to wait, and must not die with the other."""
     core = Core(prefix, "billing")
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
-    begun = Handled()
+    begun: list[HeldDelivery] = []
     async with AsyncConnection.of(settings, name="test") as connection:
         limit, stopping = ConcurrencyLimit(9, {"orders": 9}), asyncio.Event()
         queues = Queues(
@@ -161,12 +164,12 @@ async def test_what_was_read_while_something_began_alone_has_not_begun(
         )
         await connection.run(core.read(["orders"], limit=9))
         await _send_alone(sender, client, prefix, "orders", "alone")
-        alone = await connection.run(core.read(["orders"], limit=9))
+        alone = hold(await connection.run(core.read(["orders"], limit=9)), is_begun=False)
         await sender.send_many("orders", [Message(body=b"x") for _ in range(3)])
-        others = await connection.run(core.read(["orders"], limit=9))
-        assert all(delivery.entry.begun for delivery in others)
+        [(others, count)] = (await connection.run(core.read_leased(["orders"], limit=9))).batches
+        assert count == len(others)
         queues.add(alone)
-        queues.add(others)
+        queues.add(hold(others))
         marking = asyncio.create_task(queues.run())
         await wait_until_async(lambda: begun == alone)
         rows = client.xpending_range(ShardKeys(prefix, "orders").of("ready"), "billing", "-", "+", 10)

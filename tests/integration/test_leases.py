@@ -22,6 +22,7 @@ from lisa_consumer.core import Core
 from lisa_consumer.leases import Leases
 from lisa_producer import AsyncProducer, Message, ProducerSettings
 from support import Server, wait_until_async
+from support.holding import hold
 from support.proxy import Proxy
 from support.running import hang, managed, new_worker, working
 
@@ -83,7 +84,7 @@ async def test_who_holds_nothing_does_not_tell_of_renewals(
             renewing = asyncio.create_task(leases.run(["mails"]))  # whose policy it does not know
             await wait_until_async(lambda: "cannot renew leases" in caplog.text, 10)
             assert not warned()
-            leases.hold([delivery], time.monotonic())
+            leases.hold(hold([delivery]))
             await wait_until_async(warned, 10)
             await cancel_all(renewing)
 
@@ -99,9 +100,10 @@ async def test_a_handled_message_is_renewed_until_the_server_knows(
         leases = Leases(connection, core)
         [delivery] = await connection.run(core.read(["orders"], limit=1))
         await leases.learn(["orders"])
-        leases.hold([delivery], time.monotonic())
-        assert leases.begin(delivery, timeout_s=0)
-        leases.end(delivery)
+        [held] = hold([delivery])
+        leases.hold([held])
+        assert leases.begin(held, timeout_s=0)
+        held.has_ended = True
         keeper = asyncio.create_task(leases.run(["orders"]))
         await wait_until_async(_Idle(client, prefix).was_renewed)
         await cancel_all(keeper)
@@ -153,7 +155,7 @@ async def test_what_is_in_hand_does_not_need_the_registry(
         leases = Leases(connection, core)
         deliveries = await connection.run(core.read(["orders"], limit=3))
         await leases.learn(["orders"])
-        leases.hold(deliveries, time.monotonic())
+        leases.hold(hold(deliveries))
         core.topics.clock = lambda: time.monotonic() + 2 * REFRESH_S
         client.delete(topics_key(prefix))
         client.set(topics_key(prefix), "no hash")

@@ -12,11 +12,12 @@ from lisa_common.protocol.marking import Begun
 from lisa_consumer import AsyncConsumer, ConsumerSettings
 from lisa_consumer.concurrency import ConcurrencyLimit
 from lisa_consumer.core import Core
+from lisa_consumer.held_delivery import HeldDelivery
 from lisa_consumer.queues import Queues
 from lisa_producer import AsyncProducer, State
 from support import wait_until_async
+from support.holding import hold
 from support.housekeeping import Housekeeper
-from support.running import Handled
 
 
 async def test_an_alone_delivery_that_is_let_go_does_not_die(
@@ -30,7 +31,7 @@ async def test_an_alone_delivery_that_is_let_go_does_not_die(
 ) -> None:
     """Its lease ran out before its handler was called: whatever it was marked as, it has not begun."""
     housekeeper = Housekeeper(connection, prefix, declare(max_retries=0))
-    core, begun = Core(prefix, "billing"), Handled()
+    core, begun = Core(prefix, "billing"), list[HeldDelivery]()
     queues = Queues(
         *(connection, core, ConcurrencyLimit(1, {"orders": 1}), asyncio.Event()),
         begin=begun.append,
@@ -50,9 +51,9 @@ async def test_an_alone_delivery_that_is_let_go_does_not_die(
         return int(client.xpending_range(ready, "billing", "-", "+", 1)[0]["times_delivered"])
 
     marking = asyncio.create_task(queues.run())
-    queues.add(await connection.run(core.read(["orders"], limit=1)))
+    queues.add(hold(await connection.run(core.read(["orders"], limit=1)), is_begun=False))
     await wait_until_async(lambda: begun)
-    assert begun[0].alone
+    assert begun[0].delivery.alone
     assert mark() == Begun.ALONE
     queues.drop(begun[0])
     await wait_until_async(lambda: mark() == Begun.NOT)

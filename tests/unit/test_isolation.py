@@ -6,13 +6,17 @@ import pytest
 
 from lisa_common.model.delivery import Delivery, Entry
 from lisa_consumer import isolation
+from lisa_consumer.held_delivery import HeldDelivery
 from lisa_consumer.isolation import Isolation
 from support import wait_until_async
+from support.holding import hold
 
 
-def delivery(id: str) -> Delivery:
+def delivery(id: str) -> HeldDelivery:
     """A delivery that is to run alone."""
-    return Delivery("orders", "g", id, b"", {}, 2, 0, 0, Entry("1-0", id, 0, 2, "g", 0, alone=True))
+    entry = Entry("1-0", id, 0, 2, "g", 0, alone=True)
+    [held] = hold([Delivery("orders", "g", id, b"", {}, 2, 0, 0, entry)])
+    return held
 
 
 def free(topic: str) -> bool:
@@ -50,7 +54,7 @@ async def test_alone_once_the_others_have_ended() -> None:
 async def test_others_are_not_held_back_for_ever() -> None:
     """Neither by running handlers, nor by a slow delivery, which then has company; `on_company` is called for it."""
     starts: list[int] = []
-    company: list[Delivery] = []
+    company: list[HeldDelivery] = []
     alone = Isolation(lambda: starts.append(1), company.append)
     one = delivery("one")
     alone.add(one)

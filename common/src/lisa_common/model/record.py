@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from lisa_common.model.key import key_of
 
 __all__ = [
+    "HEAD_BYTES",
     "VERSION",
     "Head",
     "Record",
@@ -21,14 +22,18 @@ __all__ = [
     "is_cancelled",
     "pack_content",
     "read_head",
+    "unpack_head",
     "unpack_record",
 ]
 
 VERSION: Final = 1
 _CANCELLED: Final = b"\0"
-_HEAD: Final = 14
-_HEAD_FORMAT: Final = struct.Struct(">BHIHIB")
-"""Version; sent and due, each as its upper two and lower four bytes; flags."""
+HEAD_BYTES: Final = 14
+"""Bytes before the fields that the flags name; with no flags, before the body."""
+
+unpack_head: Final = struct.Struct(">BHIHIB").unpack_from
+"""Reads version; sent and due, each as its upper two and lower four bytes; flags. Raises struct.error."""
+
 _HAS_TTL, _HAS_MAX_RETRIES, _HAS_PRIORITY, _HAS_HEADERS = 1, 2, 4, 8
 
 
@@ -92,12 +97,10 @@ def is_cancelled(data: bytes) -> bool:
 
 def unpack_record(data: bytes) -> Record:
     """Reads a record; raises `UnreadableRecord`."""
-    if len(data) < _HEAD or data[0] != VERSION:
+    if len(data) < HEAD_BYTES or data[0] != VERSION:
         raise UnreadableRecord(f"{len(data)} bytes of version {data[0] if data else 'none'}")
-    _, sent_high, sent_low, due_high, due_low, flags = _HEAD_FORMAT.unpack_from(data)
-    sent_ms, due_ms, at = sent_high << 32 | sent_low, due_high << 32 | due_low, _HEAD
-    if not flags:
-        return tuple.__new__(Record, (sent_ms, due_ms, data[at:], None, None, 0, {}))
+    _, sent_high, sent_low, due_high, due_low, flags = unpack_head(data)
+    sent_ms, due_ms, at = sent_high << 32 | sent_low, due_high << 32 | due_low, HEAD_BYTES
     ttl_ms = max_retries = None
     priority, headers = 0, dict[str, str]()
     if flags & _HAS_TTL:
@@ -145,8 +148,8 @@ def read_head(data: bytes) -> Head:
     """Reads the first 20 bytes of a record, or all of a cancelled record. Raises nothing: a head may be unreadable."""
     if is_cancelled(data):
         return Head(int.from_bytes(data[7:13], "big") if len(data) >= _DUE_END else None, cancelled=True)
-    has_ttl = len(data) >= _HEAD and bool(data[_HEAD - 1] & _HAS_TTL)
-    if data[:1] != bytes((VERSION,)) or len(data) < (_TTL_END if has_ttl else _HEAD):
+    has_ttl = len(data) >= HEAD_BYTES and bool(data[HEAD_BYTES - 1] & _HAS_TTL)
+    if data[:1] != bytes((VERSION,)) or len(data) < (_TTL_END if has_ttl else HEAD_BYTES):
         return Head(None, readable=False)
     due_ms = int.from_bytes(data[7:13], "big")
     return Head(due_ms, due_ms + int.from_bytes(data[14:20], "big") if has_ttl else None)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lisa_common.model.delivery import Delivery, Entry, delivery_of
+from lisa_common.model.delivery import Delivery, Entry, delivery_of, plain_delivery
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.record import UnreadableRecord, is_cancelled, unpack_record
 from lisa_common.protocol.consuming import Nack
@@ -37,6 +37,9 @@ def sort_entries(
     for entry, data in zip(entries, records, strict=True):
         if entry.id is None or data is None or entry.group not in (None, group):
             result.skip.append(entry._replace(id=None))
+            continue
+        if plain := plain_delivery(keys, group, entry, data, max_retries):
+            result.deliveries.append(plain)
             continue
         try:
             record = unpack_record(data)
