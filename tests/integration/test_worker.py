@@ -186,6 +186,30 @@ async def test_what_a_slow_worker_cannot_begin_soon_is_left_to_others(
             gate.set()
 
 
+async def test_few_large_messages_are_read_ahead(
+    redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
+) -> None:
+    """However quick their handler is: a worker holds no more of them than one request brings, and what runs."""
+    worker = new_worker(redis_url, prefix, concurrency=1)
+    ready = ShardKeys(prefix, "orders").of("ready")
+    handled = Handled()
+    async with _gate() as gate:
+
+        @worker.on("orders")
+        async def note(delivery: Delivery) -> None:
+            handled.append(delivery)
+            if len(handled) == 10:
+                await gate.wait()
+
+        await sender.send_many("orders", [Message(body=bytes(1 << 20)) for _ in range(40)])
+        async with working(worker):
+            await wait_until_async(lambda: len(handled) == 10)
+            await idle_async(0.3)
+            assert 1 < client.xpending(ready, "billing")["pending"] <= 6
+            gate.set()
+            await wait_until_async(lambda: len(handled) == 40)
+
+
 async def test_quick_handlers_are_read_ahead_for(
     redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis
 ) -> None:

@@ -76,3 +76,24 @@ def test_how_long_what_is_held_takes() -> None:
     assert window.expected_s == 1.0
     window.held = 0
     assert window.expected_s == 0.0
+
+
+def test_few_large_messages_are_held() -> None:
+    """Beyond those that may run at once, no more than one request brings; `prefetch` again once they are small."""
+    window = PrefetchWindow(4, 64)
+    window.observe(0.001)
+    capacities = []
+    for most in (MAX_BATCH, 8, 1, MAX_BATCH):
+        window.limit(most)
+        capacities.append(window.capacity)
+    assert capacities == [68, 12, 5, 68]
+
+
+def test_a_limit_before_the_first_observation() -> None:
+    """It does not widen the window."""
+    window = PrefetchWindow(4, 64)
+    window.limit(8)
+    assert window.capacity == 5
+    window = PrefetchWindow(4, 0)
+    window.limit(8)
+    assert window.capacity == 4

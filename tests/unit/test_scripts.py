@@ -243,13 +243,13 @@ def test_constants_of_includes_are_replaced_by_their_values() -> None:
 
 
 def test_bind_goes_by_the_header() -> None:
-    """Keys in their order, arguments by name, rows flattened; anything else is refused."""
+    """Keys in their order, arguments by name and as text, rows flattened; anything else is refused."""
     keys = ShardKeys("lisa", "orders")
     bound = load("purge").bind(keys, [("g/a", ""), ("g/b", 7)], window=1, now_ms="")
     assert bound[:3] == ("EVALSHA", load("purge").sha, "13")
     assert bound[3] == "lisa:{orders}:ready"
-    assert bound[16:] == ("", 1, "g/a", "", "g/b", 7)
-    assert load("join").bind(keys, group="g", most=0)[2:] == ("1", "lisa:{orders}:ready", "g", 0)
+    assert bound[16:] == ("", "1", "g/a", "", "g/b", 7)
+    assert load("join").bind(keys, group="g", most=0)[2:] == ("1", "lisa:{orders}:ready", "g", "0")
     with pytest.raises(TypeError, match="arguments of join"):
         load("join").bind(keys)
     with pytest.raises(TypeError, match="arguments of join"):

@@ -156,7 +156,7 @@ def ack(
     call: Call[list[AckOutcome]] = script(
         "ack",
         keys,
-        # As text: a command whose arguments hold no numbers is packed more quickly.
+        # Due times as text, as in `Script.head`.
         [(e.entry, e.id or "", str(e.due_ms)) for e in entries],
         repeatable=False,
         now_ms=now_ms,

@@ -74,7 +74,6 @@ class Script:
     row: tuple[str, ...]
     _names: frozenset[str] = field(init=False, repr=False)
     _key_count: str = field(init=False, repr=False)
-    """As text: a command whose arguments hold no numbers is packed more quickly."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_names", frozenset(self.args))
@@ -93,7 +92,9 @@ class Script:
         """The command without its rows; raises TypeError as `bind` does."""
         if args.keys() != self._names:
             raise TypeError(f"arguments of {self.name} must be {self.args}; got {tuple(args)}")
-        return ("EVALSHA", self.sha, self._key_count, *keys.of_each(self.keys), *map(args.__getitem__, self.args))
+        # Numbers as text: a command whose arguments hold none is packed more quickly.
+        values = [str(arg) if isinstance(arg, int | float) else arg for arg in map(args.__getitem__, self.args)]
+        return ("EVALSHA", self.sha, self._key_count, *keys.of_each(self.keys), *values)
 
 
 @cache
