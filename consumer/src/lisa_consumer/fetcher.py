@@ -29,8 +29,8 @@ _topic_of = attrgetter("topic")
 _ASIDE_S = 10.0
 """How long a topic is set aside after it could not be read."""
 
-_NARROW_RATIO = 4
-"""A topic is read by itself if another has this many times its capacity."""
+_NARROW_RATIO, _AMPLE = 4, 128
+"""A topic is read by itself if another has this many times its capacity; more than the second number is never needed."""
 
 _FIRST_LIMIT = 8
 """Limit of a read while no message size is known: the first message must not wait for many large ones."""
@@ -230,7 +230,7 @@ class Fetcher:
 
     async def _read_capacities(self, capacities: dict[str, int], *, wait: float | None) -> int:
         """Reads topics, each up to its capacity. Result: the number of deliveries."""
-        widest = max(capacities.values())
+        widest = min(max(capacities.values()), _AMPLE)
         if min(capacities.values()) * _NARROW_RATIO < widest:
             # One read has one limit for all of its topics: a nearly full topic must not hold up the others.
             narrow = {topic: capacity for topic, capacity in capacities.items() if capacity * _NARROW_RATIO < widest}
