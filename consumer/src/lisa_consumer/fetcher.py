@@ -30,7 +30,7 @@ _ASIDE_S = 10.0
 """How long a topic is set aside after it could not be read."""
 
 _NARROW_RATIO, _AMPLE = 4, 128
-"""A topic is read by itself if another has this many times its capacity; more than the second number is never needed."""
+"""A topic is read by itself if another has four times its capacity, unless its own is a quarter of this or more."""
 
 _FIRST_LIMIT = 8
 """Limit of a read while no message size is known: the first message must not wait for many large ones."""
