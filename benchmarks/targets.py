@@ -158,7 +158,7 @@ TARGETS = (
     Target(
         "idle, 10,000 topics: manager, share of a core",
         "<=",
-        3,
+        2,
         "%",
         _median("idle: 10,000 topics: manager, share of a core"),
     ),

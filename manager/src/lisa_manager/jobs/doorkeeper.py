@@ -5,10 +5,10 @@ import logging
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
 from lisa_common.model.door import limits_of
-from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_manager.doors import read_limits, set_doors
 from lisa_manager.jobs.discoverer import Discoverer
+from lisa_manager.jobs.policy_changes import PolicyChanges
 from lisa_manager.problem_log import ProblemLog
 
 __all__ = ["Doorkeeper"]
@@ -25,20 +25,12 @@ class Doorkeeper:
 
     def __init__(self, connection: AsyncConnection, discoverer: Discoverer) -> None:
         self._connection = connection
-        self._discoverer = discoverer
         self._problems = ProblemLog(logger)
-        self._seen: dict[str, Policy] = {}
-        """The policies of the last turn."""
+        self._changes = PolicyChanges(discoverer, lambda policy: policy.is_limited)
 
     async def turn(self) -> None:
         """Runs one turn over these topics."""
-        seen, self._seen = self._seen, {name: layout.policy for name, layout in self._discoverer.layouts.items()}
-        layouts = [
-            layout
-            for name, layout in self._discoverer.layouts.items()
-            if layout.policy.is_limited or seen.get(name) != layout.policy
-        ]
-        shards = [(layout, keys) for layout in layouts for keys in layout.served]
+        shards = [(layout, keys) for layout in self._changes.take() for keys in layout.served]
         wrong: dict[str, Layout] = {}
         for start in range(0, len(shards), _AT_ONCE):
             batch = shards[start : start + _AT_ONCE]
@@ -46,6 +38,9 @@ class Doorkeeper:
             for (layout, keys), door in zip(batch, doors, strict=True):
                 if isinstance(door, LisaError) or door != limits_of(layout, keys):
                     wrong[layout.topic] = layout
+        for layout, _ in shards:
+            if layout.topic not in wrong:
+                self._changes.end(layout)
         for layout in wrong.values():
             await self._set(layout)
 
@@ -56,6 +51,6 @@ class Doorkeeper:
         except LisaError as error:
             # A node of a Cluster may be away, or a key be of another type; the other topics get their limits.
             self._problems.report(subject, error)
-            self._seen.pop(layout.topic, None)
         else:
+            self._changes.end(layout)
             self._problems.resolve(subject)

@@ -48,7 +48,7 @@ _SOON_S = 10.0
 
 
 def _first_due(shard: WatchedShard, key: str) -> Call[float]:
-    return command("ZRANGE", shard.keys.of(key), 0, 0, "WITHSCORES", decode=_due_ms)
+    return command("ZRANGE", shard.keys.of(key), "0", "0", "WITHSCORES", decode=_due_ms)
 
 
 def _due_ms(reply: list[Any]) -> float:

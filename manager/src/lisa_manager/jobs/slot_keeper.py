@@ -8,12 +8,12 @@ from typing import Any
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys
-from lisa_common.model.policy import Policy
 from lisa_common.model.scores import PARKED_MS
 from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
 from lisa_manager.doors import read_limits
 from lisa_manager.jobs.discoverer import Discoverer
+from lisa_manager.jobs.policy_changes import PolicyChanges
 from lisa_manager.problem_log import ProblemLog
 
 __all__ = ["SlotKeeper"]
@@ -43,28 +43,26 @@ class SlotKeeper:
 
     def __init__(self, connection: AsyncConnection, discoverer: Discoverer) -> None:
         self._connection = connection
-        self._discoverer = discoverer
         self._problems = ProblemLog(logger)
-        self._seen: dict[str, Policy] = {}
-        """The policies of the last turn."""
+        self._changes = PolicyChanges(discoverer, lambda policy: policy.max_in_flight_per_key)
         self._passes: dict[ShardKeys, _Pass] = {}
         """The passes of shards that limit slots, or hold any."""
 
     async def turn(self) -> None:
         """Runs one turn."""
-        policies = {name: layout.policy for name, layout in self._discoverer.layouts.items()}
-        shards = [
-            keys
-            for name, layout in self._discoverer.layouts.items()
-            for keys in layout.served
-            if policies[name].max_in_flight_per_key or self._seen.get(name) != policies[name] or keys in self._passes
-        ]
-        self._passes = {keys: self._passes[keys] for keys in shards if keys in self._passes}
+        layouts = self._changes.take()
+        self._passes = {keys: current for keys, current in self._passes.items() if self._is_served(keys)}
+        shards = list({keys: None for layout in layouts for keys in layout.served} | dict.fromkeys(self._passes))
         for start in range(0, len(shards), _AT_ONCE):
             for keys, limits, has_slots in await self._look(shards[start : start + _AT_ONCE]):
                 await self._turn_to(keys, limits, has_slots=has_slots)
         # Only now: an error has the next turn look again.
-        self._seen = policies
+        for layout in layouts:
+            self._changes.end(layout)
+
+    def _is_served(self, keys: ShardKeys) -> bool:
+        layout = self._changes.layouts.get(keys.topic)
+        return layout is not None and keys in layout.served
 
     async def _turn_to(self, keys: ShardKeys, limits: str, *, has_slots: bool) -> None:
         current = self._passes.pop(keys, None)

@@ -1,0 +1,44 @@
+"""The doorkeeper: which topics it looks at."""
+
+from collections.abc import Callable
+
+import pytest
+
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.errors import LisaError
+from lisa_common.model.keys import ShardKeys
+from lisa_manager import AsyncAdmin
+from lisa_manager.jobs.discoverer import Discoverer
+from lisa_manager.jobs.doorkeeper import Doorkeeper
+from lisa_manager.settings import ManagerSettings
+from lisa_manager.shard_table import ShardTable
+from support import Server
+
+
+async def test_a_change_is_looked_at_until_a_look_succeeds(own_server: Callable[..., Server], prefix: str) -> None:
+    """A topic without limits keeps no door that an interrupted change has left; then it costs nothing."""
+    server = own_server()
+    door = ShardKeys(prefix, "orders").of("door")
+    settings = ManagerSettings(redis_url=server.url, prefix=prefix)
+    async with AsyncConnection(server.url, timeout_s=1) as connection, AsyncAdmin(settings=settings) as admin:
+        await admin.set_policy("orders", max_retries=1)
+        discoverer = Discoverer(connection, ShardTable(prefix, fallback_s=60))
+        await discoverer.turn()
+        keeper = Doorkeeper(connection, discoverer)
+        with server.client() as client:
+            client.hset(door, "limits", "left behind")
+            client.save()
+        server.kill()
+        with pytest.raises(LisaError):
+            await keeper.turn()
+        server.start()
+        await keeper.turn()
+        with server.client() as client:
+            assert not client.exists(door)
+            client.hset(door, "limits", "not looked at")
+            await keeper.turn()
+            assert client.exists(door)
+            await admin.set_policy("orders", max_retries=2)
+            await discoverer.turn()
+            await keeper.turn()
+            assert not client.exists(door)
