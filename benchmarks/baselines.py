@@ -12,7 +12,7 @@ from typing import Any
 
 import redis
 
-__all__ = ["BATCH", "Bare", "yardstick"]
+__all__ = ["BATCH", "Bare", "load_bare", "yardstick"]
 
 BATCH = 500
 HOUR_MS = 3_600_000
@@ -36,13 +36,18 @@ def yardstick(client: "redis.Redis", bodies: Sequence[str]) -> float:
     return rate
 
 
+def load_bare(client: "redis.Redis") -> dict[str, str]:
+    """Loads the scripts in `bare/`. Result: their digests, by name."""
+    return {path.stem: str(client.script_load(path.read_text("utf-8"))) for path in _SCRIPTS.glob("*.lua")}
+
+
 class Bare:
     """The scripts in `bare/`, and the loop that a delay queue without a library would be."""
 
     def __init__(self, client: "redis.Redis") -> None:
         self._client = client
         self._ids = (f"{number:017d}" for number in count())
-        self._shas = {path.stem: client.script_load(path.read_text("utf-8")) for path in _SCRIPTS.glob("*.lua")}
+        self._shas = load_bare(client)
 
     def schedule(self, bodies: Sequence[str], *, delay_ms: int, batch: int = BATCH) -> float:
         """Schedules bodies. Result: messages per second."""

@@ -183,6 +183,13 @@ class Host:
         command = [program("lisa-consumer"), "run", "benchmarks.programs.worker:worker", "--processes", str(processes)]
         return self.start(command, says=" reads ", environment=environment)
 
+    def bare_programs(self, topics: Sequence[str]) -> list[Process]:
+        """Starts the programs of `benchmarks.programs.bare`, and returns once they serve these topics."""
+        command = [sys.executable, "-m", "benchmarks.programs.bare"]
+        environment = {"BENCH_TOPICS": ",".join(topics)}
+        roles = {"promote": "promotes", "consume": "reads"}
+        return [self.start([*command, role], says=says, environment=environment) for role, says in roles.items()]
+
     def echo(self, topic: str) -> Process:
         """Starts a plain consumer that acks one message at a time, and returns once it reads."""
         command = [sys.executable, "-m", "benchmarks.programs.echo"]

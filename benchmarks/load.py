@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["CAMELLIA", "GENTLE", "Case", "pace"]
+__all__ = ["CAMELLIA", "GENTLE", "Case", "Send", "pace"]
 
 _TICK_S = 0.04
 

@@ -3,6 +3,7 @@
 -- KEYS[1] waiting    zset    message id -> due ms
 -- KEYS[2] ready      stream
 -- ARGV[1] limit      at most so many
+-- returns how many were promoted, and when the next one is due, ms; empty for none
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ids = redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[1])
@@ -12,4 +13,5 @@ if #ids > 0 then
     redis.call('XADD', KEYS[2], '*', 'id', id)
   end
 end
-return #ids
+local following = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+return { #ids, following[2] or '' }

@@ -1,11 +1,15 @@
-"""Camellia's published case in full: by Lisa, and by the peer on Redis that comes nearest."""
+"""Camellia's published case: by Lisa, by bare programs, and by the peer on Redis that comes nearest."""
 
-from benchmarks.bench import Bench, ProcessEnded
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from benchmarks.bench import Bench, Host, ProcessEnded
 from benchmarks.load import CAMELLIA, Case
 from benchmarks.peers import PEERS
 from benchmarks.peers.environments import NotHere, prepare
 from benchmarks.running_peer import PeerFailed, running_peer
-from benchmarks.workloads.lags import add_lags, run_case
+from benchmarks.workloads.lags import add_lags, run_bare_case, run_case
+from support.processes import Process
 
 __all__ = ["lag"]
 
@@ -13,15 +17,41 @@ _RIVAL = PEERS["bullmq"]
 """The only peer on Redis whose rates of scheduling and draining exceed those of the case."""
 
 
+_SHORTER = 0.25
+"""The part of the case, at the same rate, that is measured of others than Lisa."""
+
+
 def lag(bench: Bench) -> None:
-    """Camellia's published case in full: 100 topics with 1,000 messages, delays of 10 to 70 s, sent in 41 s."""
+    """Camellia's published case: in full by Lisa, and a quarter of it by bare programs and by BullMQ.
+
+    In full: 100 topics with 1,000 messages, delays of 10 to 70 s, sent in 41 s.
+    """
     case = CAMELLIA.scaled(bench.scale)
     topics = [f"topic-{number}" for number in range(case.topics)]
     with bench.host() as host:
-        host.manager()
-        host.worker(topics)
-        add_lags(bench, "lisa", run_case(host, case, topics), case.messages)
+        programs = [host.manager(), host.worker(topics)]
+        with _counting_cpu(bench, "lisa", host, programs, messages=case.messages):
+            add_lags(bench, "lisa", run_case(host, case, topics), case.messages)
+    case = CAMELLIA.scaled(bench.scale * _SHORTER)
+    with bench.host() as host:
+        programs = host.bare_programs(topics)
+        with _counting_cpu(bench, "bare programs", host, programs, messages=case.messages):
+            add_lags(bench, "bare programs", run_bare_case(host, case, topics), case.messages)
     _rival(bench, case)
+
+
+@contextmanager
+def _counting_cpu(
+    bench: Bench, subject: str, host: Host, programs: Sequence[Process], *, messages: int
+) -> Iterator[None]:
+    """Adds the processor time that the programs and the server take in the block."""
+
+    def cpu_s() -> float:
+        return sum(program.cpu_s() for program in programs) + host.cpu_s()
+
+    used_s = cpu_s()
+    yield
+    bench.add(f"{subject}, CPU of programs and server", "µs/message", (cpu_s() - used_s) / messages * 1e6)
 
 
 def _rival(bench: Bench, case: Case) -> None:

@@ -2,14 +2,17 @@
 
 import time
 from collections.abc import Sequence
+from itertools import count
 
+from benchmarks.baselines import load_bare
 from benchmarks.bench import Bench, Host
-from benchmarks.load import Case, pace
+from benchmarks.load import Case, Send, pace
 from benchmarks.measurements import percentile
+from benchmarks.programs.bare import CHANNEL, key
 from benchmarks.stamps import Stamp, body_of
 from lisa_producer import Message, Producer
 
-__all__ = ["LATEST_S", "add_lags", "lags_of", "run_case"]
+__all__ = ["LATEST_S", "add_lags", "lags_of", "run_bare_case", "run_case"]
 
 LATEST_S = 30.0
 """Seconds to wait for messages after the last due time."""
@@ -23,7 +26,28 @@ def run_case(host: Host, case: Case, topics: Sequence[str]) -> list[float]:
             messages = [Message(body=body_of(time.time() + delay), delay=delay) for delay in delays]
             producer.send_many(topics[topic], messages)
 
-        pace(case, send)
+        return _run(host, case, send)
+
+
+def run_bare_case(host: Host, case: Case, topics: Sequence[str]) -> list[float]:
+    """The same by bare scripts, to topics that the programs of `benchmarks.programs.bare` serve."""
+    sha, ids = load_bare(host.client)["schedule"], count()
+
+    def send(topic: int, delays: Sequence[float]) -> None:
+        now, name = time.time(), topics[topic]
+        arguments: list[str | int] = []
+        for delay in delays:
+            arguments += (f"{next(ids):017d}", round(delay * 1000), body_of(now + delay))
+        with host.client.pipeline(transaction=False) as pipe:
+            pipe.evalsha(sha, 2, key("messages", name), key("waiting", name), *arguments)
+            pipe.publish(CHANNEL, f"{name} {(now + min(delays)) * 1000}")
+            pipe.execute()
+
+    return _run(host, case, send)
+
+
+def _run(host: Host, case: Case, send: Send) -> list[float]:
+    pace(case, send)
     return lags_of(host.take_stamps(case.messages, timeout=case.delay_s[1] + LATEST_S))
 
 

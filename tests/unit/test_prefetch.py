@@ -52,9 +52,9 @@ def test_when_to_read(concurrency: int, prefetch: int, handling_s: float, most_h
     """A worker waits for room for a batch only while no handler would be idle."""
     window = PrefetchWindow(concurrency, prefetch)
     window.observe(handling_s)
-    window.held = most_held
+    window.take(most_held)
     assert window.worth_a_read
-    window.held += 1
+    window.take(1)
     assert not window.worth_a_read
 
 
@@ -62,7 +62,7 @@ def test_a_window_that_shrinks_has_no_capacity() -> None:
     """Held deliveries stay."""
     window = PrefetchWindow(1, 64)
     window.observe(0.001)
-    window.held = 65
+    window.take(65)
     window.observe(1.0)
     assert (window.capacity, window.worth_a_read) == (-63, 0)
 
@@ -70,11 +70,11 @@ def test_a_window_that_shrinks_has_no_capacity() -> None:
 def test_how_long_what_is_held_takes() -> None:
     """By the average of the latest, as many at once as may run; infinite before the first."""
     window = PrefetchWindow(2, 64)
-    window.held = 3
+    window.take(3)
     assert window.expected_s == inf
     window.observe(0.5)
     assert window.expected_s == 1.0
-    window.held = 0
+    window.release(3)
     assert window.expected_s == 0.0
 
 
@@ -82,18 +82,19 @@ def test_few_large_messages_are_held() -> None:
     """Beyond those that may run at once, no more than one request brings; `prefetch` again once they are small."""
     window = PrefetchWindow(4, 64)
     window.observe(0.001)
-    capacities = []
+    most_held = []
     for most in (MAX_BATCH, 8, 1, MAX_BATCH):
         window.limit(most)
-        capacities.append(window.capacity)
-    assert capacities == [68, 12, 5, 68]
+        while window.capacity > 0:
+            window.take(window.capacity)
+        most_held.append(window.held)
+        window.release(window.held)
+    assert most_held == [68, 12, 5, 68]
 
 
 def test_a_limit_before_the_first_observation() -> None:
     """It does not widen the window."""
-    window = PrefetchWindow(4, 64)
-    window.limit(8)
-    assert window.capacity == 5
-    window = PrefetchWindow(4, 0)
-    window.limit(8)
-    assert window.capacity == 4
+    for prefetch, capacity in ((64, 5), (0, 4)):
+        window = PrefetchWindow(4, prefetch)
+        window.limit(8)
+        assert window.capacity == capacity

@@ -295,11 +295,11 @@ def read(block_ms: int | None = None) -> Call[Any]:
 
 def words(topic: ShardKeys, *block: Any) -> tuple[Any, ...]:
     """What a node is asked about a topic."""
-    return ("XREADGROUP", "GROUP", "g", "c", "COUNT", 5, *block, "STREAMS", topic.of("ready"), ">")
+    return ("XREADGROUP", "GROUP", "g", "c", "COUNT", "5", *block, "STREAMS", topic.of("ready"), ">")
 
 
 NOW = [(B, [words(TOPICS[0])]), (A, [words(TOPICS[1])])]
-ID, BLOCK = ("CLIENT", "ID"), ("BLOCK", 9)
+ID, BLOCK = ("CLIENT", "ID"), ("BLOCK", "9")
 RACE = [(B, [ID, words(TOPICS[0], *BLOCK)]), (A, [ID, words(TOPICS[1], *BLOCK)]), "race"]
 
 
@@ -367,7 +367,7 @@ def test_a_read_of_more_slots_than_connections() -> None:
     def shown(asked: list[Any]) -> list[tuple[Any, list[int]]]:
         """How long, and for which shards."""
         return [
-            (words[7] if "BLOCK" in words else None, sorted(names[word] for word in words if word in names))
+            (int(words[7]) if "BLOCK" in words else None, sorted(names[word] for word in words if word in names))
             for _, calls in asked[:-1] or asked
             for words in calls
             if words[0] == "XREADGROUP"

@@ -108,7 +108,7 @@ class Core:
 
     def max_per_read(self, topic: str) -> int:
         """How many messages of a topic one read should bring: few if they are large."""
-        return self._records.max_per_request(topic) or MAX_BATCH
+        return min(self._records.max_per_request(topic) or MAX_BATCH, MAX_BATCH)
 
     def knows_size(self, topic: str) -> bool:
         """Whether the size of messages of a topic is known, as some have been fetched."""

@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from operator import attrgetter
 
@@ -120,7 +120,7 @@ class Fetcher:
     def release(self, deliveries: Iterable[Delivery]) -> None:
         """Frees the capacity of deliveries that are no longer held."""
         for topic, count in Counter(map(_topic_of, deliveries)).items():
-            self.windows[topic].held -= count
+            self.windows[topic].release(count)
         self._changed.set()
 
     async def run(self, on_fetched: Callable[[ReadResult], None]) -> None:
@@ -192,16 +192,11 @@ class Fetcher:
             self._stopping.set()
         return True
 
-    def _capacities(self, topics: set[str]) -> dict[str, int]:
+    def _capacities(self, topics: Collection[str]) -> dict[str, int]:
         """Which of these topics are worth a read, and how many messages to read of each; few large ones."""
-        capacities = {}
-        for topic, window in self.windows.items():
-            if topic in topics:
-                most = self._core.max_per_read(topic)
-                window.limit(most)
-                if room := window.worth_a_read:
-                    capacities[topic] = min(room, most)
-        return capacities
+        return {
+            topic: room for topic, window in self.windows.items() if (room := window.worth_a_read) and topic in topics
+        }
 
     async def _read_beside(self, capacities: dict[str, int], full: set[str]) -> None:
         """Waits at the server for topics with capacity; meanwhile reads the full ones once they have capacity again."""
@@ -275,7 +270,9 @@ class Fetcher:
         for batch, _ in result.batches:
             counts[batch[0].topic] += len(batch)
         for topic, count in counts.items():
-            self.windows[topic].held += count
+            window = self.windows[topic]
+            window.take(count)
+            window.limit(self._core.max_per_read(topic))
         self._on_fetched(result)
         # A read that brought as many as it may has left more behind, for which nobody needs to wait.
         self._fetched = time.monotonic() if 0 < max(counts.values(), default=0) < limit else -math.inf

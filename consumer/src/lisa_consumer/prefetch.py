@@ -27,22 +27,35 @@ class PrefetchWindow:
     def __init__(self, concurrency: int, prefetch: int) -> None:
         self._concurrency = concurrency
         self._prefetch = self._most_ahead = prefetch
+        self._most_per_read = MAX_BATCH
         self._mean_s: float | None = None
         self.held = 0
+        self.worth_a_read = 0
+        """The capacity if it is that of a batch, or if handlers would be idle without a read; else 0."""
         self._resize(min(1, prefetch))
+
+    def take(self, count: int) -> None:
+        """Counts deliveries that are held from now on."""
+        self.held += count
+        self._update()
+
+    def release(self, count: int) -> None:
+        """Counts deliveries that are held no longer."""
+        self.take(-count)
 
     def observe(self, handling_s: float) -> None:
         """Updates the average handling time."""
         mean_s = self._mean_s
-        self._mean_s = mean_s = handling_s if mean_s is None else mean_s + _WEIGHT * (handling_s - mean_s)
+        self._mean_s = handling_s if mean_s is None else mean_s + _WEIGHT * (handling_s - mean_s)
         self._adapt()
 
     def limit(self, most: int) -> None:
-        """Limits what is held beyond those that may run at once: as many as one request brings, few if large."""
-        most_ahead = min(self._prefetch, most)
-        if most_ahead != self._most_ahead:
-            self._most_ahead = most_ahead
+        """Limits a read, and what is held beyond those that may run at once: few messages if they are large."""
+        if most != self._most_per_read:
+            self._most_per_read = most
+            self._most_ahead = min(self._prefetch, most)
             self._adapt()
+            self._update()
 
     def _adapt(self) -> None:
         in_time, mean_s, ahead = self._concurrency * _AHEAD_S, self._mean_s, self._most_ahead
@@ -53,30 +66,29 @@ class PrefetchWindow:
         if ahead != self._ahead:
             self._resize(ahead)
 
+    def _resize(self, ahead: int) -> None:
+        self._ahead = ahead
+        self._size = self._concurrency + ahead
+        # Wait for capacity for a batch, unless handlers would be idle meanwhile.
+        self._batch = max(1, min(self._size // 2, ahead))
+        self._update()
+
+    def _update(self) -> None:
+        capacity = self.capacity
+        self.worth_a_read = capacity if capacity >= min(self._batch, self._most_per_read) else 0
+
+    @property
+    def capacity(self) -> int:
+        """How many more deliveries one read may bring; negative if the window has shrunk below what is held."""
+        return min(self._size - self.held, self._most_per_read)
+
     @property
     def expected_s(self) -> float:
         """Expected time to handle all held deliveries; infinite before the first observation."""
         rounds = -(-self.held // self._concurrency)
         return math.inf if self._mean_s is None else self._mean_s * rounds
 
-    def _resize(self, ahead: int) -> None:
-        self._ahead = ahead
-        self._size = self._concurrency + ahead
-        # Wait for capacity for a batch, unless handlers would be idle meanwhile.
-        self._batch = max(1, min(self._size // 2, ahead))
-
-    @property
-    def capacity(self) -> int:
-        """How many more deliveries one read may bring; negative if the window has shrunk below what is held."""
-        return min(self._size - self.held, MAX_BATCH)
-
     @property
     def soon(self) -> int:
         """How many deliveries start within `_SOON_S`, beside those that start now; 0 before the first observation."""
         return 0 if self._mean_s is None else int(self._concurrency * _SOON_S / max(self._mean_s, 1e-6))
-
-    @property
-    def worth_a_read(self) -> int:
-        """The capacity if it is that of a batch, or if handlers would be idle without a read; else 0."""
-        capacity = self.capacity
-        return capacity if capacity >= self._batch else 0

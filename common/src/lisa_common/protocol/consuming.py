@@ -74,13 +74,14 @@ def read(
     Result: pairs of shard and entries. Not repeatable: the entries of a lost reply stay pending.
     """
     shards = keys if isinstance(keys, ReadShards) else ReadShards(keys)
-    block: tuple[Arg, ...] = () if block_ms is None else ("BLOCK", max(1, block_ms))
+    # Numbers as text, as in `Script.head`.
+    block = () if block_ms is None else ("BLOCK", str(max(1, block_ms)))
 
     def decode(reply: list[Any] | None) -> list[tuple[ShardKeys, list[Entry]]]:
         return [(shards.by_stream[stream], entries_of(entries)) for stream, entries in rows(reply or [])]
 
     return command(
-        *("XREADGROUP", "GROUP", group, consumer, "COUNT", limit, *block, "STREAMS", *shards.streams),
+        *("XREADGROUP", "GROUP", group, consumer, "COUNT", str(limit), *block, "STREAMS", *shards.streams),
         decode=decode,
         repeatable=False,
     )

@@ -105,7 +105,7 @@ def block_of(read: Call[Any]) -> int | None:
 def with_block(read: Call[Any], block_ms: int) -> Call[Any]:
     """A waiting read with another wait, in ms."""
     words, at = read.args, _block_at(read)
-    return read._replace(args=(*words[: at + 1], block_ms, *words[at + 2 :]))
+    return read._replace(args=(*words[: at + 1], str(block_ms), *words[at + 2 :]))
 
 
 def without_block(read: Call[Any]) -> Call[Any]:
