@@ -166,7 +166,7 @@ class Fetcher:
         if self._on_idle:
             return await self._read_or_stop(self._on_idle)
         self._aside = {topic: end for topic, end in self._aside.items() if end > time.monotonic()}
-        topics = self.windows.keys() - self._aside.keys()
+        topics = self.windows.keys() - self._aside.keys() if self._aside else self.windows.keys()
         capacities = self._capacities(topics)
         if capacities and len(capacities) < len(topics):
             await self._read_beside(capacities, topics - capacities.keys())
