@@ -4,6 +4,8 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from lisa_common.model.delivery import Delivery, Entry
 from lisa_consumer.concurrency import ConcurrencyLimit
 from lisa_consumer.core import Core
@@ -29,3 +31,24 @@ async def test_busy_topics_share_what_becomes_free() -> None:
         queues.end([begun[at]])
     counts = Counter(held.delivery.topic for held in begun[5:])
     assert counts == {"first": 20, "second": 20}
+
+
+@pytest.mark.parametrize(
+    ("soon", "waiting", "is_begun", "begun"), [(100, 30, True, 70), (20, 30, True, 0), (100, 30, False, 0)]
+)
+async def test_what_begins_soon_is_begun_as_it_is_read(soon: int, waiting: int, begun: int, *, is_begun: bool) -> None:
+    """Behind others that begin sooner, and not before one that still needs a mark: a mark covers all before it."""
+    nowhere: Any = None
+    core = Core("lisa", "g")
+    queues = Queues(
+        *(nowhere, core, ConcurrencyLimit(1, {"orders": 1}), asyncio.Event()),
+        begin=lambda _: None,
+        soon=lambda _: soon,
+        may_begin=lambda _: True,
+    )
+    entries = [Entry(f"{n}-0", str(n)) for n in range(waiting + 1)]
+    held = hold([Delivery("orders", "g", str(e.id), b"", {}, 1, 0, 0, e) for e in entries], is_begun=is_begun)
+    queues.add(held)
+    batch = [Entry(f"{n}-0", str(n)) for n in range(100, 200)]
+    assert core._hooks
+    assert core._hooks.count_beginning(["orders"], [batch]) == [begun]

@@ -165,8 +165,11 @@ class Queues:
         if self._stopping.is_set() or self.paused or is_wanted:
             return [0] * len(batches)
         begin = self._share_out(topics, batches)
-        for topic in begin:
-            begin[topic] += self._soon(topic)
+        for topic in {*topics}:
+            waiting = self._queues.get(topic, ())
+            # A mark covers all earlier entries, so nothing that still needs one may wait before these.
+            if all(held.is_begun for held in waiting):
+                begin[topic] += max(0, self._soon(topic) - len(waiting))
         counts = []
         for topic, batch in zip(topics, batches, strict=True):
             counts.append(min(begin[topic], len(batch)))
