@@ -52,6 +52,8 @@ class BegunMarker:
         """Deliveries that begin once they are marked."""
         self._changed: list[tuple[Delivery, Begun]] = []
         """Marks that no delivery waits for."""
+        self._expected: set[str] = set()
+        """Topics whose next deliveries are to be marked before they wait for it."""
         self._wake = asyncio.Event()
 
     def add(self, deliveries: Iterable[Delivery]) -> None:
@@ -83,6 +85,11 @@ class BegunMarker:
             self._begin(held)
             return
         self._beginning[held] = begun
+        self._wake.set()
+
+    def expect(self, topic: str) -> None:
+        """Marks the next deliveries of a topic soon."""
+        self._expected.add(topic)
         self._wake.set()
 
     def change(self, deliveries: Sequence[Delivery], begun: Begun) -> None:
@@ -134,7 +141,8 @@ class BegunMarker:
             changed, self._changed = self._changed, []
             marked = dict(self._beginning)
             in_turn = [held for held in marked if not held.delivery.alone]
-            in_turn += self._look_ahead({held.delivery.topic for held in in_turn})
+            expected, self._expected = self._expected, set()
+            in_turn += self._look_ahead(expected.union([held.delivery.topic for held in in_turn]))
             covered = [held.delivery for held in in_turn]
             self.add(covered)
             last = {(delivery.topic, delivery.shard): delivery for delivery in covered}

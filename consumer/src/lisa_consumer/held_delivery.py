@@ -24,6 +24,8 @@ class HeldDelivery:
     def __init__(self, delivery: Delivery, renewed_at: float, *, is_begun: bool = True) -> None:
         self.delivery = delivery
         """As its handler takes it."""
+        self.place = delivery.place
+        """Identifies the delivery: a server that has lost its last writes may deliver an entry again."""
         self.renewed_at = renewed_at
         """A moment before its lease began or was last renewed."""
         self.is_begun = is_begun

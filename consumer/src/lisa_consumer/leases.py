@@ -31,7 +31,8 @@ class Leases:
     def __init__(self, connection: AsyncConnection, core: Core) -> None:
         self._connection = connection
         self._core = core
-        self._held: set[HeldDelivery] = set()
+        self._held: dict[tuple[str, str, str], HeldDelivery] = {}
+        """By place: what is settled does not begin again, if its server has delivered it twice."""
         self._visibility: dict[str, float] = {}
         self._under_way: set[tuple[str, str]] = set()
         """Topics and shards whose leases are being renewed."""
@@ -40,18 +41,19 @@ class Leases:
 
     def hold(self, held: Iterable[HeldDelivery]) -> None:
         """Adds deliveries that were read."""
-        self._held.update(held)
+        self._held.update((each.place, each) for each in held)
 
     def drop(self, held: Iterable[HeldDelivery]) -> None:
         """Removes deliveries that were settled or released."""
-        self._held.difference_update(held)
+        for each in held:
+            self._held.pop(each.place, None)
 
     def begin(self, held: HeldDelivery, timeout_s: float | None) -> bool:
         """Whether the lease surely still lasts, so that the handler may begin.
 
         The lease is no longer renewed once the handler has run for longer than `timeout_s`.
         """
-        if held not in self._held:
+        if held.place not in self._held:
             return False
         now = time.monotonic()
         if now - held.renewed_at > self._visibility.get(held.delivery.topic, 0):
@@ -108,7 +110,7 @@ class Leases:
         """Starts to renew the leases that are due, each shard in its own task, as the server of one may be away."""
         now = time.monotonic()
         due: dict[tuple[str, str], list[HeldDelivery]] = defaultdict(list)
-        for held in self._held:
+        for held in self._held.values():
             shard = (held.delivery.topic, held.delivery.shard)
             if shard not in self._under_way and self._is_due(held, now):
                 due[shard].append(held)
@@ -134,8 +136,7 @@ class Leases:
             for held, is_kept in zip(batch, kept, strict=True):
                 if is_kept:
                     held.renewed_at = now
-                elif held in self._held:
-                    self._held.remove(held)
+                elif self._held.pop(held.place, None):
                     self._report_loss(held)
 
     def _report_loss(self, held: HeldDelivery) -> None:

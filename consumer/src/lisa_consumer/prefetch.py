@@ -9,6 +9,12 @@ __all__ = ["PrefetchWindow"]
 _AHEAD_S = 0.1
 """Prefetch only what can start within this time; an idle worker cannot take it."""
 
+_READ_AHEAD = 128
+"""Most deliveries of one read beyond those that may run at once: their size is a guess, from the latest messages."""
+
+_TURN_S = 15e-6
+"""A worker begins no more than one delivery in this time, however quick its handler is."""
+
 _SOON_S = 0.002
 """What starts within this time is marked as begun together with what starts now: a mark takes a round trip."""
 
@@ -27,7 +33,8 @@ class PrefetchWindow:
     def __init__(self, concurrency: int, prefetch: int) -> None:
         self._concurrency = concurrency
         self._prefetch = self._most_ahead = prefetch
-        self._most_per_read = MAX_BATCH
+        self._most = MAX_BATCH
+        self._widest = self._most_per_read = min(concurrency + _READ_AHEAD, MAX_BATCH)
         self._mean_s: float | None = None
         self.held = 0
         self.worth_a_read = 0
@@ -51,8 +58,9 @@ class PrefetchWindow:
 
     def limit(self, most: int) -> None:
         """Limits a read, and what is held beyond those that may run at once: few messages if they are large."""
-        if most != self._most_per_read:
-            self._most_per_read = most
+        if most != self._most:
+            self._most = most
+            self._most_per_read = min(self._widest, most)
             self._most_ahead = min(self._prefetch, most)
             self._adapt()
             self._update()
@@ -91,4 +99,6 @@ class PrefetchWindow:
     @property
     def soon(self) -> int:
         """How many deliveries start within `_SOON_S`, beside those that start now; 0 before the first observation."""
-        return 0 if self._mean_s is None else int(self._concurrency * _SOON_S / max(self._mean_s, 1e-6))
+        if self._mean_s is None:
+            return 0
+        return int(_SOON_S / max(self._mean_s / self._concurrency, _TURN_S))

@@ -155,9 +155,16 @@ class Queues:
         started = [queue.popleft() for _ in range(count)]
         if queue:
             self._queues[topic] = queue
+            self._expect(topic, queue)
         for held in started:
             self._marker.begin(held)
         return count
+
+    def _expect(self, topic: str, queue: deque[HeldDelivery]) -> None:
+        """Has the next deliveries of a topic marked, while those that are marked already begin: no handler waits."""
+        at = self._soon(topic) // 2
+        if at < len(queue) and queue[0].is_begun and not queue[at].is_begun:
+            self._marker.expect(topic)
 
     def _count_beginning(self, topics: list[str], batches: list[list[Entry]]) -> list[int]:
         """How many of each batch that was read begin at once; a topic may have several batches."""

@@ -71,6 +71,8 @@ class Runner:
         self._calls = HandlerCalls(core, self._windows, threads, spans_per_s=settings.spans_per_s)
         self._gatherers = Gatherers(self._begin_batch)
         self._tasks = HandlerTasks(self._begin_others)
+        self._skipped: list[HeldDelivery] = []
+        """Deliveries that could not begin; their slots are not free yet."""
         self._giving_back = set[asyncio.Task[None]]()
         self._changed = asyncio.Event()  # set when a handler begins or ends during the drain
         self._health = health
@@ -180,13 +182,13 @@ class Runner:
             self._tasks.end(held, (held,))
 
     def _may_begin(self, route: Route, held: HeldDelivery) -> bool:
-        """Whether the lease of a delivery still lasts; drops it otherwise."""
+        """Whether the lease of a delivery still lasts; skips it otherwise."""
         if self._leases.begin(held, route.timeout_s):
             return True
         text = "skipped %s: its lease ran out before its handler could begin"
         logger.warning(text, held.delivery, extra=delivery_event("delivery_skipped", held.delivery))
         self._queues.drop(held)
-        self._drop((held,))
+        self._skipped.append(held)
         return False
 
     def _settle(self, held: HeldDelivery) -> None:
@@ -196,6 +198,10 @@ class Runner:
 
     def _begin_others(self, ended: list[HeldDelivery]) -> None:
         self._queues.end(ended)
+        if self._skipped:
+            # Only now: once nothing of a topic is held, it may be removed, and its slots with it.
+            skipped, self._skipped = self._skipped, []
+            self._drop(skipped)
         if self._drain_until:
             self._changed.set()
 

@@ -101,6 +101,9 @@ class Settler:
         if len(acks) < len(batch):
             await self._nack(batch, again=again)
             await self._postpone(batch)
+            for handled in batch:
+                # Its traceback leads back to the delivery: the body would stay until the garbage collector comes.
+                handled.error = None
         self._on_settled(batch)
 
     async def _nack(self, batch: list[HeldDelivery], *, again: bool) -> None:
