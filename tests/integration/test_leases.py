@@ -109,6 +109,25 @@ async def test_a_handled_message_is_renewed_until_the_server_knows(
         await cancel_all(keeper)
 
 
+async def test_what_is_settled_does_not_begin_again(
+    redis_url: str, prefix: str, sender: AsyncProducer, declare: Callable[..., Policy]
+) -> None:
+    """A server that has lost its last writes delivers an entry again, to the worker that already holds it."""
+    declare()
+    core = Core(prefix, "billing")
+    await sender.send("orders", b"x")
+    async with AsyncConnection(redis_url) as connection:
+        leases = Leases(connection, core)
+        deliveries = await connection.run(core.read(["orders"], limit=1))
+        await leases.learn(["orders"])
+        [held], [again] = hold(deliveries), hold(deliveries)
+        leases.hold([held])
+        leases.hold([again])
+        assert leases.begin(held, None)
+        leases.drop([held])
+        assert not leases.begin(again, None)
+
+
 @pytest.mark.slow
 async def test_no_handler_begins_on_a_lease_that_ran_out_on_the_way(
     *,

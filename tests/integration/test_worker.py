@@ -1,6 +1,8 @@
 """Workers: what runs at once, and what becomes of a message by the way its handler ends."""
 
 import asyncio
+import gc
+import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -21,6 +23,7 @@ from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Reject, Ret
 from lisa_consumer.core import Core
 from lisa_consumer.fetcher import Fetcher
 from lisa_consumer.handler import Route
+from lisa_consumer.held_delivery import HeldDelivery
 from lisa_consumer.leases import Leases
 from lisa_producer import AsyncProducer, Message, State
 from support import count_calls, idle, idle_async, keys_left, wait_until, wait_until_async
@@ -184,6 +187,32 @@ async def test_what_a_slow_worker_cannot_begin_soon_is_left_to_others(
             await wait_until_async(lambda: begun)
             assert [delivery.id for delivery in await other.read()] == [f"m{n}" for n in range(2, 10)]
             gate.set()
+
+
+async def test_failed_deliveries_are_freed_at_once(
+    redis_url: str, prefix: str, sender: AsyncProducer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not when the garbage collector comes: a body may be large, and the traceback of a failure leads back to it."""
+    # Kept records would keep the tracebacks.
+    caplog.set_level(logging.CRITICAL, "lisa_consumer")
+    worker, failed = new_worker(redis_url, prefix), [0]
+
+    @worker.on("orders")
+    async def fail(delivery: Delivery) -> None:
+        failed[0] += 1
+        raise ValueError(delivery.id)
+
+    def held() -> int:
+        return sum(isinstance(each, HeldDelivery) for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        await sender.send_many("orders", [Message(body=b"x") for _ in range(40)])
+        async with working(worker):
+            await wait_until_async(lambda: failed[0] == 40 and not held())
+    finally:
+        gc.enable()
 
 
 async def test_few_large_messages_are_read_ahead(

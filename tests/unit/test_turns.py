@@ -52,3 +52,25 @@ async def test_what_begins_soon_is_begun_as_it_is_read(soon: int, waiting: int, 
     batch = [Entry(f"{n}-0", str(n)) for n in range(100, 200)]
     assert core._hooks
     assert core._hooks.count_beginning(["orders"], [batch]) == [begun]
+
+
+async def test_marks_come_before_they_are_needed() -> None:
+    """Once half of what is marked has begun, the next are marked, so that no handler waits for the server."""
+    asked: list[str] = []
+    nowhere: Any = None
+    queues = Queues(
+        *(nowhere, Core("lisa", "g"), ConcurrencyLimit(1, {"orders": 1}), asyncio.Event()),
+        begin=lambda _: None,
+        soon=lambda _: 4,
+        may_begin=lambda _: True,
+    )
+    queues._marker.expect = asked.append  # type: ignore[method-assign]
+    entries = [Entry(f"{n}-0", str(n)) for n in range(10)]
+    deliveries = [Delivery("orders", "g", str(e.id), b"", {}, 1, 0, 0, e) for e in entries]
+    held = hold(deliveries[:5]) + hold(deliveries[5:], is_begun=False)
+    queues.add(held)
+    counts = []
+    for each in held[:4]:
+        counts.append(len(asked))
+        queues.end([each])
+    assert (counts, asked) == ([0, 0, 1, 2], ["orders"] * 2)

@@ -138,19 +138,23 @@ class BegunMarker:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            changed, self._changed = self._changed, []
-            marked = dict(self._beginning)
-            in_turn = [held for held in marked if not held.delivery.alone]
-            expected, self._expected = self._expected, set()
-            in_turn += self._look_ahead(expected.union([held.delivery.topic for held in in_turn]))
-            covered = [held.delivery for held in in_turn]
-            self.add(covered)
-            last = {(delivery.topic, delivery.shard): delivery for delivery in covered}
-            marks = changed + [(held.delivery, begun) for held, begun in marked.items() if held.delivery.alone]
-            await self._send([*marks, *((delivery, Begun.YES) for delivery in last.values())])
-            for held in marked:
-                if self._beginning.pop(held, None):
-                    self._begin(held)
+            await self._mark()
+
+    async def _mark(self) -> None:
+        """Marks what has gathered."""
+        changed, self._changed = self._changed, []
+        marked = dict(self._beginning)
+        in_turn = [held for held in marked if not held.delivery.alone]
+        expected, self._expected = self._expected, set()
+        in_turn += self._look_ahead(expected.union([held.delivery.topic for held in in_turn]))
+        covered = [held.delivery for held in in_turn]
+        self.add(covered)
+        last = {(delivery.topic, delivery.shard): delivery for delivery in covered}
+        marks = changed + [(held.delivery, begun) for held, begun in marked.items() if held.delivery.alone]
+        await self._send([*marks, *((delivery, Begun.YES) for delivery in last.values())])
+        for held in marked:
+            if self._beginning.pop(held, None):
+                self._begin(held)
 
     async def _send(self, marks: list[tuple[Delivery, Begun]]) -> None:
         try:

@@ -77,11 +77,14 @@ class Settler:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._handled:
-                    batch, self._handled = self._handled[:MAX_BATCH], self._handled[MAX_BATCH:]
-                    try:
-                        await self._settle(batch)
-                    except LisaError as error:
-                        self._set_apart(batch, error, apart)
+                    await self._settle_next(apart)
+
+    async def _settle_next(self, apart: asyncio.TaskGroup) -> None:
+        batch, self._handled = self._handled[:MAX_BATCH], self._handled[MAX_BATCH:]
+        try:
+            await self._settle(batch)
+        except LisaError as error:
+            self._set_apart(batch, error, apart)
 
     async def _settle(self, batch: list[HeldDelivery], *, again: bool = False) -> None:
         if not again:
