@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from prometheus_client import CollectorRegistry
 
 from lisa_common.observing import tracing
-from lisa_consumer import Delivery, Worker
+from lisa_consumer import ConsumerSettings, Delivery, Worker
 from lisa_consumer import metrics as consumer_metrics
 from lisa_producer import Message, Producer
 from lisa_producer import metrics as producer_metrics
@@ -85,7 +85,8 @@ def _send(url: str, bodies: list[str]) -> None:
 
 
 async def _drain(url: str, messages: int) -> None:
-    worker = Worker("billing", url=url)
+    # A worker that stops waits for the read that is under way.
+    worker = Worker("billing", settings=ConsumerSettings(redis_url=url, block_s=0.05))
     left = messages
 
     @worker.on("orders")
