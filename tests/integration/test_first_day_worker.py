@@ -76,6 +76,12 @@ def _await_end(process: Process) -> None:
     wait_until(lambda: not process.runs, 60, what="the program to end")
 
 
+def _catches_interrupts(pid: int) -> bool:
+    """Whether a process handles SIGINT, by /proc; Python does from its start."""
+    caught = Path(f"/proc/{pid}/status").read_text("utf-8").partition("SigCgt:")[2].split()[0]
+    return bool(int(caught, 16) & 1 << signal.SIGINT - 1)
+
+
 # Options
 
 
@@ -351,6 +357,31 @@ def test_a_second_interrupt_ends_a_drain(started: Started, redis_url: str, prefi
     assert "Traceback" not in worker.log
     assert found
     assert (found.state, found.attempts) == ("retry", 1)
+
+
+STAYS = HANGS.replace("billing", "other") + """
+import threading, time
+
+@worker.on_start
+def stay():
+    threading.Thread(target=time.sleep, args=(600,)).start()
+"""
+
+
+@pytest.mark.parametrize(("processes", "code"), [("1", -signal.SIGINT), ("2", 0)])
+def test_an_interrupt_after_the_drain_is_no_error(started: Started, processes: str, code: int) -> None:
+    """Only threads of the user's own are left, for which the program waits: it ends at once, without a traceback."""
+    started.write("shop.py", STAYS)
+    worker = started.run("lisa-consumer", "run", "shop:worker", "--processes", processes, "--block-s", "0.2")
+    wait_until(lambda: worker.log.count("reads orders") == int(processes), 60, what="all workers to start")
+    worker.send(signal.SIGINT)
+    ending = worker.children if processes != "1" else [worker.pid]
+    wait_until(lambda: not any(map(_catches_interrupts, ending)), 20, what="all workers to end")
+    worker.send(signal.SIGINT)
+    _await_end(worker)
+    assert worker.code == code
+    assert worker.log.count("has ended") == int(processes)
+    assert "Traceback" not in worker.log
 
 
 def test_a_second_interrupt_ends_handlers_that_do_not_listen(started: Started, redis_url: str, prefix: str) -> None:

@@ -101,8 +101,8 @@ async def _keep_running(
         await asyncio.wait((ended, stop), return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
             await _drain(process, interrupted, drain_s)
-            # SIGTERM itself ends a process that has just been started.
-            return int(process.returncode not in {0, -signal.SIGTERM})
+            # SIGTERM itself ends a process that has just been started, and SIGINT one whose worker has ended.
+            return int(process.returncode not in {0, -signal.SIGTERM, -signal.SIGINT})
         siblings.forget(number)
         if ended.result() == _BAD_INPUT:
             stopping.set()
