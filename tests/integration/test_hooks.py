@@ -11,8 +11,9 @@ import pytest
 from lisa_common.errors import InvalidInput
 from lisa_consumer import BatchFailed, Delivery, Reject, Retry, Snooze, Worker
 from lisa_manager import Admin
-from lisa_producer import Message, Producer, State
+from lisa_producer import AsyncProducer, Message, Producer, State
 from lisa_testing import Lisa
+from support.running import new_worker
 from support.waiting import idle_async, wait_until_async
 
 _session: contextvars.ContextVar[str] = contextvars.ContextVar("session", default="none")
@@ -458,3 +459,25 @@ def test_bad_hooks_are_refused(bad: Callable[[Worker], object], field: str) -> N
     with pytest.raises(InvalidInput) as caught:
         bad(Worker("g"))
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("pauses", [False, True])
+@pytest.mark.parametrize("batch", [None, 2])
+async def test_a_handler_does_not_see_context_variables_of_others(
+    redis_url: str, prefix: str, sender: AsyncProducer, *, pauses: bool, batch: int | None
+) -> None:
+    """Whether they end together or apart: what a handler sets ends with it."""
+    worker, seen = new_worker(redis_url, prefix, concurrency=2), list[str]()
+
+    async def handle(_: object) -> None:
+        seen.append(_session.get())
+        _session.set(f"of handler {len(seen)}")
+        if pauses and len(seen) % 2:
+            await asyncio.sleep(0.001)
+
+    worker.on("orders", **({"batch": batch} if batch else {}))(handle)
+    await sender.send_many("orders", [Message(body=b"x") for _ in range(40)])
+    token = _session.set("of the worker")
+    await worker.serve(burst=True)
+    _session.reset(token)
+    assert seen == ["of the worker"] * (20 if batch else 40)

@@ -112,13 +112,13 @@ async def test_a_mark_goes_to_the_last_of_those_that_run(
     settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
     async with AsyncConnection.of(settings, name="test") as connection:
         begun: list[HeldDelivery] = []
-        marker = BegunMarker(connection, core, begun.append, lambda _: ())
+        marker = BegunMarker(connection, core, begun.extend, lambda _: ())
         core.enable_marks(_hooks(marker))
         await sender.send_many("orders", [Message(body=b"x") for _ in range(4)])
         first, *later = await connection.run(core.read(["orders"], limit=4))
         # The read of the later ones has marked them while the first still waited for its mark.
         [held] = hold([first], is_begun=False)
-        marker.begin(held)
+        marker.begin([held])
         await connection.run(core.mark([(later[-1], Begun.YES)]))
         marker.add(later)
         marking = asyncio.create_task(marker.run())
@@ -160,7 +160,7 @@ async def test_what_was_read_while_something_began_alone_has_not_begun(
     async with AsyncConnection.of(settings, name="test") as connection:
         limit, stopping = ConcurrencyLimit(9, {"orders": 9}), asyncio.Event()
         queues = Queues(
-            *(connection, core, limit, stopping), begin=begun.append, soon=lambda _: 0, may_begin=lambda _: True
+            *(connection, core, limit, stopping), begin=begun.extend, soon=lambda _: 0, may_begin=lambda _: True
         )
         await connection.run(core.read(["orders"], limit=9))
         await _send_alone(sender, client, prefix, "orders", "alone")

@@ -34,7 +34,7 @@ async def test_an_alone_delivery_that_is_let_go_does_not_die(
     core, begun = Core(prefix, "billing"), list[HeldDelivery]()
     queues = Queues(
         *(connection, core, ConcurrencyLimit(1, {"orders": 1}), asyncio.Event()),
-        begin=begun.append,
+        begin=begun.extend,
         soon=lambda _: 0,
         may_begin=lambda _: True,
     )

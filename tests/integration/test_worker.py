@@ -334,10 +334,10 @@ async def test_capacity_that_shrinks_as_a_read_begins(
             *(connection, core, Leases(connection, core), routes), settings=settings, stopping=asyncio.Event()
         )
         for topic, held in (("full", 65), ("quick", 20)):
-            fetcher.windows[topic].observe(0.001)
+            fetcher.windows[topic].observe([0.001])
             fetcher.windows[topic].take(held)
         reading = asyncio.create_task(fetcher._read_once())
-        asyncio.get_running_loop().call_soon(fetcher.windows["quick"].observe, 1.0)
+        asyncio.get_running_loop().call_soon(fetcher.windows["quick"].observe, [1.0])
         await reading
     assert (fetcher.windows["quick"].capacity, caplog.messages) == (-18, [])
 

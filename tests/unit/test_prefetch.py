@@ -28,7 +28,7 @@ def test_capacity(concurrency: int, prefetch: int, handling_s: float | None, cap
     """It covers what may run, and what starts within a tenth of a second: at least one, and at most `prefetch`."""
     window = PrefetchWindow(concurrency, prefetch)
     if handling_s is not None:
-        window.observe(handling_s)
+        window.observe([handling_s])
     assert window.capacity == capacity
 
 
@@ -36,7 +36,7 @@ def test_what_counts_is_how_long_the_latest_took() -> None:
     """The capacity shrinks soon after handlers become slow, and grows when they become quick."""
     window, capacities = PrefetchWindow(1, 64), []
     for handling_s in (0.001, 1.0, *[0.001] * 50):
-        window.observe(handling_s)
+        window.observe([handling_s])
         capacities.append(window.capacity)
     assert (capacities[:2], capacities[-1]) == ([65, 2], 65)
 
@@ -51,7 +51,7 @@ def test_what_counts_is_how_long_the_latest_took() -> None:
 def test_when_to_read(concurrency: int, prefetch: int, handling_s: float, most_held: int) -> None:
     """A worker waits for room for a batch only while no handler would be idle."""
     window = PrefetchWindow(concurrency, prefetch)
-    window.observe(handling_s)
+    window.observe([handling_s])
     window.take(most_held)
     assert window.worth_a_read
     window.take(1)
@@ -61,9 +61,9 @@ def test_when_to_read(concurrency: int, prefetch: int, handling_s: float, most_h
 def test_a_window_that_shrinks_has_no_capacity() -> None:
     """Held deliveries stay."""
     window = PrefetchWindow(1, 64)
-    window.observe(0.001)
+    window.observe([0.001])
     window.take(65)
-    window.observe(1.0)
+    window.observe([1.0])
     assert (window.capacity, window.worth_a_read) == (-63, 0)
 
 
@@ -72,7 +72,7 @@ def test_how_long_what_is_held_takes() -> None:
     window = PrefetchWindow(2, 64)
     window.take(3)
     assert window.expected_s == inf
-    window.observe(0.5)
+    window.observe([0.5])
     assert window.expected_s == 1.0
     window.release(3)
     assert window.expected_s == 0.0
@@ -81,7 +81,7 @@ def test_how_long_what_is_held_takes() -> None:
 def test_few_large_messages_are_held() -> None:
     """Beyond those that may run at once, no more than one request brings; `prefetch` again once they are small."""
     window = PrefetchWindow(4, 64)
-    window.observe(0.001)
+    window.observe([0.001])
     most_held = []
     for most in (MAX_BATCH, 8, 1, MAX_BATCH):
         window.limit(most)
@@ -103,7 +103,7 @@ def test_a_limit_before_the_first_observation() -> None:
 def test_one_read_brings_few_whose_size_is_a_guess() -> None:
     """However large the window: the latest messages were small, these may not be."""
     window = PrefetchWindow(32, 512)
-    window.observe(0.001)
+    window.observe([0.001])
     assert window.capacity == 160
     window.take(160)
     assert window.capacity == 160
@@ -118,5 +118,5 @@ def test_how_many_begin_soon(concurrency: int, handling_s: float, soon: int) -> 
     """No more than a worker can begin, however quick their handler is: what is marked pays for a crash."""
     window = PrefetchWindow(concurrency, 512)
     assert window.soon == 0
-    window.observe(handling_s)
+    window.observe([handling_s])
     assert window.soon == soon

@@ -20,7 +20,7 @@ async def test_busy_topics_share_what_becomes_free() -> None:
     nowhere: Any = None
     queues = Queues(
         *(nowhere, Core("lisa", "g"), ConcurrencyLimit(5, {"first": 5, "second": 5}), asyncio.Event()),
-        begin=begun.append,
+        begin=begun.extend,
         soon=lambda _: 0,
         may_begin=lambda _: True,
     )

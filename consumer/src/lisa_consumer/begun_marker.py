@@ -37,7 +37,7 @@ class BegunMarker:
         self,
         connection: AsyncConnection,
         core: Core,
-        begin: Callable[[HeldDelivery], None],
+        begin: Callable[[Sequence[HeldDelivery]], None],
         look_ahead: Callable[[Iterable[str]], list[HeldDelivery]],
     ) -> None:
         self._connection = connection
@@ -79,13 +79,14 @@ class BegunMarker:
             self.change(heirs, Begun.YES)
             self.change([delivery], Begun.NOT)
 
-    def begin(self, held: HeldDelivery, begun: Begun = Begun.YES) -> None:
-        """Begins a delivery once it is marked: at once if the server counts it as begun already."""
-        if held.is_begun:
-            self._begin(held)
-            return
-        self._beginning[held] = begun
-        self._wake.set()
+    def begin(self, started: Sequence[HeldDelivery], begun: Begun = Begun.YES) -> None:
+        """Begins deliveries of a topic once they are marked: at once those that the server counts as begun already."""
+        at_once = [held for held in started if held.is_begun]
+        if at_once:
+            self._begin(at_once)
+        if len(at_once) < len(started):
+            self._beginning |= dict.fromkeys([held for held in started if not held.is_begun], begun)
+            self._wake.set()
 
     def expect(self, topic: str) -> None:
         """Marks the next deliveries of a topic soon."""
@@ -153,8 +154,9 @@ class BegunMarker:
         marks = changed + [(held.delivery, begun) for held, begun in marked.items() if held.delivery.alone]
         await self._send([*marks, *((delivery, Begun.YES) for delivery in last.values())])
         for held in marked:
+            # Another one may have taken it back meanwhile.
             if self._beginning.pop(held, None):
-                self._begin(held)
+                self._begin([held])
 
     async def _send(self, marks: list[tuple[Delivery, Begun]]) -> None:
         try:

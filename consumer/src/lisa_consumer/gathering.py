@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -62,13 +62,17 @@ class _Gatherer:
         self._is_due = False
         self._closed = False
 
-    def add(self, held: HeldDelivery) -> None:
-        """Adds a delivery to the batch that gathers."""
-        held.gathered_at = time.monotonic()
-        if held.delivery.entry.alone:
-            self._call([held])
+    def add(self, added: Sequence[HeldDelivery]) -> None:
+        """Adds deliveries to the batch that gathers."""
+        now = time.monotonic()
+        for held in added:
+            held.gathered_at = now
+            if held.delivery.entry.alone:
+                self._call([held])
+            else:
+                self._gathered.append(held)
+        if not self._gathered:
             return
-        self._gathered.append(held)
         if self._closed or len(self._gathered) >= self._size.most:
             self._start()
         elif self._timer is None:
@@ -124,15 +128,14 @@ class Gatherers:
         self._gatherers: dict[str, _Gatherer] = {}
         self._closed = False
 
-    def add(self, held: HeldDelivery, size: BatchSize, concurrency: int) -> None:
-        """Adds a delivery to the batch of its topic that gathers."""
-        topic = held.delivery.topic
+    def add(self, topic: str, added: Sequence[HeldDelivery], size: BatchSize, concurrency: int) -> None:
+        """Adds deliveries to the batch of their topic that gathers."""
         gatherer = self._gatherers.get(topic)
         if gatherer is None:
             gatherer = self._gatherers[topic] = _Gatherer(size, concurrency, partial(self._begin, topic))
             if self._closed:
                 gatherer.close()
-        gatherer.add(held)
+        gatherer.add(added)
 
     def end(self, topic: str) -> None:
         """Notes that a call has ended."""

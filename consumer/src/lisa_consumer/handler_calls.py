@@ -1,8 +1,9 @@
-"""Calls of handlers, measured and traced, and what each of them means for its deliveries."""
+"""Calls of handlers, timed and traced, and what each of them means for its deliveries."""
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -12,6 +13,7 @@ from lisa_consumer.core import Core
 from lisa_consumer.gathering import BatchFailed, OfBatch
 from lisa_consumer.handler import Route, outcome_of
 from lisa_consumer.held_delivery import HeldDelivery
+from lisa_consumer.leases import Leases
 from lisa_consumer.metrics import METRICS, HandlerTimes
 from lisa_consumer.prefetch import PrefetchWindow
 from lisa_consumer.tracing import HandlerSpans
@@ -20,33 +22,62 @@ __all__ = ["HandlerCalls", "cancelled"]
 
 
 class HandlerCalls:
-    """Calls handlers, and notes the outcome of each delivery. No call raises, whatever its handler raises."""
+    """Calls handlers, and notes the outcome of each delivery. No call raises, whatever its handler raises.
+
+    A delivery whose lease has run out is not handled. In any case `end` takes it last.
+    """
 
     def __init__(
-        self, core: Core, windows: Mapping[str, PrefetchWindow], threads: Executor, *, spans_per_s: int
+        self,
+        core: Core,
+        windows: Mapping[str, PrefetchWindow],
+        leases: Leases,
+        threads: Executor,
+        *,
+        spans_per_s: int,
+        end: Callable[[Sequence[HeldDelivery]], None],
     ) -> None:
         self._windows = windows
         self._threads = threads
+        self._leases = leases
+        self._end = end
         self._spans = HandlerSpans(core, spans_per_s)
         self.times = HandlerTimes(core.group)
 
     async def one(self, route: Route, held: HeldDelivery) -> None:
         """Calls a handler with one delivery."""
-        delivery = held.delivery
-        span = self._spans.start(delivery) if self._spans.on else None
-        began = time.monotonic()
         try:
-            if coroutine := route.coroutine:
-                await coroutine(delivery)
+            if not self._leases.begin(held, route.timeout_s):
+                return
+            delivery = held.delivery
+            span = self._spans.start(delivery) if self._spans.on else None
+            began = time.monotonic()
+            try:
+                if coroutine := route.coroutine:
+                    await coroutine(delivery)
+                else:
+                    await route.call(route.decoded(delivery), self._threads)
+            except BaseException as error:  # noqa: BLE001 - whatever it raised, its message is nacked, and the error logged
+                held.took_s = time.monotonic() - began
+                _fail(held, error)
+                if span is not None:
+                    self._spans.end(span, held, error)
             else:
-                await route.call(route.decoded(delivery), self._threads)
-        except BaseException as error:  # noqa: BLE001 - whatever it raised, its message is nacked and the error logged
-            self._fail(held, time.monotonic() - began, span, error)
-        else:
-            self._observe(delivery, time.monotonic() - began, span, "ok", None)
+                held.took_s = time.monotonic() - began
+                if span is not None:
+                    self._spans.end(span, held, None)
+        finally:
+            self._end((held,))
 
     async def batch(self, route: Route, batch: Sequence[HeldDelivery]) -> None:
         """Calls a handler with a batch, whose deliveries are decoded."""
+        try:
+            if begun := [held for held in batch if self._leases.begin(held, route.timeout_s)]:
+                await self._call_with(route, begun)
+        finally:
+            self._end(batch)
+
+    async def _call_with(self, route: Route, batch: Sequence[HeldDelivery]) -> None:
         deliveries = [held.delivery for held in batch]
         spans = [self._spans.start(delivery) for delivery in deliveries] if self._spans.on else [None] * len(batch)
         errors: Sequence[BaseException | None] = [None] * len(batch)
@@ -61,28 +92,34 @@ class HandlerCalls:
             errors = [error, *(OfBatch(error) for _ in deliveries[1:])]
         ended = time.monotonic()
         for held, span, raised in zip(batch, spans, errors, strict=True):
-            if raised is None:
-                self._observe(held.delivery, ended - held.gathered_at, span, "ok", None)
-            else:
-                self._fail(held, ended - held.gathered_at, span, raised)
+            held.took_s = ended - held.gathered_at
+            if raised is not None:
+                _fail(held, raised)
+            if span is not None:
+                self._spans.end(span, held, raised)
 
-    def _fail(self, held: HeldDelivery, took_s: float, span: Any, error: BaseException) -> None:
-        if isinstance(error, asyncio.CancelledError):
-            # The drain cancelled the handler, or the handler itself did: either way it did not finish.
-            held.outcome, result = cancelled(held.delivery), "cancelled"
-        else:
-            held.outcome = outcome = outcome_of(held.delivery, error)
-            # That a handler was cancelled says all; here a traceback may help.
-            held.error = error
-            result = "limited" if isinstance(outcome, Postponed) else "rejected" if outcome.rejected else "failed"
-        self._observe(held.delivery, took_s, span, result, error)
-
-    def _observe(self, delivery: Delivery, took_s: float, span: Any, result: str, error: BaseException | None) -> None:
-        self._windows[delivery.topic].observe(took_s)
+    def observe(self, handled: Sequence[HeldDelivery]) -> None:
+        """Adds the times of handlers that have ended to the averages of their topics, and to the metrics."""
+        times = defaultdict[str, list[float]](list)
+        for held in handled:
+            times[held.delivery.topic].append(held.took_s or 0.0)
+        for topic, of_topic in times.items():
+            self._windows[topic].observe(of_topic)
         if METRICS.on:
-            self.times.add(delivery.topic, result, took_s)
-        if span is not None:
-            self._spans.end(span, delivery, result, took_s, error)
+            for held in handled:
+                self.times.add(held.delivery.topic, held.result, held.took_s or 0.0)
+
+
+def _fail(held: HeldDelivery, error: BaseException) -> None:
+    """Notes what an exception of a handler means for its delivery."""
+    if isinstance(error, asyncio.CancelledError):
+        # The drain cancelled the handler, or the handler itself did: either way it did not finish.
+        held.outcome, held.result = cancelled(held.delivery), "cancelled"
+        return
+    held.outcome = outcome = outcome_of(held.delivery, error)
+    # That a handler was cancelled says all; here a traceback may help.
+    held.error = error
+    held.result = "limited" if isinstance(outcome, Postponed) else "rejected" if outcome.rejected else "failed"
 
 
 def cancelled(delivery: Delivery) -> Nack:

@@ -10,6 +10,8 @@ class HeldDelivery:
     """A delivery and its state in the worker. Two of them are never equal. Moments are of the monotonic clock."""
 
     # Defaults of the class: a worker makes one of these for each message.
+    leads_batch = False
+    """Whether it is the first of a batch that a handler was called with."""
     gathered_at = 0.0
     """When it began to wait for the others of its batch."""
     give_up_at: float | None = None
@@ -20,6 +22,10 @@ class HeldDelivery:
     """What to do with it once its handler has ended: nack it or give it back; None: ack it."""
     error: BaseException | None = None
     """What to log once the server has decided about a retry."""
+    took_s: float | None = None
+    """How long its handler took; None while that has not ended, and if it was not called."""
+    result = "ok"
+    """The same as `outcome`, as metrics name it."""
 
     def __init__(self, delivery: Delivery, renewed_at: float, *, is_begun: bool = True) -> None:
         self.delivery = delivery

@@ -1,6 +1,7 @@
 """How many deliveries of a topic a worker holds: those that may run at once, and those that start soon after."""
 
 import math
+from collections.abc import Iterable
 
 from lisa_consumer.core import MAX_BATCH
 
@@ -50,10 +51,12 @@ class PrefetchWindow:
         """Counts deliveries that are held no longer."""
         self.take(-count)
 
-    def observe(self, handling_s: float) -> None:
-        """Updates the average handling time."""
+    def observe(self, times: Iterable[float]) -> None:
+        """Updates the average handling time with others, in seconds."""
         mean_s = self._mean_s
-        self._mean_s = handling_s if mean_s is None else mean_s + _WEIGHT * (handling_s - mean_s)
+        for handling_s in times:
+            mean_s = handling_s if mean_s is None else mean_s + _WEIGHT * (handling_s - mean_s)
+        self._mean_s = mean_s
         self._adapt()
 
     def limit(self, most: int) -> None:

@@ -21,8 +21,8 @@ __all__ = ["Queues"]
 class Queues:
     """A queue for each topic with waiting deliveries, and one for those that run alone.
 
-    `begin` is called with each delivery once it may run and the server takes it for begun. `soon` returns how many
-    deliveries of a topic begin in a moment. While the worker stops, `may_begin` returns whether held deliveries of a
+    `begin` is called with deliveries of a topic once they may run and the server takes them for begun. `soon` returns
+    how many deliveries of a topic begin in a moment. While the worker stops, `may_begin` returns whether held deliveries of a
     topic still begin; deliveries that run alone do not.
     """
 
@@ -33,7 +33,7 @@ class Queues:
         limit: ConcurrencyLimit,
         stopping: asyncio.Event,
         *,
-        begin: Callable[[HeldDelivery], None],
+        begin: Callable[[Sequence[HeldDelivery]], None],
         soon: Callable[[str], int],
         may_begin: Callable[[str], bool],
     ) -> None:
@@ -138,7 +138,7 @@ class Queues:
         running = self._limit.acquired
         if alone := self._isolation.next(running, self._limit.acquire):
             self._hold_back()
-            self._marker.begin(alone, Begun.BESIDE if running else Begun.ALONE)
+            self._marker.begin([alone], Begun.BESIDE if running else Begun.ALONE)
 
     def _hold_back(self) -> None:
         """Unmarks what was to begin soon: it waits for the delivery that runs alone."""
@@ -156,8 +156,7 @@ class Queues:
         if queue:
             self._queues[topic] = queue
             self._expect(topic, queue)
-        for held in started:
-            self._marker.begin(held)
+        self._marker.begin(started)
         return count
 
     def _expect(self, topic: str, queue: deque[HeldDelivery]) -> None:

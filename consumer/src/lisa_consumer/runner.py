@@ -68,11 +68,11 @@ class Runner:
             soon=lambda topic: self._windows[topic].soon,
             may_begin=self._is_quick,
         )
-        self._calls = HandlerCalls(core, self._windows, threads, spans_per_s=settings.spans_per_s)
         self._gatherers = Gatherers(self._begin_batch)
-        self._tasks = HandlerTasks(self._begin_others)
-        self._skipped: list[HeldDelivery] = []
-        """Deliveries that could not begin; their slots are not free yet."""
+        self._tasks = HandlerTasks(self._end)
+        self._calls = HandlerCalls(
+            *(core, self._windows, leases, threads), spans_per_s=settings.spans_per_s, end=self._tasks.end
+        )
         self._giving_back = set[asyncio.Task[None]]()
         self._changed = asyncio.Event()  # set when a handler begins or ends during the drain
         self._health = health
@@ -164,69 +164,61 @@ class Runner:
         self._giving_back.add(task)
         task.add_done_callback(self._giving_back.discard)
 
-    def _begin(self, held: HeldDelivery) -> None:
-        route = self._routes[held.delivery.topic]
+    def _begin(self, started: Sequence[HeldDelivery]) -> None:
+        """Begins deliveries of one topic."""
+        route = self._routes[started[0].delivery.topic]
         if route.batch is None:
-            self._tasks.start(held, self._handle(route, held))
+            for held in started:
+                self._tasks.start(held, self._calls.one(route, held))
         else:
-            self._gather(route, route.batch, held)
+            self._gather(route, route.batch, started)
         if self._drain_until:
             self._changed.set()
 
-    async def _handle(self, route: Route, held: HeldDelivery) -> None:
-        try:
-            if self._may_begin(route, held):
-                await self._calls.one(route, held)
-                self._settle(held)
-        finally:
-            self._tasks.end(held, (held,))
-
-    def _may_begin(self, route: Route, held: HeldDelivery) -> bool:
-        """Whether the lease of a delivery still lasts; skips it otherwise."""
-        if self._leases.begin(held, route.timeout_s):
-            return True
-        text = "skipped %s: its lease ran out before its handler could begin"
-        logger.warning(text, held.delivery, extra=delivery_event("delivery_skipped", held.delivery))
-        self._queues.drop(held)
-        self._skipped.append(held)
-        return False
-
-    def _settle(self, held: HeldDelivery) -> None:
-        self._settler.settle(held)
-        if isinstance(held.outcome, Postponed):
-            self._give_back((held.delivery.topic,))
-
-    def _begin_others(self, ended: list[HeldDelivery]) -> None:
+    def _end(self, ended: list[HeldDelivery]) -> None:
+        """Takes deliveries whose tasks have ended: settles those that were handled, and begins others."""
+        handled = [held for held in ended if held.took_s is not None]
+        self._calls.observe(handled)
+        self._settler.settle(handled)
+        postponed = {held.delivery.topic for held in handled if type(held.outcome) is Postponed}
+        if postponed:
+            self._give_back(postponed)
+        for held in ended:
+            if held.leads_batch:
+                self._gatherers.end(held.delivery.topic)
         self._queues.end(ended)
-        if self._skipped:
-            # Only now: once nothing of a topic is held, it may be removed, and its slots with it.
-            skipped, self._skipped = self._skipped, []
-            self._drop(skipped)
+        if len(handled) < len(ended):
+            self._skip([held for held in ended if held.took_s is None])
         if self._drain_until:
             self._changed.set()
 
-    def _gather(self, route: Route, size: BatchSize, held: HeldDelivery) -> None:
-        """Adds a delivery to a batch: a task of its own would cost more than the handler of a batch."""
+    def _skip(self, skipped: Sequence[HeldDelivery]) -> None:
+        """Drops deliveries whose handlers could not begin, and whose slots are free again."""
+        for held in skipped:
+            text = "skipped %s: its lease ran out before its handler could begin"
+            logger.warning(text, held.delivery, extra=delivery_event("delivery_skipped", held.delivery))
+            self._queues.drop(held)
+        self._drop(skipped)
+
+    def _gather(self, route: Route, size: BatchSize, started: Sequence[HeldDelivery]) -> None:
+        """Adds deliveries to a batch: a task for each would cost more than the handler of a batch."""
+        if route.body is not None:
+            started = [held for held in started if self._decode(route, held)]
+        if started:
+            self._gatherers.add(route.topic, started, size, route.concurrency)
+
+    def _decode(self, route: Route, held: HeldDelivery) -> bool:
+        """Decodes a body. Result: False if that failed; then the delivery belongs to no batch, and ends by itself."""
         try:
             held.delivery = route.decoded(held.delivery)
         except Exception:  # noqa: BLE001 - met again, and judged, by a call of its own
-            # It belongs to no batch, and ends by itself.
-            self._tasks.start(held, self._handle(route, held))
-        else:
-            self._gatherers.add(held, size, route.concurrency)
+            self._tasks.start(held, self._calls.one(route, held))
+            return False
+        return True
 
     def _begin_batch(self, topic: str, batch: list[HeldDelivery]) -> None:
-        self._tasks.start(batch, self._handle_batch(self._routes[topic], batch))
-
-    async def _handle_batch(self, route: Route, batch: list[HeldDelivery]) -> None:
-        try:
-            if begun := [held for held in batch if self._may_begin(route, held)]:
-                await self._calls.batch(route, begun)
-                for held in begun:
-                    self._settle(held)
-        finally:
-            self._gatherers.end(route.topic)
-            self._tasks.end(batch, batch)
+        batch[0].leads_batch = True
+        self._tasks.start(batch[0], self._calls.batch(self._routes[topic], batch))
 
     def _drop(self, held: Sequence[HeldDelivery]) -> None:
         self._leases.drop(held)
@@ -269,9 +261,10 @@ class Runner:
 
     async def _cancel_handlers(self) -> None:
         self._queues.clear()
-        for held in self._gatherers.clear():
+        gathered = self._gatherers.clear()
+        for held in gathered:
             held.outcome = cancelled(held.delivery)
-            self._settler.settle(held)
+        self._settler.settle(gathered)
         await self._tasks.cancel()
 
     async def _release(self, topics: Collection[str] | None) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection
@@ -20,6 +20,9 @@ __all__ = ["Settler"]
 
 logger = logging.getLogger(__name__)
 
+
+_AMPLE, _GATHER_S = 256, 0.002
+"""A batch gathers while handlers end one after another, until it has as many deliveries or for so long."""
 
 _SLOW_S = 15.0
 """A batch that is under way for longer than this makes the worker not ready."""
@@ -55,15 +58,23 @@ class Settler:
             return f"a batch has been under way for {age_s:.0f} s"
         return self._failure if self._apart else ""
 
-    def settle(self, handled: HeldDelivery) -> None:
-        """Queues a delivery whose handler has ended."""
-        handled.has_ended = True
-        if self._apart and (handled.delivery.topic, handled.delivery.shard) in self._apart:
-            self._apart[handled.delivery.topic, handled.delivery.shard].append(self._log_unsettled(handled))
-            return
-        if not self._handled:
+    def settle(self, ended: Sequence[HeldDelivery]) -> None:
+        """Queues deliveries whose handlers have ended."""
+        for handled in ended:
+            handled.has_ended = True
+        if self._apart:
+            ended = [handled for handled in ended if not self._add_apart(handled)]
+        if ended:
+            self._handled += ended
             self._wake.set()
-        self._handled.append(handled)
+
+    def _add_apart(self, handled: HeldDelivery) -> bool:
+        """Adds a delivery to those of its shard, if that is settled apart. Result: whether it is."""
+        apart = self._apart.get((handled.delivery.topic, handled.delivery.shard))
+        if apart is None:
+            return False
+        apart.append(self._log_unsettled(handled))
+        return True
 
     def close(self) -> None:
         """Lets `run` end once everything is settled."""
@@ -77,7 +88,18 @@ class Settler:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._handled:
+                    await self._let_gather()
                     await self._settle_next(apart)
+
+    async def _let_gather(self) -> None:
+        """Waits while more handlers end in every wave: one call for many takes less than several for a few each."""
+        until = time.monotonic() + _GATHER_S
+        before = 0
+        while before < len(self._handled) < _AMPLE and not self._closing and time.monotonic() < until:
+            before = len(self._handled)
+            # In one turn of the event loop others begin, and in the next one they end, if they are quick.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
 
     async def _settle_next(self, apart: asyncio.TaskGroup) -> None:
         batch, self._handled = self._handled[:MAX_BATCH], self._handled[MAX_BATCH:]

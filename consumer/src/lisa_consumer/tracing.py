@@ -6,6 +6,7 @@ from typing import Any
 from lisa_common.model.delivery import Delivery
 from lisa_common.observing import tracing
 from lisa_consumer.core import Core
+from lisa_consumer.held_delivery import HeldDelivery
 from lisa_consumer.metrics import METRICS
 
 __all__ = ["HandlerSpans"]
@@ -46,13 +47,14 @@ class HandlerSpans:
                 METRICS.exemplify("lisa_delivery_lag_seconds", lag_ms / 1000, trace_id, delivery.topic, self._group)
         return span
 
-    def end(self, span: Any, delivery: Delivery, outcome: str, took_s: float, error: BaseException | None) -> None:
-        """Ends a span of `start`."""
+    def end(self, span: Any, held: HeldDelivery, error: BaseException | None) -> None:
+        """Ends the span of a delivery whose handler has ended, and what it raised."""
         if self._tracing is None:
             return
         self._tracing.end(span, error)
         if trace_id := self._tracing.trace_id(span):
-            METRICS.exemplify("lisa_handler_seconds", took_s, trace_id, delivery.topic, self._group, outcome)
+            topic, took_s = held.delivery.topic, held.took_s or 0.0
+            METRICS.exemplify("lisa_handler_seconds", took_s, trace_id, topic, self._group, held.result)
 
     def _take(self) -> bool:
         """Takes one of this second's spans, if any is left."""

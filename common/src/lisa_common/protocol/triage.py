@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
-from lisa_common.model.delivery import Delivery, Entry, delivery_of, plain_delivery
+from lisa_common.model.delivery import Delivery, Entry, delivery_of, plain_deliveries
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.record import UnreadableRecord, is_cancelled, unpack_record
 from lisa_common.protocol.consuming import Nack
@@ -33,13 +34,16 @@ def sort_entries(
 
     `max_retries` are those of the topic.
     """
+    plain = plain_deliveries(keys, group, entries, records, max_retries)
+    if all(plain):
+        return Sorted(cast(list[Delivery], plain))
     result = Sorted()
-    for entry, data in zip(entries, records, strict=True):
+    for entry, data, delivery in zip(entries, records, plain, strict=True):
+        if delivery:
+            result.deliveries.append(delivery)
+            continue
         if entry.id is None or data is None or entry.group not in (None, group):
             result.skip.append(entry._replace(id=None))
-            continue
-        if plain := plain_delivery(keys, group, entry, data, max_retries):
-            result.deliveries.append(plain)
             continue
         try:
             record = unpack_record(data)
