@@ -21,6 +21,7 @@ from benchmarks.report import parts_text, verdicts_text
 from benchmarks.store import RESULTS, load_parts, save_part
 from benchmarks.targets import judge
 from benchmarks.workloads import WORKLOADS
+from lisa_common.collector import spare_collector
 
 _README = Path(__file__).parents[1] / "README.md"
 
@@ -31,6 +32,8 @@ def main() -> None:
     # Also where a shell makes background jobs ignore Ctrl-C: no process must be left behind.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
+    # As `lisa-consumer run` does, and as docs/performance.md tells programs to do: here also for the bare scripts.
+    spare_collector()
     names = options.only.replace(",", " ").split()
     measured, failed = [], []
     with tempfile.TemporaryDirectory(prefix="lisa-bench-") as directory:

@@ -8,6 +8,7 @@ import timeit
 from benchmarks.bench import Bench
 from lisa_common.model.delivery import Delivery, Entry
 from lisa_consumer.core import Core
+from lisa_consumer.held_delivery import HeldDelivery
 from lisa_consumer.metrics import METRICS, HandlerTimes
 from lisa_consumer.tracing import HandlerSpans
 
@@ -41,12 +42,13 @@ def _hooks_us(times: int = 50_000) -> float:
     core = Core("lisa", "billing")
     handlers, spans = HandlerTimes("billing"), HandlerSpans(core, 200)
     delivery = Delivery("orders", "billing", "id", b"", {}, 1, 0, 0, Entry("0-1"))
+    held = HeldDelivery(delivery, 0.0)
 
     def call() -> None:
         span = spans.start(delivery) if spans.on else None
         if METRICS.on:
             handlers.add("orders", "ok", 0.0)
         if span is not None:
-            spans.end(span, delivery, "ok", 0.0, None)
+            spans.end(span, held, None)
 
     return min(timeit.repeat(call, number=times, repeat=3)) / times * 1e6

@@ -359,13 +359,16 @@ def test_a_second_interrupt_ends_a_drain(started: Started, redis_url: str, prefi
     assert (found.state, found.attempts) == ("retry", 1)
 
 
-STAYS = HANGS.replace("billing", "other") + """
+STAYS = (
+    HANGS.replace("billing", "other")
+    + """
 import threading, time
 
 @worker.on_start
 def stay():
     threading.Thread(target=time.sleep, args=(600,)).start()
 """
+)
 
 
 @pytest.mark.parametrize(("processes", "code"), [("1", -signal.SIGINT), ("2", 0)])

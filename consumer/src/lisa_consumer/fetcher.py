@@ -5,15 +5,13 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from operator import attrgetter
 
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection, cancel_all
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.logs import event
-from lisa_common.model.delivery import Delivery
 from lisa_consumer.core import Core, ReadResult
 from lisa_consumer.handler import Route
 from lisa_consumer.leases import Leases
@@ -23,8 +21,6 @@ from lisa_consumer.settings import ConsumerSettings
 __all__ = ["Fetcher"]
 
 logger = logging.getLogger(__name__)
-
-_topic_of = attrgetter("topic")
 
 _ASIDE_S = 10.0
 """How long a topic is set aside after it could not be read."""
@@ -117,9 +113,9 @@ class Fetcher:
             del self.windows[topic]
             self._leaving.pop(topic)(topic)
 
-    def release(self, deliveries: Iterable[Delivery]) -> None:
-        """Frees the capacity of deliveries that are no longer held."""
-        for topic, count in Counter(map(_topic_of, deliveries)).items():
+    def release(self, counts: Mapping[str, int]) -> None:
+        """Frees the capacity of so many deliveries of each topic, which are no longer held."""
+        for topic, count in counts.items():
             self.windows[topic].release(count)
         self._changed.set()
 

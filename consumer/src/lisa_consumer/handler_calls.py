@@ -5,7 +5,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any
 
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack, Postponed

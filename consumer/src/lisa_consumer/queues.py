@@ -11,7 +11,7 @@ from lisa_common.protocol.marking import Begun
 from lisa_consumer.begun_marker import BegunMarker
 from lisa_consumer.concurrency import ConcurrencyLimit
 from lisa_consumer.core import Core
-from lisa_consumer.held_delivery import HeldDelivery
+from lisa_consumer.held_delivery import HeldDelivery, count_by_topic
 from lisa_consumer.isolation import Isolation
 from lisa_consumer.mark_hooks import MarkHooks
 
@@ -22,8 +22,8 @@ class Queues:
     """A queue for each topic with waiting deliveries, and one for those that run alone.
 
     `begin` is called with deliveries of a topic once they may run and the server takes them for begun. `soon` returns
-    how many deliveries of a topic begin in a moment. While the worker stops, `may_begin` returns whether held deliveries of a
-    topic still begin; deliveries that run alone do not.
+    how many deliveries of a topic begin in a moment. While the worker stops, `may_begin` returns whether held
+    deliveries of a topic still begin; deliveries that run alone do not.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Queues:
 
     def end(self, ended: Sequence[HeldDelivery]) -> None:
         """Takes deliveries whose handler has ended: others may begin, unless one of these runs alone."""
-        for topic, count in Counter([held.delivery.topic for held in ended]).items():
+        for topic, count in count_by_topic(ended).items():
             self._limit.release(topic, count)
         if self._isolation.is_wanted or self._stopping.is_set():
             self.start()

@@ -20,7 +20,7 @@ from lisa_consumer.gathering import BatchSize, Gatherers
 from lisa_consumer.handler import Route
 from lisa_consumer.handler_calls import HandlerCalls, cancelled
 from lisa_consumer.handler_tasks import HandlerTasks
-from lisa_consumer.held_delivery import HeldDelivery
+from lisa_consumer.held_delivery import HeldDelivery, count_by_topic
 from lisa_consumer.leases import Leases
 from lisa_consumer.queues import Queues
 from lisa_consumer.settings import ConsumerSettings
@@ -222,7 +222,7 @@ class Runner:
 
     def _drop(self, held: Sequence[HeldDelivery]) -> None:
         self._leases.drop(held)
-        self._fetcher.release([each.delivery for each in held])
+        self._fetcher.release(count_by_topic(held))
         self._queues.leave(held)
 
     # Draining

@@ -142,8 +142,8 @@ def plain_deliveries(
                 made_ms = int(made[:-1])
             if not flags and version == VERSION and due_ms == entry_due_ms and made_ms >= sent_ms:
                 body, due_ms = data[HEAD_BYTES:], at_ms or due_ms
-                fields = topic, group, id, body, {}, attempt, due_ms, sent_ms, entry, shard, None, max_retries, None
-                deliveries.append(_new(Delivery, fields))
+                row: Any = (topic, group, id, body, {}, attempt, due_ms, sent_ms, entry, shard, None, max_retries, None)
+                deliveries.append(_new(Delivery, row))
                 continue
         deliveries.append(None)
     return deliveries
@@ -156,7 +156,7 @@ def entry_place(entry: str) -> tuple[int, int]:
 
 
 _PLAIN_VALUES = 6
-"""The fields of most entries, all but retries: id, due and n, each with its value. To recognise them halves the time."""
+"""The fields of most entries, all but retries: id, due and n, each with its value. To know them halves the time."""
 
 _DIGITS = 15
 _LIMIT = 10**_DIGITS
