@@ -16,9 +16,11 @@ from lisa_common.errors import ServerError
 from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import Call
+from lisa_common.protocol.marking import Begun
 from lisa_common.protocol.registry import REFRESH_S
 from lisa_consumer import AckOutcome, Delivery, NackOutcome
 from lisa_consumer.core import Core
+from lisa_consumer.held_delivery import HeldDelivery
 from lisa_consumer.leases import Leases
 from lisa_producer import AsyncProducer, Message, ProducerSettings
 from support import Server, wait_until_async
@@ -203,3 +205,41 @@ async def test_a_read_that_is_cancelled_as_it_lengthens_leases_is_given_back(
         flow.close()
         deliveries = connection.run(core.read(["orders"], limit=9))
     assert [(delivery.id, delivery.attempt) for delivery in deliveries] == [("a", 1)]
+
+
+async def test_what_cannot_begin_with_its_batch_is_let_go_at_once(
+    *,
+    redis_url: str,
+    prefix: str,
+    sender: AsyncProducer,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its lease has run out. The others may be handled for long: a crash meanwhile is none of its own."""
+    worker, gate, batches = new_worker(redis_url, prefix), asyncio.Event(), list[list[str]]()
+    begin = Leases.begin
+
+    def begin_late(self: Leases, held: HeldDelivery, timeout_s: float | None) -> bool:
+        if held.delivery.id == "d":
+            held.renewed_at -= 1_000
+        return begin(self, held, timeout_s)
+
+    monkeypatch.setattr(Leases, "begin", begin_late)
+
+    @worker.on("orders", batch=4)
+    async def handle(deliveries: list[Delivery]) -> None:
+        batches.append([delivery.id for delivery in deliveries])
+        await gate.wait()
+
+    await sender.send_many("orders", [Message(body=b"x", id=id) for id in "abcd"])
+    ready = ShardKeys(prefix, "orders").of("ready")
+
+    def marks() -> list[int]:
+        return [row["times_delivered"] for row in client.xpending_range(ready, "billing", "-", "+", 4)]
+
+    async with working(worker):
+        await wait_until_async(lambda: batches)
+        await wait_until_async(lambda: marks()[2:] == [Begun.YES, Begun.NOT], what="the mark to go to the third")
+        gate.set()
+    assert batches == [["a", "b", "c"]]
+    assert marks() == [Begun.NOT]

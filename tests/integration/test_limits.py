@@ -89,6 +89,29 @@ async def test_rate_limited(admin: Admin, sender: AsyncProducer, redis_url: str,
     assert admin.sizes("orders")[0].stored == 0
 
 
+async def test_a_rate_limited_handler_shuts_the_door_at_once(
+    sender: AsyncProducer, redis_url: str, prefix: str
+) -> None:
+    """However many handlers end meanwhile: what was given back is ready, and would be read again."""
+    worker = new_worker(redis_url, prefix, concurrency=8)
+    handled, limited = Handled(), Handled()
+
+    @worker.on("orders")
+    async def handle(delivery: Delivery) -> None:
+        await asyncio.sleep(0.001)
+        if len(handled) < 80:
+            handled.append(delivery)
+            return
+        limited.append(delivery)
+        raise RateLimited(30)
+
+    await sender.send_many("orders", [Message(body=b"x") for _ in range(400)])
+    async with working(worker):
+        await wait_until_async(lambda: limited)
+        await asyncio.sleep(0.5)
+    assert len(limited) <= 16
+
+
 async def test_rate_limited_shuts_all_shards(
     admin: Admin, sender: AsyncProducer, client: redis.Redis, redis_url: str, prefix: str
 ) -> None:

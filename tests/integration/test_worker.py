@@ -19,7 +19,7 @@ from lisa_common.errors import InvalidInput
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.protocol import managing
-from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, Reject, Retry, Worker
+from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, RateLimited, Reject, Retry, Worker
 from lisa_consumer.core import Core
 from lisa_consumer.fetcher import Fetcher
 from lisa_consumer.handler import Route
@@ -376,6 +376,42 @@ async def test_a_topic_may_have_a_bound_of_its_own(worker: Worker, sender: Async
     async with working(worker):
         await wait_until_async(lambda: len(handled) == 20)
     assert handled.ids == [f"m{n}" for n in range(20)]
+
+
+class _Careless(Retry):
+    """Does not call what it inherits from."""
+
+    def __init__(self) -> None:
+        pass
+
+
+class _Mute(Reject):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class _Curt(RateLimited):
+    def __init__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+@pytest.mark.parametrize("error", [_Careless, _Mute, _Curt])
+async def test_an_error_that_cannot_say_what_it_asks_for_is_a_failure(
+    *, worker: Worker, sender: AsyncProducer, error: type[Exception], batch: int | None
+) -> None:
+    """Its messages are retried: they are neither taken for handled nor kept until the worker ends."""
+
+    async def handle(_: object) -> None:
+        raise error
+
+    worker.on("orders", **({"batch": batch} if batch else {}))(handle)
+    await sender.send_many("orders", [Message(body=b"x", id=id) for id in "ab"])
+    await worker.serve(burst=True)
+    for id in "ab":
+        found = await sender.find("orders", id)
+        assert found is not None
+        assert (found.state, found.attempts) == (State.RETRY, 1)
 
 
 @pytest.mark.usefixtures("manager")

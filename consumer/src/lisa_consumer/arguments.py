@@ -16,13 +16,14 @@ def check_delivery(value: object) -> Delivery:
 def error_text(value: object) -> str:
     """A failure's error as it is stored: text as it is, an exception with its type. Raises InvalidInput."""
     if isinstance(value, BaseException):
-        return f"{type(value).__name__}: {_text_of(value)}"
+        return f"{type(value).__name__}: {text_of(value)}"
     if not isinstance(value, str):
         raise InvalidInput("error", value, "text or an exception")
     return value
 
 
-def _text_of(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """The text of an exception, whatever its class."""
     try:
         return str(error)
     except Exception as inner:  # noqa: BLE001 - an error may be of any class, with any bug in its __str__

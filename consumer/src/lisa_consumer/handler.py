@@ -181,9 +181,16 @@ def _takes_one(handler: Callable[..., object]) -> bool:
 
 
 def outcome_of(delivery: Delivery, error: BaseException) -> Nack | Postponed:
-    """What an exception of a handler asks for."""
+    """What an exception of a handler asks for. One that cannot say is a failure as any other."""
     if isinstance(error, OfBatch):
         error = error.cause
+    try:
+        return _wanted_outcome(delivery, error)
+    except Exception:  # noqa: BLE001 - a user's subclass may lack attributes, or its __str__ may raise anything
+        return Nack(delivery.entry, error_text(error))
+
+
+def _wanted_outcome(delivery: Delivery, error: BaseException) -> Nack | Postponed:
     if isinstance(error, RateLimited):
         return Postponed(error.delay_ms)
     if isinstance(error, Reject):

@@ -23,7 +23,7 @@ __all__ = ["HandlerCalls", "cancelled"]
 class HandlerCalls:
     """Calls handlers, and notes the outcome of each delivery. No call raises, whatever its handler raises.
 
-    A delivery whose lease has run out is not handled. In any case `end` takes it last.
+    A delivery whose lease has run out is not handled: `skip` takes it at once. In any case `end` takes it last.
     """
 
     def __init__(
@@ -32,14 +32,15 @@ class HandlerCalls:
         windows: Mapping[str, PrefetchWindow],
         leases: Leases,
         threads: Executor,
+        skip: Callable[[Sequence[HeldDelivery]], None],
+        end: Callable[[Sequence[HeldDelivery]], None],
         *,
         spans_per_s: int,
-        end: Callable[[Sequence[HeldDelivery]], None],
     ) -> None:
         self._windows = windows
         self._threads = threads
         self._leases = leases
-        self._end = end
+        self._skip, self._end = skip, end
         self._spans = HandlerSpans(core, spans_per_s)
         self.times = HandlerTimes(core.group)
 
@@ -47,6 +48,7 @@ class HandlerCalls:
         """Calls a handler with one delivery."""
         try:
             if not self._leases.begin(held, route.timeout_s):
+                self._skip((held,))
                 return
             delivery = held.delivery
             span = self._spans.start(delivery) if self._spans.on else None
@@ -57,8 +59,9 @@ class HandlerCalls:
                 else:
                     await route.call(route.decoded(delivery), self._threads)
             except BaseException as error:  # noqa: BLE001 - whatever it raised, its message is nacked, and the error logged
-                held.took_s = time.monotonic() - began
+                took_s = time.monotonic() - began
                 _fail(held, error)
+                held.took_s = took_s
                 if span is not None:
                     self._spans.end(span, held, error)
             else:
@@ -71,7 +74,10 @@ class HandlerCalls:
     async def batch(self, route: Route, batch: Sequence[HeldDelivery]) -> None:
         """Calls a handler with a batch, whose deliveries are decoded."""
         try:
-            if begun := [held for held in batch if self._leases.begin(held, route.timeout_s)]:
+            begun = [held for held in batch if self._leases.begin(held, route.timeout_s)]
+            if len(begun) < len(batch):
+                self._skip([held for held in batch if held not in begun])
+            if begun:
                 await self._call_with(route, begun)
         finally:
             self._end(batch)
@@ -91,9 +97,9 @@ class HandlerCalls:
             errors = [error, *(OfBatch(error) for _ in deliveries[1:])]
         ended = time.monotonic()
         for held, span, raised in zip(batch, spans, errors, strict=True):
-            held.took_s = ended - held.gathered_at
             if raised is not None:
                 _fail(held, raised)
+            held.took_s = ended - held.gathered_at
             if span is not None:
                 self._spans.end(span, held, raised)
 

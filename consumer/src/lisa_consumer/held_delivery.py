@@ -26,7 +26,7 @@ class HeldDelivery:
     error: BaseException | None = None
     """What to log once the server has decided about a retry."""
     took_s: float | None = None
-    """How long its handler took; None while that has not ended, and if it was not called."""
+    """How long its handler took; None while its outcome is not known, and if the handler was not called."""
     result = "ok"
     """The same as `outcome`, as metrics name it."""
 

@@ -71,7 +71,7 @@ class Runner:
         self._gatherers = Gatherers(self._begin_batch)
         self._tasks = HandlerTasks(self._end)
         self._calls = HandlerCalls(
-            *(core, self._windows, leases, threads), spans_per_s=settings.spans_per_s, end=self._tasks.end
+            *(core, self._windows, leases, threads, self._skip, self._tasks.end), spans_per_s=settings.spans_per_s
         )
         self._giving_back = set[asyncio.Task[None]]()
         self._changed = asyncio.Event()  # set when a handler begins or ends during the drain
@@ -160,9 +160,10 @@ class Runner:
         self._queues.start()
 
     def _give_back(self, topics: Collection[str] | None = None) -> None:
-        task = asyncio.create_task(self._release(topics))
-        self._giving_back.add(task)
-        task.add_done_callback(self._giving_back.discard)
+        if waiting := self._queues.clear(topics):
+            task = asyncio.create_task(self._release_held(waiting))
+            self._giving_back.add(task)
+            task.add_done_callback(self._giving_back.discard)
 
     def _begin(self, started: Sequence[HeldDelivery]) -> None:
         """Begins deliveries of one topic."""
@@ -179,26 +180,28 @@ class Runner:
         """Takes deliveries whose tasks have ended: settles those that were handled, and begins others."""
         handled = [held for held in ended if held.took_s is not None]
         self._calls.observe(handled)
-        self._settler.settle(handled)
         postponed = {held.delivery.topic for held in handled if type(held.outcome) is Postponed}
+        self._settler.settle(handled, at_once=bool(postponed))
         if postponed:
+            # Before others of these topics begin.
             self._give_back(postponed)
         for held in ended:
             if held.leads_batch:
                 self._gatherers.end(held.delivery.topic)
         self._queues.end(ended)
         if len(handled) < len(ended):
-            self._skip([held for held in ended if held.took_s is None])
+            # Only now: once nothing of a topic is held, it may be removed, and its slots with it.
+            self._drop([held for held in ended if held.took_s is None])
         if self._drain_until:
             self._changed.set()
 
     def _skip(self, skipped: Sequence[HeldDelivery]) -> None:
-        """Drops deliveries whose handlers could not begin, and whose slots are free again."""
+        """Renews and marks no longer deliveries whose handlers cannot begin. Their slots stay taken until `_end`."""
+        self._leases.drop(skipped)
         for held in skipped:
             text = "skipped %s: its lease ran out before its handler could begin"
             logger.warning(text, held.delivery, extra=delivery_event("delivery_skipped", held.delivery))
             self._queues.drop(held)
-        self._drop(skipped)
 
     def _gather(self, route: Route, size: BatchSize, started: Sequence[HeldDelivery]) -> None:
         """Adds deliveries to a batch: a task for each would cost more than the handler of a batch."""
@@ -269,9 +272,10 @@ class Runner:
 
     async def _release(self, topics: Collection[str] | None) -> None:
         """Releases the deliveries of these topics, or of all, that have not begun."""
-        waiting = self._queues.clear(topics)
-        if not waiting:
-            return
+        if waiting := self._queues.clear(topics):
+            await self._release_held(waiting)
+
+    async def _release_held(self, waiting: Sequence[HeldDelivery]) -> None:
         count = len(waiting)
         try:
             flow = self._core.release([held.delivery for held in waiting])

@@ -11,6 +11,7 @@ from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.logs import event
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, Nack, Postponed
+from lisa_consumer.arguments import text_of
 from lisa_consumer.core import MAX_BATCH, Core
 from lisa_consumer.events import delivery_event
 from lisa_consumer.failure_log import log_failure, log_unsettled
@@ -46,6 +47,8 @@ class Settler:
         """Ended deliveries of each shard that is settled apart."""
         self._wake = asyncio.Event()
         self._closing = False
+        self._hurries = False
+        """Whether the next batch goes out without a wait for others."""
         self._began_at: float | None = None
         """When the batch that is under way began."""
         self._failure = ""
@@ -58,8 +61,9 @@ class Settler:
             return f"a batch has been under way for {age_s:.0f} s"
         return self._failure if self._apart else ""
 
-    def settle(self, ended: Sequence[HeldDelivery]) -> None:
-        """Queues deliveries whose handlers have ended."""
+    def settle(self, ended: Sequence[HeldDelivery], *, at_once: bool = False) -> None:
+        """Queues deliveries whose handlers have ended; `at_once` if these must not wait for others."""
+        self._hurries |= at_once
         for handled in ended:
             handled.has_ended = True
         if self._apart:
@@ -78,7 +82,7 @@ class Settler:
 
     def close(self) -> None:
         """Lets `run` end once everything is settled."""
-        self._closing = True
+        self._closing = self._hurries = True
         self._wake.set()
 
     async def run(self) -> None:
@@ -95,7 +99,7 @@ class Settler:
         """Waits while more handlers end in every wave: one call for many takes less than several for a few each."""
         until = time.monotonic() + _GATHER_S
         before = 0
-        while before < len(self._handled) < _AMPLE and not self._closing and time.monotonic() < until:
+        while before < len(self._handled) < _AMPLE and not self._hurries and time.monotonic() < until:
             before = len(self._handled)
             # In one turn of the event loop others begin, and in the next one they end, if they are quick.
             await asyncio.sleep(0)
@@ -103,6 +107,7 @@ class Settler:
 
     async def _settle_next(self, apart: asyncio.TaskGroup) -> None:
         batch, self._handled = self._handled[:MAX_BATCH], self._handled[MAX_BATCH:]
+        self._hurries = False
         try:
             await self._settle(batch)
         except LisaError as error:
@@ -153,9 +158,9 @@ class Settler:
         await self._connection.run(self._core.release([handled.delivery for handled in postponed], shut_ms))
         for handled in postponed:
             delivery, error = handled.delivery, handled.error
-            text = "" if error is None else str(error)
+            text = "" if error is None else text_of(error)
             fields = delivery_event("delivery_limited", delivery, shut_ms=shut_ms[delivery.topic], error=text)
-            logger.warning("gave %s back: %s", delivery, error, extra=fields)
+            logger.warning("gave %s back: %s", delivery, text, extra=fields)
 
     def _set_apart(self, batch: list[HeldDelivery], error: LisaError, apart: asyncio.TaskGroup) -> None:
         if isinstance(error, OF_THE_SERVER):
