@@ -32,10 +32,10 @@ class HandlerCalls:
         windows: Mapping[str, PrefetchWindow],
         leases: Leases,
         threads: Executor,
-        skip: Callable[[Sequence[HeldDelivery]], None],
-        end: Callable[[Sequence[HeldDelivery]], None],
         *,
         spans_per_s: int,
+        skip: Callable[[Sequence[HeldDelivery]], None],
+        end: Callable[[Sequence[HeldDelivery]], None],
     ) -> None:
         self._windows = windows
         self._threads = threads

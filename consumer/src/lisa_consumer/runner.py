@@ -52,11 +52,10 @@ class Runner:
         health: Health,
     ) -> None:
         self._connection, self._core = connection, core
-        self._routes = routes
+        self._routes, self._leases = routes, leases
         self._fetcher, self._windows = fetcher, fetcher.windows
-        self._leases = leases
+        self._stopping, self._health = stopping, health
         self._drain_s = settings.drain_s
-        self._stopping = stopping
         self._settler = Settler(connection, core, self._drop)
         shared = {topic: route.slots for topic, route in routes.items() if not route.batch}
         self._limit = limit = ConcurrencyLimit(settings.concurrency, shared)
@@ -68,14 +67,15 @@ class Runner:
             soon=lambda topic: self._windows[topic].soon,
             may_begin=self._is_quick,
         )
-        self._gatherers = Gatherers(self._begin_batch)
-        self._tasks = HandlerTasks(self._end)
+        self._gatherers, self._tasks = Gatherers(self._begin_batch), HandlerTasks(self._end)
         self._calls = HandlerCalls(
-            *(core, self._windows, leases, threads, self._skip, self._tasks.end), spans_per_s=settings.spans_per_s
+            *(core, self._windows, leases, threads),
+            spans_per_s=settings.spans_per_s,
+            skip=self._skip,
+            end=self._tasks.end,
         )
         self._giving_back = set[asyncio.Task[None]]()
         self._changed = asyncio.Event()  # set when a handler begins or ends during the drain
-        self._health = health
         self._drain_until = self._begin_until = 0.0
 
     async def run(self) -> None:
