@@ -126,8 +126,8 @@ def plain_deliveries(
 ) -> list[Delivery | None]:
     """The deliveries of entries and the bytes of their records, as far as these are plain: without limits and headers.
 
-    None for others, and where there is no record, or that of another message with the same id. It takes a third of the
-    time of `unpack_record` and `delivery_of`, which a consumer would spend on each message.
+    None for others, and where there is no record, or that of another message with the same id. It takes less than half
+    of the time of `unpack_record` and `delivery_of`, which a consumer would spend on each message.
     """
     topic, shard, deliveries = keys.topic, keys.shard, list[Delivery | None]()
     # Most messages that are read together became ready in the same ms.
