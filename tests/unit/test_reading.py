@@ -2,7 +2,7 @@
 
 import struct
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lisa_common.model.delivery import Delivery, Entry, delivery_of, entries_of, entry_of, plain_deliveries
@@ -46,6 +46,10 @@ def _record(sent_ms: int, due_ms: int, version: int, content: bytes) -> bytes:
     return struct.pack(">B", version) + sent_ms.to_bytes(6, "big") + due_ms.to_bytes(6, "big") + content
 
 
+def _own_record(entry: Entry, sent_ms: int) -> bytes:
+    return _record(sent_ms, entry.due_ms, 1, pack_content(b"body"))
+
+
 _TIMES = st.sampled_from([0, 5, DUE_MS, DUE_MS + 1])
 _CONTENTS = st.one_of(
     st.just(pack_content(b"body")),
@@ -66,6 +70,10 @@ _ENTRIES = st.builds(
 )
 
 
+_OWN = _ENTRIES.flatmap(lambda entry: st.tuples(st.just(entry), st.builds(_own_record, st.just(entry), _TIMES)))
+"""Entries with plain records of their own due times."""
+
+
 def _plain(entry: Entry, data: bytes | None) -> Delivery | None:
     """The delivery of an entry, by the readers of any record."""
     if data is None or entry.id is None or entry.group not in {None, "billing"}:
@@ -79,7 +87,8 @@ def _plain(entry: Entry, data: bytes | None) -> Delivery | None:
     return delivery_of(KEYS, "billing", entry, record, 10) if is_own and is_plain else None
 
 
-@given(st.lists(st.tuples(_ENTRIES, _RECORDS), max_size=6))
+@settings(max_examples=500)
+@given(st.lists(st.one_of(_OWN, st.tuples(_ENTRIES, _RECORDS)), max_size=6))
 def test_deliveries(read: list[tuple[Entry, bytes | None]]) -> None:
     """The quick reader makes the same delivery, or none."""
     entries, records = [entry for entry, _ in read], [data for _, data in read]
