@@ -112,6 +112,25 @@ async def test_a_rate_limited_handler_shuts_the_door_at_once(
     assert len(limited) <= 16
 
 
+async def test_a_drain_waits_for_what_is_being_given_back(
+    sender: AsyncProducer, client: redis.Redis, redis_url: str, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last handler ends with `RateLimited`: the others of its topic do not have to wait for their leases."""
+    worker = new_worker(redis_url, prefix, concurrency=1)
+    caplog.set_level("INFO")
+
+    @worker.on("orders")
+    async def handle(_: Delivery) -> None:
+        await asyncio.sleep(0.05)
+        worker.stop()
+        raise RateLimited(30)
+
+    await sender.send_many("orders", [Message(body=b"x") for _ in range(8)])
+    await worker.serve()
+    assert "deliveries that had not begun" in caplog.text
+    assert client.xpending(ShardKeys(prefix, "orders").of("ready"), "billing")["pending"] == 0
+
+
 async def test_rate_limited_shuts_all_shards(
     admin: Admin, sender: AsyncProducer, client: redis.Redis, redis_url: str, prefix: str
 ) -> None:

@@ -19,7 +19,7 @@ from lisa_common.errors import InvalidInput
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
 from lisa_common.protocol import managing
-from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, RateLimited, Reject, Retry, Worker
+from lisa_consumer import AsyncConsumer, BatchFailed, ConsumerSettings, Delivery, RateLimited, Reject, Retry, Worker
 from lisa_consumer.core import Core
 from lisa_consumer.fetcher import Fetcher
 from lisa_consumer.handler import Route
@@ -395,8 +395,30 @@ class _Curt(RateLimited):
         pass
 
 
+class _Soon(RateLimited):
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.delay_ms: Any = "soon"
+
+
+class _Undecided(Exception):
+    def __bool__(self) -> bool:
+        raise RuntimeError("neither true nor false")
+
+
+class _Unknown(BatchFailed):
+    def __init__(self) -> None:
+        pass
+
+
+class _Changed(BatchFailed):
+    def __init__(self) -> None:
+        super().__init__([])
+        self.failed: Any = [None]
+
+
 @pytest.mark.parametrize("batch", [None, 2])
-@pytest.mark.parametrize("error", [_Careless, _Mute, _Curt])
+@pytest.mark.parametrize("error", [_Careless, _Mute, _Curt, _Soon, _Undecided, _Unknown, _Changed])
 async def test_an_error_that_cannot_say_what_it_asks_for_is_a_failure(
     *, worker: Worker, sender: AsyncProducer, error: type[Exception], batch: int | None
 ) -> None:

@@ -67,8 +67,19 @@ def _log(
     sequel: str,
     fields: dict[str, Any],
 ) -> None:
-    # Errors of Lisa are raised on purpose, so their text is enough.
-    trace = error if error is not None and not isinstance(error, LisaError) else None
     attempt = f"{delivery.attempt} of {of}" if of else str(delivery.attempt)
     text = "the handler of %s failed, attempt %s; %s: %s"
-    logger.log(level, text, delivery, attempt, sequel, nack.error, exc_info=trace, extra=fields)
+    logger.log(level, text, delivery, attempt, sequel, nack.error, exc_info=_trace_of(error), extra=fields)
+
+
+def _trace_of(error: BaseException | None) -> Any:
+    """What to log of an exception beside its text."""
+    # Errors of Lisa are raised on purpose, so their text is enough.
+    if error is None or isinstance(error, LisaError):
+        return None
+    try:
+        bool(error)
+    except Exception:  # noqa: BLE001 - a user's class; logging asks the same, and would end the worker
+        return None
+    # As a triple, which is true even if the exception is not.
+    return type(error), error, error.__traceback__

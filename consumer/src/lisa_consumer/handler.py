@@ -11,7 +11,7 @@ from lisa_common.bodies import BodyType, InvalidBody
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack, Postponed
-from lisa_common.validation import Duration, duration_ms
+from lisa_common.validation import MAX_DELAY_S, Duration, check_int, duration_ms
 from lisa_consumer.arguments import error_text
 from lisa_consumer.gathering import BatchSize, OfBatch
 from lisa_consumer.middleware import Middleware, is_async, run_in_thread, wrap, wrap_async
@@ -192,11 +192,17 @@ def outcome_of(delivery: Delivery, error: BaseException) -> Nack | Postponed:
 
 def _wanted_outcome(delivery: Delivery, error: BaseException) -> Nack | Postponed:
     if isinstance(error, RateLimited):
-        return Postponed(error.delay_ms)
+        return Postponed(_checked_ms(error.delay_ms))
     if isinstance(error, Reject):
         return Nack(delivery.entry, str(error), rejected=True)
     if isinstance(error, Snooze):
-        return Nack(delivery.entry, str(error), error.delay_ms, snoozed=True)
+        return Nack(delivery.entry, str(error), _checked_ms(error.delay_ms), snoozed=True)
     if isinstance(error, Retry):
-        return Nack(delivery.entry, str(error), error.delay_ms)
+        delay_ms = None if error.delay_ms is None else _checked_ms(error.delay_ms)
+        return Nack(delivery.entry, str(error), delay_ms)
     return Nack(delivery.entry, error_text(error))
+
+
+def _checked_ms(delay_ms: int) -> int:
+    """The delay of an exception, whose class may have set anything; raises InvalidInput."""
+    return check_int("delay_ms", delay_ms, 0, MAX_DELAY_S * 1000)

@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack, Postponed
@@ -90,11 +91,8 @@ class HandlerCalls:
             await route.call(deliveries, self._threads)
         except asyncio.CancelledError as error:
             errors = [error] * len(batch)
-        except BatchFailed as failed:
-            by_place = {delivery.place: error for delivery, error in failed.failed}
-            errors = [by_place.get(delivery.place) for delivery in deliveries]
         except BaseException as error:  # noqa: BLE001 - the first delivery logs it
-            errors = [error, *(OfBatch(error) for _ in deliveries[1:])]
+            errors = _errors_of_each(deliveries, error)
         ended = time.monotonic()
         for held, span, raised in zip(batch, spans, errors, strict=True):
             if raised is not None:
@@ -113,6 +111,16 @@ class HandlerCalls:
         if METRICS.on:
             for held in handled:
                 self.times.add(held.delivery.topic, held.result, held.took_s or 0.0)
+
+
+def _errors_of_each(deliveries: Sequence[Delivery], error: BaseException) -> Sequence[BaseException | None]:
+    """What an exception of a batch handler means for each delivery; None where that is handled."""
+    if isinstance(error, BatchFailed):
+        # A user's subclass may lack what failed, and a handler may have changed it: so it is checked again.
+        with suppress(Exception):
+            by_place = {delivery.place: each for delivery, each in BatchFailed(error.failed).failed}
+            return [by_place.get(delivery.place) for delivery in deliveries]
+    return [error, *(OfBatch(error) for _ in deliveries[1:])]
 
 
 def _fail(held: HeldDelivery, error: BaseException) -> None:

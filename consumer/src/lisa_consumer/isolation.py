@@ -31,6 +31,7 @@ class Isolation:
         self._alone: HeldDelivery | None = None
         self._held_since: float | None = None
         self._open_until = 0.0
+        self._sharing: asyncio.TimerHandle | None = None
 
     @property
     def holds_back(self) -> bool:
@@ -65,7 +66,7 @@ class Isolation:
                 self._reopen()
             return None
         self._alone = self._waiting.popleft()
-        asyncio.get_running_loop().call_later(_ALONE_S, self._share, self._alone)
+        self._sharing = asyncio.get_running_loop().call_later(_ALONE_S, self._share, self._alone)
         return self._alone
 
     def end(self, held: HeldDelivery) -> None:
@@ -90,6 +91,9 @@ class Isolation:
         now = time.monotonic()
         held_s = now - (self._held_since or now)
         self._alone, self._held_since, self._open_until = None, None, now + held_s
+        if self._sharing:
+            # It would keep the delivery in memory.
+            self._sharing.cancel()
         if self._waiting:
             self._start_in(held_s)
 

@@ -30,6 +30,9 @@ __all__ = ["Runner"]
 
 logger = logging.getLogger(__name__)
 
+_GIVING_BACK_S = 2.0
+"""How long a drain waits for deliveries that are being given back; otherwise their leases have to run out."""
+
 _BEGINNING = 1 / 4
 """The part of a drain in which held deliveries may still begin, if all of them should end within it."""
 
@@ -261,6 +264,8 @@ class Runner:
         # As a batch ends, another one may begin.
         while (left_s := self._drain_until - time.monotonic()) > 0 and (running := self._tasks.unfinished):
             await asyncio.wait(running, timeout=left_s)
+        if self._giving_back:
+            await asyncio.wait(self._giving_back, timeout=_GIVING_BACK_S)
 
     async def _cancel_handlers(self) -> None:
         self._queues.clear()

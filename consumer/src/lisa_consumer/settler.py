@@ -185,7 +185,7 @@ class Settler:
         delivery, outcome = handled.delivery, handled.outcome
         if isinstance(outcome, Nack):
             log_unsettled(delivery, outcome, handled.error, of=self._max_attempts(delivery))
-        handled.error = None
+            handled.error = None
         return handled
 
     async def _settle_apart(self, shard: tuple[str, str]) -> None:
