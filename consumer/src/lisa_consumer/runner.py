@@ -199,7 +199,7 @@ class Runner:
             self._changed.set()
 
     def _skip(self, skipped: Sequence[HeldDelivery]) -> None:
-        """Renews and marks no longer deliveries whose handlers cannot begin. Their slots stay taken until `_end`."""
+        """Stops renewing and marking deliveries whose handlers cannot begin. Their slots stay taken until `_end`."""
         self._leases.drop(skipped)
         for held in skipped:
             text = "skipped %s: its lease ran out before its handler could begin"
