@@ -95,13 +95,13 @@ end
 
 -- Neighbours are often due in the same millisecond.
 local reply = { now, 0, 0, 0, 0 }
-local function count_due(due)
+local function count_due(due, count)
   if dues == 1 then
     local last = #reply
     if last > 5 and reply[last - 1] == due then
-      reply[last] = reply[last] + 1
+      reply[last] = reply[last] + count
     else
-      reply[last + 1], reply[last + 2] = due, 1
+      reply[last + 1], reply[last + 2] = due, count
     end
   end
 end
@@ -114,22 +114,27 @@ end
 
 local due_messages, next_message = take_due(waiting, read_owing)
 if #due_messages > 0 then
+  local try = redis.pcall
+  local score, due, first = nil, nil, 1
   for i = 1, #due_messages, 2 do
     if owing then
       redis.call('HSET', owed, due_messages[i], owing)
     end
-    -- A score without a fraction is the due time. Converting it to a number and back would take longer than everything
-    -- else here.
-    local due = due_messages[i + 1]
-    if string.find(due, '.', 1, true) then
-      due = math.ceil(tonumber(due))
+    if due_messages[i + 1] ~= score then
+      if score then
+        count_due(score, (i - first) / 2)
+      end
+      -- A score without a fraction is the due time. Converting it to a number and back would take longer than everything
+      -- else here.
+      score, first = due_messages[i + 1], i
+      due = string.find(score, '.', 1, true) and math.ceil(tonumber(score)) or score
     end
-    local entry = redis.pcall('XADD', ready, '*', 'id', due_messages[i], 'due', due, 'n', '1')
+    local entry = try('XADD', ready, '*', 'id', due_messages[i], 'due', due, 'n', '1')
     if type(entry) == 'table' then
       return put_back(waiting, due_messages, i, entry)
     end
-    count_due(due_messages[i + 1])
   end
+  count_due(score, (#due_messages + 1 - first) / 2)
 end
 
 local due_retries, next_retry = take_due(retry)
@@ -151,7 +156,7 @@ if #due_retries > 0 then
       if refusal then
         return put_back(retry, due_retries, i, refusal)
       end
-      count_due(due_retries[i + 1])
+      count_due(due_retries[i + 1], 1)
     else
       redis.call('ZADD', retry, due_retries[i + 1], due_retries[i])
       returned = returned + 1

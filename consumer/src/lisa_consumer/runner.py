@@ -173,7 +173,7 @@ class Runner:
         route = self._routes[started[0].delivery.topic]
         if route.batch is None:
             for held in started:
-                self._tasks.start(held, self._calls.one(route, held))
+                self._tasks.start((held,), self._calls.one(route, held))
         else:
             self._gather(route, route.batch, started)
         if self._drain_until:
@@ -218,13 +218,13 @@ class Runner:
         try:
             held.delivery = route.decoded(held.delivery)
         except Exception:  # noqa: BLE001 - met again, and judged, by a call of its own
-            self._tasks.start(held, self._calls.one(route, held))
+            self._tasks.start((held,), self._calls.one(route, held))
             return False
         return True
 
     def _begin_batch(self, topic: str, batch: list[HeldDelivery]) -> None:
         batch[0].leads_batch = True
-        self._tasks.start(batch[0], self._calls.batch(self._routes[topic], batch))
+        self._tasks.start(batch, self._calls.batch(self._routes[topic], batch))
 
     def _drop(self, held: Sequence[HeldDelivery]) -> None:
         self._leases.drop(held)
@@ -269,11 +269,13 @@ class Runner:
 
     async def _cancel_handlers(self) -> None:
         self._queues.clear()
-        gathered = self._gatherers.clear()
-        for held in gathered:
+        self._settle_cancelled(self._gatherers.clear())
+        self._settle_cancelled(await self._tasks.cancel())
+
+    def _settle_cancelled(self, unbegun: Sequence[HeldDelivery]) -> None:
+        for held in unbegun:
             held.outcome = cancelled(held.delivery)
-        self._settler.settle(gathered)
-        await self._tasks.cancel()
+        self._settler.settle(unbegun)
 
     async def _release(self, topics: Collection[str] | None) -> None:
         """Releases the deliveries of these topics, or of all, that have not begun."""
