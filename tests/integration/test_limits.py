@@ -189,6 +189,30 @@ async def test_pause_of_one_worker(admin: Admin, sender: AsyncProducer, redis_ur
     assert not paused.is_paused
 
 
+async def test_a_handler_that_pauses_its_worker_is_one_of_the_last(
+    worker: Worker, sender: AsyncProducer, client: redis.Redis, prefix: str
+) -> None:
+    """Beside those that run already, however quick they are: also in the same turn of the event loop."""
+    ready = ShardKeys(prefix, "orders").of("ready")
+    begun = []
+
+    @worker.on("orders", concurrency=2)
+    async def handle(delivery: Delivery) -> None:
+        begun.append(delivery.id)
+        # By then it holds many, and knows that they are quick.
+        if len(begun) == 200:
+            worker.pause()
+
+    await sender.send_many("orders", [Message(body=b"x") for _ in range(600)])
+    async with working(worker):
+        await wait_until_async(lambda: worker.is_paused, 5)
+        await wait_until_async(
+            lambda: client.xpending(ready, "billing")["pending"] == 0, 5, what="that the rest is given back"
+        )
+    # Two slots are taken when the handler begins: that of another, and its own.
+    assert 200 <= len(begun) <= 202
+
+
 async def test_a_worker_paused_before_it_runs_and_stopped_while_it_is(
     worker: Worker, sender: AsyncProducer, admin: Admin
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from lisa_common.model.delivery import Delivery, Entry
 from lisa_consumer.handler_tasks import HandlerTasks
 from lisa_consumer.held_delivery import HeldDelivery
+from lisa_consumer.names import HANDLER
 from support.waiting import wait_until_async
 
 seen: ContextVar[object] = ContextVar("seen", default=None)
@@ -160,6 +161,71 @@ async def test_a_late_cancellation_of_its_task_reaches_no_other_call() -> None:
     assert reached == []
 
 
+async def test_a_callback_at_the_end_of_its_task_comes_before_another_call_needs_it() -> None:
+    """As of a lock that is released when the task ends."""
+    lock = asyncio.Semaphore(1)
+    begun = []
+
+    async def handler(number: int) -> None:
+        await lock.acquire()
+        begun.append(number)
+        current().add_done_callback(lambda _: lock.release())
+
+    await Calls(handler).run(4)
+    assert begun == [0, 1, 2, 3]
+
+
+async def test_a_cancellation_that_was_taken_back_reaches_no_other_call() -> None:
+    """Before Python 3.13, `Task.uncancel` leaves it to be raised at the next wait."""
+    reached = []
+
+    async def handler(number: int) -> None:
+        if number == 0:
+            current().cancel()
+            current().uncancel()
+            return
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            reached.append(number)
+
+    await Calls(handler).run(4)
+    assert reached == []
+
+
+@pytest.mark.parametrize("gives", ["attribute", "name"])
+async def test_no_call_sees_an_attribute_or_a_name_that_another_gave_its_task(gives: str) -> None:
+    """Some libraries keep what belongs to a task there."""
+    met = []
+
+    async def handler(number: int) -> None:
+        task: Any = current()
+        met.append((getattr(task, "tenant", None), task.get_name()))
+        if gives == "attribute":
+            task.tenant = number
+        else:
+            task.set_name(str(number))
+
+    await Calls(handler).run(4)
+    assert met == [(None, HANDLER)] * 4
+
+
+async def test_with_a_task_factory_each_call_has_a_task_of_its_own() -> None:
+    """What it keeps for a task, such as a span, is of one call then."""
+    kept = []
+
+    def factory(loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any) -> "asyncio.Task[Any]":
+        kept.append(task := asyncio.Task(coro, loop=loop, **options))
+        return task
+
+    async def handler(_: int) -> None:
+        assert current() in kept
+        kept.remove(current())
+
+    asyncio.get_running_loop().set_task_factory(factory)  # type: ignore[arg-type]
+    await Calls(handler).run(4)
+
+
 @pytest.mark.parametrize("keeping", ["strong", "weak"])
 async def test_a_call_that_keeps_its_task_shares_it_with_no_later_one(keeping: str) -> None:
     """Sessions and scopes are often kept by task."""
@@ -266,6 +332,7 @@ async def test_cancel_returns_what_has_not_begun() -> None:
     assert [each.delivery.id for each in unbegun] == ["1", "2"]
     assert begun == [0]
     assert calls.ended == [0]
+    assert len(calls.tasks) == 0
 
 
 async def test_nothing_begins_within_the_call_that_starts_it() -> None:

@@ -29,12 +29,38 @@ class _Call(NamedTuple):
     handling: Coroutine[Any, Any, None]
 
 
+class _SharedTask(asyncio.Task[None]):
+    """A task that several calls of handlers may share, and that notes whether one of them changes it."""
+
+    is_changed = False
+
+    def cancel(self, msg: object = None) -> bool:
+        self._note_change()
+        return super().cancel(msg)
+
+    def set_name(self, value: object, /) -> None:
+        self._note_change()
+        super().set_name(value)
+
+    def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
+        self._note_change()
+        super().add_done_callback(fn, context=context)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self._note_change()
+        super().__setattr__(name, value)
+
+    def _note_change(self) -> None:
+        super().__setattr__("is_changed", True)
+
+
 class HandlerTasks:
     """Runs calls of handlers in tasks, and calls `on_ended` with the deliveries whose calls end.
 
     A call cannot tell that it has no task of its own: calls that begin together share a task as long as each ends
-    without a wait and leaves nothing behind, neither a context variable, nor a cancellation, nor a reference to the
-    task. As soon as one waits or leaves something behind, each of the others gets a task of its own.
+    without a wait and leaves nothing behind, neither a context variable nor a change of the task or a reference to it.
+    As soon as one waits or leaves something behind, each of the others gets a task of its own. With a task factory
+    each call has one, as that may keep anything for each task.
 
     Many calls end in one turn of the event loop. `on_ended` is called once for all of them: at once if none is left, or
     else after the turn.
@@ -48,7 +74,7 @@ class HandlerTasks:
         self._tasks: dict[asyncio.Task[None], deque[_Call]] = {}
         """Each with the calls that it is still to begin."""
         self._gathering: deque[_Call] | None = None
-        """The calls of the latest task, if others may join them."""
+        """The calls of the latest shared task, if others may join them."""
         self._is_creating = False
         self._is_cancelled = False
         self._running = 0
@@ -63,27 +89,41 @@ class HandlerTasks:
 
     def start(self, deliveries: Sequence[HeldDelivery], handling: Coroutine[Any, Any, None]) -> None:
         """Starts a call, which has to call `end` with its deliveries."""
-        self._running += 1
         call = _Call(deliveries, handling)
-        if self._gathering is None:
-            self._gathering = deque((call,))
-            self._create_task(self._gathering)
-        else:
+        if self._gathering is not None:
             self._gathering.append(call)
+        elif self._loop.get_task_factory() is None:
+            self._create_shared_task(call)
+        else:
+            self._create_task(call)
+        self._running += 1
 
-    def _create_task(self, calls: deque[_Call]) -> None:
-        self._is_creating = True
+    def _create_shared_task(self, call: _Call) -> None:
+        calls = deque((call,))
         # The name tells the worker that a handler still runs.
-        task = self._context.copy().run(self._loop.create_task, self._run(calls), name=HANDLER)
-        self._is_creating = False
+        task = self._context.copy().run(_SharedTask, self._run_shared(calls), loop=self._loop, name=HANDLER)
+        self._tasks[task] = self._gathering = calls
+        # Not by its own method, for which that would be a change.
+        asyncio.Task.add_done_callback(task, self._forget)
+
+    def _create_task(self, call: _Call) -> None:
+        calls = deque((call,))
+        self._is_creating = True
+        try:
+            task = self._context.copy().run(self._loop.create_task, self._run(calls), name=HANDLER)
+        finally:
+            self._is_creating = False
         self._tasks[task] = calls
         task.add_done_callback(self._forget)
 
     async def _run(self, calls: deque[_Call]) -> None:
-        """Runs calls one after the other until one waits; `_spread` then takes the others."""
         if self._is_creating:
             # A task factory may run it at once, while its caller is still busy with what begins.
             await asyncio.sleep(0)
+        await calls.popleft().handling
+
+    async def _run_shared(self, calls: deque[_Call]) -> None:
+        """Runs calls one after the other until one waits; `_spread` then takes the others."""
         if len(calls) > 1:
             self._loop.call_soon(self._spread, calls, context=self._context)
             await self._run_together(calls)
@@ -92,16 +132,16 @@ class HandlerTasks:
             await calls.popleft().handling
 
     async def _run_together(self, calls: deque[_Call]) -> None:
-        task = asyncio.current_task()
+        task: Any = asyncio.current_task()
         before, references, weak_references = copy_context(), getrefcount(task), getweakrefcount(task)
         until = time.monotonic() + _TURN_S
         while calls:
             await calls.popleft().handling
             if (
-                not _is_same(copy_context(), before)
+                task.is_changed
                 or getrefcount(task) > references
                 or getweakrefcount(task) > weak_references
-                or (task and task.cancelling())
+                or not _is_same(copy_context(), before)
             ):
                 break
             if time.monotonic() > until:
@@ -112,7 +152,8 @@ class HandlerTasks:
         """Gives each of these calls a task of its own."""
         self._close(calls)
         while calls:
-            self._create_task(deque((calls.popleft(),)))
+            self._create_task(calls[0])
+            calls.popleft()
 
     def _close(self, calls: deque[_Call]) -> None:
         """Has no more calls join these."""
@@ -158,6 +199,7 @@ class HandlerTasks:
             for deliveries, handling in calls:
                 handling.close()
                 unbegun += deliveries
+            self._running -= len(calls)
             calls.clear()
         if running := self.unfinished:
             for task in running:

@@ -37,6 +37,9 @@ class Pausable:
         self._is_paused = paused
         if running := self._running:
             loop, runner = running
+            if paused:
+                # At once, also for what would begin in this turn of the event loop.
+                runner.hold()
             # A worker that has just ended needs no pause.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(runner.pause if paused else runner.resume)

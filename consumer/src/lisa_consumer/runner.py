@@ -146,9 +146,13 @@ class Runner:
             # The read was under way when the pause came.
             self._give_back()
 
+    def hold(self) -> None:
+        """Begins nothing more, in any thread; `pause` has to follow."""
+        self._queues.paused = True
+
     def pause(self) -> None:
         """Begins nothing more until `resume`, and gives back what has not begun. Running handlers go on."""
-        self._queues.paused = True
+        self.hold()
         self._fetcher.pause(paused=True)
         self._give_back()
 
