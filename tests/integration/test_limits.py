@@ -189,8 +189,9 @@ async def test_pause_of_one_worker(admin: Admin, sender: AsyncProducer, redis_ur
     assert not paused.is_paused
 
 
+@pytest.mark.parametrize("calls", ["pause", "resume and pause"])
 async def test_a_handler_that_pauses_its_worker_is_one_of_the_last(
-    worker: Worker, sender: AsyncProducer, client: redis.Redis, prefix: str
+    calls: str, worker: Worker, sender: AsyncProducer, client: redis.Redis, prefix: str
 ) -> None:
     """Beside those that run already, however quick they are: also in the same turn of the event loop."""
     ready = ShardKeys(prefix, "orders").of("ready")
@@ -201,6 +202,8 @@ async def test_a_handler_that_pauses_its_worker_is_one_of_the_last(
         begun.append(delivery.id)
         # By then it holds many, and knows that they are quick.
         if len(begun) == 200:
+            if calls == "resume and pause":
+                worker.resume()
             worker.pause()
 
     await sender.send_many("orders", [Message(body=b"x") for _ in range(600)])

@@ -226,6 +226,23 @@ async def test_with_a_task_factory_each_call_has_a_task_of_its_own() -> None:
     await Calls(handler).run(4)
 
 
+async def test_an_event_loop_that_creates_tasks_in_its_own_way_creates_one_for_each_call() -> None:
+    """As an agent that traces tasks may have it."""
+    created = []
+    loop: Any = asyncio.get_running_loop()
+
+    def create(coro: Coroutine[Any, Any, Any], **options: Any) -> "asyncio.Task[Any]":
+        created.append(task := asyncio.Task(coro, loop=loop, **options))
+        return task
+
+    async def handler(_: int) -> None:
+        assert current() in created
+        created.remove(current())
+
+    loop.create_task = create
+    await Calls(handler).run(4)
+
+
 @pytest.mark.parametrize("keeping", ["strong", "weak"])
 async def test_a_call_that_keeps_its_task_shares_it_with_no_later_one(keeping: str) -> None:
     """Sessions and scopes are often kept by task."""

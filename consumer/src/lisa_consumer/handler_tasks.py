@@ -18,6 +18,8 @@ __all__ = ["HandlerTasks"]
 _CANCEL_S = 1.0
 """How long a cancelled handler may take to end."""
 
+_CREATE_TASK = asyncio.BaseEventLoop.create_task
+
 _TURN_S = 0.0005
 """For how long others may join the calls of one task, while everything else in the event loop waits."""
 
@@ -59,8 +61,8 @@ class HandlerTasks:
 
     A call cannot tell that it has no task of its own: calls that begin together share a task as long as each ends
     without a wait and leaves nothing behind, neither a context variable nor a change of the task or a reference to it.
-    As soon as one waits or leaves something behind, each of the others gets a task of its own. With a task factory
-    each call has one, as that may keep anything for each task.
+    As soon as one waits or leaves something behind, each of the others gets a task of its own. With a task factory,
+    or an event loop that creates tasks in its own way, each call has one, as these may keep anything for each task.
 
     Many calls end in one turn of the event loop. `on_ended` is called once for all of them: at once if none is left, or
     else after the turn.
@@ -92,11 +94,17 @@ class HandlerTasks:
         call = _Call(deliveries, handling)
         if self._gathering is not None:
             self._gathering.append(call)
-        elif self._loop.get_task_factory() is None:
+        elif self._may_share:
             self._create_shared_task(call)
         else:
             self._create_task(call)
         self._running += 1
+
+    @property
+    def _may_share(self) -> bool:
+        """Whether nobody else creates tasks, or looks at each that is created."""
+        is_plain = getattr(self._loop.create_task, "__func__", None) is _CREATE_TASK
+        return is_plain and self._loop.get_task_factory() is None
 
     def _create_shared_task(self, call: _Call) -> None:
         calls = deque((call,))

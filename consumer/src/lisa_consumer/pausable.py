@@ -19,8 +19,9 @@ class Pausable:
     def pause(self) -> None:
         """Makes this worker begin nothing more until `resume`. It may be called in any thread, and before `run`.
 
-        Running handlers go on, and their leases are renewed. What the worker holds and has not begun is given back to
-        the other workers, without an attempt spent. A policy with `paused` stops a topic for all workers.
+        Handlers that run, or are about to begin in this moment, go on, and their leases are renewed. What the worker
+        holds and has not begun is given back to the other workers, without an attempt spent. A policy with `paused`
+        stops a topic for all workers.
         """
         self._pause(paused=True)
 
@@ -42,7 +43,14 @@ class Pausable:
                 runner.hold()
             # A worker that has just ended needs no pause.
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(runner.pause if paused else runner.resume)
+                loop.call_soon_threadsafe(self._apply, runner)
+
+    def _apply(self, runner: Runner) -> None:
+        # By what holds now: threads may have paused and resumed it at the same moment.
+        if self._is_paused:
+            runner.pause()
+        else:
+            runner.resume()
 
     @contextmanager
     def _pausing(self, runner: Runner) -> Iterator[None]:
