@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import partial
 from types import coroutine
 from typing import Any
 
@@ -114,21 +113,23 @@ async def test_no_call_sees_context_variables_of_another() -> None:
     assert all(each is first for each in met), "one saw a value that another had set, which was only equal"
 
 
-async def test_a_cancellation_of_its_own_task_reaches_no_other_call() -> None:
-    """It would come at the next wait of the task."""
+@pytest.mark.parametrize("then", ["keeps it", "takes it back"])
+async def test_a_cancellation_of_its_own_task_reaches_no_other_call(then: str) -> None:
+    """It would come at the next wait of the task: before Python 3.13 also after `Task.uncancel`."""
     reached = []
 
     async def handler(number: int) -> None:
         if number == 0:
             current().cancel()
+            if then == "takes it back":
+                current().uncancel()
             return
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
             reached.append(number)
 
-    calls = Calls(handler)
-    await calls.run(4)
+    await Calls(handler).run(4)
     assert reached == []
 
 
@@ -175,24 +176,6 @@ async def test_a_callback_at_the_end_of_its_task_comes_before_another_call_needs
     assert begun == [0, 1, 2, 3]
 
 
-async def test_a_cancellation_that_was_taken_back_reaches_no_other_call() -> None:
-    """Before Python 3.13, `Task.uncancel` leaves it to be raised at the next wait."""
-    reached = []
-
-    async def handler(number: int) -> None:
-        if number == 0:
-            current().cancel()
-            current().uncancel()
-            return
-        try:
-            await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            reached.append(number)
-
-    await Calls(handler).run(4)
-    assert reached == []
-
-
 @pytest.mark.parametrize("gives", ["attribute", "name"])
 async def test_no_call_sees_an_attribute_or_a_name_that_another_gave_its_task(gives: str) -> None:
     """Some libraries keep what belongs to a task there."""
@@ -210,24 +193,9 @@ async def test_no_call_sees_an_attribute_or_a_name_that_another_gave_its_task(gi
     assert met == [(None, HANDLER)] * 4
 
 
-async def test_with_a_task_factory_each_call_has_a_task_of_its_own() -> None:
-    """What it keeps for a task, such as a span, is of one call then."""
-    kept = []
-
-    def factory(loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any) -> "asyncio.Task[Any]":
-        kept.append(task := asyncio.Task(coro, loop=loop, **options))
-        return task
-
-    async def handler(_: int) -> None:
-        assert current() in kept
-        kept.remove(current())
-
-    asyncio.get_running_loop().set_task_factory(factory)  # type: ignore[arg-type]
-    await Calls(handler).run(4)
-
-
-async def test_an_event_loop_that_creates_tasks_in_its_own_way_creates_one_for_each_call() -> None:
-    """As an agent that traces tasks may have it."""
+@pytest.mark.parametrize("by", ["a task factory", "an event loop of another kind"])
+async def test_whoever_else_creates_tasks_creates_one_for_each_call(by: str) -> None:
+    """What is kept for a task, such as a span, is of one call then."""
     created = []
     loop: Any = asyncio.get_running_loop()
 
@@ -239,7 +207,10 @@ async def test_an_event_loop_that_creates_tasks_in_its_own_way_creates_one_for_e
         assert current() in created
         created.remove(current())
 
-    loop.create_task = create
+    if by == "a task factory":
+        loop.set_task_factory(lambda _, coro, **options: create(coro, **options))
+    else:
+        loop.create_task = create
     await Calls(handler).run(4)
 
 
@@ -319,8 +290,9 @@ async def test_others_join_only_for_a_moment() -> None:
     assert turns > 15
 
 
-async def test_quick_calls_join_a_task_that_runs() -> None:
+async def test_quick_calls_join_a_task_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that begin as the last ones end."""
+    monkeypatch.setattr("lisa_consumer.handler_tasks._TURN_S", 10.0)
     used = set()
 
     async def handler(_: int) -> None:
@@ -331,6 +303,7 @@ async def test_quick_calls_join_a_task_that_runs() -> None:
     calls.start(0, 1)
     await calls.wait_for(4)
     assert calls.ended == [0, 1, 2, 3]
+    assert len(used) == 1
 
 
 async def test_cancel_returns_what_has_not_begun() -> None:
@@ -374,8 +347,7 @@ def eager(loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **opt
     try:
         awaited = coro.send(None)
     except StopIteration as stop:
-        step: partial[Any] = partial(_return, stop.value)
-        return asyncio.Task(step(), loop=loop, **options)
+        return asyncio.Task(_return(stop.value), loop=loop, **options)
     return asyncio.Task(_rest(coro, awaited), loop=loop, **options)
 
 

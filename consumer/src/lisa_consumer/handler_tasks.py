@@ -19,6 +19,7 @@ _CANCEL_S = 1.0
 """How long a cancelled handler may take to end."""
 
 _CREATE_TASK = asyncio.BaseEventLoop.create_task
+"""How event loops of asyncio create tasks, unless somebody has replaced it."""
 
 _TURN_S = 0.0005
 """For how long others may join the calls of one task, while everything else in the event loop waits."""
@@ -78,7 +79,6 @@ class HandlerTasks:
         self._gathering: deque[_Call] | None = None
         """The calls of the latest shared task, if others may join them."""
         self._is_creating = False
-        self._is_cancelled = False
         self._running = 0
         """Calls that were started and of which `on_ended` does not know that they have ended."""
         self._ended: list[HeldDelivery] = []
@@ -109,7 +109,7 @@ class HandlerTasks:
     def _create_shared_task(self, call: _Call) -> None:
         calls = deque((call,))
         # The name tells the worker that a handler still runs.
-        task = self._context.copy().run(_SharedTask, self._run_shared(calls), loop=self._loop, name=HANDLER)
+        task = self._context.copy().run(_SharedTask, self._run(calls), loop=self._loop, name=HANDLER)
         self._tasks[task] = self._gathering = calls
         # Not by its own method, for which that would be a change.
         asyncio.Task.add_done_callback(task, self._forget)
@@ -125,13 +125,10 @@ class HandlerTasks:
         task.add_done_callback(self._forget)
 
     async def _run(self, calls: deque[_Call]) -> None:
+        """Runs calls one after the other until one waits; `_spread` then takes the others."""
         if self._is_creating:
             # A task factory may run it at once, while its caller is still busy with what begins.
             await asyncio.sleep(0)
-        await calls.popleft().handling
-
-    async def _run_shared(self, calls: deque[_Call]) -> None:
-        """Runs calls one after the other until one waits; `_spread` then takes the others."""
         if len(calls) > 1:
             self._loop.call_soon(self._spread, calls, context=self._context)
             await self._run_together(calls)
@@ -171,8 +168,7 @@ class HandlerTasks:
     def _forget(self, task: "asyncio.Task[None]") -> None:
         calls = self._tasks.pop(task)
         # A task that was cancelled before its first step has begun none of its calls.
-        if not self._is_cancelled:
-            self._spread(calls)
+        self._spread(calls)
 
     def end(self, deliveries: Sequence[HeldDelivery]) -> None:
         """Takes deliveries whose call is about to end."""
@@ -201,7 +197,6 @@ class HandlerTasks:
 
         A handler that ignores its cancellation is left behind.
         """
-        self._is_cancelled = True
         unbegun = list[HeldDelivery]()
         for calls in self._tasks.values():
             for deliveries, handling in calls:
