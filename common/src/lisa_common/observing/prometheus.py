@@ -4,15 +4,18 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, values
+from prometheus_client import Metric as Family
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
-from prometheus_client.samples import Exemplar
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar, Sample
 
 from lisa_common.observing.catalog import Kind, Metric
 
@@ -109,8 +112,50 @@ def collected_from(directory: str) -> CollectorRegistry:
     default()
     registry = CollectorRegistry()
     prometheus_client.ProcessCollector(registry=registry)
-    MultiProcessCollector(registry, path=directory)  # type: ignore[no-untyped-call]
+    registry.register(_SharedCollector(directory))
     return registry
+
+
+class _SharedCollector(Collector):
+    """Collects what all processes have written so far, each at its own moment."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = Path(directory)
+
+    def collect(self) -> Iterator[Family]:
+        """The families. Leaves out files and histograms that a process has not finished making."""
+        files = [str(file) for file in self._directory.glob("*.db") if _has_begun(file)]
+        merged: Iterable[Family] = MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
+        for family in merged:
+            if family.type == "histogram":
+                family.samples = _finished(family.samples)
+            if family.samples:
+                yield family
+
+
+def _has_begun(file: Path) -> bool:
+    try:
+        return file.stat().st_size > 0
+    except FileNotFoundError:
+        # The gauges of a process that has just ended.
+        return False
+
+
+def _finished(samples: list[Sample]) -> list[Sample]:
+    """Samples of the histograms that have all their buckets.
+
+    A process writes bucket by bucket when it first uses labels, `+Inf` last, and counts afterwards. So what has no such
+    bucket has counted nothing.
+    """
+    by_labels: dict[frozenset[tuple[str, str]], list[Sample]] = {}
+    for sample in samples:
+        by_labels.setdefault(frozenset(sample.labels.items() - {("le", sample.labels.get("le"))}), []).append(sample)
+    return [
+        sample
+        for group in by_labels.values()
+        if any(sample.labels.get("le") == "+Inf" for sample in group)
+        for sample in group
+    ]
 
 
 def forget_gauges(directory: str, number: int) -> None:
