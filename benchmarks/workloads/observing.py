@@ -47,7 +47,7 @@ def _hooks_us(times: int = 50_000) -> float:
     def call() -> None:
         span = spans.start(delivery) if spans.on else None
         if METRICS.on:
-            handlers.add("orders", "ok", 0.0)
+            handlers.add("orders", "ok", [0.0])
         if span is not None:
             spans.end(span, held, None)
 

@@ -1,6 +1,8 @@
 """Spans of sends and handlers, by a real SDK that keeps them in memory."""
 
+import asyncio
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
 from typing import Any
 from unittest.mock import patch
 
@@ -16,10 +18,14 @@ from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 
+from lisa_common.model.delivery import Entry
 from lisa_common.model.policy import Policy
 from lisa_common.observing import meters
 from lisa_consumer import Delivery, Reject, Retry
 from lisa_consumer import metrics as consumer_metrics
+from lisa_consumer.core import Core
+from lisa_consumer.held_delivery import HeldDelivery
+from lisa_consumer.tracing import HandlerSpans
 from lisa_producer import InvalidInput, Message
 from lisa_producer import metrics as producer_metrics
 from support import wait_until_async
@@ -105,6 +111,30 @@ async def test_a_message_carries_its_sends_context(spans: _Spans, producers: Pro
     assert attributes["lisa.attempt"] == 1
     assert 0 <= attributes["lisa.lag_ms"] < 20_000
     assert attributes["lisa.due"] == sent["lisa.due"]
+
+
+async def test_a_span_is_current_in_its_handler_only(spans: _Spans, producers: Producers, handled: Any) -> None:
+    """Calls with spans leave nothing behind: of many quick ones, not each needs a task of its own."""
+    await producers().send_many("orders", [Message(body=b"x") for _ in range(100)])
+    tasks = list[int]()
+    await handled(100, lambda _: tasks.append(len(asyncio.all_tasks())), concurrency=100)
+    assert len(spans.ended("process orders")) == 100
+    assert max(tasks) < 50
+
+
+@pytest.mark.usefixtures("spans")
+def test_the_spans_of_a_batch_leave_nothing_behind() -> None:
+    """Of those that were started one after the other, the last one ends first."""
+    of_handlers, before = HandlerSpans(Core("lisa", "billing"), 200), copy_context()
+    batch = [
+        HeldDelivery(Delivery("orders", "billing", id, b"", {}, 1, 0, 0, Entry("0-1")), 0.0) for id in ("a", "b", "c")
+    ]
+    started = [of_handlers.start(held.delivery) for held in batch]
+    assert len(copy_context()) > len(before)
+    for held, process in reversed([*zip(batch, started, strict=True)]):
+        assert process
+        of_handlers.end(process, held, None)
+    assert copy_context() == before
 
 
 async def test_retries_link_to_the_same_send(spans: _Spans, producers: Producers, handled: Any) -> None:

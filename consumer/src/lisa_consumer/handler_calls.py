@@ -94,7 +94,7 @@ class HandlerCalls:
         except BaseException as error:  # noqa: BLE001 - the first delivery logs it
             errors = _errors_of_each(deliveries, error)
         ended = time.monotonic()
-        for held, span, raised in zip(batch, spans, errors, strict=True):
+        for held, span, raised in reversed(list(zip(batch, spans, errors, strict=True))):
             if raised is not None:
                 _fail(held, raised)
             held.took_s = ended - held.gathered_at
@@ -103,14 +103,13 @@ class HandlerCalls:
 
     def observe(self, handled: Sequence[HeldDelivery]) -> None:
         """Adds the times of handlers that have ended to the averages of their topics, and to the metrics."""
-        times = defaultdict[str, list[float]](list)
+        times = defaultdict[tuple[str, str], list[float]](list)
         for held in handled:
-            times[held.delivery.topic].append(held.took_s or 0.0)
-        for topic, of_topic in times.items():
-            self._windows[topic].observe(of_topic)
-        if METRICS.on:
-            for held in handled:
-                self.times.add(held.delivery.topic, held.result, held.took_s or 0.0)
+            times[held.delivery.topic, held.result].append(held.took_s or 0.0)
+        for (topic, outcome), some in times.items():
+            self._windows[topic].observe(some)
+            if METRICS.on:
+                self.times.add(topic, outcome, some)
 
 
 def _errors_of_each(deliveries: Sequence[Delivery], error: BaseException) -> Sequence[BaseException | None]:

@@ -67,10 +67,10 @@ class HandlerTimes:
         self._times: dict[tuple[str, str], list[float]] = defaultdict(list)
         self._running = 0
 
-    def add(self, topic: str, outcome: str, took_s: float) -> None:
-        """Adds the duration of one handler. Call it while metrics are on."""
+    def add(self, topic: str, outcome: str, took_s: Sequence[float]) -> None:
+        """Adds the durations of handlers. Call it while metrics are on."""
         times = self._times[topic, outcome]
-        times.append(took_s)
+        times += took_s
         if len(times) >= _AT_ONCE:
             self._flush(topic, outcome)
 

@@ -1,7 +1,6 @@
 """The spans of a worker's handlers."""
 
 import time
-from typing import Any
 
 from lisa_common.model.delivery import Delivery
 from lisa_common.observing import tracing
@@ -30,11 +29,12 @@ class HandlerSpans:
         self._left = 0
         self._second = 0
 
-    def start(self, delivery: Delivery) -> Any:
-        """Starts the span of a delivery and makes it current for the running task; None if it has none."""
+    def start(self, delivery: Delivery) -> tracing.Process | None:
+        """Starts the span of a delivery and makes it the current one until `end`; None if it has none."""
         if self._tracing is None or not ("traceparent" in delivery.headers or self._take()):
             return None
-        span = self._tracing.start_process(delivery.topic, self._group, delivery.headers)
+        process = self._tracing.start_process(delivery.topic, self._group, delivery.headers)
+        span = process.span
         if span.is_recording():
             lag_ms = max(0.0, time.time() * 1000 + self._core.ahead_ms - delivery.due_ms)
             span.set_attribute("messaging.message.id", delivery.id)
@@ -45,14 +45,14 @@ class HandlerSpans:
             span.set_attribute("lisa.attempt", delivery.attempt)
             if trace_id := self._tracing.trace_id(span):
                 METRICS.exemplify("lisa_delivery_lag_seconds", lag_ms / 1000, trace_id, delivery.topic, self._group)
-        return span
+        return process
 
-    def end(self, span: Any, held: HeldDelivery, error: BaseException | None) -> None:
-        """Ends the span of a delivery whose handler has ended, and what it raised."""
+    def end(self, process: tracing.Process, held: HeldDelivery, error: BaseException | None) -> None:
+        """Ends the span of a delivery whose handler has ended, and what it raised; the last that was started first."""
         if self._tracing is None:
             return
-        self._tracing.end(span, error)
-        if trace_id := self._tracing.trace_id(span):
+        self._tracing.end_process(process, error)
+        if trace_id := self._tracing.trace_id(process.span):
             topic, took_s = held.delivery.topic, held.took_s or 0.0
             METRICS.exemplify("lisa_handler_seconds", took_s, trace_id, topic, self._group, held.result)
 

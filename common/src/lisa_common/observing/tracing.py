@@ -9,9 +9,9 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-__all__ = ["CONTEXT_HEADERS", "Tracing", "ask", "moment"]
+__all__ = ["CONTEXT_HEADERS", "Process", "Tracing", "ask", "moment"]
 
 CONTEXT_HEADERS: Final = ("traceparent", "tracestate")
 """Headers of a message that carry the context of its send."""
@@ -41,6 +41,13 @@ def moment(ms: float) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
+class Process(NamedTuple):
+    """The span of a handler, and the token of the context that it has replaced."""
+
+    span: Any
+    replaced: Any
+
+
 class Tracing:
     """Starts and ends spans."""
 
@@ -50,7 +57,7 @@ class Tracing:
 
         self._tracer = tracer
         self._trace = trace
-        self._attach = context.attach
+        self._attach, self._detach = context.attach, context.detach
         self._empty = context.Context()
         self._propagator = TraceContextTextMapPropagator()
 
@@ -66,10 +73,10 @@ class Tracing:
             self._propagator.inject(carrier, self._trace.set_span_in_context(span, self._empty))
         return carrier
 
-    def start_process(self, topic: str, group: str, headers: Mapping[str, str]) -> Any:
+    def start_process(self, topic: str, group: str, headers: Mapping[str, str]) -> Process:
         """Starts the span of a handler, in a new trace that links to the send's, and makes it the current one.
 
-        Call it in a task of the handler's own, as it stays current until the task ends.
+        Call `end_process` in the same task; of several the one that was started last comes first.
         """
         links = None
         if "traceparent" in headers:
@@ -82,8 +89,12 @@ class Tracing:
             _attributes("process", "process", topic) | {"messaging.consumer.group.name": group},
             links,
         )
-        self._attach(self._trace.set_span_in_context(span))
-        return span
+        return Process(span, self._attach(self._trace.set_span_in_context(span)))
+
+    def end_process(self, process: Process, error: BaseException | None) -> None:
+        """Ends the span of a handler; the one before is the current one again."""
+        self._detach(process.replaced)
+        self.end(process.span, error)
 
     def end(self, span: Any, error: BaseException | None = None) -> None:
         """Ends a span, as failed if there is an error."""
