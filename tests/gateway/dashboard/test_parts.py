@@ -56,9 +56,9 @@ def test_lags_are_at_most_a_fifth_too_high() -> None:
     """Whatever the lag, and after managers' lags were added up."""
     for lag in (0, 1, 2, 7, 50, 999, 123_456):
         lags = Lags()
-        lags.add([lag] * 10)
+        lags.add(lag, 10)
         other = Lags()
-        other.add([lag] * 5)
+        other.add(lag, 5)
         lags.merge(other)
         quantile = lags.quantile(0.5)
         assert quantile is not None

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any
 
 from lisa_common.model.keys import ShardKeys, bytes_of, text_of, wake_channel
@@ -46,11 +47,16 @@ class Promoted:
     next_due_ms: int | None
     more: bool
     """Whether a batch was full, so that more may be due."""
-    dues_ms: Sequence[int] = ()
-    """When each was due, if asked for."""
+    dues: Sequence[tuple[int, int]] = ()
+    """When messages were due, in ms, and how many at each time, if asked for."""
     held: int = 0
     """Why due messages did not pass the topic's door: `PAUSED`, `TOO_MANY_IN_FLIGHT`, or the time to come again, in ms
     of the server's clock; 0: none was held back."""
+
+    @property
+    def dues_ms(self) -> list[int]:
+        """When each message was due."""
+        return list(chain.from_iterable(repeat(due_ms, count) for due_ms, count in self.dues))
 
 
 def promote(keys: ShardKeys, *, limit: int, now_ms: Arg = "", with_dues: bool = False) -> Call[Promoted]:
@@ -63,8 +69,8 @@ def promote(keys: ShardKeys, *, limit: int, now_ms: Arg = "", with_dues: bool = 
         if sum(many for _, many in times) > 2 * limit:
             raise ValueError(f"a script must promote at most {limit} of each set")
         # A time before 1970 is not Lisa's.
-        dues_ms = tuple(due_ms for due_ms, many in times if due_ms > 0 for _ in range(many))
-        return Promoted(now, count, next_due if next_due >= 0 else None, bool(full), dues_ms, held)
+        dues = tuple((due_ms, many) for due_ms, many in times if due_ms > 0)
+        return Promoted(now, count, next_due if next_due >= 0 else None, bool(full), dues, held)
 
     return script(
         "promote",

@@ -14,7 +14,7 @@ lags alone has a version and lags.
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -48,9 +48,9 @@ class Lags:
 
     counts: Counter[int] = field(default_factory=Counter)
 
-    def add(self, lags_ms: Iterable[int]) -> None:
-        """Adds measured lags."""
-        self.counts.update(min(bisect_left(_STEPS, lag), len(_STEPS) - 1) for lag in lags_ms)
+    def add(self, lag_ms: int, count: int) -> None:
+        """Adds the lag of so many messages."""
+        self.counts[min(bisect_left(_STEPS, lag_ms), len(_STEPS) - 1)] += count
 
     def merge(self, other: "Lags") -> None:
         """Adds those of another manager."""

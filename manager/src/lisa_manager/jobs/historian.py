@@ -80,16 +80,17 @@ class Historian:
         self._problems = ProblemLog(logger)
         self._layouts = layouts
 
-    def note_promoted(self, topic: str, now_ms: int, dues_ms: Sequence[int]) -> None:
-        """Notes how late messages became ready."""
-        if not dues_ms:
+    def note_promoted(self, topic: str, lags_ms: Sequence[tuple[int, int]]) -> None:
+        """Notes how late messages became ready: lags, each with a count."""
+        if not lags_ms:
             return
         lags = self._lags.get(topic)
         if lags is None:
             if len(self._lags) >= _MAX_TOPICS:
                 return
             lags = self._lags[topic] = Lags()
-        lags.add(max(0, now_ms - due_ms) for due_ms in dues_ms)
+        for lag_ms, count in lags_ms:
+            lags.add(lag_ms, count)
 
     async def turn(self) -> None:
         """Writes the samples of this interval, unless others have."""

@@ -228,8 +228,9 @@ class Promoter:
             self._clock_of(shard).see(promoted.now_ms, now)
             self.promoted += promoted.count
             METRICS.count("lisa_promoted_total", by=promoted.count)
-            METRICS.observe_since("lisa_promotion_lag_seconds", promoted.now_ms, promoted.dues_ms, shard.keys.topic)
-            self._reporter.note_promoted(shard.keys.topic, promoted.count, promoted.now_ms, promoted.dues_ms)
+            if METRICS.on:
+                METRICS.observe_since("lisa_promotion_lag_seconds", promoted.now_ms, promoted.dues_ms, shard.keys.topic)
+            self._reporter.note_promoted(shard.keys.topic, promoted)
             self._was_busy = self._was_busy or (promoted.count > 0 and not promoted.more)
             self._plan(shard, promoted.now_ms if promoted.more else _next_look_ms(shard, promoted), now)
             if promoted.count:

@@ -1,10 +1,9 @@
 """The reporter: publishes the events of the other jobs, for gateways, which count them in windows."""
 
-from collections.abc import Sequence
-
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.model.keys import wake_channel
 from lisa_common.protocol.call import command
+from lisa_common.protocol.managing import Promoted
 from lisa_manager.admin.events import TopicEvents, write_events
 from lisa_manager.jobs.historian import Historian
 
@@ -22,15 +21,15 @@ class Reporter:
         self._historian = historian
         self._events: dict[str, TopicEvents] = {}
 
-    def note_promoted(self, topic: str, count: int, now_ms: int, dues_ms: Sequence[int]) -> None:
-        """Notes messages that became ready now, and when they were due."""
+    def note_promoted(self, topic: str, promoted: Promoted) -> None:
+        """Notes messages that became ready now."""
+        lags_ms = [(max(0, promoted.now_ms - due_ms), count) for due_ms, count in promoted.dues]
         if self._historian:
-            self._historian.note_promoted(topic, now_ms, dues_ms)
-        if count and (of := self._of(topic)):
-            of.ready += count
-            late_ms = [max(0, now_ms - due_ms) for due_ms in dues_ms]
-            of.late_ms += sum(late_ms)
-            of.latest_ms = max(of.latest_ms, *late_ms, 0)
+            self._historian.note_promoted(topic, lags_ms)
+        if promoted.count and (of := self._of(topic)):
+            of.ready += promoted.count
+            of.late_ms += sum(lag_ms * count for lag_ms, count in lags_ms)
+            of.latest_ms = max([of.latest_ms, *(lag_ms for lag_ms, _ in lags_ms)])
 
     def note_ended(self, topic: str, *, timeouts: int = 0, ended: int = 0) -> None:
         """Notes deliveries whose leases had ended, and messages that will not be delivered again."""
