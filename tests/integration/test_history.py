@@ -2,21 +2,25 @@
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 import redis
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.model.keys import ShardKeys, history_key, topics_key
+from lisa_common.model.keys import ShardKeys, history_key, topics_key, wake_channel
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import command
+from lisa_common.protocol.managing import Promoted
 from lisa_consumer import AsyncConsumer, ConsumerSettings
 from lisa_manager import AsyncAdmin
+from lisa_manager.admin.events import TopicEvents, read_events
 from lisa_manager.admin.history import Sample
 from lisa_manager.jobs import historian as module
 from lisa_manager.jobs.historian import Historian
+from lisa_manager.jobs.reporter import Reporter
 from lisa_manager.settings import ManagerSettings
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import Server, count_calls
@@ -36,12 +40,24 @@ class Turns:
         layouts = {topic: Layout(prefix, topic, Policy()) for topic in TOPICS}
         settings = ManagerSettings(redis_url=server.url, prefix=prefix, history_s=INTERVAL_MS / 1_000)
         self._historian = Historian(connection, settings, lambda: layouts)
+        self.reporter = Reporter(connection, prefix, self._historian)
         self.now_ms = round(time.time() * 1_000)
+        self._connection = connection
 
     async def turn(self) -> None:
         """A turn in the next interval."""
         self.now_ms += INTERVAL_MS
         await self._historian.turn()
+
+    async def events(self) -> dict[str, TopicEvents]:
+        """What the reporter publishes in its next turn."""
+        async with aclosing(self._connection.listen(wake_channel(self.prefix))) as messages:
+            async for message in messages:
+                if message is None:
+                    await self.reporter.turn()
+                elif events := read_events(message):
+                    return events
+        raise AssertionError("the subscription ended")
 
     async def drop(self, topic: str) -> None:
         """Drops a topic and its messages; the historian is not told."""
@@ -130,6 +146,19 @@ async def test_samples_are_written_though_the_registry_cannot_be_read(turns: Tur
     for _ in range(3):
         await turns.turn()
     assert list(await turns.samples()) == TOPICS
+
+
+async def test_each_message_of_a_moment_counts(turns: Turns) -> None:
+    """Those that were due at the same time are told of together."""
+    promoted = Promoted(1_000, 4, None, more=False, dues=((970, 3), (1_010, 1)))
+    turns.reporter.note_promoted("topic-00", promoted)
+    assert promoted.dues_ms == [970, 970, 970, 1_010]
+    assert await turns.events() == {"topic-00": TopicEvents(ready=4, late_ms=90, latest_ms=30)}
+    await turns.turn()
+    [sample] = (await turns.samples())["topic-00"]
+    assert sample.lags.counts.total() == 4
+    assert sample.lags.quantile(0.25) == 0
+    assert 30 <= (sample.lags.quantile(0.75) or 0) <= 36
 
 
 async def test_an_unchanged_topic_is_sampled_again(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
