@@ -72,14 +72,7 @@ def promote(keys: ShardKeys, *, limit: int, now_ms: Arg = "", with_dues: bool = 
         dues = tuple((due_ms, many) for due_ms, many in times if due_ms > 0)
         return Promoted(now, count, next_due if next_due >= 0 else None, bool(full), dues, held)
 
-    return script(
-        "promote",
-        keys,
-        decode=decode,
-        now_ms=now_ms,
-        limit=limit,
-        dues=int(with_dues),
-    )
+    return script("promote", keys, decode=decode, now_ms=now_ms, limit=limit, dues=int(with_dues))
 
 
 @dataclass(frozen=True, slots=True)
