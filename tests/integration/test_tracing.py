@@ -137,6 +137,17 @@ def test_the_spans_of_a_batch_leave_nothing_behind() -> None:
     assert copy_context() == before
 
 
+def test_a_handler_that_is_destroyed_ends_its_span(spans: _Spans, caplog: pytest.LogCaptureFixture) -> None:
+    """It is closed in another context, of which nothing is detached."""
+    of_handlers = HandlerSpans(Core("lisa", "billing"), 200)
+    delivery = Delivery("orders", "billing", "a", b"", {}, 1, 0, 0, Entry("0-1"))
+    process = copy_context().run(of_handlers.start, delivery)
+    assert process
+    of_handlers.end(process, HeldDelivery(delivery, 0.0), GeneratorExit())
+    assert len(spans.ended("process orders")) == 1
+    assert not caplog.records
+
+
 async def test_retries_link_to_the_same_send(spans: _Spans, producers: Producers, handled: Any) -> None:
     """Each attempt is a span; one that fails says so."""
     await producers().send("orders", b"x")

@@ -93,7 +93,9 @@ class Tracing:
 
     def end_process(self, process: Process, error: BaseException | None) -> None:
         """Ends the span of a handler; the one before is the current one again."""
-        self._detach(process.replaced)
+        # A task that is destroyed before it ends closes its handler in the context of somebody else.
+        if not isinstance(error, GeneratorExit):
+            self._detach(process.replaced)
         self.end(process.span, error)
 
     def end(self, span: Any, error: BaseException | None = None) -> None:
