@@ -149,7 +149,7 @@ async def test_samples_are_written_though_the_registry_cannot_be_read(turns: Tur
 
 
 async def test_each_message_of_a_moment_counts(turns: Turns) -> None:
-    """Those that were due at the same time are told of together."""
+    """Messages that were due at the same time are counted one by one in events, history and metrics."""
     promoted = Promoted(1_000, 4, None, more=False, dues=((970, 3), (1_010, 1)))
     turns.reporter.note_promoted("topic-00", promoted)
     assert promoted.dues_ms == [970, 970, 970, 1_010]

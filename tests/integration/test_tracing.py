@@ -54,6 +54,10 @@ def _header(span: ReadableSpan) -> str:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
+def _held(id: str) -> HeldDelivery:
+    return HeldDelivery(Delivery("orders", "billing", id, b"", {}, 1, 0, 0, Entry("0-1")), 0.0)
+
+
 @pytest.fixture
 def spans() -> Iterator[_Spans]:
     """All spans are sampled."""
@@ -126,9 +130,7 @@ async def test_a_span_is_current_in_its_handler_only(spans: _Spans, producers: P
 def test_the_spans_of_a_batch_leave_nothing_behind() -> None:
     """Of those that were started one after the other, the last one ends first."""
     of_handlers, before = HandlerSpans(Core("lisa", "billing"), 200), copy_context()
-    batch = [
-        HeldDelivery(Delivery("orders", "billing", id, b"", {}, 1, 0, 0, Entry("0-1")), 0.0) for id in ("a", "b", "c")
-    ]
+    batch = [_held(id) for id in ("a", "b", "c")]
     started = [of_handlers.start(held.delivery) for held in batch]
     assert len(copy_context()) > len(before)
     for held, process in reversed([*zip(batch, started, strict=True)]):
@@ -140,10 +142,10 @@ def test_the_spans_of_a_batch_leave_nothing_behind() -> None:
 def test_a_handler_that_is_destroyed_ends_its_span(spans: _Spans, caplog: pytest.LogCaptureFixture) -> None:
     """It is closed in another context, of which nothing is detached."""
     of_handlers = HandlerSpans(Core("lisa", "billing"), 200)
-    delivery = Delivery("orders", "billing", "a", b"", {}, 1, 0, 0, Entry("0-1"))
-    process = copy_context().run(of_handlers.start, delivery)
+    held = _held("a")
+    process = copy_context().run(of_handlers.start, held.delivery)
     assert process
-    of_handlers.end(process, HeldDelivery(delivery, 0.0), GeneratorExit())
+    of_handlers.end(process, held, GeneratorExit())
     assert len(spans.ended("process orders")) == 1
     assert not caplog.records
 

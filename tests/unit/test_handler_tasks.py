@@ -194,7 +194,7 @@ async def test_no_call_sees_an_attribute_or_a_name_that_another_gave_its_task(gi
 
 
 @pytest.mark.parametrize("by", ["a task factory", "an event loop of another kind"])
-async def test_whoever_else_creates_tasks_creates_one_for_each_call(by: str) -> None:
+async def test_another_creator_of_tasks_creates_one_for_each_call(by: str) -> None:
     """What is kept for a task, such as a span, is of one call then."""
     created = []
     loop: Any = asyncio.get_running_loop()

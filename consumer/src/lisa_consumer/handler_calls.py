@@ -106,10 +106,10 @@ class HandlerCalls:
         times = defaultdict[tuple[str, str], list[float]](list)
         for held in handled:
             times[held.delivery.topic, held.result].append(held.took_s or 0.0)
-        for (topic, outcome), some in times.items():
-            self._windows[topic].observe(some)
+        for (topic, outcome), durations in times.items():
+            self._windows[topic].observe(durations)
             if METRICS.on:
-                self.times.add(topic, outcome, some)
+                self.times.add(topic, outcome, durations)
 
 
 def _errors_of_each(deliveries: Sequence[Delivery], error: BaseException) -> Sequence[BaseException | None]:

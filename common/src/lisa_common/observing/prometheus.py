@@ -147,15 +147,13 @@ def _finished(samples: list[Sample]) -> list[Sample]:
     A process writes bucket by bucket when it first uses labels, `+Inf` last, and counts afterwards. So what has no such
     bucket has counted nothing.
     """
-    by_labels: dict[frozenset[tuple[str, str]], list[Sample]] = {}
-    for sample in samples:
-        by_labels.setdefault(frozenset(sample.labels.items() - {("le", sample.labels.get("le"))}), []).append(sample)
-    return [
-        sample
-        for group in by_labels.values()
-        if any(sample.labels.get("le") == "+Inf" for sample in group)
-        for sample in group
-    ]
+    finished = {_histogram_of(sample) for sample in samples if sample.labels.get("le") == "+Inf"}
+    return [sample for sample in samples if _histogram_of(sample) in finished]
+
+
+def _histogram_of(sample: Sample) -> frozenset[tuple[str, str]]:
+    """The labels of the histogram that a sample belongs to."""
+    return frozenset((name, value) for name, value in sample.labels.items() if name != "le")
 
 
 def forget_gauges(directory: str, number: int) -> None:
