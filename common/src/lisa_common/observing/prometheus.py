@@ -142,13 +142,20 @@ def _has_begun(file: Path) -> bool:
 
 
 def _finished(samples: list[Sample]) -> list[Sample]:
-    """Samples of the histograms that have all their buckets.
+    """Samples of the histograms that have all their buckets, histogram by histogram, as OpenMetrics wants them.
 
     A process writes bucket by bucket when it first uses labels, `+Inf` last, and counts afterwards. So what has no such
-    bucket has counted nothing.
+    bucket has counted nothing. Versions of `prometheus_client` before 0.24 give the sums of all histograms first.
     """
-    finished = {_histogram_of(sample) for sample in samples if sample.labels.get("le") == "+Inf"}
-    return [sample for sample in samples if _histogram_of(sample) in finished]
+    histograms: dict[frozenset[tuple[str, str]], list[Sample]] = {}
+    for sample in samples:
+        histograms.setdefault(_histogram_of(sample), []).append(sample)
+    return [
+        sample
+        for histogram in histograms.values()
+        if any(each.labels.get("le") == "+Inf" for each in histogram)
+        for sample in histogram
+    ]
 
 
 def _histogram_of(sample: Sample) -> frozenset[tuple[str, str]]:
