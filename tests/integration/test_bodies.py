@@ -193,6 +193,35 @@ def test_a_codec_replaces_json(lisa: Lisa) -> None:
         assert (caught.value.report.sent, caught.value.report.failed) == (1, 1)
 
 
+class _Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class _Failing(Reversed):
+    def encode(self, _: Any) -> bytes:
+        raise _Unspeakable
+
+    def decode(self, _: bytes) -> Any:
+        raise _Unspeakable
+
+
+def test_a_codec_may_fail_without_a_text(lisa: Lisa) -> None:
+    """A sender's names the body; a reader's makes garbage of the message, with the reason."""
+    worker = Worker("g", codec=_Failing())
+    worker.on("orders", body=Mail)(print)
+    lisa.attach(worker)
+    with Producer(codec=_Failing()) as producer, pytest.raises(InvalidInput, match="encodes \\(_Unspeakable: no text"):
+        producer.send("orders", {"to": 1})
+    with Producer() as producer:
+        producer.send("orders", {"to": 1})
+    lisa.drain(worker)
+    [copy] = lisa.garbage("orders")
+    assert copy.failure
+    assert copy.failure.reason == "rejected"
+    assert copy.failure.error.endswith("_Unspeakable: no text, as the __str__ of _Unspeakable raised RuntimeError")
+
+
 @pytest.mark.parametrize(
     "body",
     [object(), {"a": b"x"}, {1, 2}, (n for n in ()), ValueError("x"), Order],

@@ -1,6 +1,16 @@
-"""Escapes foreign text for a terminal or a log."""
+"""Foreign text for a terminal, a log or a record."""
 
-__all__ = ["shown", "shown_lines"]
+__all__ = ["safe_text", "shown", "shown_lines"]
+
+
+def safe_text(value: object) -> str:
+    """The text of an object, an exception among them, whatever its class: says so if its `__str__` raises anything."""
+    try:
+        return str(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a user's class may have any bug
+        return f"no text, as the __str__ of {type(value).__name__} raised {type(error).__name__}"
 
 
 def shown(text: str) -> str:

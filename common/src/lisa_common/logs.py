@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from lisa_common.escaping import shown, shown_lines
+from lisa_common.escaping import safe_text, shown, shown_lines
 
 __all__ = ["LOG_FORMATS", "configure_logging", "event", "is_json", "moment"]
 
@@ -108,11 +108,7 @@ def _clean(value: Any, depth: int = 0) -> Any:
 
 
 def _text(value: Any) -> str:
-    try:
-        text = str(value)
-    except Exception as error:  # noqa: BLE001 - a handler may log objects with any bug in their __str__
-        return f"no text, as the __str__ of {type(value).__name__} raised {type(error).__name__}"
-    return text.encode("utf-8", "backslashreplace").decode()
+    return safe_text(value).encode("utf-8", "backslashreplace").decode()
 
 
 def configure_logging(level: str, form: str = "text") -> None:

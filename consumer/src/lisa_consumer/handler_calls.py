@@ -94,10 +94,11 @@ class HandlerCalls:
         except BaseException as error:  # noqa: BLE001 - the first delivery logs it
             errors = _errors_of_each(deliveries, error)
         ended = time.monotonic()
-        for held, span, raised in reversed(list(zip(batch, spans, errors, strict=True))):
+        for held, raised in zip(batch, errors, strict=True):
             if raised is not None:
                 _fail(held, raised)
             held.took_s = ended - held.gathered_at
+        for held, span, raised in reversed(list(zip(batch, spans, errors, strict=True))):
             if span is not None:
                 self._spans.end(span, held, raised)
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from lisa_common.backoff import RECONNECT
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import OF_THE_SERVER, LisaError
+from lisa_common.escaping import safe_text
 from lisa_common.logs import event
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, Nack, Postponed
-from lisa_consumer.arguments import text_of
 from lisa_consumer.core import MAX_BATCH, Core
 from lisa_consumer.events import delivery_event
 from lisa_consumer.failure_log import log_failure, log_unsettled
@@ -158,7 +158,7 @@ class Settler:
         await self._connection.run(self._core.release([handled.delivery for handled in postponed], shut_ms))
         for handled in postponed:
             delivery, error = handled.delivery, handled.error
-            text = "" if error is None else text_of(error)
+            text = "" if error is None else safe_text(error)
             fields = delivery_event("delivery_limited", delivery, shut_ms=shut_ms[delivery.topic], error=text)
             logger.warning("gave %s back: %s", delivery, text, extra=fields)
 

@@ -2,6 +2,7 @@
 
 import time
 
+from lisa_common.logs import moment
 from lisa_common.model.delivery import Delivery
 from lisa_common.observing import tracing
 from lisa_consumer.core import Core
@@ -40,7 +41,7 @@ class HandlerSpans:
             span.set_attribute("messaging.message.id", delivery.id)
             if delivery.shard:
                 span.set_attribute("messaging.destination.partition.id", delivery.shard)
-            span.set_attribute("lisa.due", tracing.moment(delivery.due_ms))
+            span.set_attribute("lisa.due", moment(delivery.due_ms))
             span.set_attribute("lisa.lag_ms", round(lag_ms))
             span.set_attribute("lisa.attempt", delivery.attempt)
             if trace_id := self._tracing.trace_id(span):

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lisa_common.errors import LisaError
-from lisa_common.observing.tracing import Tracing, moment
+from lisa_common.logs import moment
+from lisa_common.observing.tracing import Tracing
 from lisa_common.validation import duration_ms
 from lisa_producer.message import Message
 from lisa_producer.metrics import METRICS, count_sent, note_send

@@ -4,17 +4,22 @@ A send has a span, whose context travels in the message's headers. A message tha
 its own, which links to that context: a message may wait for days, too long for one trace.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, Final, NamedTuple
 
-__all__ = ["CONTEXT_HEADERS", "Process", "Tracing", "ask", "moment"]
+from lisa_common.escaping import safe_text
+from lisa_common.logs import event
+
+__all__ = ["CONTEXT_HEADERS", "Process", "Tracing", "ask"]
 
 CONTEXT_HEADERS: Final = ("traceparent", "tracestate")
 """Headers of a message that carry the context of its send."""
+
+logger = logging.getLogger(__name__)
 
 _SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
 
@@ -36,11 +41,6 @@ def ask() -> "Tracing | None":
     return Tracing(provider.get_tracer("lisa", version("lisa-common"), schema_url=_SCHEMA))
 
 
-def moment(ms: float) -> str:
-    """A time in ms since 1970 as ISO 8601, for attributes."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
-
-
 class Process(NamedTuple):
     """The span of a handler, and the token of the context that it has replaced."""
 
@@ -49,7 +49,7 @@ class Process(NamedTuple):
 
 
 class Tracing:
-    """Starts and ends spans."""
+    """Starts and ends spans. Raises nothing: a sampler or span processor that fails must not stop a message."""
 
     def __init__(self, tracer: Any) -> None:
         from opentelemetry import context, trace  # noqa: PLC0415 - an extra
@@ -60,11 +60,12 @@ class Tracing:
         self._attach, self._detach = context.attach, context.detach
         self._empty = context.Context()
         self._propagator = TraceContextTextMapPropagator()
+        self._has_failed = False
 
     def start_send(self, topic: str, *, batch: bool = False) -> Any:
         """Starts the span of a send, below the caller's span; a batch has one for all of its messages."""
         kind = self._trace.SpanKind.CLIENT if batch else self._trace.SpanKind.PRODUCER
-        return self._tracer.start_span(f"send {topic}", kind=kind, attributes=_attributes("send", "send", topic))
+        return self._start(f"send {topic}", kind=kind, attributes=_attributes("send", "send", topic))
 
     def context_of(self, span: Any) -> dict[str, str]:
         """The headers that carry the context of a span; none unless it is recording."""
@@ -82,7 +83,7 @@ class Tracing:
         if "traceparent" in headers:
             sent = self._trace.get_current_span(self._propagator.extract(headers, self._empty)).get_span_context()
             links = [self._trace.Link(sent)] if sent.is_valid else None
-        span = self._tracer.start_span(
+        span = self._start(
             f"process {topic}",
             self._empty,
             self._trace.SpanKind.CONSUMER,
@@ -102,8 +103,26 @@ class Tracing:
         """Ends a span, as failed if there is an error."""
         if error is not None and span.is_recording():
             span.set_attribute("error.type", type(error).__qualname__)
-            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, str(error)))
-        span.end()
+            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, safe_text(error)))
+        try:
+            span.end()
+        except Exception as failure:  # noqa: BLE001 - a span processor of the program
+            self._report(failure)
+
+    def _start(self, *arguments: Any, **named: Any) -> Any:
+        try:
+            return self._tracer.start_span(*arguments, **named)
+        except Exception as failure:  # noqa: BLE001 - a sampler or span processor of the program
+            self._report(failure)
+            return self._trace.INVALID_SPAN
+
+    def _report(self, failure: Exception) -> None:
+        """Logs the first failure as a warning: there may be one for each message."""
+        level = logging.DEBUG if self._has_failed else logging.WARNING
+        self._has_failed = True
+        error = safe_text(failure)
+        text = "the program's tracing failed, and messages go on without it: %s"
+        logger.log(level, text, error, exc_info=failure, extra=event("tracing_failed", error=error))
 
     @staticmethod
     def trace_id(span: Any) -> str:

@@ -1,0 +1,114 @@
+"""Handlers and tracing that fail together: each message is settled all the same."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from lisa_common.model.policy import Policy
+from lisa_consumer import Delivery
+from lisa_producer import Message
+from support import wait_until_async
+from support.running import managed, new_worker, working
+
+BATCH = [Message(body=b"x", id=str(n)) for n in range(20)]
+
+
+class _Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("no words")
+
+
+class _Broken(SpanProcessor):
+    def __init__(self, at: str) -> None:
+        self._at = at
+
+    def on_start(self, *_: object, **__: object) -> None:
+        if self._at == "start":
+            raise ValueError("sampler")
+
+    def on_end(self, *_: object) -> None:
+        if self._at == "end":
+            raise RuntimeError("exporter")
+
+
+@pytest.fixture
+def provider() -> Iterator[TracerProvider]:
+    """The process' provider, for one test."""
+    made = TracerProvider()
+    with patch.object(trace, "get_tracer_provider", lambda: made):
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _declared(declare: Callable[..., Policy]) -> None:
+    declare(max_retries=1, backoff="fixed", backoff_base_ms=10, visibility_ms=600_000)
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
+async def test_an_error_without_text_fails_its_messages_at_once(
+    provider: TracerProvider, redis_url: str, prefix: str, producers: Callable[..., Any], *, batch: bool
+) -> None:
+    """Each is retried, long before its lease ends, and its span says that it failed."""
+    exporter, attempts = InMemorySpanExporter(), Counter[int]()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    worker = new_worker(redis_url, prefix)
+    _handle(worker, attempts, batch=batch)
+    await producers().send_many("orders", BATCH)
+    async with managed(redis_url, prefix), working(worker):
+        await wait_until_async(lambda: attempts == {1: 20, 2: 20})
+    failed = [span for span in exporter.get_finished_spans() if (span.attributes or {}).get("error.type")]
+    assert len(failed) == 20
+    said = "no text, as the __str__ of _Unspeakable raised SystemExit"
+    assert Counter((span.attributes or {})["error.type"] for span in failed)["_Unspeakable"] >= 1
+    assert any(said in str(span.status.description) for span in failed)
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
+@pytest.mark.parametrize("at", ["start", "end"])
+async def test_a_span_processor_that_fails_stops_no_message(
+    provider: TracerProvider,
+    redis_url: str,
+    prefix: str,
+    producers: Callable[..., Any],
+    caplog: pytest.LogCaptureFixture,
+    *,
+    at: str,
+    batch: bool,
+) -> None:
+    """Messages are sent, handled, retried and acked; one warning of the producer and one of the worker say why."""
+    provider.add_span_processor(_Broken(at))
+    attempts = Counter[int]()
+    worker, producer = new_worker(redis_url, prefix), producers()
+    _handle(worker, attempts, batch=batch)
+    await producer.send_many("orders", BATCH)
+    assert all([await producer.find("orders", each.id) for each in BATCH])
+    async with managed(redis_url, prefix), working(worker):
+        await wait_until_async(lambda: attempts == {1: 20, 2: 20})
+    [*found] = [await producer.find("orders", each.id) for each in BATCH]
+    assert {each.state if each else None for each in found} <= {None, "finished"}
+    failures = [record for record in caplog.records if getattr(record, "event", "") == "tracing_failed"]
+    assert len([record for record in failures if record.levelname == "WARNING"]) == 2
+
+
+def _handle(worker: Any, attempts: Counter[int], *, batch: bool) -> None:
+    """Registers a handler that fails first attempts, and counts all of them."""
+
+    def note(deliveries: list[Delivery]) -> None:
+        attempts.update(delivery.attempt for delivery in deliveries)
+        if any(delivery.attempt == 1 for delivery in deliveries):
+            raise _Unspeakable
+
+    if batch:
+        worker.on("orders", batch=20)(note)
+        return
+
+    @worker.on("orders")
+    async def handle(delivery: Delivery) -> None:
+        note([delivery])
