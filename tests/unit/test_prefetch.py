@@ -104,15 +104,15 @@ def test_one_read_brings_few_whose_size_is_a_guess() -> None:
     """However large the window: the latest messages were small, these may not be."""
     window = PrefetchWindow(32, 1_000)
     window.observe([0.001])
-    assert window.capacity == 288
-    window.take(288)
-    assert window.capacity == 288
-    window.take(480)
-    assert (window.capacity, window.worth_a_read) == (264, 0)
+    assert window.capacity == 416
+    window.take(416)
+    assert window.capacity == 416
+    window.take(216)
+    assert (window.capacity, window.worth_a_read) == (400, 0)
 
 
 @pytest.mark.parametrize(
-    ("concurrency", "handling_s", "soon"), [(1, 0.0, 250), (32, 0.0, 250), (32, 0.001, 64), (1, 0.001, 2), (1, 1.0, 0)]
+    ("concurrency", "handling_s", "soon"), [(1, 0.0, 500), (32, 0.0, 500), (32, 0.001, 128), (1, 0.001, 4), (1, 1.0, 0)]
 )
 def test_how_many_begin_soon(concurrency: int, handling_s: float, soon: int) -> None:
     """No more than a worker can begin, however quick their handler is: what is marked pays for a crash."""

@@ -10,13 +10,13 @@ __all__ = ["PrefetchWindow"]
 _AHEAD_S = 0.1
 """Prefetch only what can start within this time; an idle worker cannot take it."""
 
-_READ_AHEAD = 256
+_READ_AHEAD = 384
 """Most deliveries of one read beyond those that may run at once: their size is a guess, from the latest messages."""
 
 _TURN_S = 8e-6
 """A worker begins no more than one delivery in this time, however quick its handler is."""
 
-_SOON_S = 0.002
+_SOON_S = 0.004
 """What starts within this time is marked as begun together with what starts now: a mark takes a round trip."""
 
 _WEIGHT = 1 / 8
