@@ -31,7 +31,7 @@ class ConsumerSettings(Settings):
             description="most deliveries of a topic that a worker holds beyond those that may run at once; fewer if it "
             "handles fewer in 0.1 s, but at least one",
         ),
-    ] = 1_500
+    ] = 2_000
     block_s: Annotated[
         float, Field(ge=0.05, le=60, description="how long one read waits at the server, in seconds")
     ] = 2.0

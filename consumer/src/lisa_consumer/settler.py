@@ -22,7 +22,7 @@ __all__ = ["Settler"]
 logger = logging.getLogger(__name__)
 
 
-_AMPLE, _GATHER_S = 256, 0.002
+_AMPLE, _GATHER_S = 512, 0.004
 """A batch gathers while handlers end one after another, until it has as many deliveries or for so long."""
 
 _SLOW_S = 15.0
