@@ -206,6 +206,29 @@ class _Failing(Reversed):
         raise _Unspeakable
 
 
+class _Panic(BaseException):
+    """As bindings of other languages raise it."""
+
+
+class _Panicking(Reversed):
+    def decode(self, _: bytes) -> Any:
+        raise _Panic
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+def test_a_codec_may_panic(lisa: Lisa, batch: int | None) -> None:
+    """The worker goes on; the message has failed."""
+    worker = Worker("g", codec=_Panicking())
+    worker.on("orders", body=Mail, **({"batch": batch} if batch else {}))(print)
+    lisa.attach(worker)
+    with Producer() as producer:
+        producer.send("orders", {"to": 1}, id="a", max_retries=0)
+    lisa.drain(worker)
+    [copy] = lisa.garbage("orders")
+    assert copy.failure
+    assert copy.failure.error.startswith("_Panic")
+
+
 def test_a_codec_may_fail_without_a_text(lisa: Lisa) -> None:
     """A sender's names the body; a reader's makes garbage of the message, with the reason."""
     worker = Worker("g", codec=_Failing())

@@ -85,6 +85,23 @@ def test_an_iterable_that_raises_loses_nothing(producer: Producer, client: redis
     assert _stored(client, prefix) == 700
 
 
+class _Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_an_iterable_may_raise_an_error_without_a_text(producer: Producer) -> None:
+    """Its messages are reported all the same."""
+
+    def messages() -> Iterator[Message]:
+        yield from _messages(3)
+        raise _Unspeakable
+
+    with pytest.raises(PartialSend, match="raised _Unspeakable: no text") as caught:
+        producer.send_many("orders", messages())
+    assert caught.value.report.sent == 3
+
+
 async def test_an_iterable_that_raises_loses_nothing_with_asyncio(
     settings: ProducerSettings, client: redis.Redis, prefix: str
 ) -> None:

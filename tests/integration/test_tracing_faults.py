@@ -97,6 +97,45 @@ async def test_a_span_processor_that_fails_stops_no_message(
     assert len([record for record in failures if record.levelname == "WARNING"]) == 2
 
 
+class _Foreign:
+    """A provider and tracer whose spans fail in one of their methods."""
+
+    def __init__(self, provider: TracerProvider, method: str) -> None:
+        self._tracer = provider.get_tracer("foreign")
+        self._method = method
+
+    def get_tracer(self, *_: object, **__: object) -> "_Foreign":
+        return self
+
+    def start_span(self, *arguments: Any, **named: Any) -> Any:
+        span = self._tracer.start_span(*arguments, **named)
+        setattr(span, self._method, _fail)
+        return span
+
+
+def _fail(*_: object) -> None:
+    raise _Unspeakable
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
+@pytest.mark.parametrize("method", ["is_recording", "set_attributes", "set_status", "get_span_context", "end"])
+async def test_a_span_that_fails_stops_no_message(
+    redis_url: str, prefix: str, producers: Callable[..., Any], *, method: str, batch: bool
+) -> None:
+    """Whichever of its methods fails: messages are sent, handled and retried, and no other span is current."""
+    current, attempts = list[trace.Span](), Counter[int]()
+    foreign = _Foreign(TracerProvider(), method)
+    with patch.object(trace, "get_tracer_provider", lambda: foreign):
+        worker, producer = new_worker(redis_url, prefix), producers()
+        _handle(worker, attempts, batch=batch)
+        await producer.send("orders", b"x", id="0")
+        await producer.send_many("orders", BATCH[1:])
+        async with managed(redis_url, prefix), working(worker):
+            await wait_until_async(lambda: attempts == {1: 20, 2: 20})
+            current.append(trace.get_current_span())
+    assert current == [trace.INVALID_SPAN]
+
+
 def _handle(worker: Any, attempts: Counter[int], *, batch: bool) -> None:
     """Registers a handler that fails first attempts, and counts all of them."""
 

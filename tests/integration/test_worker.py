@@ -385,11 +385,6 @@ class _Careless(Retry):
         pass
 
 
-class _Mute(Reject):
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-
 class _Curt(RateLimited):
     def __init__(self) -> None:
         pass
@@ -418,7 +413,7 @@ class _Changed(BatchFailed):
 
 
 @pytest.mark.parametrize("batch", [None, 2])
-@pytest.mark.parametrize("error", [_Careless, _Mute, _Curt, _Soon, _Undecided, _Unknown, _Changed])
+@pytest.mark.parametrize("error", [_Careless, _Curt, _Soon, _Undecided, _Unknown, _Changed])
 async def test_an_error_that_cannot_say_what_it_asks_for_is_a_failure(
     *, worker: Worker, sender: AsyncProducer, error: type[Exception], batch: int | None
 ) -> None:
@@ -455,6 +450,60 @@ async def test_retry_asks_for_another_delivery(worker: Worker, sender: AsyncProd
         await _drained(sender, "a")
     assert [delivery.attempt for delivery in handled] == [1, 2]
     assert moments[1] - moments[0] >= (0.3 if error.delay_ms else 0.01)
+
+
+class _Mute(Reject):
+    def __init__(self, raised: type[BaseException]) -> None:
+        super().__init__("")
+        self._raised = raised
+
+    def __str__(self) -> str:
+        raise self._raised
+
+
+@pytest.mark.parametrize("raised", [RuntimeError, SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+async def test_reject_without_a_text_ends_a_message(
+    worker: Worker, sender: AsyncProducer, raised: type[BaseException]
+) -> None:
+    """Whatever its `__str__` raises."""
+
+    @worker.on("orders")
+    async def handle(_: Delivery) -> None:
+        raise _Mute(raised)
+
+    await sender.send("orders", b"x", id="a")
+    await worker.serve(burst=True)
+    failure = (await _garbage(sender, "a")).copies[0].failure
+    assert failure.error == f"no text, as the __str__ of _Mute raised {raised.__name__}"
+
+
+class _Text(str):
+    __slots__ = ()
+
+    def __getitem__(self, _: object) -> str:
+        raise ValueError
+
+    def __format__(self, _: str) -> str:
+        raise ValueError
+
+
+class _Spoken(Retry):
+    def __str__(self) -> str:
+        return _Text("later")
+
+
+async def test_an_error_may_have_a_text_of_any_class(worker: Worker, sender: AsyncProducer) -> None:
+    """It is stored as plain text."""
+
+    @worker.on("orders")
+    async def handle(_: Delivery) -> None:
+        raise _Spoken
+
+    await sender.send("orders", b"x", id="a")
+    await worker.serve(burst=True)
+    found = await sender.find("orders", "a")
+    assert found is not None
+    assert (found.state, found.copies[0].failure.error) == (State.RETRY, "later")
 
 
 async def test_reject_ends_a_message(worker: Worker, sender: AsyncProducer) -> None:

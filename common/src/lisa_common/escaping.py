@@ -4,11 +4,12 @@ __all__ = ["safe_text", "shown", "shown_lines"]
 
 
 def safe_text(value: object) -> str:
-    """The text of an object, an exception among them, whatever its class: says so if its `__str__` raises anything."""
+    """The text of an object, an exception among them, whatever its class: says so if its `__str__` raises anything.
+
+    No subclass of `str`, whose methods could raise as well.
+    """
     try:
-        return str(value)
-    except KeyboardInterrupt:
-        raise
+        return str.__str__(str(value))
     except BaseException as error:  # noqa: BLE001 - a user's class may have any bug
         return f"no text, as the __str__ of {type(value).__name__} raised {type(error).__name__}"
 

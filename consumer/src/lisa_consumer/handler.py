@@ -9,6 +9,7 @@ from typing import Any
 
 from lisa_common.bodies import BodyType, InvalidBody
 from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.escaping import safe_text
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack, Postponed
 from lisa_common.validation import MAX_DELAY_S, Duration, check_int, duration_ms
@@ -186,7 +187,7 @@ def outcome_of(delivery: Delivery, error: BaseException) -> Nack | Postponed:
         error = error.cause
     try:
         return _wanted_outcome(delivery, error)
-    except Exception:  # noqa: BLE001 - a user's subclass may lack attributes, or its __str__ may raise anything
+    except BaseException:  # noqa: BLE001 - a user's subclass may lack attributes, or raise anything where it has them
         return Nack(delivery.entry, error_text(error))
 
 
@@ -194,12 +195,12 @@ def _wanted_outcome(delivery: Delivery, error: BaseException) -> Nack | Postpone
     if isinstance(error, RateLimited):
         return Postponed(_checked_ms(error.delay_ms))
     if isinstance(error, Reject):
-        return Nack(delivery.entry, str(error), rejected=True)
+        return Nack(delivery.entry, safe_text(error), rejected=True)
     if isinstance(error, Snooze):
-        return Nack(delivery.entry, str(error), _checked_ms(error.delay_ms), snoozed=True)
+        return Nack(delivery.entry, safe_text(error), _checked_ms(error.delay_ms), snoozed=True)
     if isinstance(error, Retry):
         delay_ms = None if error.delay_ms is None else _checked_ms(error.delay_ms)
-        return Nack(delivery.entry, str(error), delay_ms)
+        return Nack(delivery.entry, safe_text(error), delay_ms)
     return Nack(delivery.entry, error_text(error))
 
 

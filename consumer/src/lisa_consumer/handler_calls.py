@@ -117,7 +117,7 @@ def _errors_of_each(deliveries: Sequence[Delivery], error: BaseException) -> Seq
     """What an exception of a batch handler means for each delivery; None where that is handled."""
     if isinstance(error, BatchFailed):
         # A user's subclass may lack what failed, and a handler may have changed it: so it is checked again.
-        with suppress(Exception):
+        with suppress(BaseException):
             by_place = {delivery.place: each for delivery, each in BatchFailed(error.failed).failed}
             return [by_place.get(delivery.place) for delivery in deliveries]
     return [error, *(OfBatch(error) for _ in deliveries[1:])]

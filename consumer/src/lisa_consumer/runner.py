@@ -221,7 +221,7 @@ class Runner:
         """Decodes a body. Result: False if that failed; then the delivery belongs to no batch, and ends by itself."""
         try:
             held.delivery = route.decoded(held.delivery)
-        except Exception:  # noqa: BLE001 - met again, and judged, by a call of its own
+        except BaseException:  # noqa: BLE001 - met again, and judged, by a call of its own
             self._tasks.start((held,), self._calls.one(route, held))
             return False
         return True

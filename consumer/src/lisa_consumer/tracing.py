@@ -36,14 +36,17 @@ class HandlerSpans:
             return None
         process = self._tracing.start_process(delivery.topic, self._group, delivery.headers)
         span = process.span
-        if span.is_recording():
+        if self._tracing.is_recording(span):
             lag_ms = max(0.0, time.time() * 1000 + self._core.ahead_ms - delivery.due_ms)
-            span.set_attribute("messaging.message.id", delivery.id)
+            attributes: dict[str, str | int] = {
+                "messaging.message.id": delivery.id,
+                "lisa.due": moment(delivery.due_ms),
+                "lisa.lag_ms": round(lag_ms),
+                "lisa.attempt": delivery.attempt,
+            }
             if delivery.shard:
-                span.set_attribute("messaging.destination.partition.id", delivery.shard)
-            span.set_attribute("lisa.due", moment(delivery.due_ms))
-            span.set_attribute("lisa.lag_ms", round(lag_ms))
-            span.set_attribute("lisa.attempt", delivery.attempt)
+                attributes["messaging.destination.partition.id"] = delivery.shard
+            self._tracing.describe(span, attributes)
             if trace_id := self._tracing.trace_id(span):
                 METRICS.exemplify("lisa_delivery_lag_seconds", lag_ms / 1000, trace_id, delivery.topic, self._group)
         return process

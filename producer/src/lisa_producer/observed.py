@@ -37,8 +37,8 @@ def observed_send(
         raise
     else:
         outcome = result.outcome
-        if span is not None and span.is_recording():
-            _describe(span, message, result)
+        if tracing and tracing.is_recording(span):
+            tracing.describe(span, _attributes(message, result))
         return result
     finally:
         note_send(topic, outcome, time.monotonic() - began)
@@ -46,12 +46,13 @@ def observed_send(
             tracing.end(span, failure)
 
 
-def _describe(span: Any, message: Message, result: SendResult) -> None:
-    span.set_attribute("messaging.message.id", result.id)
+def _attributes(message: Message, result: SendResult) -> dict[str, str | int]:
+    attributes: dict[str, str | int] = {"messaging.message.id": str(result.id)}
     if result.due_ms:
-        span.set_attribute("lisa.due", moment(result.due_ms))
+        attributes["lisa.due"] = moment(result.due_ms)
     if message.delay is not None:
-        span.set_attribute("lisa.delay_ms", duration_ms("delay", message.delay))
+        attributes["lisa.delay_ms"] = duration_ms("delay", message.delay)
+    return attributes
 
 
 class BatchObserver:
@@ -84,5 +85,5 @@ class BatchObserver:
         # What was added since will not be sent after an error.
         for each in (span, self.take_span() if error else None):
             if self._tracing and each is not None:
-                each.set_attribute("messaging.batch.message_count", len(results) if each is span else 0)
+                self._tracing.describe(each, {"messaging.batch.message_count": len(results) if each is span else 0})
                 self._tracing.end(each, error)

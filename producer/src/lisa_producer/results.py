@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple, overload
 
 from lisa_common.errors import LisaError
+from lisa_common.escaping import safe_text
 from lisa_common.validation import GENERATED_SUFFIX
 
 __all__ = [
@@ -209,6 +210,6 @@ class PartialSend(LisaError):
         if source_error is not None:
             parts.append(
                 f"the messages for {topic!r} ended after {taken}, as their iterable raised "
-                f"{type(source_error).__name__}: {source_error}"
+                f"{type(source_error).__name__}: {safe_text(source_error)}"
             )
         super().__init__("; ".join(parts))

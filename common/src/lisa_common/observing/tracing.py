@@ -70,9 +70,28 @@ class Tracing:
     def context_of(self, span: Any) -> dict[str, str]:
         """The headers that carry the context of a span; none unless it is recording."""
         carrier: dict[str, str] = {}
-        if span.is_recording():
-            self._propagator.inject(carrier, self._trace.set_span_in_context(span, self._empty))
+        if self.is_recording(span):
+            try:
+                self._propagator.inject(carrier, self._trace.set_span_in_context(span, self._empty))
+            except Exception as failure:  # noqa: BLE001 - a sampler may give its span any state
+                self._report(failure)
+                return {}
         return carrier
+
+    def is_recording(self, span: Any) -> bool:
+        """Whether a span keeps attributes."""
+        try:
+            return bool(span.is_recording())
+        except Exception as failure:  # noqa: BLE001 - spans are of any SDK
+            self._report(failure)
+            return False
+
+    def describe(self, span: Any, attributes: Mapping[str, str | int]) -> None:
+        """Sets attributes of a span that is recording."""
+        try:
+            span.set_attributes(attributes)
+        except Exception as failure:  # noqa: BLE001 - spans are of any SDK
+            self._report(failure)
 
     def start_process(self, topic: str, group: str, headers: Mapping[str, str]) -> Process:
         """Starts the span of a handler, in a new trace that links to the send's, and makes it the current one.
@@ -101,9 +120,12 @@ class Tracing:
 
     def end(self, span: Any, error: BaseException | None = None) -> None:
         """Ends a span, as failed if there is an error."""
-        if error is not None and span.is_recording():
-            span.set_attribute("error.type", type(error).__qualname__)
-            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, safe_text(error)))
+        try:
+            if error is not None and span.is_recording():
+                span.set_attribute("error.type", type(error).__qualname__)
+                span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, safe_text(error)))
+        except Exception as failure:  # noqa: BLE001 - spans are of any SDK
+            self._report(failure)
         try:
             span.end()
         except Exception as failure:  # noqa: BLE001 - a span processor of the program
@@ -122,13 +144,19 @@ class Tracing:
         self._has_failed = True
         error = safe_text(failure)
         text = "the program's tracing failed, and messages go on without it: %s"
-        logger.log(level, text, error, exc_info=failure, extra=event("tracing_failed", error=error))
+        # As a triple, which is true even if the exception is not.
+        trace = type(failure), failure, failure.__traceback__
+        logger.log(level, text, error, exc_info=trace, extra=event("tracing_failed", error=error))
 
-    @staticmethod
-    def trace_id(span: Any) -> str:
+    def trace_id(self, span: Any) -> str:
         """The id of the trace of a sampled span; "" for another."""
-        context = span.get_span_context()
-        return f"{context.trace_id:032x}" if context.trace_flags.sampled else ""
+        try:
+            context = span.get_span_context()
+            text = f"{context.trace_id:032x}" if context.trace_flags.sampled else ""
+        except Exception as failure:  # noqa: BLE001 - spans are of any SDK
+            self._report(failure)
+            return ""
+        return text
 
 
 def _attributes(name: str, kind: str, topic: str) -> dict[str, str]:
