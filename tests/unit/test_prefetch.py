@@ -112,11 +112,34 @@ def test_one_read_brings_few_whose_size_is_a_guess() -> None:
 
 
 @pytest.mark.parametrize(
-    ("concurrency", "handling_s", "soon"), [(1, 0.0, 500), (32, 0.0, 500), (32, 0.001, 128), (1, 0.001, 4), (1, 1.0, 0)]
+    ("concurrency", "handling_s", "soon"), [(1, 0.0, 500), (32, 0.0, 500), (32, 0.001, 64), (1, 0.001, 2), (1, 1.0, 0)]
 )
 def test_how_many_begin_soon(concurrency: int, handling_s: float, soon: int) -> None:
     """No more than a worker can begin, however quick their handler is: what is marked pays for a crash."""
-    window = PrefetchWindow(concurrency, 1_000)
+    now = 0.0
+    window = PrefetchWindow(concurrency, 1_000, lambda: now)
     assert window.soon == 0
-    window.observe([handling_s])
+    now += handling_s
+    window.observe([handling_s] * concurrency)
     assert window.soon == soon
+
+
+def test_few_begin_soon_where_handlers_keep_the_event_loop_busy() -> None:
+    """They run one after the other, however many may run at once."""
+    now = 0.0
+    window = PrefetchWindow(32, 1_000, lambda: now)
+    for _ in range(100):
+        now += 0.032
+        window.observe([0.001] * 32)
+    assert window.soon == 2
+
+
+def test_as_many_begin_soon_while_marks_are_late() -> None:
+    """Then fewer handlers run at once: but that must not make marks cover fewer and fewer."""
+    now = 0.001
+    window = PrefetchWindow(32, 1_000, lambda: now)
+    window.observe([0.001] * 32)
+    for _ in range(10):
+        now += 0.004
+        window.observe([0.001] * 32)
+    assert 50 < window.soon < 64

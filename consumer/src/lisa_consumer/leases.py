@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Collection, Iterable
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError, OutcomeUnknown
 from lisa_common.logs import event
-from lisa_consumer.core import MAX_BATCH, Core
+from lisa_consumer.core import Core
 from lisa_consumer.events import delivery_event
 from lisa_consumer.held_delivery import HeldDelivery
 from lisa_consumer.metrics import METRICS
@@ -130,14 +130,13 @@ class Leases:
             self._under_way.discard(shard)
 
     async def _extend(self, of_shard: list[HeldDelivery], now: float) -> None:
-        for at in range(0, len(of_shard), MAX_BATCH):
-            batch = of_shard[at : at + MAX_BATCH]
-            kept = await self._connection.run(self._core.extend([held.delivery for held in batch]))
-            for held, is_kept in zip(batch, kept, strict=True):
-                if is_kept:
-                    held.renewed_at = now
-                elif self._held.pop(held.place, None):
-                    self._report_loss(held)
+        # In one round trip, however many these are: on a slow link there is time for no more.
+        extended = await self._connection.run(self._core.extend([held.delivery for held in of_shard]))
+        for held, is_kept in zip(of_shard, extended, strict=True):
+            if is_kept:
+                held.renewed_at = now
+            elif self._held.pop(held.place, None):
+                self._report_loss(held)
 
     def _report_loss(self, held: HeldDelivery) -> None:
         if not held.has_ended:

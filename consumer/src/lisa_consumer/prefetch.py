@@ -1,7 +1,8 @@
 """How many deliveries of a topic a worker holds: those that may run at once, and those that start soon after."""
 
 import math
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Sequence
 
 from lisa_consumer.core import MAX_BATCH
 
@@ -13,14 +14,17 @@ _AHEAD_S = 0.1
 _READ_AHEAD = 384
 """Most deliveries of one read beyond those that may run at once: their size is a guess, from the latest messages."""
 
-_TURN_S = 8e-6
-"""A worker begins no more than one delivery in this time, however quick its handler is."""
+_MOST_SOON = 500
+"""As many as a worker begins in 4 ms, however quick their handler is. A busy server may take as long to mark them."""
 
-_SOON_S = 0.004
+_SOON_S = 0.002
 """What starts within this time is marked as begun together with what starts now: a mark takes a round trip."""
 
 _WEIGHT = 1 / 8
 """Weight of the latest handling time in the moving average."""
+
+_FADE = 63 / 64
+"""What is left of the known parallelism with each observation of less: while marks are late, fewer handlers run."""
 
 
 class PrefetchWindow:
@@ -31,8 +35,12 @@ class PrefetchWindow:
     at most `prefetch`, or fewer if messages are large.
     """
 
-    def __init__(self, concurrency: int, prefetch: int) -> None:
+    def __init__(self, concurrency: int, prefetch: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._concurrency = concurrency
+        self._clock = clock
+        self._parallelism = 1.0
+        """How many handlers run at once: one, where they keep the event loop busy."""
+        self._observed_at = clock()
         self._prefetch = self._most_ahead = prefetch
         self._most = MAX_BATCH
         self._widest = self._most_per_read = min(concurrency + _READ_AHEAD, MAX_BATCH)
@@ -51,9 +59,12 @@ class PrefetchWindow:
         """Counts deliveries that are held no longer."""
         self.take(-count)
 
-    def observe(self, times: Iterable[float]) -> None:
-        """Updates the average handling time with others, in seconds."""
-        mean_s = self._mean_s
+    def observe(self, times: Sequence[float]) -> None:
+        """Updates the average handling time with others, in seconds, of handlers that ended since the last call."""
+        now, mean_s = self._clock(), self._mean_s
+        parallelism = sum(times) / max(now - self._observed_at, 1e-9)
+        self._parallelism = min(max(parallelism, self._parallelism * _FADE, 1.0), self._concurrency)
+        self._observed_at = now
         for handling_s in times:
             mean_s = handling_s if mean_s is None else mean_s + _WEIGHT * (handling_s - mean_s)
         self._mean_s = mean_s
@@ -104,4 +115,4 @@ class PrefetchWindow:
         """How many deliveries start within `_SOON_S`, beside those that start now; 0 before the first observation."""
         if self._mean_s is None:
             return 0
-        return int(_SOON_S / max(self._mean_s / self._concurrency, _TURN_S))
+        return min(_MOST_SOON, int(_SOON_S / max(self._mean_s / self._parallelism, 1e-9)))
