@@ -19,7 +19,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from lisa_common.errors import InvalidInput
-from lisa_common.escaping import safe_text
+from lisa_common.escaping import named_text
 
 __all__ = ["BodyType", "Codec", "CodedBody", "InvalidBody", "check_codec", "coded", "json_bytes"]
 
@@ -89,7 +89,7 @@ class CodedBody:
         try:
             data: object = self._codec.encode(self._value)
         except Exception as error:
-            expected = f"a value that the codec encodes ({type(error).__name__}: {safe_text(error)})"
+            expected = f"a value that the codec encodes ({named_text(error)})"
             raise InvalidInput("body", self._value, expected) from error
         if not isinstance(data, bytes):
             expected = f"a value that the codec encodes as bytes, not as {type(data).__name__}"
@@ -144,8 +144,7 @@ class BodyType(Generic[T]):
             raise
         except Exception as error:
             # A codec may fail in any way; UTF-8 in one.
-            problem = f"{type(error).__name__}: {safe_text(error)}"
-            raise InvalidBody(f"body must be a valid {self._name}: {problem}") from error
+            raise InvalidBody(f"body must be a valid {self._name}: {named_text(error)}") from error
 
 
 def _problems(error: ValidationError) -> str:

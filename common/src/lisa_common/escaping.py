@@ -1,6 +1,6 @@
 """Foreign text for a terminal, a log or a record."""
 
-__all__ = ["safe_text", "shown", "shown_lines"]
+__all__ = ["named_text", "safe_text", "shown", "shown_lines"]
 
 
 def safe_text(value: object) -> str:
@@ -12,6 +12,11 @@ def safe_text(value: object) -> str:
         return str.__str__(str(value))
     except BaseException as error:  # noqa: BLE001 - a user's class may have any bug
         return f"no text, as the __str__ of {type(value).__name__} raised {type(error).__name__}"
+
+
+def named_text(error: BaseException) -> str:
+    """The class of an exception and its text: "ValueError: no"."""
+    return f"{type(error).__name__}: {safe_text(error)}"
 
 
 def shown(text: str) -> str:

@@ -1,7 +1,7 @@
 """Checks of what callers pass to a consumer: deliveries and errors."""
 
 from lisa_common.errors import InvalidInput
-from lisa_common.escaping import safe_text
+from lisa_common.escaping import named_text
 from lisa_common.model.delivery import Delivery
 
 __all__ = ["check_delivery", "error_text"]
@@ -17,7 +17,7 @@ def check_delivery(value: object) -> Delivery:
 def error_text(value: object) -> str:
     """A failure's error as it is stored: text as it is, an exception with its type. Raises InvalidInput."""
     if isinstance(value, BaseException):
-        return f"{type(value).__name__}: {safe_text(value)}"
+        return named_text(value)
     if not isinstance(value, str):
         raise InvalidInput("error", value, "text or an exception")
     return value

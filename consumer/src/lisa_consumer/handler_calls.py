@@ -104,20 +104,17 @@ class HandlerCalls:
 
     def observe(self, handled: Sequence[HeldDelivery]) -> None:
         """Adds the times of handlers that have ended to the averages of their topics, and to the metrics."""
-        times = defaultdict[str, list[float]](list)
-        for held in handled:
-            times[held.delivery.topic].append(held.took_s or 0.0)
-        for topic, durations in times.items():
-            self._windows[topic].observe(durations)
-        if METRICS.on:
-            self._measure(handled)
-
-    def _measure(self, handled: Sequence[HeldDelivery]) -> None:
         times = defaultdict[tuple[str, str], list[float]](list)
         for held in handled:
             times[held.delivery.topic, held.result].append(held.took_s or 0.0)
+        of_topics = defaultdict[str, list[float]](list)
         for (topic, outcome), durations in times.items():
-            self.times.add(topic, outcome, durations)
+            of_topics[topic] += durations
+            if METRICS.on:
+                self.times.add(topic, outcome, durations)
+        # Once for each topic: a window compares these times with what has passed since its last call.
+        for topic, durations in of_topics.items():
+            self._windows[topic].observe(durations)
 
 
 def _errors_of_each(deliveries: Sequence[Delivery], error: BaseException) -> Sequence[BaseException | None]:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple, overload
 
 from lisa_common.errors import LisaError
-from lisa_common.escaping import safe_text
+from lisa_common.escaping import named_text
 from lisa_common.validation import GENERATED_SUFFIX
 
 __all__ = [
@@ -209,7 +209,6 @@ class PartialSend(LisaError):
             parts.append(f"the first because: {report.first_error}")
         if source_error is not None:
             parts.append(
-                f"the messages for {topic!r} ended after {taken}, as their iterable raised "
-                f"{type(source_error).__name__}: {safe_text(source_error)}"
+                f"the messages for {topic!r} ended after {taken}, as their iterable raised {named_text(source_error)}"
             )
         super().__init__("; ".join(parts))
