@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib.metadata import version
+from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 from lisa_common.escaping import safe_text
@@ -60,7 +61,7 @@ class Tracing:
         self._attach, self._detach = context.attach, context.detach
         self._empty = context.Context()
         self._propagator = TraceContextTextMapPropagator()
-        self._has_failed = False
+        self._guarded = _Guard()
 
     def start_send(self, topic: str, *, batch: bool = False) -> Any:
         """Starts the span of a send, below the caller's span; a batch has one for all of its messages."""
@@ -69,29 +70,23 @@ class Tracing:
 
     def context_of(self, span: Any) -> dict[str, str]:
         """The headers that carry the context of a span; none unless it is recording."""
-        carrier: dict[str, str] = {}
-        if self.is_recording(span):
-            try:
+        with self._guarded:
+            carrier: dict[str, str] = {}
+            if span.is_recording():
                 self._propagator.inject(carrier, self._trace.set_span_in_context(span, self._empty))
-            except Exception as failure:  # noqa: BLE001 - a sampler may give its span any state
-                self._report(failure)
-                return {}
-        return carrier
+            return carrier
+        return {}
 
     def is_recording(self, span: Any) -> bool:
         """Whether a span keeps attributes."""
-        try:
+        with self._guarded:
             return bool(span.is_recording())
-        except Exception as failure:  # noqa: BLE001 - spans are of any SDK
-            self._report(failure)
-            return False
+        return False
 
     def describe(self, span: Any, attributes: Mapping[str, str | int]) -> None:
         """Sets attributes of a span that is recording."""
-        try:
+        with self._guarded:
             span.set_attributes(attributes)
-        except Exception as failure:  # noqa: BLE001 - spans are of any SDK
-            self._report(failure)
 
     def start_process(self, topic: str, group: str, headers: Mapping[str, str]) -> Process:
         """Starts the span of a handler, in a new trace that links to the send's, and makes it the current one.
@@ -120,43 +115,49 @@ class Tracing:
 
     def end(self, span: Any, error: BaseException | None = None) -> None:
         """Ends a span, as failed if there is an error."""
-        try:
+        with self._guarded:
             if error is not None and span.is_recording():
                 span.set_attribute("error.type", type(error).__qualname__)
                 span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, safe_text(error)))
-        except Exception as failure:  # noqa: BLE001 - spans are of any SDK
-            self._report(failure)
-        try:
+        with self._guarded:
             span.end()
-        except Exception as failure:  # noqa: BLE001 - a span processor of the program
-            self._report(failure)
 
     def _start(self, *arguments: Any, **named: Any) -> Any:
-        try:
+        with self._guarded:
             return self._tracer.start_span(*arguments, **named)
-        except Exception as failure:  # noqa: BLE001 - a sampler or span processor of the program
-            self._report(failure)
-            return self._trace.INVALID_SPAN
-
-    def _report(self, failure: Exception) -> None:
-        """Logs the first failure as a warning: there may be one for each message."""
-        level = logging.DEBUG if self._has_failed else logging.WARNING
-        self._has_failed = True
-        error = safe_text(failure)
-        text = "the program's tracing failed, and messages go on without it: %s"
-        # As a triple, which is true even if the exception is not.
-        trace = type(failure), failure, failure.__traceback__
-        logger.log(level, text, error, exc_info=trace, extra=event("tracing_failed", error=error))
+        return self._trace.INVALID_SPAN
 
     def trace_id(self, span: Any) -> str:
         """The id of the trace of a sampled span; "" for another."""
-        try:
+        with self._guarded:
             context = span.get_span_context()
-            text = f"{context.trace_id:032x}" if context.trace_flags.sampled else ""
-        except Exception as failure:  # noqa: BLE001 - spans are of any SDK
-            self._report(failure)
-            return ""
-        return text
+            return f"{context.trace_id:032x}" if context.trace_flags.sampled else ""
+        return ""
+
+
+class _Guard:
+    """Suppresses and logs what a sampler, a span or a span processor of the program raises; the first as a warning."""
+
+    def __init__(self) -> None:
+        self._level = logging.WARNING
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if kind is None or not isinstance(failure, Exception):
+            return False
+        error = safe_text(failure)
+        text = "the program's tracing failed, and messages go on without it: %s"
+        # As a triple, which is true even if the exception is not.
+        logger.log(
+            self._level, text, error, exc_info=(kind, failure, trace), extra=event("tracing_failed", error=error)
+        )
+        # There may be one for each message.
+        self._level = logging.DEBUG
+        return True
 
 
 def _attributes(name: str, kind: str, topic: str) -> dict[str, str]:
