@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from lisa_common.errors import InvalidInput
+from lisa_common.escaping import named_text
 from lisa_common.logs import event
 from lisa_consumer.worker import Worker
 
@@ -36,7 +37,7 @@ def _import(module_name: str, target: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except Exception as error:
-        text = f"{type(error).__name__}: {error}"
+        text = named_text(error)
         if not _is_missing(module_name, error):
             own = error.with_traceback(_of_the_module(error.__traceback__))
             logger.error(

@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 from lisa_common.errors import LisaError
+from lisa_common.escaping import named_text
 from lisa_common.logs import event
 
 __all__ = ["ProblemLog"]
@@ -24,7 +25,7 @@ class ProblemLog:
 
         `fields` name its subject, for example its topic.
         """
-        text = str(error) if isinstance(error, LisaError) else f"{type(error).__name__}: {error}"
+        text = str(error) if isinstance(error, LisaError) else named_text(error)
         if self._open.get(subject) != text:
             self._open[subject] = text
             trace = None if isinstance(error, LisaError) else error

@@ -18,6 +18,7 @@ from importlib import metadata
 import httpx
 
 from lisa_common.errors import InvalidInput
+from lisa_common.escaping import named_text
 from lisa_common.logs import event
 from lisa_common.settings import Settings
 from lisa_consumer import ConsumerSettings, Delivery, Reject, Retry, Worker
@@ -72,7 +73,7 @@ class Pusher:
                 status, answer, headers = await self._post(target.url, delivery)
                 counted = str(status)
             except (httpx.HTTPError, TimeoutError) as error:
-                reason = f"no answer: {type(error).__name__}: {error}"[:_SHOWN]
+                reason = f"no answer: {named_text(error)}"[:_SHOWN]
                 health.fail(reason)
                 raise Retry(reason) from None
             finally:
