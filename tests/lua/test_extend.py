@@ -9,15 +9,10 @@ from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import command
 from lisa_common.protocol.managing import Reclaimed
 from lisa_common.protocol.marking import Begun
-from support.queue import STEADY, Queue, outgoing
+from support.queue import STEADY, Queue, ends_in, outgoing
 
 LEASE_MS = STEADY.visibility_ms
 DAY_MS = 86_400_000
-
-
-def ends_in(reclaimed: Reclaimed, ms: int) -> bool:
-    """Whether the first lease ends in so many ms. Until Redis 7.2 the clock runs on while a script does."""
-    return reclaimed.next_in_ms is not None and 0 <= ms - reclaimed.next_in_ms <= 1
 
 
 def test_renewed_from_now(queue: Queue) -> None:

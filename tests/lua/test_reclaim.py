@@ -12,7 +12,7 @@ from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import command
 from lisa_common.protocol.managing import Reclaimed
 from lisa_common.protocol.marking import Begun
-from support.queue import EPOCH_MS, STEADY, Queue, outgoing
+from support.queue import EPOCH_MS, STEADY, Queue, ends_in, outgoing
 
 LEASE_MS = STEADY.visibility_ms
 NOTHING = Reclaimed("0-0", 0, 0, 0)
@@ -383,9 +383,11 @@ def test_lent_deliveries_are_retried_at_once_and_never_alone(queue: Queue, max_r
         (delivery,) = queue.read("g")
         assert (delivery.attempt, delivery.alone) == (attempt, False)
         assert queue.lend("c", delivery, lease_ms=100) == [True]
-        queue.advance(99)
-        assert queue.reclaim("g") == replace(NOTHING, next_in_ms=1)
-        queue.advance(1)
+        queue.advance(50)
+        reclaimed = queue.reclaim("g")
+        assert replace(reclaimed, next_in_ms=None) == NOTHING
+        assert ends_in(reclaimed, 50)
+        queue.advance(50)
         is_last = attempt > max_retries
         assert queue.reclaim("g") == Reclaimed("0-0", not is_last, is_last, 0)
         assert queue.contents().retry == ({} if is_last else {"g/a": queue.now_ms})

@@ -29,7 +29,7 @@ from lisa_common.protocol.triage import sort_entries
 from lisa_common.validation import headers_json
 from lisa_manager.doors import read_limits
 
-__all__ = ["EPOCH_MS", "STEADY", "Contents", "GroupState", "Queue", "outgoing"]
+__all__ = ["EPOCH_MS", "STEADY", "Contents", "GroupState", "Queue", "ends_in", "outgoing"]
 
 EPOCH_MS = 1_000_000_000_000
 STEADY = Policy(backoff_jitter=0)
@@ -98,6 +98,11 @@ def outgoing(
         body, ttl_ms=ttl_ms, max_retries=max_retries, priority=priority, headers=headers_json(all_headers)
     )
     return Outgoing(id, due, content)
+
+
+def ends_in(reclaimed: Reclaimed, ms: int) -> bool:
+    """Whether the first lease ends in so many ms. Until Redis 7.2 the clock runs on while a script does."""
+    return reclaimed.next_in_ms is not None and 0 <= ms - reclaimed.next_in_ms <= 1
 
 
 @dataclass
