@@ -16,6 +16,7 @@ from lisa_common.errors import InvalidInput
 from lisa_consumer import AsyncConsumer, Consumer, Delivery, Worker
 from lisa_producer import AsyncProducer, Message, PartialSend, Producer
 from lisa_testing import Lisa
+from support.unspeakable import Unspeakable
 
 _ID, _AT = UUID(int=7), datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -193,17 +194,12 @@ def test_a_codec_replaces_json(lisa: Lisa) -> None:
         assert (caught.value.report.sent, caught.value.report.failed) == (1, 1)
 
 
-class _Unspeakable(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no words")
-
-
 class _Failing(Reversed):
     def encode(self, _: Any) -> bytes:
-        raise _Unspeakable
+        raise Unspeakable
 
     def decode(self, _: bytes) -> Any:
-        raise _Unspeakable
+        raise Unspeakable
 
 
 class _Panic(BaseException):
@@ -234,7 +230,7 @@ def test_a_codec_may_fail_without_a_text(lisa: Lisa) -> None:
     worker = Worker("g", codec=_Failing())
     worker.on("orders", body=Mail)(print)
     lisa.attach(worker)
-    with Producer(codec=_Failing()) as producer, pytest.raises(InvalidInput, match="encodes \\(_Unspeakable: no text"):
+    with Producer(codec=_Failing()) as producer, pytest.raises(InvalidInput, match="encodes \\(Unspeakable: no text"):
         producer.send("orders", {"to": 1})
     with Producer() as producer:
         producer.send("orders", {"to": 1})
@@ -242,7 +238,7 @@ def test_a_codec_may_fail_without_a_text(lisa: Lisa) -> None:
     [copy] = lisa.garbage("orders")
     assert copy.failure
     assert copy.failure.reason == "rejected"
-    assert copy.failure.error.endswith("_Unspeakable: no text, as the __str__ of _Unspeakable raised RuntimeError")
+    assert copy.failure.error.endswith("Unspeakable: no text, as the __str__ of Unspeakable raised SystemExit")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from lisa_producer import (
     SendResult,
 )
 from support import keys_left
+from support.unspeakable import Unspeakable
 
 
 @pytest.fixture
@@ -85,19 +86,14 @@ def test_an_iterable_that_raises_loses_nothing(producer: Producer, client: redis
     assert _stored(client, prefix) == 700
 
 
-class _Unspeakable(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no words")
-
-
 def test_an_iterable_may_raise_an_error_without_a_text(producer: Producer) -> None:
     """Its messages are reported all the same."""
 
     def messages() -> Iterator[Message]:
         yield from _messages(3)
-        raise _Unspeakable
+        raise Unspeakable
 
-    with pytest.raises(PartialSend, match="raised _Unspeakable: no text") as caught:
+    with pytest.raises(PartialSend, match="raised Unspeakable: no text") as caught:
         producer.send_many("orders", messages())
     assert caught.value.report.sent == 3
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from lisa_common.protocol.call import Call
 from lisa_common.protocol.marking import Begun
 from lisa_common.protocol.registry import REFRESH_S
 from lisa_consumer import AckOutcome, Delivery, NackOutcome
-from lisa_consumer.core import Core
+from lisa_consumer.core import MAX_BATCH, Core
 from lisa_consumer.held_delivery import HeldDelivery
 from lisa_consumer.leases import Leases
 from lisa_producer import AsyncProducer, Message, ProducerSettings
@@ -111,6 +111,38 @@ async def test_a_handled_message_is_renewed_until_the_server_knows(
         await cancel_all(keeper)
 
 
+class _Counting(AsyncConnection):
+    """A connection that counts its round trips."""
+
+    trips = 0
+
+    async def execute_each(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        self.trips += 1
+        return await super().execute_each(calls)
+
+
+async def test_all_leases_are_renewed_in_one_round_trip(
+    redis_url: str, prefix: str, sender: AsyncProducer, declare: Callable[..., Policy]
+) -> None:
+    """However many these are: on a slow link there is time for no more, and a limit for the reply."""
+    declare(visibility_ms=1_500)
+    core = Core(prefix, "billing")
+    await sender.send_many("orders", [Message(body=b"x")] * (MAX_BATCH + 200))
+    async with AsyncConnection(redis_url) as reading, _Counting(redis_url) as renewing:
+        held = hold([d for _ in range(2) for d in await reading.run(core.read(["orders"], limit=MAX_BATCH))])
+        assert len(held) == MAX_BATCH + 200
+        read_at = max(each.renewed_at for each in held)
+        leases = Leases(renewing, core)
+        leases.hold(held)
+        await leases.learn(["orders"])
+        renewing.trips = 0
+        keeper = asyncio.create_task(leases.run([]))
+        await wait_until_async(lambda: any(each.renewed_at > read_at for each in held))
+        await cancel_all(keeper)
+    assert all(each.renewed_at > read_at for each in held)
+    assert renewing.trips == 1
+
+
 async def test_what_is_settled_does_not_begin_again(
     redis_url: str, prefix: str, sender: AsyncProducer, declare: Callable[..., Policy]
 ) -> None:
@@ -169,7 +201,7 @@ async def test_what_is_in_hand_does_not_need_the_registry(
     redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis, declare: Callable[..., Policy]
 ) -> None:
     """It may be at another server, one that is away: leases, acks and nacks go by the last known policy."""
-    declare(visibility_ms=300)
+    declare(visibility_ms=1_500)
     core = Core(prefix, "billing")
     await sender.send_many("orders", [Message(body=b"x") for _ in range(3)])
     async with AsyncConnection(redis_url) as connection:

@@ -16,13 +16,9 @@ from lisa_consumer import Delivery
 from lisa_producer import Message
 from support import wait_until_async
 from support.running import managed, new_worker, working
+from support.unspeakable import Unspeakable
 
 BATCH = [Message(body=b"x", id=str(n)) for n in range(20)]
-
-
-class _Unspeakable(Exception):
-    def __str__(self) -> str:
-        raise SystemExit("no words")
 
 
 class _Broken(SpanProcessor):
@@ -65,8 +61,8 @@ async def test_an_error_without_text_fails_its_messages_at_once(
         await wait_until_async(lambda: attempts == {1: 20, 2: 20})
     failed = [span for span in exporter.get_finished_spans() if (span.attributes or {}).get("error.type")]
     assert len(failed) == 20
-    said = "no text, as the __str__ of _Unspeakable raised SystemExit"
-    assert Counter((span.attributes or {})["error.type"] for span in failed)["_Unspeakable"] >= 1
+    said = "no text, as the __str__ of Unspeakable raised SystemExit"
+    assert Counter((span.attributes or {})["error.type"] for span in failed)["Unspeakable"] >= 1
     assert any(said in str(span.status.description) for span in failed)
 
 
@@ -114,7 +110,7 @@ class _Foreign:
 
 
 def _fail(*_: object) -> None:
-    raise _Unspeakable
+    raise Unspeakable
 
 
 @pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
@@ -142,7 +138,7 @@ def _handle(worker: Any, attempts: Counter[int], *, batch: bool) -> None:
     def note(deliveries: list[Delivery]) -> None:
         attempts.update(delivery.attempt for delivery in deliveries)
         if any(delivery.attempt == 1 for delivery in deliveries):
-            raise _Unspeakable
+            raise Unspeakable
 
     if batch:
         worker.on("orders", batch=20)(note)

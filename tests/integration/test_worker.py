@@ -28,6 +28,7 @@ from lisa_consumer.leases import Leases
 from lisa_producer import AsyncProducer, Message, State
 from support import count_calls, idle, idle_async, keys_left, wait_until, wait_until_async
 from support.running import Handled, hang, managed, new_worker, working
+from support.unspeakable import Unspeakable
 
 Declare = Callable[..., Policy]
 QUICK = {"backoff": "fixed", "backoff_base_ms": 10, "backoff_jitter": 0}
@@ -519,11 +520,6 @@ async def test_reject_ends_a_message(worker: Worker, sender: AsyncProducer) -> N
     assert (found.copies[0].failure.error, found.copies[0].failure.reason) == ("no such order: 7", "rejected")
 
 
-class _Unspeakable(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no words")
-
-
 ERRORS = [
     ValueError("boom"),
     SystemExit(1),
@@ -535,7 +531,7 @@ ERRORS = [
     BaseExceptionGroup("several", [KeyboardInterrupt()]),
     UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
     RuntimeError("\udc80 no text of UTF-8, \0 and\nmany lines" * 1_000),
-    _Unspeakable(),
+    Unspeakable(),
 ]
 
 
