@@ -89,14 +89,20 @@ class Unfinished(NamedTuple):
     """The call for the remaining rows; its result is added to `done`."""
 
 
-def in_parts(batch: Call[T], size: int, rest: Callable[[int], Call[T]]) -> Call[T]:
-    """A call of a script over `size` rows whose reply is the number of rows done, and their results.
+def in_parts(
+    batch: Call[T],
+    size: int,
+    rest: Callable[[int], Call[T]],
+    *,
+    split: Callable[[Any], Sequence[Any]] = _as_is,
+) -> Call[T]:
+    """A call of a script over `size` rows. `split` makes of its reply the number of rows done, and their results.
 
     `rest` builds the call for the rows from a position on. Shells make that call, and add up the results.
     """
 
     def decode(reply: Any) -> Any:
-        done, results = reply
+        done, results = split(reply)
         if not min(1, size) <= done <= size:
             raise ValueError(f"done rows must be {min(1, size)} to {size}; got {done}")
         decoded: Any = batch.decode(results)
@@ -104,7 +110,7 @@ def in_parts(batch: Call[T], size: int, rest: Callable[[int], Call[T]]) -> Call[
             raise ValueError(f"results must be {done}, one for each done row; got {len(decoded)}")
         return decoded if done == size else Unfinished(decoded, rest(done))
 
-    return batch._replace(decode=decode)
+    return Call(batch.args, decode, batch.script, batch.repeatable, batch.takes_errors)
 
 
 def unfinished(results: Sequence[Any]) -> list[int]:

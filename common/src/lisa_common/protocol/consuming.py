@@ -129,14 +129,17 @@ def list_pending(
     )
 
 
-def server_time() -> Call[int]:
-    """The server's time in ms."""
-    return command("TIME", decode=_time_ms)
-
-
 def _time_ms(reply: list[Any]) -> int:
     seconds, microseconds = reply
     return int(seconds) * 1000 + int(microseconds) // 1000
+
+
+_TIME: Call[int] = command("TIME", decode=_time_ms)
+
+
+def server_time() -> Call[int]:
+    """The server's time in ms."""
+    return _TIME
 
 
 def ack(
@@ -147,7 +150,7 @@ def ack(
     `judge` is for the rows that an earlier part has left, all of which look pending.
     """
 
-    def decode(reply: Any) -> tuple[int, list[AckOutcome]]:
+    def split(reply: Any) -> tuple[int, list[AckOutcome]]:
         done, exceptions = (reply, []) if isinstance(reply, int) else rows(reply, 2)
         outcomes = [AckOutcome.ACKED] * number(done)
         for position, outcome in pairs(exceptions):
@@ -167,10 +170,10 @@ def ack(
         listeners=wake_channel(keys.prefix) if policy.max_in_flight or policy.max_in_flight_per_key else "",
         tag=keys.tag,
     )
-    parts = in_parts(
-        call, len(entries), lambda done: ack(keys, group, entries[done:], policy, now_ms=now_ms, judge=True)
+    return in_parts(
+        *(call, len(entries), lambda done: ack(keys, group, entries[done:], policy, now_ms=now_ms, judge=True)),
+        split=split,
     )
-    return parts._replace(decode=lambda reply: parts.decode(decode(reply)))
 
 
 def nack(
