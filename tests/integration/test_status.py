@@ -1,8 +1,10 @@
 """`lisa-manager status`: sizes from the structures, exact."""
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from json import loads
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from rich.console import Console
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import command
 from lisa_manager import Admin, GroupStatus, ManagerSettings, TopicStatus
+from lisa_manager.commands import watch
 from lisa_manager.commands.watch import Reader, Reading, render
 from lisa_producer import Producer, ProducerSettings
 from support import Server
@@ -181,7 +184,7 @@ def test_watch_shows_it_again_until_interrupted(
         if interrupt := next(pauses):
             raise interrupt
 
-    monkeypatch.setattr("lisa_manager.commands.watch.time.sleep", pause)
+    _sleep_by(monkeypatch, pause)
     ran = commands.manager("status", "--watch", "2.5", *(["--json"] if json else []))
     assert ran.code == 130
     if json:
@@ -224,11 +227,16 @@ def test_watch_without_a_terminal_names_a_silent_server(
     commands: Commands, monkeypatch: pytest.MonkeyPatch, prefix: str
 ) -> None:
     """On stderr, and what it prints is as before once the server is back."""
-    monkeypatch.setattr("lisa_manager.commands.watch.time.sleep", _interrupt)
+    _sleep_by(monkeypatch, _interrupt)
     ran = Commands("redis://127.0.0.1:1", prefix).manager("status", "--watch", "1")
     assert (ran.code, ran.out) == (130, "")
     assert "no answer from the server since" in ran.err
     assert commands.manager("status", "nope", "--watch", "1").code == 2, "an unknown topic stays unknown"
+
+
+def _sleep_by(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
+    # Only in this module: other threads sleep meanwhile, too.
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
 
 
 def _interrupt(_: float) -> None:

@@ -1,6 +1,7 @@
 """The ground that the other tests stand on."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -59,7 +60,8 @@ def test_a_port_belongs_to_its_server_also_while_that_is_down(
 ) -> None:
     """Nobody else is given it, and the server finds it free."""
     server = own_server()
-    monkeypatch.setattr("lisa_common.client.embedded.server.random.randrange", lambda *_: next(numbers))
+    numbered = SimpleNamespace(randrange=lambda *_: next(numbers))
+    monkeypatch.setattr("lisa_common.client.embedded.server.random", numbered)
     for _ in range(2):
         numbers = iter([server.port, server.port, server.port + 1, *range(25_000, 26_000)])
         with reserved_port() as port:

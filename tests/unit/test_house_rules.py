@@ -1,6 +1,8 @@
-"""Rules of the house that a linter does not know: what is long needs a reason."""
+"""Rules of the house that a linter does not know, as that what is long needs a reason."""
 
 import ast
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted(ROOT.glob("*/src/**/*.py"))
+TESTS = sorted((ROOT / "tests").glob("**/*.py"))
 SCRIPTS = sorted(ROOT.glob("lua/**/*.lua"))
 FILE_LINES, FUNCTION_LINES = 300, 40
 
@@ -59,3 +62,13 @@ def _assigned(statements: list[ast.stmt]) -> set[str]:
         elif isinstance(statement, ast.AnnAssign):
             targets.append(statement.target)
     return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+_REPLACED = re.compile(r"monkeypatch\.setattr\(\s*[\"']lisa_[\w.]+\.(\w+)\.\w+[\"']")
+"""What a test replaces, by its full name, in something that a module of Lisa has: the name of that something."""
+
+
+def test_no_test_changes_the_standard_library_for_other_threads() -> None:
+    """A test replaces a module's name for `time`, not `time.sleep`: threads of other tests may sleep meanwhile."""
+    replaced = {path.name: _REPLACED.findall(path.read_text("utf-8")) for path in TESTS}
+    assert {name: names for name, names in replaced.items() if sys.stdlib_module_names.intersection(names)} == {}
