@@ -183,10 +183,10 @@ class Host:
         command = [program("lisa-consumer"), "run", "benchmarks.programs.worker:worker", "--processes", str(processes)]
         return self.start(command, says=" reads ", environment=environment)
 
-    def bare_programs(self, topics: Sequence[str]) -> list[Process]:
+    def bare_programs(self, topics: Sequence[str], *, gathers: bool) -> list[Process]:
         """Starts the programs of `benchmarks.programs.bare`, and returns once they serve these topics."""
         command = [sys.executable, "-m", "benchmarks.programs.bare"]
-        environment = {"BENCH_TOPICS": ",".join(topics)}
+        environment = {"BENCH_TOPICS": ",".join(topics), "BENCH_GATHERS": "1" if gathers else ""}
         roles = {"promote": "promotes", "consume": "reads"}
         return [self.start([*command, role], says=says, environment=environment) for role, says in roles.items()]
 

@@ -31,7 +31,7 @@ _NARROW_RATIO, _AMPLE = 4, 128
 _FIRST_LIMIT = 8
 """Limit of a read while no message size is known: the first message must not wait for many large ones."""
 
-_GATHER_S, _LONGEST_GATHER_S, _SHORTEST_GATHER_S = 20e-6, 0.002, 0.0005
+_GATHER_S, _LONGEST_GATHER_S, _SHORTEST_GATHER_S = 30e-6, 0.003, 0.0005
 """How long messages gather for each topic of a read, and in all at most, before the next read; shorter pauses are none.
 To wait for a topic takes the server and the worker about 5 µs in every read."""
 
