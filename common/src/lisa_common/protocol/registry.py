@@ -171,24 +171,17 @@ class Topics:
 
         Uses older values while the registry cannot be read: of a Cluster only its node may be away.
         """
-        now, layouts = self.clock(), {}
-        for name in topics:
-            known = self._known.get(name)
-            if known is None or now >= known.until:
-                return (yield from self._resolve_stale(topics, now))
-            layouts[name] = known.layout
-        return layouts
-
-    def _resolve_stale(self, topics: Collection[str], now: float) -> Flow[dict[str, Layout]]:
+        now = self.clock()
         before = {name: self._known.get(name) for name in topics}
         stale = [name for name, known in before.items() if known is None or now >= known.until]
-        try:
-            yield from self._read([check_name("topic", name) for name in stale])
-        except (Unreachable, OutcomeUnknown, Refused):
-            if any(name not in self._known for name in stale):
-                raise
-            until = self.clock() + _RETRY_S
-            self._known |= {name: replace(self._known[name], until=until) for name in stale}
+        if stale:
+            try:
+                yield from self._read([check_name("topic", name) for name in stale])
+            except (Unreachable, OutcomeUnknown, Refused):
+                if any(name not in self._known for name in stale):
+                    raise
+                until = self.clock() + _RETRY_S
+                self._known |= {name: replace(self._known[name], until=until) for name in stale}
         # What was known before may have been forgotten meanwhile.
         return {name: known.layout for name in topics if (known := self._known.get(name) or before[name])}
 
