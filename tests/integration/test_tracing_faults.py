@@ -1,7 +1,8 @@
 """Handlers and tracing that fail together: each message is settled all the same."""
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -11,10 +12,11 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from lisa_common.client.async_connection import cancel_all
 from lisa_common.model.policy import Policy
 from lisa_consumer import Delivery
-from lisa_producer import Message
-from support import wait_until_async
+from lisa_producer import AsyncProducer, Message, Producer, ProducerSettings
+from support import Server, wait_until_async
 from support.running import managed, new_worker, working
 from support.unspeakable import Unspeakable
 
@@ -130,6 +132,63 @@ async def test_a_span_that_fails_stops_no_message(
             await wait_until_async(lambda: attempts == {1: 20, 2: 20})
             current.append(trace.get_current_span())
     assert current == [trace.INVALID_SPAN]
+
+
+class _Open(SpanProcessor):
+    """Counts the spans that have not ended."""
+
+    def __init__(self) -> None:
+        self.count = self.ended = 0
+
+    def on_start(self, *_: object, **__: object) -> None:
+        self.count += 1
+
+    def on_end(self, *_: object) -> None:
+        self.count -= 1
+        self.ended += 1
+
+
+def test_a_callback_that_raises_leaves_no_span_open(provider: TracerProvider, redis_url: str, prefix: str) -> None:
+    """Neither that of the batch it was called for, nor that of messages that were prepared meanwhile."""
+    spans = _Open()
+    provider.add_span_processor(spans)
+    settings = ProducerSettings(redis_url=redis_url, prefix=prefix, batch_messages=10)
+    with Producer(settings=settings) as producer, pytest.raises(Unspeakable):
+        producer.send_many("orders", BATCH, on_batch=_fail)
+    assert (spans.count, spans.ended) == (0, 2)
+
+
+async def _one_then_none() -> AsyncIterator[Message]:
+    yield BATCH[0]
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("messages", [lambda: BATCH, _one_then_none], ids=["server", "iterable"])
+async def test_a_send_that_is_cancelled_ends_its_span(
+    provider: TracerProvider, own_server: Callable[..., Server], prefix: str, messages: Callable[[], Any]
+) -> None:
+    """While the server does not answer, or no message comes."""
+    server, spans = own_server(), _Open()
+    provider.add_span_processor(spans)
+    async with AsyncProducer(settings=ProducerSettings(redis_url=server.url, prefix=prefix)) as producer:
+        await producer.send("orders", b"x")
+        server.freeze()
+        sending = asyncio.create_task(producer.send_many("orders", messages()))
+        await wait_until_async(lambda: spans.count)
+        await cancel_all(sending)
+        server.thaw()
+    assert (spans.count, spans.ended) == (0, 2)
+
+
+def test_a_provider_that_fails_stops_no_program(redis_url: str, prefix: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Messages are sent without spans, and a warning says why."""
+    with patch.object(trace, "get_tracer_provider", _fail):
+        producer = Producer(settings=ProducerSettings(redis_url=redis_url, prefix=prefix))
+    with producer:
+        producer.send("orders", b"x", id="0")
+        assert producer.find("orders", "0")
+    [warning] = [record for record in caplog.records if getattr(record, "event", "") == "tracing_failed"]
+    assert warning.levelname == "WARNING"
 
 
 def _handle(worker: Any, attempts: Counter[int], *, batch: bool) -> None:

@@ -1,6 +1,7 @@
 """The asyncio producer."""
 
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from contextlib import closing
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -110,10 +111,11 @@ class AsyncProducer(AsyncClosing):
             if batch.broken:
                 raise PartialSend(topic, report) from batch.broken
 
-        async for message in source:
-            if batch.add(with_codec(message, self._codec)):
-                await flush()
-        await flush()
+        with closing(batch):
+            async for message in source:
+                if batch.add(with_codec(message, self._codec)):
+                    await flush()
+            await flush()
         if source.error:
             raise PartialSend(topic, report, source.error) from source.error
         if report.failed and on_result is None and on_batch is None:

@@ -112,6 +112,10 @@ class Batch:
         except LisaError as error:
             self.broken = error
             stored = [error] * len(batch)
+        except BaseException as error:
+            # The caller was cancelled, or interrupted.
+            self._observer.abandon(span, error)
+            raise
         if has_invalid:
             valid = iter(stored)
             stored = [message.error if isinstance(message, _Invalid) else next(valid) for message in taken]
@@ -119,6 +123,10 @@ class Batch:
         self._first += len(taken)
         self._observer.end(span, results, self._clock() - began, self.broken)
         return results
+
+    def close(self) -> None:
+        """Ends the whole send. Messages added since the latest flush are not sent."""
+        self._observer.abandon(self._observer.take_span(), self.broken)
 
     def _clock(self) -> float:
         """Seconds, of which none pass while messages are added during a flush."""

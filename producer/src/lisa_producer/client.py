@@ -128,7 +128,7 @@ class Producer(Closing):
         source = MessageSource(messages)
         sender = Sender(self._topics, self._settings, confirm, self._pace)
         batch = self._run(open_batch(sender, topic, self._tracing))
-        with closing(iter(source)) as taken:
+        with closing(batch), closing(iter(source)) as taken:
             for results in self._send_batches(batch, BatchFiller(batch, taken, self._codec), ahead=is_ready(messages)):
                 report.take(results, on_result, on_batch)
                 if batch.broken:

@@ -82,8 +82,11 @@ class BatchObserver:
             for outcome, count in results.outcomes().items():
                 count_sent(self._topic, outcome, count)
             METRICS.observe("lisa_send_seconds", [took_s])
-        # What was added since will not be sent after an error.
-        for each in (span, self.take_span() if error else None):
-            if self._tracing and each is not None:
-                self._tracing.describe(each, {"messaging.batch.message_count": len(results) if each is span else 0})
-                self._tracing.end(each, error)
+        if self._tracing and span is not None:
+            self._tracing.describe(span, {"messaging.batch.message_count": len(results)})
+            self._tracing.end(span, error)
+
+    def abandon(self, span: Any, error: BaseException | None) -> None:
+        """Ends the span of a batch of which nobody will have results; `error` is why."""
+        if self._tracing and span is not None:
+            self._tracing.end(span, error)

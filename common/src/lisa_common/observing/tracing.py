@@ -36,10 +36,12 @@ def ask() -> "Tracing | None":
         from opentelemetry import trace  # noqa: PLC0415 - an extra
     except ModuleNotFoundError:
         return None
-    provider = trace.get_tracer_provider()
-    if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
-        return None
-    return Tracing(provider.get_tracer("lisa", version("lisa-common"), schema_url=_SCHEMA))
+    with _Guard():
+        provider = trace.get_tracer_provider()
+        if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
+            return None
+        return Tracing(provider.get_tracer("lisa", version("lisa-common"), schema_url=_SCHEMA))
+    return None
 
 
 class Process(NamedTuple):
