@@ -5,7 +5,6 @@ import logging
 import math
 import re
 from collections import Counter, defaultdict
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -130,10 +129,11 @@ class Promoter:
 
     async def _sleep(self) -> None:
         while (left_s := self._left_s()) is None or left_s > 0:
-            # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the wake.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._woken.wait()
+            # A timeout would raise and catch two errors each time.
+            timer = None if left_s is None else asyncio.get_running_loop().call_later(left_s, self._woken.set)
+            await self._woken.wait()
+            if timer:
+                timer.cancel()
         # Promote messages that are due close together in one round trip.
         await asyncio.sleep(self._settings.resolution_s if self._was_busy else 0)
         self._was_busy = False
