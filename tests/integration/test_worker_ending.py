@@ -350,3 +350,20 @@ async def test_the_consumers_of_a_group_are_the_live_ones(
         worker.stop()
         await sender.send("orders", b"ends the last read")
     assert _consumers(client, prefix) == []
+
+
+@pytest.mark.parametrize("count", [3, 13])
+async def test_a_burst_waits_for_no_more_messages(
+    redis_url: str, prefix: str, sender: AsyncProducer, count: int
+) -> None:
+    """The last batch begins once nothing else is ready, however long a batch may gather."""
+    worker, batches = new_worker(redis_url, prefix), list[int]()
+
+    @worker.on("orders", batch=10, within=60)
+    async def handle(deliveries: list[Delivery]) -> None:
+        batches.append(len(deliveries))
+
+    await sender.send_many("orders", [Message(body=b"x")] * count)
+    async with asyncio.timeout(20):
+        await worker.serve(burst=True)
+    assert sum(batches) == count

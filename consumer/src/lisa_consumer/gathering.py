@@ -126,6 +126,8 @@ class Gatherers:
     def __init__(self, begin: Callable[[str, list[HeldDelivery]], None]) -> None:
         self._begin = begin
         self._gatherers: dict[str, _Gatherer] = {}
+        self.expects_more = True
+        """Whether batches gather; set it when more messages were ready after a flush."""
         self._closed = False
 
     def add(self, topic: str, added: Sequence[HeldDelivery], size: BatchSize, concurrency: int) -> None:
@@ -136,6 +138,8 @@ class Gatherers:
             if self._closed:
                 gatherer.close()
         gatherer.add(added)
+        if not self.expects_more:
+            gatherer.flush()
 
     def end(self, topic: str) -> None:
         """Notes that a call has ended."""
@@ -146,7 +150,8 @@ class Gatherers:
         self._gatherers.pop(topic, None)
 
     def flush(self) -> None:
-        """Completes all batches that gather."""
+        """Completes all batches that gather, and what is added until more is expected: nothing else is ready."""
+        self.expects_more = False
         for gatherer in self._gatherers.values():
             gatherer.flush()
 

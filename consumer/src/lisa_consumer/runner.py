@@ -140,6 +140,7 @@ class Runner:
             for batch, begun in fetched.batches
             for number, delivery in enumerate(batch)
         ]
+        self._gatherers.expects_more |= bool(held)
         self._leases.hold(held)
         self._queues.add(held)
         if self._queues.paused:
