@@ -92,6 +92,21 @@ async def test_four_workers(admin: Admin, sender: AsyncProducer, redis_url: str,
     assert admin.check("orders").is_clean
 
 
+async def test_sends_in_the_same_ms_keep_their_order(admin: Admin, redis_url: str, prefix: str) -> None:
+    """Of one program, where Lisa makes the ids: one call each, and a list."""
+    admin.set_policy("orders", max_in_flight_per_key=1)
+    watch, worker = Watch(), new_worker(redis_url, prefix)
+    watch.attend(worker)
+    with Producer(settings=ProducerSettings(redis_url=redis_url, prefix=prefix)) as producer:
+        sent = [producer.send("orders", b"x", key="a", delay=0.1) for _ in range(60)]
+        listed = producer.send_many("orders", [Message(body=b"x", key="b", delay=0.1)] * 20).results
+    assert len({result.due_ms for result in sent}) < len(sent)
+    async with managed(redis_url, prefix), working(worker):
+        await wait_until_async(lambda: len(watch.order) == 80)
+    assert watch.first_of("a") == [result.id for result in sent]
+    assert watch.first_of("b") == [result.id for result in listed]
+
+
 async def test_a_busy_key_does_not_hold_up_others(
     admin: Admin, sender: AsyncProducer, redis_url: str, prefix: str
 ) -> None:

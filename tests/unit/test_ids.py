@@ -1,6 +1,6 @@
 """Ids that Lisa makes."""
 
-from lisa_common.protocol.producing import new_ids
+from lisa_common.protocol.ids import new_ids
 from lisa_common.validation import GENERATED_SUFFIX, check_id
 from support.waiting import wait_until
 
@@ -26,3 +26,10 @@ def test_ids_ascend_within_a_batch_and_with_time() -> None:
 
     wait_until(is_every_digit_seen)
     assert [id[:7] for id in ids] == sorted(id[:7] for id in ids)
+
+
+def test_ids_ascend_from_call_to_call() -> None:
+    """Messages that are sent one after another in the same ms keep that order."""
+    ids = [id for _ in range(5_000) for id in new_ids(1)]
+    assert len({id[:7] for id in ids}) < 1_000
+    assert ids == sorted(ids)

@@ -10,8 +10,8 @@ from lisa_common.errors import InvalidInput, LisaError, NotConfirmed, Resharded
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout, by_home
 from lisa_common.observing.tracing import Tracing
-from lisa_common.protocol import producing
 from lisa_common.protocol.call import Each, Flow
+from lisa_common.protocol.ids import new_ids
 from lisa_common.protocol.producing import Outgoing
 from lisa_common.protocol.registry import Topics
 from lisa_producer.layout_requests import refresh_after_reshard
@@ -75,7 +75,7 @@ class Batch:
     def add(self, message: Message) -> bool:
         """Adds a message; a value that is not a Message counts as invalid. Returns whether to flush now."""
         if not self._ids:
-            self._ids.extend(producing.new_ids(self._settings.batch_messages))
+            self._ids.extend(new_ids(self._settings.batch_messages))
         try:
             checked = message if type(message) is Message else check_message(message)
             outgoing = checked.outgoing(self._layout.policy, self._ids.popleft(), self._observer.context())

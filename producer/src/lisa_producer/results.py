@@ -193,7 +193,7 @@ class SendReport:
 
 
 class PartialSend(LisaError):
-    """Some of many messages were not sent; `report` says which, unless a callback received the results.
+    """Some of many messages failed; `report` says which, unless a callback received the results.
 
     `source_error` is the exception of the caller's iterable, if that ended the send.
     """
@@ -205,7 +205,8 @@ class PartialSend(LisaError):
         taken = report.sent + report.duplicates + report.failed
         parts = []
         if report.failed or source_error is None:
-            parts.append(f"{report.failed} of {taken} messages were not sent to {topic!r}")
+            # Not all were not sent: one may lack its confirmation, or its outcome may be unknown.
+            parts.append(f"{report.failed} of {taken} messages to {topic!r} failed")
             parts.append(f"the first because: {report.first_error}")
         if source_error is not None:
             parts.append(

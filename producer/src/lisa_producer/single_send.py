@@ -8,7 +8,8 @@ from lisa_common.model.keys import ShardKeys
 from lisa_common.model.sharding import Layout
 from lisa_common.observing.tracing import Tracing
 from lisa_common.protocol.call import Flow
-from lisa_common.protocol.producing import Outgoing, new_ids
+from lisa_common.protocol.ids import new_ids
+from lisa_common.protocol.producing import Outgoing
 from lisa_common.protocol.registry import Topics
 from lisa_producer import layout_requests
 from lisa_producer.message import Confirm, Message

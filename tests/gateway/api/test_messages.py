@@ -153,6 +153,13 @@ def test_queries_are_utf_8(http: httpx.Client, topic: str) -> None:
         assert _problem(http.put(path, content=b"x"), 400, "invalid-input")["field"] == "query"
 
 
+def test_a_header_is_given_once(http: httpx.Client, topic: str) -> None:
+    """Else one of two would be dropped."""
+    answer = http.put(f"/v1/topics/{topic}/messages/m?header=a=1&header=a=2", content=b"x")
+    assert _problem(answer, 400, "invalid-input")["field"] == "header"
+    assert http.get(f"/v1/topics/{topic}/messages/m").status_code == 404
+
+
 def test_messages_are_listed_page_by_page(http: httpx.Client, topic: str) -> None:
     """A cursor continues the list."""
     messages = [{"id": f"m{number}", "body": {"n": number}, "delay": 60 + number} for number in range(5)]
@@ -227,7 +234,16 @@ def test_any_name_of_a_field_is_named(http: httpx.Client, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"{", b'{"body": NaN}', b"[" * 100_000, b'{"body": ' + b"9" * 5_000 + b"}", b"\xff"]
+    "content",
+    [
+        b"{",
+        b'{"body": NaN}',
+        b"[" * 100_000,
+        b'{"body": ' + b"9" * 5_000 + b"}",
+        b"\xff",
+        b'{"body": 1, "delay": 1, "delay": 2}',
+        b'{"body": [{"order": 7, "order": 8}]}',
+    ],
 )
 def test_what_is_no_json_is_refused(http: httpx.Client, content: bytes) -> None:
     """Also what Python would take for JSON, or could not read."""

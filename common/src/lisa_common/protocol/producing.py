@@ -1,8 +1,5 @@
 """Calls of the producer: send, cancel, reschedule, find."""
 
-import binascii
-import os
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,34 +26,10 @@ __all__ = [
     "UpdateOutcome",
     "cancel",
     "find",
-    "new_ids",
     "reschedule",
     "send",
     "update",
 ]
-
-_RANDOM_BYTES, _RANDOM_CHARACTERS = 9, 12
-_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-# In ascending order, so that ids sort by time. Without "-" and "/": an id may come first in a command line, or follow
-# a group's name.
-_ASCENDING = bytes.maketrans(_BASE64, b".0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz")
-
-
-def new_ids(count: int) -> list[str]:
-    """Unique ids, ascending: the time in ms, 72 random bits, and the mark of a generated id.
-
-    Among 10⁹ messages, sent at 100,000 a second, two share an id with a probability of 10⁻¹¹ (n² / 2⁷³ in each ms).
-    The time is this machine's and decides nothing: it makes messages that are sent together neighbours in the server's
-    sorted sets, which halves the cost of inserting them.
-    """
-    # The time fills 8 characters; the first one, of 6 bits, does not change before the year 2109.
-    time_ms = (time.time_ns() // 1_000_000).to_bytes(6, "big")
-    random = os.urandom(_RANDOM_BYTES * count)
-    text = binascii.b2a_base64(time_ms + random, newline=False).translate(_ASCENDING).decode()
-    if count == 1:
-        return [text[1:] + GENERATED_SUFFIX]
-    tails = sorted([text[at : at + _RANDOM_CHARACTERS] for at in range(8, len(text), _RANDOM_CHARACTERS)])
-    return [text[1:8] + tail + GENERATED_SUFFIX for tail in tails]
 
 
 class Outgoing(NamedTuple):

@@ -75,6 +75,8 @@ async def _raw_message(call: Call, id: str | None) -> Message:
     """A message whose body is that of the request; its content type becomes a header."""
     check_plain(call.request)
     headers = dict(_header(text) for text in call.query.header)
+    if len(headers) < len(call.query.header):
+        raise InvalidInput("header", call.query.header, "given once for each name")
     if kind := call.request.headers.get("content-type"):
         headers.setdefault("content-type", kind)
     options = options_of(call.query)

@@ -195,10 +195,19 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} occurs twice in an object")
+    return members
+
+
 def parsed(data: bytes, field: str = "body") -> Any:
-    """JSON as a value. Raises InvalidInput."""
+    """JSON as a value. Raises InvalidInput, also for two members of one name: one of them would be dropped."""
     try:
-        return json.loads(data, parse_constant=_refuse_constant)
+        return json.loads(data, parse_constant=_refuse_constant, object_pairs_hook=_once_each)
     except (ValueError, RecursionError) as error:
         shown = data[:200].decode("utf-8", "replace")
         raise InvalidInput(field, shown, f"JSON ({error})") from None
