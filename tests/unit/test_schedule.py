@@ -29,7 +29,7 @@ def of(**fields: Any) -> Schedule:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"every": 0.001}, "every_ms must be at least 1000; got 1"),
+        ({"every": 0.001}, "every must be seconds or a timedelta from 1 s to 10 years; got 0.001"),
         ({"every": 1e12}, "every must be seconds or a timedelta"),
         ({"every": None}, "schedule must be one with either every or cron; got neither"),
         ({"cron": "* * * * *"}, "schedule must be one with either every or cron; got both"),

@@ -5,17 +5,16 @@ from typing import Any, Final
 
 from lisa_common.errors import InvalidInput
 from lisa_common.model.schedule import MAX_BODY_BYTES, Schedule
-from lisa_common.validation import body_bytes, duration_ms, moment_ms
+from lisa_common.validation import MAX_DELAY_S, body_bytes, duration_ms, moment_ms
 
 __all__ = ["FIELDS", "stored_fields"]
 
 
-def _ms(field: str) -> Callable[[Any], int]:
-    return lambda value: duration_ms(field, value, low_ms=1)
+_DAY_S: Final = 86_400.0
 
 
-def _jitter_ms(value: Any) -> int:
-    return duration_ms("jitter", value)
+def _ms(field: str, low_ms: int, high_s: float = MAX_DELAY_S) -> Callable[[Any], int]:
+    return lambda value: duration_ms(field, value, low_ms=low_ms, high_s=high_s)
 
 
 def _moment(field: str) -> Callable[[Any], int]:
@@ -27,10 +26,11 @@ def _body(value: Any) -> bytes:
 
 
 _READ: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
-    "every": ("every_ms", _ms("every")),
-    "ttl": ("ttl_ms", _ms("ttl")),
-    "catchup_window": ("catchup_window_ms", _ms("catchup_window")),
-    "jitter": ("jitter_ms", _jitter_ms),
+    # The bounds of `Schedule`, here in the caller's terms.
+    "every": ("every_ms", _ms("every", 1_000)),
+    "ttl": ("ttl_ms", _ms("ttl", 1)),
+    "catchup_window": ("catchup_window_ms", _ms("catchup_window", 1_000, 31 * _DAY_S)),
+    "jitter": ("jitter_ms", _ms("jitter", 0, _DAY_S)),
     "start": ("from_ms", _moment("start")),
     "until": ("until_ms", _moment("until")),
     "body": ("body", _body),
