@@ -324,7 +324,10 @@ def test_the_commands(commands: Commands, tmp_path: Path) -> None:
     assert again == {"created": [], "changed": [], "unchanged": ["a", "b"], "deleted": ["s"]}
     assert commands.manager("schedule", "delete", "a", "--yes").out == "deleted a\n"
     for words, told in (
-        (["set", "x", "--topic", "orders", "--every", "1ms"], "every must be seconds or a timedelta from 1 s to 10 years"),
+        (
+            ["set", "x", "--topic", "orders", "--every", "1ms"],
+            "every must be seconds or a timedelta from 1 s to 10 years",
+        ),
         (["set", "x", "--topic", "orders", "--cron", "0 0 31 2 *"], "cron must be five fields"),
         (["show", "gone"], "there is no schedule 'gone'"),
         (["set", "x"], "schedule must be given at least one field"),
