@@ -31,6 +31,10 @@ def of(**fields: Any) -> Schedule:
     [
         ({"every": 0.001}, "every must be seconds or a timedelta from 1 s to 10 years; got 0.001"),
         ({"every": 1e12}, "every must be seconds or a timedelta"),
+        (
+            {"every": 60, "catchup_window": 32 * 86_400},
+            "catchup_window must be seconds or a timedelta from 1 s to 2678400 s",
+        ),
         ({"every": None}, "schedule must be one with either every or cron; got neither"),
         ({"cron": "* * * * *"}, "schedule must be one with either every or cron; got both"),
         ({"every": None, "cron": "0 0 30 2 *"}, "cron must be"),

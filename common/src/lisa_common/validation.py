@@ -111,7 +111,7 @@ def duration_ms(field: str, value: object, *, low_ms: int = 0, high_s: float = M
         milliseconds = nearest if is_whole else math.ceil(exact)
         if milliseconds >= low_ms:
             return milliseconds
-    high = "10 years" if high_s == MAX_DELAY_S else f"{high_s:g} s"
+    high = "10 years" if high_s == MAX_DELAY_S else f"{high_s:.15g} s"
     raise InvalidInput(field, value, f"seconds or a timedelta from {low_ms / 1000:g} s to {high}")
 
 

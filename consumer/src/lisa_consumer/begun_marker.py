@@ -82,11 +82,11 @@ class BegunMarker:
     def begin(self, started: Sequence[HeldDelivery], begun: Begun = Begun.YES) -> None:
         """Begins deliveries of a topic once they are marked: at once those that the server counts as begun already."""
         at_once = [held for held in started if held.is_begun]
-        if at_once:
-            self._begin(at_once)
         if len(at_once) < len(started):
             self._beginning |= dict.fromkeys([held for held in started if not held.is_begun], begun)
             self._wake.set()
+        if at_once:
+            self._begin(at_once)
 
     def expect(self, topic: str) -> None:
         """Marks the next deliveries of a topic soon."""
@@ -126,6 +126,10 @@ class BegunMarker:
     def is_beginning(self) -> bool:
         """Whether a delivery begins once the server has marked it."""
         return bool(self._beginning)
+
+    def waits(self, topic: str) -> bool:
+        """Whether a delivery of a topic begins once the server has marked it."""
+        return any(held.delivery.topic == topic for held in self._beginning)
 
     def clear(self, topics: Collection[str] | None = None) -> list[HeldDelivery]:
         """Removes the deliveries of these topics, or of all, that have not begun. Result: those."""

@@ -121,13 +121,17 @@ class _Gatherer:
 
 
 class Gatherers:
-    """Collects deliveries by topic. `begin` starts a call of a topic's handler with a batch; `end` has to follow."""
+    """Collects deliveries by topic. `begin` starts a call of a topic's handler with a batch; `end` has to follow.
 
-    def __init__(self, begin: Callable[[str, list[HeldDelivery]], None]) -> None:
+    `waits` returns whether held deliveries of a topic are yet to be added.
+    """
+
+    def __init__(self, begin: Callable[[str, list[HeldDelivery]], None], waits: Callable[[str], bool]) -> None:
         self._begin = begin
+        self._waits = waits
         self._gatherers: dict[str, _Gatherer] = {}
         self.expects_more = True
-        """Whether batches gather; set it when more messages were ready after a flush."""
+        """Whether batches wait for other messages than those held; set it when a read has brought some."""
         self._closed = False
 
     def add(self, topic: str, added: Sequence[HeldDelivery], size: BatchSize, concurrency: int) -> None:
@@ -138,7 +142,7 @@ class Gatherers:
             if self._closed:
                 gatherer.close()
         gatherer.add(added)
-        if not self.expects_more:
+        if not self.expects_more and not self._waits(topic):
             gatherer.flush()
 
     def end(self, topic: str) -> None:
@@ -150,10 +154,11 @@ class Gatherers:
         self._gatherers.pop(topic, None)
 
     def flush(self) -> None:
-        """Completes all batches that gather, and what is added until more is expected: nothing else is ready."""
+        """Completes all batches once all held deliveries of their topics are in them, as nothing else is ready."""
         self.expects_more = False
-        for gatherer in self._gatherers.values():
-            gatherer.flush()
+        for topic, gatherer in self._gatherers.items():
+            if not self._waits(topic):
+                gatherer.flush()
 
     def close(self) -> None:
         """Lets no delivery wait for others any longer, as few will come; they still wait for a call to end."""

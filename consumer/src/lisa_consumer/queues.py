@@ -91,6 +91,10 @@ class Queues:
         """Topics with waiting deliveries."""
         return list(self._queues)
 
+    def waits(self, topic: str) -> bool:
+        """Whether deliveries of a topic wait only for their turn or their marks, and for none that runs alone."""
+        return not self._isolation.is_wanted and (topic in self._queues or self._marker.waits(topic))
+
     @property
     def is_beginning(self) -> bool:
         """Whether a delivery may run, and begins once the server has marked it."""

@@ -70,7 +70,7 @@ class Runner:
             soon=lambda topic: self._windows[topic].soon,
             may_begin=self._is_quick,
         )
-        self._gatherers, self._tasks = Gatherers(self._begin_batch), HandlerTasks(self._end)
+        self._gatherers, self._tasks = Gatherers(self._begin_batch, self._queues.waits), HandlerTasks(self._end)
         self._calls = HandlerCalls(
             *(core, self._windows, leases, threads),
             spans_per_s=settings.spans_per_s,

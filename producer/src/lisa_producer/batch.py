@@ -29,6 +29,9 @@ _Places = Sequence[int]
 
 _HARDLY_S = 0.001
 
+_IDS_AT_ONCE = 64
+"""One by one they would take three times as long."""
+
 _MOST_CALLS, _MOST_PARTS = 16, 8
 """At most so many calls' worth of messages, and of bytes, are collected: messages of many shards go out together.
 
@@ -75,7 +78,7 @@ class Batch:
     def add(self, message: Message) -> bool:
         """Adds a message; a value that is not a Message counts as invalid. Returns whether to flush now."""
         if not self._ids:
-            self._ids.extend(new_ids(self._settings.batch_messages))
+            self._ids.extend(new_ids(_IDS_AT_ONCE))
         try:
             checked = message if type(message) is Message else check_message(message)
             outgoing = checked.outgoing(self._layout.policy, self._ids.popleft(), self._observer.context())
@@ -103,6 +106,8 @@ class Batch:
         taken, has_invalid = self._taken, self._has_invalid
         batch: list[Any] = [each for each in taken if isinstance(each, Outgoing)] if has_invalid else taken
         self._taken, self._has_invalid, self._bytes, self.is_full = [], False, 0, False
+        # Ids hold the time, by which messages of the same due time are ordered.
+        self._ids.clear()
         stored: list[Stored] = []
         try:
             self._use((yield from self._sender.topics.resolve(self._layout.topic)))

@@ -243,12 +243,16 @@ def test_any_name_of_a_field_is_named(http: httpx.Client, name: str) -> None:
         b"\xff",
         b'{"body": 1, "delay": 1, "delay": 2}',
         b'{"body": [{"order": 7, "order": 8}]}',
+        b"{" + b",".join(b'"%d": 1' % (number % 99_999) for number in range(100_000)) + b"}",
+        b'{"%b": 1, "%b": 2}' % (b"x" * 100_000, b"x" * 100_000),
     ],
+    ids=range(9),
 )
 def test_what_is_no_json_is_refused(http: httpx.Client, content: bytes) -> None:
     """Also what Python would take for JSON, or could not read."""
     answer = http.post("/v1/topics/t/messages", content=content, headers={"content-type": "application/json"})
     assert _problem(answer, 400, "invalid-input")["field"] == "body"
+    assert len(answer.content) < 2_000
 
 
 def test_other_paths_methods_and_types(http: httpx.Client) -> None:

@@ -36,6 +36,9 @@ _READ: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "body": ("body", _body),
 }
 
+_NEVER_NONE: Final = frozenset(("body", "catchup_window", "jitter"))
+"""Of these a caller's None is read as any other value."""
+
 FIELDS: Final = tuple(
     {stored: name for name, (stored, _) in _READ.items()}.get(field, field)
     for field in Schedule.model_fields
@@ -54,6 +57,6 @@ def stored_fields(changes: Mapping[str, Any], default: object = None) -> dict[st
         if name not in FIELDS:
             raise InvalidInput("field of a schedule", name, f"one of {', '.join(FIELDS)}")
         stored, read = _READ.get(name, (name, None))
-        is_none = value is None and name != "body"
+        is_none = value is None and name not in _NEVER_NONE
         fields[stored] = value if read is None or is_none or value is default else read(value)
     return fields

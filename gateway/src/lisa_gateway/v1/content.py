@@ -2,13 +2,13 @@
 
 import base64
 import binascii
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from lisa_common.errors import InvalidInput
 from lisa_common.model.key import key_of
 from lisa_gateway.v1.models import Bodies, MessageInput, Options, duration_of, moment_of
+from lisa_gateway.v1.strict_json import strict_json
 from lisa_producer import Message
 
 __all__ = ["content_of", "message_of", "options_of"]
@@ -20,7 +20,7 @@ def content_of(body: bytes, headers: Mapping[str, str], form: Bodies = "text") -
     if form != "base64":
         try:
             text = body.decode()
-            content = {"body_json": _json(text)} if form == "json" else {"body": text}
+            content = {"body_json": strict_json(text)} if form == "json" else {"body": text}
         except (ValueError, RecursionError):
             # Not JSON: text, if it is that.
             if form == "json":
@@ -32,14 +32,6 @@ def content_of(body: bytes, headers: Mapping[str, str], form: Bodies = "text") -
         if key := key_of(headers):
             content["key"] = key
     return content
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(name)
-
-
-def _json(text: str) -> Any:
-    return json.loads(text, parse_constant=_refuse)
 
 
 def options_of(options: Options) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 from urllib.parse import unquote_to_bytes
 
 from pydantic import BaseModel, ValidationError
@@ -16,6 +16,7 @@ from lisa_common.validation import check_id, check_name, expected_by
 from lisa_gateway.access import Caller, Forbidden, Role, caller_of
 from lisa_gateway.problems import Problem, problem_of, response_of
 from lisa_gateway.v1.state import State
+from lisa_gateway.v1.strict_json import strict_json
 
 __all__ = [
     "Answer",
@@ -191,23 +192,10 @@ def unsupported(kind: str, expected: str) -> Problem:
     return Problem(415, "media-type", detail, {"field": "content-type", "value": kind, "expected": expected})
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r} occurs twice in an object")
-    return members
-
-
 def parsed(data: bytes, field: str = "body") -> Any:
     """JSON as a value. Raises InvalidInput, also for two members of one name: one of them would be dropped."""
     try:
-        return json.loads(data, parse_constant=_refuse_constant, object_pairs_hook=_once_each)
+        return strict_json(data)
     except (ValueError, RecursionError) as error:
         shown = data[:200].decode("utf-8", "replace")
         raise InvalidInput(field, shown, f"JSON ({error})") from None

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from lisa_common.errors import InvalidInput, UnknownGroup
+from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import Policy
 from lisa_gateway.access import Role
 from lisa_gateway.problems import Problem
@@ -132,10 +132,8 @@ async def _create_group(call: Call) -> Answer:
 
 
 async def _drop_group(call: Call) -> Answer:
-    group, admin = call.path["group"], call.state.gateway.admin
-    if not any(known.group == group for known in await admin.groups(call.topic)):
-        raise UnknownGroup(call.topic, group)
-    dropped = await admin.drop_group(call.topic, group, force=call.query.force)
+    group = call.path["group"]
+    dropped = await call.state.gateway.admin.drop_group(call.topic, group, force=call.query.force)
     if not dropped.done:
         raise _holds(f"group {group!r} of topic {call.topic!r}", None)
     return Answer({"topic": call.topic, "group": group, "ended": dropped.ended})
