@@ -201,7 +201,7 @@ async def test_what_is_in_hand_does_not_need_the_registry(
     redis_url: str, prefix: str, sender: AsyncProducer, client: redis.Redis, declare: Callable[..., Policy]
 ) -> None:
     """It may be at another server, one that is away: leases, acks and nacks go by the last known policy."""
-    declare(visibility_ms=1_500)
+    declare(visibility_ms=300)
     core = Core(prefix, "billing")
     await sender.send_many("orders", [Message(body=b"x") for _ in range(3)])
     async with AsyncConnection(redis_url) as connection:

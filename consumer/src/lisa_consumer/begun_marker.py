@@ -86,6 +86,7 @@ class BegunMarker:
             self._beginning |= dict.fromkeys([held for held in started if not held.is_begun], begun)
             self._wake.set()
         if at_once:
+            # Last, as it may ask what waits.
             self._begin(at_once)
 
     def expect(self, topic: str) -> None:

@@ -5,16 +5,17 @@ from typing import Any, Final
 
 from lisa_common.errors import InvalidInput
 from lisa_common.model.schedule import MAX_BODY_BYTES, Schedule
-from lisa_common.validation import MAX_DELAY_S, body_bytes, duration_ms, moment_ms
+from lisa_common.validation import body_bytes, duration_ms, moment_ms
 
 __all__ = ["FIELDS", "stored_fields"]
 
 
-_DAY_S: Final = 86_400.0
-
-
-def _ms(field: str, low_ms: int, high_s: float = MAX_DELAY_S) -> Callable[[Any], int]:
-    return lambda value: duration_ms(field, value, low_ms=low_ms, high_s=high_s)
+def _ms(field: str) -> Callable[[Any], int]:
+    """Reads a duration by the bounds that `Schedule` has for it."""
+    limits = Schedule.model_fields[f"{field}_ms"].metadata
+    low_ms = next(limit.ge for limit in limits if hasattr(limit, "ge"))
+    high_ms = next(limit.le for limit in limits if hasattr(limit, "le"))
+    return lambda value: duration_ms(field, value, low_ms=low_ms, high_s=high_ms / 1_000)
 
 
 def _moment(field: str) -> Callable[[Any], int]:
@@ -26,18 +27,14 @@ def _body(value: Any) -> bytes:
 
 
 _READ: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
-    # The bounds of `Schedule`, here in the caller's terms.
-    "every": ("every_ms", _ms("every", 1_000)),
-    "ttl": ("ttl_ms", _ms("ttl", 1)),
-    "catchup_window": ("catchup_window_ms", _ms("catchup_window", 1_000, 31 * _DAY_S)),
-    "jitter": ("jitter_ms", _ms("jitter", 0, _DAY_S)),
+    "every": ("every_ms", _ms("every")),
+    "ttl": ("ttl_ms", _ms("ttl")),
+    "catchup_window": ("catchup_window_ms", _ms("catchup_window")),
+    "jitter": ("jitter_ms", _ms("jitter")),
     "start": ("from_ms", _moment("start")),
     "until": ("until_ms", _moment("until")),
     "body": ("body", _body),
 }
-
-_NEVER_NONE: Final = frozenset(("body", "catchup_window", "jitter"))
-"""Of these a caller's None is read as any other value."""
 
 FIELDS: Final = tuple(
     {stored: name for name, (stored, _) in _READ.items()}.get(field, field)
@@ -57,6 +54,6 @@ def stored_fields(changes: Mapping[str, Any], default: object = None) -> dict[st
         if name not in FIELDS:
             raise InvalidInput("field of a schedule", name, f"one of {', '.join(FIELDS)}")
         stored, read = _READ.get(name, (name, None))
-        is_none = value is None and name not in _NEVER_NONE
+        is_none = value is None and Schedule.model_fields[stored].default is None
         fields[stored] = value if read is None or is_none or value is default else read(value)
     return fields
