@@ -1,4 +1,4 @@
-"""A worker whose handler only notes when it was called, with one message or with a batch."""
+"""A worker whose handler does nothing, notes when it was called, waits or computes."""
 
 import asyncio
 import os
@@ -13,34 +13,34 @@ record = Recorder()
 worker = Worker(group="billing")
 
 
+async def nothing(_: Delivery) -> None:
+    """Does nothing."""
+
+
+async def nothing_in_batches(_: list[Delivery]) -> None:
+    """Does nothing."""
+
+
 async def note(delivery: Delivery) -> None:
     """Notes it."""
     record(delivery.due_ms / 1000)
 
 
-async def wait(delivery: Delivery) -> None:
-    """Notes it, and waits for 1 ms, as for a reply."""
-    record(delivery.due_ms / 1000)
+async def wait(_: Delivery) -> None:
+    """Waits for 1 ms, as for a reply."""
     await asyncio.sleep(0.001)
 
 
-async def burn(delivery: Delivery) -> None:
-    """Notes it, and keeps a core busy for 1 ms."""
-    record(delivery.due_ms / 1000)
+async def burn(_: Delivery) -> None:
+    """Keeps a core busy for 1 ms."""
     end = time.perf_counter() + 0.001
     while time.perf_counter() < end:
         pass
 
 
-async def note_batch(deliveries: list[Delivery]) -> None:
-    """Notes all of a batch."""
-    for delivery in deliveries:
-        record(delivery.due_ms / 1000)
-
-
-handlers = {"record": note, "wait": wait, "burn": burn}
+handlers = {"nothing": nothing, "record": note, "wait": wait, "burn": burn}
 topics, handler = os.environ["BENCH_TOPICS"].split(","), os.environ["BENCH_HANDLER"]
-if handler == "batches":
-    worker.on(*topics, batch=_BATCH)(note_batch)
+if handler == "nothing, batches":
+    worker.on(*topics, batch=_BATCH)(nothing_in_batches)
 else:
     worker.on(*topics)(handlers[handler])
