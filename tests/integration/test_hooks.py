@@ -286,6 +286,23 @@ def test_a_batch_fails_as_a_whole_or_in_part(lisa: Lisa, caplog: pytest.LogCaptu
     assert lisa.admin.check().is_clean
 
 
+@pytest.mark.parametrize("taken", [0, 2], ids=["empties", "takes one"])
+def test_a_handler_may_change_the_list_of_its_batch(lisa: Lisa, *, taken: int) -> None:
+    """When it fails after that, all messages of its batch are nacked: none is acked, none stays with the worker."""
+    worker = Worker("g")
+
+    @worker.on("orders", batch=3)
+    async def take(deliveries: list[Delivery]) -> None:
+        del deliveries[taken:]
+        raise ConnectionError("no bank")
+
+    lisa.attach(worker)
+    lisa.producer.send_many("orders", [Message(body=1, id=id) for id in "abc"])
+    lisa.drain(worker)
+    found = [lisa.find("orders", id) for id in "abc"]
+    assert [each.state.value for each in found if each] == ["retry"] * 3
+
+
 class Problems(Exception):
     """Holds problems, and is false, as it holds none."""
 

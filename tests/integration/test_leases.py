@@ -249,14 +249,14 @@ async def test_what_cannot_begin_with_its_batch_is_let_go_at_once(
 ) -> None:
     """Its lease has run out. The others may be handled for long: a crash meanwhile is none of its own."""
     worker, gate, batches = new_worker(redis_url, prefix), asyncio.Event(), list[list[str]]()
-    begin = Leases.begin
+    begin_all = Leases.begin_all
 
-    def begin_late(self: Leases, held: HeldDelivery, timeout_s: float | None) -> bool:
-        if held.delivery.id == "d":
-            held.renewed_at -= 1_000
-        return begin(self, held, timeout_s)
+    def begin_late(self: Leases, batch: Sequence[HeldDelivery], timeout_s: float | None) -> Sequence[HeldDelivery]:
+        for held in batch:
+            held.renewed_at -= 1_000 if held.delivery.id == "d" else 0
+        return begin_all(self, batch, timeout_s)
 
-    monkeypatch.setattr(Leases, "begin", begin_late)
+    monkeypatch.setattr(Leases, "begin_all", begin_late)
 
     @worker.on("orders", batch=4)
     async def handle(deliveries: list[Delivery]) -> None:

@@ -5,7 +5,7 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lisa_common.model.delivery import Delivery, Entry, delivery_of, entries_of, entry_of, plain_deliveries
+from lisa_common.model.delivery import Delivery, Entry, delivery_of, entries_of, entry_of, entry_place, plain_deliveries
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.record import UnreadableRecord, pack_content, unpack_record
 
@@ -91,6 +91,7 @@ def _plain(entry: Entry, data: bytes | None) -> Delivery | None:
 @given(st.lists(st.one_of(_OWN, st.tuples(_ENTRIES, _RECORDS)), max_size=6))
 def test_deliveries(read: list[tuple[Entry, bytes | None]]) -> None:
     """The quick reader makes the same delivery, or none."""
+    read = sorted(read, key=lambda each: entry_place(each[0].entry))
     entries, records = [entry for entry, _ in read], [data for _, data in read]
     found = plain_deliveries(KEYS, "billing", entries, records, 10)
     assert found == [_plain(entry, data) for entry, data in read]

@@ -75,7 +75,7 @@ class HandlerCalls:
     async def batch(self, route: Route, batch: Sequence[HeldDelivery]) -> None:
         """Calls a handler with a batch, whose deliveries are decoded."""
         try:
-            begun = [held for held in batch if self._leases.begin(held, route.timeout_s)]
+            begun = self._leases.begin_all(batch, route.timeout_s)
             if len(begun) < len(batch):
                 self._skip([held for held in batch if held not in begun])
             if begun:
@@ -84,23 +84,24 @@ class HandlerCalls:
             self._end(batch)
 
     async def _call_with(self, route: Route, batch: Sequence[HeldDelivery]) -> None:
-        deliveries = [held.delivery for held in batch]
-        spans = [self._spans.start(delivery) for delivery in deliveries] if self._spans.on else [None] * len(batch)
-        errors: Sequence[BaseException | None] = [None] * len(batch)
+        spans = [self._spans.start(held.delivery) for held in batch] if self._spans.on else ()
+        errors: Sequence[BaseException | None] = ()
         try:
-            await route.call(deliveries, self._threads)
-        except asyncio.CancelledError as error:
-            errors = [error] * len(batch)
+            # A list of the handler's own, which it may change.
+            await route.call([held.delivery for held in batch], self._threads)
         except BaseException as error:  # noqa: BLE001 - the first delivery logs it
-            errors = _errors_of_each(deliveries, error)
+            errors = _errors_of_each([held.delivery for held in batch], error)
+            for held, of_one in zip(batch, errors, strict=True):
+                if of_one is not None:
+                    _fail(held, of_one)
         ended = time.monotonic()
-        for held, raised in zip(batch, errors, strict=True):
-            if raised is not None:
-                _fail(held, raised)
+        for held in batch:
             held.took_s = ended - held.gathered_at
-        for held, span, raised in reversed(list(zip(batch, spans, errors, strict=True))):
-            if span is not None:
-                self._spans.end(span, held, raised)
+        if spans:
+            errors = errors or [None] * len(batch)
+            for held, span, of_one in reversed(list(zip(batch, spans, errors, strict=True))):
+                if span is not None:
+                    self._spans.end(span, held, of_one)
 
     def observe(self, handled: Sequence[HeldDelivery]) -> None:
         """Adds the times of handlers that have ended to the averages of their topics, and to the metrics."""
@@ -119,6 +120,8 @@ class HandlerCalls:
 
 def _errors_of_each(deliveries: Sequence[Delivery], error: BaseException) -> Sequence[BaseException | None]:
     """What an exception of a batch handler means for each delivery; None where that is handled."""
+    if isinstance(error, asyncio.CancelledError):
+        return [error] * len(deliveries)
     if isinstance(error, BatchFailed):
         # A user's subclass may lack what failed, and a handler may have changed it: so it is checked again.
         with suppress(BaseException):

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Collection, Iterable
+from collections.abc import Awaitable, Collection, Iterable, Sequence
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError, OutcomeUnknown
@@ -41,12 +41,13 @@ class Leases:
 
     def hold(self, held: Iterable[HeldDelivery]) -> None:
         """Adds deliveries that were read."""
-        self._held.update((each.place, each) for each in held)
+        self._held |= {each.place: each for each in held}
 
     def drop(self, held: Iterable[HeldDelivery]) -> None:
         """Removes deliveries that were settled or released."""
+        pop = self._held.pop
         for each in held:
-            self._held.pop(each.place, None)
+            pop(each.place, None)
 
     def begin(self, held: HeldDelivery, timeout_s: float | None) -> bool:
         """Whether the lease surely still lasts, so that the handler may begin.
@@ -62,6 +63,16 @@ class Leases:
         if timeout_s is not None:
             held.give_up_at = now + timeout_s
         return True
+
+    def begin_all(self, batch: Sequence[HeldDelivery], timeout_s: float | None) -> Sequence[HeldDelivery]:
+        """Those deliveries of a batch, which are of one topic, for which `begin` is true."""
+        if timeout_s is None:
+            # Mostly all leases last: one look at each takes a third of the time of a call for each.
+            known, since = self._held, time.monotonic() - self._visibility.get(batch[0].delivery.topic, 0)
+            lasting = [held for held in batch if held.renewed_at >= since and held.place in known]
+            if len(lasting) == len(batch):
+                return batch
+        return [held for held in batch if self.begin(held, timeout_s)]
 
     async def run(self, topics: Collection[str]) -> None:
         """Renews leases until cancelled. `topics` may change meanwhile."""

@@ -136,7 +136,7 @@ class Runner:
 
     def _add(self, fetched: ReadResult) -> None:
         held = [
-            HeldDelivery(delivery, fetched.leased_at, is_begun=number < begun)
+            HeldDelivery(delivery, fetched.leased_at, number < begun)
             for batch, begun in fetched.batches
             for number, delivery in enumerate(batch)
         ]

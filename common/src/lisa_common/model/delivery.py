@@ -117,6 +117,10 @@ def delivery_of(keys: ShardKeys, group: str, entry: Entry, record: Record, max_r
     return _new(Delivery, (keys.topic, group, *of_message, entry, keys.shard, ttl_ms, max_retries, None))
 
 
+_NO_HEAD = bytes(HEAD_BYTES)
+"""The head of no plain record."""
+
+
 def plain_deliveries(
     keys: ShardKeys,
     group: str,
@@ -126,23 +130,30 @@ def plain_deliveries(
 ) -> list[Delivery | None]:
     """The deliveries of entries and the bytes of their records, as far as these are plain: without limits and headers.
 
-    None for others, and where there is no record, or that of another message with the same id. It takes less than half
-    of the time of `unpack_record` and `delivery_of`, which a consumer would spend on each message.
+    The entries are in the order of their stream. None for others, and where there is no record, or that of another
+    message with the same id. It takes a third of the time of `unpack_record` and `delivery_of`, which a consumer would
+    spend on each message.
     """
     topic, shard, deliveries = keys.topic, keys.shard, list[Delivery | None]()
-    # Most messages that are read together became ready in the same ms.
-    made, made_ms = "-", 0
+    # Messages that are read together were often sent together, with equal heads, and became ready in the same ms.
+    head, is_plain, sent_ms, due_ms, made, made_ms = _NO_HEAD, False, 0, 0, "-", 0
     for entry, data in zip(entries, records, strict=True):
         name, id, entry_due_ms, attempt, of_group, at_ms, _ = entry
-        if data and len(data) >= HEAD_BYTES and id is not None and (of_group is None or of_group == group):
-            version, sent_high, sent_low, due_high, due_low, flags = unpack_head(data)
-            sent_ms, due_ms = sent_high << 32 | sent_low, due_high << 32 | due_low
-            if not name.startswith(made):
-                made = name[: name.index("-") + 1]
-                made_ms = int(made[:-1])
-            if not flags and version == VERSION and due_ms == entry_due_ms and made_ms >= sent_ms:
-                body, due_ms = data[HEAD_BYTES:], at_ms or due_ms
-                row: Any = (topic, group, id, body, {}, attempt, due_ms, sent_ms, entry, shard, None, max_retries, None)
+        if data and id is not None and (of_group is None or of_group == group):
+            if not data.startswith(head):
+                head, is_plain = _NO_HEAD, False
+                if len(data) >= HEAD_BYTES:
+                    version, sent_high, sent_low, due_high, due_low, flags = unpack_head(data)
+                    sent_ms, due_ms = sent_high << 32 | sent_low, due_high << 32 | due_low
+                    if not name.startswith(made):
+                        made = name[: name.index("-") + 1]
+                        made_ms = int(made[:-1])
+                    if not flags and version == VERSION and made_ms >= sent_ms:
+                        # Entries ascend, so this also holds for the next ones with the same head.
+                        head, is_plain = data[:HEAD_BYTES], True
+            if is_plain and due_ms == entry_due_ms:
+                body, at = data[HEAD_BYTES:], at_ms or due_ms
+                row: Any = (topic, group, id, body, {}, attempt, at, sent_ms, entry, shard, None, max_retries, None)
                 deliveries.append(_new(Delivery, row))
                 continue
         deliveries.append(None)
