@@ -153,10 +153,14 @@ def test_stale_after_the_second_failure(queue: Queue) -> None:
     assert queue.ack(second) == [LATE]
 
 
-def test_a_mixed_batch_is_judged_one_by_one(queue: Queue) -> None:
-    """Outcomes come in the order of the deliveries."""
+@pytest.mark.parametrize("apart_ms", [0, 1])
+def test_a_mixed_batch_is_judged_one_by_one(queue: Queue, *, apart_ms: int) -> None:
+    """Outcomes come in the order of the deliveries, which were due together or not."""
     queue.join("g")
-    queue.send_all([outgoing(id) for id in ("stale", "acked", "late", "retried")])
+    names = ("stale", "acked", "late", "retried")
+    queue.send_all([outgoing(id, due=f"+{number * apart_ms}") for number, id in enumerate(names)])
+    queue.advance(len(names))
+    queue.promote()
     stale, acked, late, retried = queue.read("g")
     queue.ack(stale)
     queue.nack(late, delay_ms=10)

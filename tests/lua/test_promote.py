@@ -1,5 +1,13 @@
 """promote: waiting and retry → ready."""
 
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+import redis
+
+from chaos.hostile import LAST_ENTRY
+from lisa_common.errors import ServerError
 from lisa_common.protocol.call import command
 from lisa_common.protocol.managing import Promoted
 from support.queue import EPOCH_MS, Queue, outgoing
@@ -50,6 +58,41 @@ def test_batches(queue: Queue) -> None:
     assert queue.promote(limit=2) == Promoted(queue.now_ms, 2, EPOCH_MS + 3, more=True)
     assert queue.promote(limit=2) == Promoted(queue.now_ms, 2, EPOCH_MS + 5, more=True)
     assert queue.promote(limit=2) == Promoted(queue.now_ms, 0, EPOCH_MS + 5, more=False)
+
+
+@pytest.mark.parametrize("priority", [0, 7])
+@pytest.mark.parametrize("limit", [1, 2, 4, 5, 9])
+def test_batches_of_one_due_time(queue: Queue, *, limit: int, priority: int) -> None:
+    """In full batches, and in one with others that are due later; each with its due time, in the order of their ids."""
+    queue.send_all([outgoing(id, due="+3", priority=priority) for id in "dbca"])
+    queue.send("later", due="+4")
+    queue.advance(4)
+    promoted = []
+    while (each := queue.promote(limit=limit, with_dues=True)).count:
+        promoted.append(each)
+    assert [each.count for each in promoted[:-1]] == [limit] * (len(promoted) - 1)
+    assert sum((Counter(dict(each.dues)) for each in promoted), Counter()) == {EPOCH_MS + 3: 4, EPOCH_MS + 4: 1}
+    contents = queue.contents()
+    assert [(fields["id"], fields["due"]) for fields in contents.stream.values()] == [
+        *((id, str(EPOCH_MS + 3)) for id in "abcd"),
+        ("later", str(EPOCH_MS + 4)),
+    ]
+    assert contents.waiting == {}
+
+
+@pytest.mark.parametrize("dues", [("+1", "+1", "+1"), ("+1", "+2", "+3"), ("+1", "+1", "+3")])
+@pytest.mark.parametrize("limit", [2, 3, 9])
+def test_into_a_stream_that_takes_no_more(
+    queue: Queue, client: redis.Redis, *, dues: Sequence[str], limit: int
+) -> None:
+    """Another may have added an entry of the highest id: what cannot become ready waits on, when it was due."""
+    queue.send_all([outgoing(id, due=due) for id, due in zip("abc", dues, strict=True)])
+    waiting = queue.contents().waiting
+    client.xadd(queue.keys.of("ready"), {"x": "y"}, id=LAST_ENTRY)
+    queue.advance(3)
+    with pytest.raises(ServerError):
+        queue.promote(limit=limit)
+    assert queue.contents().waiting == waiting
 
 
 def test_retry_goes_to_its_group(queue: Queue) -> None:

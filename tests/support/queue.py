@@ -248,9 +248,10 @@ class Queue:
 
     # The manager
 
-    def promote(self, *, limit: int = 1_000) -> Promoted:
+    def promote(self, *, limit: int = 1_000, with_dues: bool = False) -> Promoted:
         """Promotes one batch."""
-        promoted: Promoted = self._do(managing.promote(self.keys, limit=limit, now_ms=self.now_ms))
+        call = managing.promote(self.keys, limit=limit, now_ms=self.now_ms, with_dues=with_dues)
+        promoted: Promoted = self._do(call)
         return promoted
 
     def reclaim(

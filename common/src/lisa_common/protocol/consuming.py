@@ -157,16 +157,20 @@ def ack(
             outcomes[position] = AckOutcome(outcome.decode())
         return done, outcomes
 
+    dues_ms = [e.due_ms for e in entries]
+    # Messages that are settled together were often due together.
+    dues_ms = dues_ms[:1] if dues_ms.count(dues_ms[0]) == len(dues_ms) else dues_ms
     call: Call[list[AckOutcome]] = script(
         "ack",
         keys,
-        # Due times as text, as in `Script.head`.
-        [(e.entry, e.id or "", str(e.due_ms)) for e in entries],
+        # Numbers as text, as in `Script.head`.
+        [[e.entry for e in entries], [e.id or "" for e in entries], [str(due_ms) for due_ms in dues_ms]],
         repeatable=False,
         now_ms=now_ms,
         own_group=group,
         window_ms=policy.dedup_window_ms,
         judge=int(judge),
+        many=len(entries),
         listeners=wake_channel(keys.prefix) if policy.max_in_flight or policy.max_in_flight_per_key else "",
         tag=keys.tag,
     )
