@@ -23,7 +23,7 @@
 -- ARGV[5] listeners  text    where managers listen; empty if none waits for the end of a delivery
 -- ARGV[6] tag        text    the topic, for the wake
 -- ARGV[7] many       number  how many deliveries
--- ARGV[8...] entry, id, due per delivery, but all entries first, then all ids, then all due times, or one for all of them
+-- ARGV[8...] entry, id, due per delivery, by column: all entries, all ids, all due times or the one that all have
 -- returns  { number of deliveries done, from the first on, flat { position from 0, outcome } of those not plainly acked },
 --            outcome "late" or "stale"; or the number alone if all were plainly acked
 local last_entry, last_id = 7 + many, 7 + 2 * many

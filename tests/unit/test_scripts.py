@@ -99,15 +99,17 @@ def test_no_key_or_argument_is_unpacked_by_hand(path: Path) -> None:
     first = next((number for number, _, rest, _ in ARG.findall(header_text) if rest), None)
     assert not re.search(r"KEYS\[|ARGV\[[^\d\]]*\]\s*=", text)
     assert re.findall(r"ARGV\[(\d+)\]", text) == []
-    loops = set(re.findall(r"(?:for \w+ = |unpack\(ARGV, )(\d+)(?:, #ARGV\b|\))", text))
+    loops = set(re.findall(r"(?:for \w+ = |unpack\(ARGV, )(\d+)(?:, #ARGV\b|, last_\w+|\))", text))
     assert loops == ({first} if first else set()), "rows begin where the header says"
 
 
 @every_script
 def test_step_of_rows(path: Path) -> None:
-    """A loop over rows advances by the number of values that the header names for one."""
+    """A loop over rows advances by the number of values that the header names for one; over a column, by one."""
     row = load(path.stem).row
-    steps = re.findall(r"(?:for \w+ = |unpack\(ARGV, )\d+(?:, #ARGV(?:, (\d+))? do|\))", code(path))
+    if "by column" in header(path):
+        row = row[:1]
+    steps = re.findall(r"(?:for \w+ = |unpack\(ARGV, )\d+(?:, #ARGV(?:, (\d+))? do|, last_\w+\)|\))", code(path))
     assert {int(step or 1) for step in steps} == ({len(row)} if row else set())
 
 

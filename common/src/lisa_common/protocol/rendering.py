@@ -8,10 +8,12 @@ A source is a header, the names of includes, and code:
     --@include clock, record
 
 The header becomes locals, one for each key and argument that the script uses. An argument is text, a number, JSON, or a
-flag, which is true for "1". An include consists of local definitions, and names the includes that it uses itself. It
-may use keys, which have the same names in all scripts, but no arguments. A script gets each include once, after those
-that the include uses, and only the definitions that it needs: the server makes each function anew in every call. For
-the same reason constants of includes are replaced by their values: a function that names a local takes longer to make.
+flag, which is true for "1". What repeats comes row by row, or where the header says "by column", column by column.
+
+An include consists of local definitions, and names the includes that it uses itself. It may use keys, which have the
+same names in all scripts, but no arguments. A script gets each include once, after those that the include uses, and
+only the definitions that it needs: the server makes each function anew in every call. For the same reason constants of
+includes are replaced by their values: a function that names a local takes longer to make.
 
 An indented `--@include` line stands in a branch: its definitions are made only when the branch runs.
 """

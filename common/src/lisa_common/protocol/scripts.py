@@ -80,7 +80,7 @@ class Script:
         object.__setattr__(self, "_key_count", str(len(self.keys)))
 
     def bind(self, keys: ShardKeys, rows: Iterable[Sequence[Arg]] = (), /, **args: Arg) -> tuple[Arg, ...]:
-        """The command: EVALSHA, SHA, number of keys, keys, arguments by name, rows flattened.
+        """The command: EVALSHA, SHA, number of keys, keys, arguments by name, rows or columns flattened.
 
         Raises TypeError when the arguments are not those that the header declares.
         """
