@@ -183,13 +183,12 @@ class Core:
 
     def ack(self, deliveries: Sequence[Delivery]) -> Flow[list[AckOutcome]]:
         """Acks deliveries. Result: one outcome for each."""
-
-        def calls(keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[AckOutcome]]:
-            return consuming.ack(keys, self.group, [delivery.entry for delivery in batch], policy)
-
-        outcomes = yield from self._settle(deliveries, calls)
+        outcomes = yield from self._settle(deliveries, self._ack)
         count_acks(outcomes)
         return outcomes
+
+    def _ack(self, keys: ShardKeys, policy: Policy, batch: Sequence[Delivery]) -> Call[list[AckOutcome]]:
+        return consuming.ack(keys, self.group, [delivery.entry for delivery in batch], policy)
 
     def nack(
         self, deliveries: Sequence[Delivery], *, delay: Duration | None, error: object, rejected: bool = False

@@ -97,7 +97,7 @@ class AsyncConnection(Shell[AsyncCluster | AsyncNode], AsyncClosing):
         """
         self._check_open()
         replies = await self._server.ask(calls)
-        return [read_reply(call, reply) for call, reply in zip(calls, replies, strict=True)]
+        return list(map(read_reply, calls, replies))
 
     def node_of(self, keys: ShardKeys) -> object:
         """A value that stands for the server of these keys, if known: equal for keys that share a clock."""

@@ -114,7 +114,7 @@ class Connection(Shell[Cluster | Node], Closing):
         """
         self._check_open()
         replies = self._server.ask(calls, meanwhile)
-        return [read_reply(call, reply) for call, reply in zip(calls, replies, strict=True)]
+        return list(map(read_reply, calls, replies))
 
     def close(self) -> None:
         """Closes all connections. Later calls raise Closed."""

@@ -79,7 +79,7 @@ class Node:
             replies = self._exchange(calls)
         except (redis.exceptions.RedisError, OSError) as error:
             raise self._failed(error) from error
-        return self._complete(calls, replies)
+        return self._complete(calls, replies) if has_errors(replies) else replies
 
     def send(self, calls: Sequence[Call[Any]]) -> Any:
         """The first half of `ask`. Result: the connection, from which the caller must receive the replies."""
@@ -95,7 +95,8 @@ class Node:
 
     def receive(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
         """The second half of `ask`."""
-        return self._complete(calls, self._attempt(lambda: self._receive(connection, calls)))
+        replies = self._attempt(lambda: self._receive(connection, calls))
+        return self._complete(calls, replies) if has_errors(replies) else replies
 
     def _ask_meanwhile(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object]) -> list[Any]:
         connection = self.send(calls)
@@ -172,8 +173,6 @@ class Node:
 
     def _complete(self, calls: Sequence[Call[Any]], replies: list[Any]) -> list[Any]:
         """Repeats calls for which the server lacked a script."""
-        if not has_errors(replies):
-            return replies
         for _ in range(LOADS):
             positions = forgotten(calls, replies)
             left = [calls[at] for at in positions]

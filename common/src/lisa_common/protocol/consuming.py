@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -76,15 +77,15 @@ def read(
     shards = keys if isinstance(keys, ReadShards) else ReadShards(keys)
     # Numbers as text, as in `Script.head`.
     block = () if block_ms is None else ("BLOCK", str(max(1, block_ms)))
-
-    def decode(reply: list[Any] | None) -> list[tuple[ShardKeys, list[Entry]]]:
-        return [(shards.by_stream[stream], entries_of(entries)) for stream, entries in rows(reply or [])]
-
     return command(
         *("XREADGROUP", "GROUP", group, consumer, "COUNT", str(limit), *block, "STREAMS", *shards.streams),
-        decode=decode,
+        decode=partial(_entries_of_shards, shards),
         repeatable=False,
     )
+
+
+def _entries_of_shards(shards: ReadShards, reply: list[Any] | None) -> list[tuple[ShardKeys, list[Entry]]]:
+    return [(shards.by_stream[stream], entries_of(entries)) for stream, entries in rows(reply or [])]
 
 
 def attend(keys: Sequence[ShardKeys], group: str, consumer: str) -> Call[None]:
@@ -149,14 +150,6 @@ def ack(
 
     `judge` is for the rows that an earlier part has left, all of which look pending.
     """
-
-    def split(reply: Any) -> tuple[int, list[AckOutcome]]:
-        done, exceptions = (reply, []) if isinstance(reply, int) else rows(reply, 2)
-        outcomes = [AckOutcome.ACKED] * number(done)
-        for position, outcome in pairs(exceptions):
-            outcomes[position] = AckOutcome(outcome.decode())
-        return done, outcomes
-
     dues_ms = [e.due_ms for e in entries]
     # Messages that are settled together were often due together.
     dues_ms = dues_ms[:1] if dues_ms.count(dues_ms[0]) == len(dues_ms) else dues_ms
@@ -176,8 +169,17 @@ def ack(
     )
     return in_parts(
         *(call, len(entries), lambda done: ack(keys, group, entries[done:], policy, now_ms=now_ms, judge=True)),
-        split=split,
+        split=_outcomes,
     )
+
+
+def _outcomes(reply: Any) -> tuple[int, list[AckOutcome]]:
+    """How many deliveries an ack has done, and what it did to each."""
+    done, exceptions = (reply, []) if isinstance(reply, int) else rows(reply, 2)
+    outcomes = [AckOutcome.ACKED] * number(done)
+    for position, outcome in pairs(exceptions):
+        outcomes[position] = AckOutcome(outcome.decode())
+    return done, outcomes
 
 
 def nack(

@@ -172,6 +172,15 @@ class Topics:
         Uses older values while the registry cannot be read: of a Cluster only its node may be away.
         """
         now = self.clock()
+        layouts = dict[str, Layout]()
+        # Mostly all are known. One loop in place of three comprehensions: each read does this twice.
+        for name in topics:
+            cached = self._known.get(name)
+            if cached is None or now >= cached.until:
+                break
+            layouts[name] = cached.layout
+        else:
+            return layouts
         before = {name: self._known.get(name) for name in topics}
         stale = [name for name, known in before.items() if known is None or now >= known.until]
         if stale:
@@ -197,9 +206,10 @@ class Topics:
 
     def recall_each(self, topics: Collection[str]) -> Flow[dict[str, Layout]]:
         """As `resolve_each`, but uses cached values of any age."""
-        if not all(topic in self._known for topic in topics):
+        try:
+            return {topic: self._known[topic].layout for topic in topics}
+        except KeyError:
             return (yield from self.resolve_each(topics))
-        return {topic: self._known[topic].layout for topic in topics}
 
     def recall(self, topic: str) -> Layout | None:
         """The cached layout of any age; None where the topic was never resolved."""
