@@ -458,6 +458,7 @@ _BAD: dict[str, tuple[Callable[[Worker], object], str]] = {
     "no batch": (lambda w: w.on("x", batch=0), "batch"),
     "large batch": (lambda w: w.on("x", batch=1_001), "batch"),
     "within": (lambda w: w.on("x", batch=2, within=-1), "within"),
+    "within alone": (lambda w: w.on("x", within=5), "within"),  # type: ignore[call-overload]
     "pattern": (lambda w: w.on("a b.*"), "topic"),
     "twice": (lambda w: [w.on("a.*")(print) for _ in range(2)], "topic"),
     "middleware of one argument": (lambda w: w.use(lambda _: None), "middleware"),  # type: ignore[arg-type, misc]
@@ -467,6 +468,7 @@ _BAD: dict[str, tuple[Callable[[Worker], object], str]] = {
     "stop": (lambda w: w.on_stop("x"), "on_stop"),  # type: ignore[type-var]
     "snooze": (lambda _: Snooze(-1), "delay"),
     "failed": (lambda _: BatchFailed([("a", "b")]), "failed"),  # type: ignore[list-item]
+    "no list": (lambda _: BatchFailed(3), "failed"),  # type: ignore[arg-type]
 }
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import redis
 
-from lisa_common.client.async_connection import AsyncConnection, cancel_all
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.async_tasks import cancel_all
 from lisa_common.errors import Unreachable
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.marking import Begun

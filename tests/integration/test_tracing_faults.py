@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from lisa_common.client.async_connection import cancel_all
+from lisa_common.client.async_tasks import cancel_all
 from lisa_common.model.policy import Policy
 from lisa_consumer import Delivery
 from lisa_producer import AsyncProducer, Message, Producer, ProducerSettings

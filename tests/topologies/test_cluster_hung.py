@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from lisa_common.client.async_connection import AsyncConnection, cancel_all
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.async_tasks import cancel_all
 from lisa_common.errors import OutcomeUnknown, Unreachable
 from lisa_common.model.keys import ShardKeys, topics_key, wake_channel
 from lisa_common.model.record import pack_content

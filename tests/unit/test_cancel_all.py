@@ -3,8 +3,8 @@
 import asyncio
 from contextlib import suppress
 
-from lisa_common.client.async_connection import cancel_all
 from lisa_common.client.async_progress import hardened
+from lisa_common.client.async_tasks import cancel_all
 
 
 async def test_a_lost_cancellation_is_repeated() -> None:

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from lisa_common.client.async_connection import AsyncConnection, cancel_all
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.async_tasks import cancel_all
 from lisa_common.errors import LisaError
 from lisa_common.logs import event
 from lisa_common.protocol.registry import read_registry

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 from lisa_common.backoff import RECONNECT
-from lisa_common.client.async_connection import AsyncConnection, cancel_all
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.async_tasks import cancel_all, wait_at_most
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.logs import event
 from lisa_consumer.core import Core, ReadResult
@@ -142,9 +143,7 @@ class Fetcher:
                 reported = True
                 # After a full wait, the servers that answer may have new messages at any moment: read at once.
                 has_waited = time.monotonic() - began >= self._settings.block_s
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(0 if has_waited else RECONNECT.compute(failures)):
-                        await self._stopping.wait()
+                await wait_at_most(self._stopping, 0 if has_waited else RECONNECT.compute(failures))
 
     async def _read_once(self) -> bool:
         """Reads what there is capacity for. Result: whether this proves that all servers of the topics answer.
@@ -169,9 +168,7 @@ class Fetcher:
         elif capacities:
             return not await self._read_capacities(capacities, wait=self._settings.block_s)
         else:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_BUSY_POLL_S if self._aside else None):
-                    await self._changed.wait()
+            await wait_at_most(self._changed, _BUSY_POLL_S if self._aside else None)
         return False
 
     async def _read_or_stop(self, on_idle: Callable[[], None]) -> bool:

@@ -20,6 +20,9 @@ class BatchSize(NamedTuple):
     within_s: float
 
 
+_PAIRS = "pairs of a delivery and an exception"
+
+
 class BatchFailed(LisaError):
     """Raised by a batch handler that could not handle some of its messages: the others are acked.
 
@@ -28,12 +31,14 @@ class BatchFailed(LisaError):
     """
 
     def __init__(self, failed: Iterable[tuple[Delivery, BaseException]]) -> None:
+        if not isinstance(failed, Iterable):
+            raise InvalidInput("failed", failed, _PAIRS)
         self.failed = list(failed)
         for pair in self.failed:
             match pair:
                 case (Delivery(), BaseException()):
                     continue
-            raise InvalidInput("failed", pair, "pairs of a delivery and an exception")
+            raise InvalidInput("failed", pair, _PAIRS)
         super().__init__(f"{len(self.failed)} messages of the batch failed")
 
 

@@ -3,7 +3,8 @@
 import asyncio
 from typing import Any
 
-from lisa_common.client.async_connection import AsyncConnection, cancel_all
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.async_tasks import cancel_all
 from lisa_common.errors import OutcomeUnknown
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome

@@ -13,7 +13,7 @@ from functools import partial
 from threading import Thread
 
 from lisa_common.backoff import RECONNECT
-from lisa_common.client.async_tasks import cancel_all
+from lisa_common.client.async_tasks import cancel_all, wait_at_most
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
 from lisa_common.observing.siblings import SharedDirectory
@@ -113,9 +113,7 @@ async def _keep_running(
         fields = event("process_exited", child=process.pid, code=code, restart_in_s=round(delay, 3))
         text = "worker process %d exited with %d, another starts in %.1f s"
         logger.warning(text, process.pid, code, delay, extra=fields)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(delay):
-                await stopping.wait()
+        await wait_at_most(stopping, delay)
     return 0
 
 

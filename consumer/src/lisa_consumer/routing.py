@@ -16,9 +16,9 @@ from lisa_consumer.middleware import Middleware, check_middleware
 from lisa_consumer.names import TopicPattern, is_pattern
 from lisa_consumer.settings import MAX_CONCURRENCY, ConsumerSettings
 
-__all__ = ["WITHIN_S", "Routing"]
+__all__ = ["Routing"]
 
-WITHIN_S = 0.2
+_WITHIN_S = 0.2
 """How long a batch gathers, by default."""
 
 _MAX_WITHIN_S = 60
@@ -62,7 +62,7 @@ class Routing:
         timeout: Duration | None,
         body: Any,
         batch: int | None,
-        within: Duration,
+        within: Duration | None,
     ) -> Callable[[Any], Any]:
         """Returns a decorator that registers a handler for topics; see `Worker.on`. Both raise InvalidInput."""
         bound = MAX_CONCURRENCY if batch is None else 1
@@ -71,7 +71,7 @@ class Routing:
             concurrency=bound if concurrency is None else check_int("concurrency", concurrency, 1, MAX_CONCURRENCY),
             timeout_s=None if timeout is None else duration_ms("timeout", timeout, low_ms=1) / 1000,
             body=None if body is None else BodyType(body, self._codec),
-            batch=None if batch is None else _batch_size(batch, within),
+            batch=_batch_size(batch, within),
         )
         if not topics:
             raise InvalidInput("topics", topics, "at least one name")
@@ -126,6 +126,10 @@ class Routing:
         return route.prepared(most=settings.concurrency, middleware=self._middleware)
 
 
-def _batch_size(batch: object, within: object) -> BatchSize:
+def _batch_size(batch: object, within: object) -> BatchSize | None:
+    if batch is None:
+        if within is not None:
+            raise InvalidInput("within", within, "left out where batch is")
+        return None
     most = check_int("batch", batch, 1, MAX_BATCH)
-    return BatchSize(most, duration_ms("within", within, high_s=_MAX_WITHIN_S) / 1000)
+    return BatchSize(most, duration_ms("within", _WITHIN_S if within is None else within, high_s=_MAX_WITHIN_S) / 1000)

@@ -5,9 +5,9 @@ import logging
 import time
 from collections.abc import Collection, MutableMapping, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 
-from lisa_common.client.async_connection import AsyncConnection, cancel_all
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.async_tasks import cancel_all, wait_at_most
 from lisa_common.errors import LisaError
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
@@ -258,9 +258,7 @@ class Runner:
     async def _drain(self) -> None:
         while (left_s := self._begin_until - time.monotonic()) > 0 and self._waits_to_begin():
             self._changed.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._changed.wait()
+            await wait_at_most(self._changed, left_s)
         await self._release(None)
         if self._tasks:
             left_s = max(0.0, self._drain_until - time.monotonic())

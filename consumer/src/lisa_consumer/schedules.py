@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from lisa_common.backoff import RECONNECT
-from lisa_common.client.async_connection import AsyncConnection, cancel_all
+from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.async_tasks import cancel_all
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.logs import event
 from lisa_common.model.schedule import Schedule

@@ -28,7 +28,7 @@ from lisa_consumer.middleware import Middleware
 from lisa_consumer.names import HANDLER
 from lisa_consumer.pausable import Pausable
 from lisa_consumer.presence import Presence
-from lisa_consumer.routing import WITHIN_S, Routing
+from lisa_consumer.routing import Routing
 from lisa_consumer.runner import Runner
 from lisa_consumer.schedules import DeclaresSchedules
 from lisa_consumer.settings import ConsumerSettings
@@ -132,7 +132,7 @@ class Worker(DeclaresSchedules, Pausable):
         timeout: Duration | None = None,
         body: Any = None,
         batch: int,
-        within: Duration = ...,
+        within: Duration | None = None,
     ) -> Callable[[B], B]: ...
     def on(
         self,
@@ -141,7 +141,7 @@ class Worker(DeclaresSchedules, Pausable):
         timeout: Duration | None = None,
         body: Any = None,
         batch: int | None = None,
-        within: Duration = WITHIN_S,
+        within: Duration | None = None,
     ) -> Callable[[Any], Any]:
         """Registers a handler for topics; "*" in a topic stands for any text, and finds topics while the worker works.
 

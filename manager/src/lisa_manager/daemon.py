@@ -13,8 +13,9 @@ from typing import NamedTuple
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from lisa_common.backoff import RECONNECT
-from lisa_common.client.async_connection import AsyncConnection, cancel_all
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_start import wait_for_server
+from lisa_common.client.async_tasks import cancel_all
 from lisa_common.errors import LisaError
 from lisa_common.logs import event
 from lisa_common.observing.health import Health

@@ -4,10 +4,10 @@
  "headers": {"source": "shop"}, "key": "customer-7"}
 
 Only `body` is required, and `topic` unless the command names one. `at` replaces `delay`: a time in ISO 8601 with its
-zone, or ms since 1970. Durations are seconds, or text such as "15m".
+zone, or ms since 1970. Durations are seconds, or text such as "15m". No name may
+occur twice in an object.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from lisa_common.cli import read_duration, read_moment, read_ms
 from lisa_common.errors import ByteCount, InvalidInput
+from lisa_common.strict_json import strict_json
 from lisa_common.validation import Duration, check_name
 from lisa_producer.bulk import BulkSender
 from lisa_producer.message import Message
@@ -82,7 +83,7 @@ def read_line(line: Line, topic: str | None) -> tuple[str, Message] | None:
 
 def _object(text: bytes) -> dict[str, Any]:
     try:
-        fields = json.loads(text)
+        fields = strict_json(text)
     except (ValueError, RecursionError) as error:
         raise InvalidInput("line", text.decode("utf-8", "replace").strip(), f"a JSON object ({error})") from None
     if not isinstance(fields, dict):

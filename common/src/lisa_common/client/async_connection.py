@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, TypeVar
 
 from lisa_common.client.async_node import AsyncNode
-from lisa_common.client.async_tasks import cancel_all
 from lisa_common.client.closing import AsyncClosing
 from lisa_common.client.cluster.async_cluster import AsyncCluster
 from lisa_common.client.retry import PipelineRetry
@@ -19,7 +18,7 @@ from lisa_common.errors import LisaError
 from lisa_common.model.keys import ShardKeys
 from lisa_common.protocol.call import Call, Flow, complete, unfinished
 
-__all__ = ["AsyncConnection", "cancel_all"]
+__all__ = ["AsyncConnection"]
 
 T = TypeVar("T")
 

@@ -4,10 +4,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from lisa_common.backoff import RECONNECT
-from lisa_common.client.async_tasks import cancel_all
+from lisa_common.client.async_tasks import cancel_all, wait_at_most
 from lisa_common.errors import OutcomeUnknown, Refused, Unreachable
 from lisa_common.logs import event
 
@@ -48,9 +47,7 @@ async def wait_for_server(
                 raise
             if reported != (reported := str(error)):
                 logger.warning("waiting for the server: %s", error, extra=event("server_awaited", error=reported))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(delay_s):
-                    await stopping.wait()
+            await wait_at_most(stopping, delay_s)
         else:
             return True
         finally:

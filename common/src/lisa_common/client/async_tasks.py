@@ -1,9 +1,17 @@
-"""Cancellation of asyncio tasks."""
+"""Waits of asyncio tasks, and their cancellation."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
-__all__ = ["cancel_all"]
+__all__ = ["cancel_all", "wait_at_most"]
+
+
+async def wait_at_most(event: asyncio.Event, seconds: float | None) -> None:
+    """Waits for an event, but no longer than so many seconds; None for ever."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 async def cancel_all(*tasks: "asyncio.Task[Any]") -> None:

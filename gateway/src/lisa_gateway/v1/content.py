@@ -7,8 +7,8 @@ from typing import Any
 
 from lisa_common.errors import InvalidInput
 from lisa_common.model.key import key_of
+from lisa_common.strict_json import strict_json
 from lisa_gateway.v1.models import Bodies, MessageInput, Options, duration_of, moment_of
-from lisa_gateway.v1.strict_json import strict_json
 from lisa_producer import Message
 
 __all__ = ["content_of", "message_of", "options_of"]

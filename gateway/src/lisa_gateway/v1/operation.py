@@ -12,11 +12,11 @@ from starlette.responses import Response
 
 from lisa_common.cli import DURATION_FORM
 from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.strict_json import strict_json
 from lisa_common.validation import check_id, check_name, expected_by
 from lisa_gateway.access import Caller, Forbidden, Role, caller_of
 from lisa_gateway.problems import Problem, problem_of, response_of
 from lisa_gateway.v1.state import State
-from lisa_gateway.v1.strict_json import strict_json
 
 __all__ = [
     "Answer",
