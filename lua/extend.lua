@@ -1,5 +1,6 @@
--- Renews the leases of deliveries that a consumer still owns. It never takes a delivery from another consumer. A lease
--- may have its own length, which the delivery counter of the server stores. Managers get a message if a lease ends early.
+-- Renews the leases of deliveries that a consumer still owns. It never takes a delivery from another consumer. Without its
+-- group, all leases are lost. A lease may have its own length, which the delivery counter of the server stores. Managers
+-- get a message if a lease ends early.
 --
 -- KEYS[1] ready      stream
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
@@ -16,7 +17,11 @@ local now = clock(now_ms)
 local time = string.format('%.0f', now)
 local replies = {}
 for i = 8, #ARGV do
-  local pending = redis.call('XPENDING', ready, group, ARGV[i], ARGV[i], 1, consumer)[1]
+  local found = redis.pcall('XPENDING', ready, group, ARGV[i], ARGV[i], 1, consumer)
+  if found.err and string.sub(found.err, 1, 7) ~= 'NOGROUP' then
+    return found
+  end
+  local pending = found[1]
   if pending then
     local _, state = read_mark(pending[4])
     state = lent and LENT or state

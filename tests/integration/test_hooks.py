@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lisa_common.errors import InvalidInput
-from lisa_consumer import BatchFailed, Delivery, Reject, Retry, Snooze, Worker
+from lisa_common.errors import InvalidInput, InvalidSettings
+from lisa_consumer import BatchFailed, ConsumerSettings, Delivery, Reject, Retry, Snooze, Worker
 from lisa_manager import Admin
 from lisa_producer import AsyncProducer, Message, Producer, State
 from lisa_testing import Lisa
@@ -464,6 +464,10 @@ _BAD: dict[str, tuple[Callable[[Worker], object], str]] = {
     "middleware of one argument": (lambda w: w.use(lambda _: None), "middleware"),  # type: ignore[arg-type, misc]
     "no middleware": (lambda w: w.use(None), "middleware"),  # type: ignore[type-var]
     "a name": (lambda _: Worker("g", middleware=["x"]), "middleware"),  # type: ignore[list-item]
+    "a function": (lambda _: Worker("g", middleware=print), "middleware"),  # type: ignore[arg-type]
+    "a dictionary": (lambda w: w.on("x", body={"a": int}), "body"),
+    "every without a period": (lambda w: w.every(print), "period"),
+    "cron without an expression": (lambda w: w.cron(print), "expression"),
     "start": (lambda w: w.on_start(lambda _: None), "on_start"),  # type: ignore[arg-type, misc]
     "stop": (lambda w: w.on_stop("x"), "on_stop"),  # type: ignore[type-var]
     "snooze": (lambda _: Snooze(-1), "delay"),
@@ -478,6 +482,27 @@ def test_bad_hooks_are_refused(bad: Callable[[Worker], object], field: str) -> N
     with pytest.raises(InvalidInput) as caught:
         bad(Worker("g"))
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("topics", [("a", "taken"), ("a", "a"), ("a", "b.*", "taken.*"), ("a", "c", "b d")])
+def test_a_handler_is_registered_for_all_topics_or_none(topics: tuple[str, ...]) -> None:
+    """So that a program which catches the error may try again."""
+    worker = Worker("g")
+    worker.on("taken", "taken.*")(print)
+    with pytest.raises(InvalidInput):
+        worker.on(*topics)(print)
+    assert worker.topics == ["taken"]
+    worker.on("a", "b.*")(print)
+    assert worker.topics == ["taken", "a"]
+
+
+def test_arguments_win_over_settings() -> None:
+    """Those that are given with settings of the caller's own; they are checked as ever."""
+    settings = ConsumerSettings(concurrency=5, prefetch=6)
+    worker = Worker("g", concurrency=3, settings=settings)
+    assert (worker.settings.concurrency, worker.settings.prefetch, settings.concurrency) == (3, 6, 5)
+    with pytest.raises(InvalidSettings, match="concurrency"):
+        Worker("g", concurrency=0, settings=settings)
 
 
 @pytest.mark.parametrize("pauses", [False, True])

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import redis
 
+from lisa_common.errors import ServerError
 from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import command
 from lisa_common.protocol.managing import Reclaimed
@@ -117,6 +119,28 @@ def test_never_takes_a_delivery(queue: Queue) -> None:
     assert queue.contents().groups["g"].pending == {mine.entry.entry: "c1", other.entry.entry: "c2"}
     assert queue.reclaim("g").retry == 1
     assert queue.extend("c2", other) == [False]
+
+
+@pytest.mark.parametrize("gone", ["group", "stream"])
+def test_without_its_group_it_is_lost(queue: Queue, client: redis.Redis, gone: str) -> None:
+    """An operator dropped the group, or the topic: the leases of other topics in the same request are renewed."""
+    queue.join("g")
+    queue.send("a")
+    (delivery,) = queue.read("g")
+    ready = queue.keys.of("ready")
+    assert client.xgroup_destroy(ready, "g") if gone == "group" else client.delete(ready)
+    assert queue.extend("c", delivery) == [False]
+
+
+def test_of_something_else_raises(queue: Queue, client: redis.Redis) -> None:
+    """Only a missing group means that a lease is lost."""
+    queue.join("g")
+    queue.send("a")
+    (delivery,) = queue.read("g")
+    client.delete(queue.keys.of("ready"))
+    client.set(queue.keys.of("ready"), "no stream")
+    with pytest.raises(ServerError, match="WRONGTYPE"):
+        queue.extend("c", delivery)
 
 
 def test_does_not_count_as_a_delivery(queue: Queue) -> None:

@@ -119,6 +119,9 @@ class BodyType(Generic[T]):
         if inspect.isroutine(as_type):
             # Pydantic would validate the arguments of a call.
             raise InvalidInput("body", as_type, "a type, not a function")
+        if isinstance(as_type, dict):
+            # Pydantic would take it for a schema of its own.
+            raise InvalidInput("body", as_type, "a type, not a dictionary")
         if isinstance(as_type, str | ForwardRef):
             # Pydantic would look for it here, and find nothing.
             raise InvalidInput("body", as_type, "a type, not its name")

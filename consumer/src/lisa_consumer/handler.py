@@ -15,7 +15,7 @@ from lisa_common.protocol.consuming import Nack, Postponed
 from lisa_common.validation import MAX_DELAY_S, Duration, check_int, duration_ms
 from lisa_consumer.arguments import error_text
 from lisa_consumer.gathering import BatchSize, OfBatch
-from lisa_consumer.middleware import Middleware, is_async, run_in_thread, wrap, wrap_async
+from lisa_consumer.middleware import Middleware, check_has_run, is_async, is_generator, run_in_thread, wrap, wrap_async
 
 __all__ = ["BatchHandler", "Handler", "RateLimited", "Reject", "Retry", "Route", "Snooze", "outcome_of"]
 
@@ -140,18 +140,21 @@ class Route:
         else:
             result = await run_in_thread(self.handler, given, threads)
         if inspect.isawaitable(result):
-            await (result if self.timeout_s is None else _within(self.timeout_s, result))
+            result = await (result if self.timeout_s is None else _within(self.timeout_s, result))
+        check_has_run(result, awaited=True)
 
     async def _handle(self, given: Delivery | list[Delivery], threads: Executor) -> object:
         """The innermost call, within middleware. Result: that of the handler."""
         result = self.handler(given) if self._is_async else await run_in_thread(self.handler, given, threads)
-        return (await result) if inspect.isawaitable(result) else result
+        if inspect.isawaitable(result):
+            result = await result
+        return check_has_run(result, awaited=True)
 
 
-async def _within(timeout_s: float, result: Awaitable[object]) -> None:
+async def _within(timeout_s: float, result: Awaitable[object]) -> object:
     try:
         async with asyncio.timeout(timeout_s) as limit:
-            await result
+            return await result
     except TimeoutError:
         if limit.expired():
             raise TimeoutError(f"the handler took longer than {timeout_s:g} s") from None
@@ -162,8 +165,7 @@ def _is_fit(handler: object) -> bool:
     """Whether a call handles a message: a generator would not run, and a class would only make an object."""
     if not callable(handler) or inspect.isclass(handler):
         return False
-    functions = (handler, type(handler).__call__)
-    return not any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in functions)
+    return not is_generator(handler)
 
 
 def _takes_one(handler: Callable[..., object]) -> bool:

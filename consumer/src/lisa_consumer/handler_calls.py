@@ -15,6 +15,7 @@ from lisa_consumer.handler import Route, outcome_of
 from lisa_consumer.held_delivery import HeldDelivery
 from lisa_consumer.leases import Leases
 from lisa_consumer.metrics import METRICS, HandlerTimes
+from lisa_consumer.middleware import check_has_run
 from lisa_consumer.prefetch import PrefetchWindow
 from lisa_consumer.tracing import HandlerSpans
 
@@ -56,7 +57,8 @@ class HandlerCalls:
             began = time.monotonic()
             try:
                 if coroutine := route.coroutine:
-                    await coroutine(delivery)
+                    if (result := await coroutine(delivery)) is not None:
+                        check_has_run(result, awaited=True)
                 else:
                     await route.call(route.decoded(delivery), self._threads)
             except BaseException as error:  # noqa: BLE001 - whatever it raised, its message is nacked, and the error logged

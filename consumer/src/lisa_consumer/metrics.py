@@ -2,9 +2,9 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from operator import attrgetter
+from operator import itemgetter
 
-from lisa_common.model.delivery import Delivery
+from lisa_common.model.delivery import Delivery, Entry
 from lisa_common.model.policy import Policy
 from lisa_common.observing.catalog import Program
 from lisa_common.observing.metrics import MetricSet
@@ -16,7 +16,11 @@ METRICS = MetricSet(Program.CONSUMER)
 
 register = METRICS.register
 
-_attempt_of, _due_ms_of, _entry_group_of = attrgetter("attempt"), attrgetter("due_ms"), attrgetter("entry.group")
+# By position: by name it takes three times as long.
+_attempt_of, _due_ms_of, _entry_of = (
+    itemgetter(Delivery._fields.index(name)) for name in ("attempt", "due_ms", "entry")
+)
+_group_of = itemgetter(Entry._fields.index("group"))
 
 _AT_ONCE = 64
 """Durations of handlers that are gathered before they are counted."""
@@ -27,7 +31,7 @@ def count_deliveries(deliveries: Sequence[Delivery], now_ms: int) -> None:
     if not METRICS.on or not deliveries:
         return
     place = deliveries[0].topic, deliveries[0].group
-    attempts, groups = list(map(_attempt_of, deliveries)), list(map(_entry_group_of, deliveries))
+    attempts, groups = list(map(_attempt_of, deliveries)), list(map(_group_of, map(_entry_of, deliveries)))
     first = len(deliveries)
     # Mostly all are. A worker does this for each message, so the loops are in C.
     if attempts.count(1) < first or groups.count(None) < first:

@@ -10,7 +10,17 @@ from typing import Any, TypeVar
 
 from lisa_common.errors import InvalidInput
 
-__all__ = ["Middleware", "check_middleware", "is_async", "run_in_thread", "wait_for", "wrap", "wrap_async"]
+__all__ = [
+    "Middleware",
+    "check_has_run",
+    "check_middleware",
+    "is_async",
+    "is_generator",
+    "run_in_thread",
+    "wait_for",
+    "wrap",
+    "wrap_async",
+]
 
 T = TypeVar("T")
 
@@ -27,7 +37,7 @@ def check_middleware(value: object) -> Middleware:
     if callable(value) and not inspect.isclass(value):
         with suppress(TypeError, ValueError):
             inspect.signature(value, follow_wrapped=False).bind(None, None)
-            if not any(map(inspect.isgeneratorfunction, (value, type(value).__call__))):
+            if not is_generator(value):
                 return value
     raise InvalidInput("middleware", value, "a function that takes a delivery and call_next")
 
@@ -37,6 +47,30 @@ def is_async(function: object) -> bool:
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
+def is_generator(function: object) -> bool:
+    """Whether a call makes a generator of either kind, and runs nothing."""
+    kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return any(is_kind(each) for each in (function, type(function).__call__) for is_kind in kinds)
+
+
+def check_has_run(result: object, *, awaited: bool = False) -> Any:
+    """The result of a handler or of middleware. Raises TypeError if that is work that nobody has done or will do.
+
+    A decorator may hide a generator, and an `await` may be missing. If such a message were acked, it would be lost.
+    Without `awaited` the caller may still await the result.
+    """
+    is_left = inspect.isgenerator(result) or inspect.isasyncgen(result)
+    if awaited and inspect.isawaitable(result):
+        # A task that was awaited may be returned.
+        is_left = not (asyncio.isfuture(result) and result.done())
+    if not is_left:
+        return result
+    if inspect.iscoroutine(result):
+        result.close()
+    kind = type(result).__name__.replace("_", " ")
+    raise TypeError(f"the work of a handler or middleware must be run or awaited before it ends; got a {kind}")
+
+
 def wrap(handler: Callable[[Any], Any], middleware: Iterable[Middleware]) -> Callable[[Any], Any]:
     """A plain handler within plain middleware, the first outermost."""
     for outer in reversed([each for each in middleware if not is_async(each)]):
@@ -44,17 +78,49 @@ def wrap(handler: Callable[[Any], Any], middleware: Iterable[Middleware]) -> Cal
     return handler
 
 
+def _nested(outer: Middleware, inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def call(delivery: Any) -> Any:
+        results = list[Any]()
+
+        def call_next(passed: Any) -> Any:
+            results.append(check_has_run(inner(passed)))
+            return results[-1]
+
+        result = outer(delivery, call_next)
+        for each in results:
+            # What is to be awaited reaches the worker only if the middleware returns it.
+            if each is not result:
+                check_has_run(each, awaited=True)
+        return result
+
+    return call
+
+
 def wrap_async(
     handler: Callable[[Any], Awaitable[object]], middleware: Iterable[Middleware]
 ) -> Callable[[Any], Awaitable[object]]:
     """A handler that is awaited within middleware that is awaited, the first outermost."""
     for outer in reversed([each for each in middleware if is_async(each)]):
-        handler = _nested(outer, handler)
+        handler = _awaited(outer, handler)
     return handler
 
 
-def _nested(outer: Middleware, inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda delivery: outer(delivery, inner)
+def _awaited(outer: Middleware, inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    async def call(delivery: Any) -> Any:
+        made = list[Any]()
+
+        def call_next(passed: Any) -> Any:
+            made.append(inner(passed))
+            return made[-1]
+
+        result = await outer(delivery, call_next)
+        for each in made:
+            # The middleware has forgotten to await it.
+            if inspect.iscoroutine(each) and inspect.getcoroutinestate(each) == inspect.CORO_CREATED:
+                check_has_run(each, awaited=True)
+        return result
+
+    return call
 
 
 async def run_in_thread(handler: Callable[[Any], Any], delivery: Any, threads: Executor) -> object:

@@ -32,6 +32,8 @@ class Routing:
         self._routes: dict[str, Route] = {}
         self._patterns: list[PatternRoute] = []
         self._middleware: list[Middleware] = []
+        if callable(middleware):
+            raise InvalidInput("middleware", middleware, "a sequence of functions")
         for each in middleware:
             self.use(each)
 
@@ -84,21 +86,22 @@ class Routing:
                 check_name("topic", topic)
 
         def register(handler: Any) -> Any:
-            for topic in topics:
-                self._register(topic, partial(route_of, handler=handler))
+            self._register(topics, partial(route_of, handler=handler))
             return handler
 
         return register
 
-    def _register(self, topic: str, route_of: Callable[[str], Route]) -> None:
-        if topic in self._routes or any(topic == each.pattern.text for each in self._patterns):
-            raise InvalidInput("topic", topic, "a topic that has no handler yet")
-        # Checks the handler, that of a pattern as well.
-        route = route_of(topic)
-        if is_pattern(topic):
-            self._patterns.append(PatternRoute(TopicPattern(topic), route_of))
-        else:
-            self._routes[topic] = route
+    def _register(self, topics: Sequence[str], route_of: Callable[[str], Route]) -> None:
+        """Registers all of these topics or none."""
+        taken = {*self._routes, *(each.pattern.text for each in self._patterns)}
+        routes = dict[str, Route]()
+        for topic in topics:
+            if topic in taken or topic in routes:
+                raise InvalidInput("topic", topic, "a topic that has no handler yet")
+            # Checks the handler, that of a pattern as well.
+            routes[topic] = route_of(topic)
+        self._patterns += [PatternRoute(TopicPattern(topic), route_of) for topic in routes if is_pattern(topic)]
+        self._routes |= {topic: route for topic, route in routes.items() if not is_pattern(topic)}
 
     def prepared(self, settings: ConsumerSettings) -> tuple[ConsumerSettings, dict[str, Route]]:
         """The settings and routes to serve with: each topic can run a handler, and none more than the worker.

@@ -50,12 +50,16 @@ class DeclaresSchedules:
         workers may declare it: it is written only where it differs, and one that an operator has paused stays so. A
         schedule that is no longer declared goes on until an operator deletes it. Raises InvalidInput.
         """
+        if callable(period):
+            raise InvalidInput("period", period, "a duration, as in @worker.every(60)")
         return self._declaration({"every": period, "topic": topic} | options, name)
 
     def cron(
         self, expression: str, *, tz: str = "UTC", name: str | None = None, topic: str | None = None, **options: Any
     ) -> Any:
         """As `every`, by a cron expression in a time zone. Needs the extra `schedules`, else raises MissingCron."""
+        if callable(expression):
+            raise InvalidInput("expression", expression, 'a cron expression, as in @worker.cron("0 9 * * *")')
         return self._declaration({"cron": expression, "tz": tz, "topic": topic} | options, name)
 
     def _declaration(self, fields: dict[str, Any], name: str | None) -> Decorator[Any]:

@@ -1,12 +1,12 @@
 """Settings of consumers and workers."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from lisa_common.settings import MetricsAddress, Settings
 
-__all__ = ["MAX_CONCURRENCY", "ConsumerSettings"]
+__all__ = ["MAX_CONCURRENCY", "ConsumerSettings", "settings_of"]
 
 
 MAX_CONCURRENCY = 10_000
@@ -58,3 +58,15 @@ class ConsumerSettings(Settings):
             description="how long calls of a plain consumer retry while the server is away; a worker always retries",
         ),
     ] = 30.0
+
+
+def settings_of(given: ConsumerSettings | None, **flags: Any) -> ConsumerSettings:
+    """The settings of all sources, or those given; flags win over either, and one of None counts as not given.
+
+    Raises InvalidSettings.
+    """
+    flags = {name: value for name, value in flags.items() if value is not None}
+    if given is not None and not flags:
+        return given
+    loaded = ConsumerSettings.load(**flags)
+    return loaded if given is None else given.model_copy(update={name: getattr(loaded, name) for name in flags})

@@ -31,7 +31,7 @@ from lisa_consumer.presence import Presence
 from lisa_consumer.routing import Routing
 from lisa_consumer.runner import Runner
 from lisa_consumer.schedules import DeclaresSchedules
-from lisa_consumer.settings import ConsumerSettings
+from lisa_consumer.settings import ConsumerSettings, settings_of
 
 __all__ = ["Worker"]
 
@@ -79,7 +79,7 @@ class Worker(DeclaresSchedules, Pausable):
         settings: ConsumerSettings | None = None,
     ) -> None:
         super().__init__()
-        self.settings = settings or ConsumerSettings.load(redis_url=url, concurrency=concurrency, prefetch=prefetch)
+        self.settings = settings_of(settings, redis_url=url, concurrency=concurrency, prefetch=prefetch)
         self.url = url or self.settings.redis_url.get_secret_value()
         self._core = Core(self.settings.prefix, group, name)
         self._core.enable_marks()
