@@ -94,7 +94,9 @@ class AsyncConnection(Shell[AsyncCluster | AsyncNode], AsyncClosing):
         Loads scripts that a server lacks. Raises errors of the connection as a whole; of a Cluster, when no node has
         answered.
         """
-        self._check_open()
+        # Every call comes here.
+        if self._is_closed:
+            self._check_open()
         replies = await self._server.ask(calls)
         return list(map(read_reply, calls, replies))
 

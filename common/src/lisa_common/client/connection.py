@@ -112,7 +112,9 @@ class Connection(Shell[Cluster | Node], Closing):
         `meanwhile` is called once the calls are sent. Loads scripts that a server lacks. Raises errors of the
         connection as a whole; of a Cluster, when no node has answered.
         """
-        self._check_open()
+        # Every call comes here.
+        if self._is_closed:
+            self._check_open()
         replies = self._server.ask(calls, meanwhile)
         return list(map(read_reply, calls, replies))
 

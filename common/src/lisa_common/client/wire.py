@@ -35,6 +35,9 @@ def pack(calls: Sequence[Call[Any]]) -> bytes:
     Lisa packs and sends by itself: the Redis client's commands, with their retries, metrics, callbacks and packing,
     would take a third of the time of a send.
     """
+    if len(calls) == 1:
+        packed: bytes = hiredis.pack_command(_texts(calls[0].args))  # type: ignore[arg-type] # declared for one item
+        return packed
     return b"".join([hiredis.pack_command(_texts(call.args)) for call in calls])  # type: ignore[arg-type] # declared for one item
 
 
