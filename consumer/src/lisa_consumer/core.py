@@ -163,6 +163,8 @@ class Core:
                 calls.append((renewal, lambda _: None))
         if calls:
             yield from self._records.finish(fetched, calls)
+        if not marked:
+            return ReadResult([(batch, 0) for batch in of_shards.values()], leased_at), skipped
         counted = [(batch, count_begun(batch, marked.get(keys))) for keys, batch in of_shards.items()]
         return ReadResult(counted, leased_at), skipped
 
