@@ -24,8 +24,8 @@ def cores(bench: Bench) -> None:
         with bench.host() as host:
             host.manager()
             host.worker(["orders"], handler="nothing", processes=count)
+            rounds = Drain(host, bench.size(100_000), rate=20_000)
             for _ in bench.laps(within_s=20, most=3):
-                rounds = Drain(host, bench.size(100_000))
                 bench.add(f"{count} handling", "messages/s", rounds.by_workers())
                 bench.add(f"{count} handling: server", "% of a core", 100 * rounds.server_share)
     bench.note("cores", "programs and server share the cores of one machine: more processes than these add nothing")

@@ -10,7 +10,7 @@ from lisa_producer.message import Message, with_codec
 __all__ = ["BatchFiller", "is_ready"]
 
 _AHEAD_S = 0.1
-"""Most time for messages ahead: meanwhile the caller waits for the results of the batch before."""
+"""Most time for messages ahead, in seconds: meanwhile the caller waits for the results of the batch before."""
 
 
 def is_ready(messages: object) -> bool:
