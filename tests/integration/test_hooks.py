@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lisa_common.errors import InvalidInput, InvalidSettings
+from lisa_common.errors import InvalidInput
 from lisa_consumer import BatchFailed, ConsumerSettings, Delivery, Reject, Retry, Snooze, Worker
 from lisa_manager import Admin
 from lisa_producer import AsyncProducer, Message, Producer, State
@@ -501,8 +501,10 @@ def test_arguments_win_over_settings() -> None:
     settings = ConsumerSettings(concurrency=5, prefetch=6)
     worker = Worker("g", concurrency=3, settings=settings)
     assert (worker.settings.concurrency, worker.settings.prefetch, settings.concurrency) == (3, 6, 5)
-    with pytest.raises(InvalidSettings, match="concurrency"):
+    with pytest.raises(InvalidInput, match="concurrency"):
         Worker("g", concurrency=0, settings=settings)
+    with pytest.raises(InvalidInput, match="prefetch"):
+        Worker("g", prefetch=-1, settings=settings)
 
 
 @pytest.mark.parametrize("pauses", [False, True])

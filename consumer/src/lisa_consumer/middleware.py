@@ -1,10 +1,11 @@
 """Middleware: functions that users put around every handler."""
 
 import asyncio
+import concurrent.futures
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from contextvars import copy_context
 from typing import Any, TypeVar
 
@@ -54,21 +55,41 @@ def is_generator(function: object) -> bool:
 
 
 def check_has_run(result: object, *, awaited: bool = False) -> Any:
-    """The result of a handler or of middleware. Raises TypeError if that is work that nobody has done or will do.
+    """The result of a handler or of middleware. Raises TypeError if that is work that nobody has done.
 
     A decorator may hide a generator, and an `await` may be missing. If such a message were acked, it would be lost.
-    Without `awaited` the caller may still await the result.
+    Without `awaited` the caller may still await the result. Of a future that is done, raises the error.
     """
-    is_left = inspect.isgenerator(result) or inspect.isasyncgen(result)
-    if awaited and inspect.isawaitable(result):
-        # A task that was awaited may be returned.
-        is_left = not (asyncio.isfuture(result) and result.done())
-    if not is_left:
-        return result
-    if inspect.iscoroutine(result):
-        result.close()
-    kind = type(result).__name__.replace("_", " ")
-    raise TypeError(f"the work of a handler or middleware must be run or awaited before it ends; got a {kind}")
+    if _is_left(result, awaited=awaited):
+        if inspect.iscoroutine(result) and inspect.getcoroutinestate(result) == inspect.CORO_CREATED:
+            result.close()
+        kind = type(result).__name__.strip("_").replace("_", " ")
+        raise TypeError(f"the work of a handler or middleware must be run or awaited before it ends; got a {kind}")
+    if awaited and isinstance(result, _FUTURES):
+        result.result()
+    return result
+
+
+_FUTURES = (asyncio.Future, concurrent.futures.Future)
+
+
+def _is_left(result: object, *, awaited: bool) -> bool:
+    """Whether a result is work that has not ended, as far as one can tell."""
+    if isinstance(result, concurrent.futures.Future):
+        return not result.done()
+    if inspect.isawaitable(result):
+        if not awaited:
+            return False
+        if inspect.iscoroutine(result):
+            return inspect.getcoroutinestate(result) != inspect.CORO_CLOSED
+        if asyncio.isfuture(result):
+            return not result.done()
+    if isinstance(result, AbstractContextManager | AbstractAsyncContextManager):
+        # That of `contextmanager` holds the generator that it has made.
+        result = getattr(result, "gen", None)
+    if inspect.isgenerator(result):
+        return inspect.getgeneratorstate(result) != inspect.GEN_CLOSED
+    return inspect.isasyncgen(result)
 
 
 def wrap(handler: Callable[[Any], Any], middleware: Iterable[Middleware]) -> Callable[[Any], Any]:
@@ -81,19 +102,32 @@ def wrap(handler: Callable[[Any], Any], middleware: Iterable[Middleware]) -> Cal
 def _nested(outer: Middleware, inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def call(delivery: Any) -> Any:
         results = list[Any]()
-
-        def call_next(passed: Any) -> Any:
-            results.append(check_has_run(inner(passed)))
-            return results[-1]
-
-        result = outer(delivery, call_next)
+        result = outer(delivery, _noting(inner, results))
+        if inspect.isawaitable(result):
+            return _finished(result, results)
         for each in results:
-            # What is to be awaited reaches the worker only if the middleware returns it.
-            if each is not result:
-                check_has_run(each, awaited=True)
+            check_has_run(each, awaited=True)
         return result
 
     return call
+
+
+def _noting(inner: Callable[[Any], Any], results: list[Any]) -> Callable[[Any], Any]:
+    """`call_next`, which adds each of its results to a list."""
+
+    def call_next(passed: Any) -> Any:
+        results.append(check_has_run(inner(passed)))
+        return results[-1]
+
+    return call_next
+
+
+async def _finished(outer: Awaitable[Any], inner: Sequence[object]) -> Any:
+    """The result of middleware. Raises TypeError if it has not awaited what it called."""
+    result = await outer
+    for each in inner:
+        check_has_run(each, awaited=True)
+    return result
 
 
 def wrap_async(
@@ -107,18 +141,8 @@ def wrap_async(
 
 def _awaited(outer: Middleware, inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
     async def call(delivery: Any) -> Any:
-        made = list[Any]()
-
-        def call_next(passed: Any) -> Any:
-            made.append(inner(passed))
-            return made[-1]
-
-        result = await outer(delivery, call_next)
-        for each in made:
-            # The middleware has forgotten to await it.
-            if inspect.iscoroutine(each) and inspect.getcoroutinestate(each) == inspect.CORO_CREATED:
-                check_has_run(each, awaited=True)
-        return result
+        results = list[Any]()
+        return await _finished(outer(delivery, _noting(inner, results)), results)
 
     return call
 

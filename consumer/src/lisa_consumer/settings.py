@@ -1,15 +1,16 @@
 """Settings of consumers and workers."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from lisa_common.settings import MetricsAddress, Settings
+from lisa_common.validation import check_int
 
 __all__ = ["MAX_CONCURRENCY", "ConsumerSettings", "settings_of"]
 
 
-MAX_CONCURRENCY = 10_000
+MAX_CONCURRENCY = _MAX_PREFETCH = 10_000
 
 
 class ConsumerSettings(Settings):
@@ -27,7 +28,7 @@ class ConsumerSettings(Settings):
         int,
         Field(
             ge=0,
-            le=10_000,
+            le=_MAX_PREFETCH,
             description="most deliveries of a topic that a worker holds beyond those that may run at once; fewer if it "
             "handles fewer in 0.1 s, but at least one",
         ),
@@ -60,13 +61,18 @@ class ConsumerSettings(Settings):
     ] = 30.0
 
 
-def settings_of(given: ConsumerSettings | None, **flags: Any) -> ConsumerSettings:
-    """The settings of all sources, or those given; flags win over either, and one of None counts as not given.
+def settings_of(
+    given: ConsumerSettings | None, *, url: str | None, concurrency: int | None, prefetch: int | None
+) -> ConsumerSettings:
+    """The settings of all sources, or those given; arguments win over either.
 
-    Raises InvalidSettings.
+    Raises InvalidSettings for what sources hold, InvalidInput for arguments beside given settings.
     """
-    flags = {name: value for name, value in flags.items() if value is not None}
-    if given is not None and not flags:
-        return given
-    loaded = ConsumerSettings.load(**flags)
-    return loaded if given is None else given.model_copy(update={name: getattr(loaded, name) for name in flags})
+    if given is None:
+        return ConsumerSettings.load(redis_url=url, concurrency=concurrency, prefetch=prefetch)
+    changed = {}
+    if concurrency is not None:
+        changed["concurrency"] = check_int("concurrency", concurrency, 1, MAX_CONCURRENCY)
+    if prefetch is not None:
+        changed["prefetch"] = check_int("prefetch", prefetch, 0, _MAX_PREFETCH)
+    return given.model_copy(update=changed)

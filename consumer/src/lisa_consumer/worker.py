@@ -79,7 +79,7 @@ class Worker(DeclaresSchedules, Pausable):
         settings: ConsumerSettings | None = None,
     ) -> None:
         super().__init__()
-        self.settings = settings_of(settings, redis_url=url, concurrency=concurrency, prefetch=prefetch)
+        self.settings = settings_of(settings, url=url, concurrency=concurrency, prefetch=prefetch)
         self.url = url or self.settings.redis_url.get_secret_value()
         self._core = Core(self.settings.prefix, group, name)
         self._core.enable_marks()
