@@ -118,21 +118,19 @@ async def _forgets_to_await_the_next(given: Any, call_next: Callable[[Any], Awai
     call_next(given)
 
 
-async def _leaves_the_next_running(given: Any, call_next: Callable[[Any], Coroutine[Any, Any, object]]) -> None:
-    kept.append(asyncio.create_task(call_next(given)))
-    await asyncio.sleep(0)
-
-
-kept = list[object]()
-
-
 async def _long(_: Any) -> None:
     await asyncio.Event().wait()
 
 
 def test_middleware_that_leaves_the_handler_running_is_a_failure(lisa: Lisa) -> None:
     """An ack would say that the message is handled."""
-    worker = Worker("g", middleware=[_leaves_the_next_running])
+    running = list[object]()
+
+    async def leave_running(given: Any, call_next: Callable[[Any], Coroutine[Any, Any, object]]) -> None:
+        running.append(asyncio.create_task(call_next(given)))
+        await asyncio.sleep(0)
+
+    worker = Worker("g", middleware=[leave_running])
     worker.on("orders")(_long)
     _fails(lisa, worker)
 
