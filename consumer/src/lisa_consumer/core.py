@@ -163,9 +163,7 @@ class Core:
                 calls.append((renewal, lambda _: None))
         if calls:
             yield from self._records.finish(fetched, calls)
-        if not marked:
-            return ReadResult([(batch, 0) for batch in of_shards.values()], leased_at), skipped
-        counted = [(batch, count_begun(batch, marked.get(keys))) for keys, batch in of_shards.items()]
+        counted = [(batch, count_begun(batch, marked.get(keys)) if marked else 0) for keys, batch in of_shards.items()]
         return ReadResult(counted, leased_at), skipped
 
     def enable_marks(self, hooks: MarkHooks | None = None) -> None:

@@ -10,7 +10,8 @@ from lisa_common.validation import check_int
 __all__ = ["MAX_CONCURRENCY", "ConsumerSettings", "settings_of"]
 
 
-MAX_CONCURRENCY = _MAX_PREFETCH = 10_000
+MAX_CONCURRENCY = 10_000
+_MAX_PREFETCH = 10_000
 
 
 class ConsumerSettings(Settings):

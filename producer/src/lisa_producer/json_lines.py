@@ -4,8 +4,7 @@
  "headers": {"source": "shop"}, "key": "customer-7"}
 
 Only `body` is required, and `topic` unless the command names one. `at` replaces `delay`: a time in ISO 8601 with its
-zone, or ms since 1970. Durations are seconds, or text such as "15m". No name may
-occur twice in an object.
+zone, or ms since 1970. Durations are seconds, or text such as "15m". No name may occur twice in an object.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -6,6 +6,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
+from itertools import starmap
 from typing import Any, TypeVar
 
 from lisa_common.client.async_node import AsyncNode
@@ -94,11 +95,9 @@ class AsyncConnection(Shell[AsyncCluster | AsyncNode], AsyncClosing):
         Loads scripts that a server lacks. Raises errors of the connection as a whole; of a Cluster, when no node has
         answered.
         """
-        # Every call comes here.
-        if self._is_closed:
-            self._check_open()
+        self._check_open()
         replies = await self._server.ask(calls)
-        return list(map(read_reply, calls, replies))
+        return list(starmap(read_reply, zip(calls, replies, strict=True)))
 
     def node_of(self, keys: ShardKeys) -> object:
         """A value that stands for the server of these keys, if known: equal for keys that share a clock."""

@@ -5,6 +5,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import starmap
 from typing import Any, TypeVar
 
 from lisa_common.client.closing import Closing
@@ -112,11 +113,9 @@ class Connection(Shell[Cluster | Node], Closing):
         `meanwhile` is called once the calls are sent. Loads scripts that a server lacks. Raises errors of the
         connection as a whole; of a Cluster, when no node has answered.
         """
-        # Every call comes here.
-        if self._is_closed:
-            self._check_open()
+        self._check_open()
         replies = self._server.ask(calls, meanwhile)
-        return list(map(read_reply, calls, replies))
+        return list(starmap(read_reply, zip(calls, replies, strict=True)))
 
     def close(self) -> None:
         """Closes all connections. Later calls raise Closed."""

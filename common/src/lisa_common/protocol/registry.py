@@ -172,17 +172,11 @@ class Topics:
         Uses older values while the registry cannot be read: of a Cluster only its node may be away.
         """
         now = self.clock()
-        layouts = dict[str, Layout]()
-        # Mostly all are known. One loop in place of three comprehensions: each read does this twice.
+        before, stale = dict[str, _Known | None](), list[str]()
         for name in topics:
-            cached = self._known.get(name)
-            if cached is None or now >= cached.until:
-                break
-            layouts[name] = cached.layout
-        else:
-            return layouts
-        before = {name: self._known.get(name) for name in topics}
-        stale = [name for name, known in before.items() if known is None or now >= known.until]
+            known = before[name] = self._known.get(name)
+            if known is None or now >= known.until:
+                stale.append(name)
         if stale:
             try:
                 yield from self._read([check_name("topic", name) for name in stale])
