@@ -13,9 +13,9 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import InvalidInput, TooManyGroups, Unreachable
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
-from lisa_consumer import AckOutcome, NackOutcome
+from lisa_consumer import AckOutcome, Delivery, NackOutcome
 from lisa_consumer.core import Core
-from lisa_producer import AsyncProducer, Message, ProducerSettings, State
+from lisa_producer import AsyncProducer, Found, Message, ProducerSettings, State
 from support import Server, keys_left, wait_until_async
 from support.housekeeping import Housekeeper, server_ms
 
@@ -131,22 +131,33 @@ async def test_several_topics_are_read_at_once(consumers: Consumers, sender: Asy
 
 
 async def test_a_nack_retries_after_its_delay(
-    consumers: Consumers, sender: AsyncProducer, housekeeper: Housekeeper
+    consumers: Consumers, sender: AsyncProducer, housekeeper: Housekeeper, connection: AsyncConnection
 ) -> None:
     """The attempt counts, the error is kept, and the retry is due after the delay or the policy's backoff."""
+
+    async def nacked(delivery: Delivery, **options: Any) -> tuple[Found, int, int]:
+        """What is known of the message then, and between which moments the nack was made."""
+        before_ms = await server_ms(connection)
+        assert await consumer.nack(delivery, **options) == [NackOutcome.RETRY]
+        after_ms = await server_ms(connection)
+        found = await sender.find("orders", "a")
+        assert found is not None
+        assert found.due_ms is not None
+        return found, before_ms, after_ms
+
     await sender.send("orders", b"x", id="a")
     consumer = consumers()
-    assert await consumer.nack(*await consumer.read(), delay=5, error="no stock") == [NackOutcome.RETRY]
-    found = await sender.find("orders", "a")
-    assert found is not None
+    [delivery] = await consumer.read()
+    found, before_ms, after_ms = await nacked(delivery, delay=60, error="no stock")
     assert (found.state, found.attempts, found.copies[0].failure.error) == (State.RETRY, 1, "no stock")
-    assert await housekeeper.promote("orders", after_s=4.9) == 0
-    assert await housekeeper.promote("orders", after_s=5) == 1
+    assert before_ms + 60_000 <= found.due_ms <= after_ms + 60_000
+    assert await housekeeper.promote("orders", after_s=30) == 0
+    assert await housekeeper.promote("orders", after_s=60) == 1
     [delivery] = await consumer.read()
     assert (delivery.id, delivery.attempt, delivery.body) == ("a", 2, b"x")
-    assert await consumer.nack(delivery) == [NackOutcome.RETRY]
-    assert await housekeeper.promote("orders", after_s=1.7) == 0, "the second backoff is 2 s, less its jitter"
-    assert await housekeeper.promote("orders", after_s=2.3) == 1
+    found, before_ms, after_ms = await nacked(delivery)
+    assert before_ms + 1_800 <= found.due_ms <= after_ms + 2_200, "the second backoff is 2 s, give or take its jitter"
+    assert await housekeeper.promote("orders", after_s=2.2) == 1
 
 
 async def test_rejected_and_worn_out_messages_are_garbage(consumers: Consumers, sender: AsyncProducer) -> None:
@@ -183,7 +194,7 @@ async def test_an_abandoned_delivery_comes_again(
     await sender.send("orders", b"x")
     one, two = consumers(), consumers()
     old = await one.read()
-    assert await housekeeper.reclaim("orders", "billing", after_s=29) == 0
+    assert await housekeeper.reclaim("orders", "billing", after_s=20) == 0
     assert await housekeeper.reclaim("orders", "billing", after_s=30) == 1
     assert await housekeeper.promote("orders", after_s=32) == 1
     new = await two.read()
@@ -219,9 +230,9 @@ async def test_a_lease_may_be_shorter_for_one_read(
     """With `visibility` the deliveries of this read run out earlier."""
     await sender.send("orders", b"x")
     consumer = consumers()
-    assert len(await consumer.read(visibility=2)) == 1
-    assert await housekeeper.reclaim("orders", "billing", after_s=1.5) == 0
-    assert await housekeeper.reclaim("orders", "billing", after_s=2) == 1
+    assert len(await consumer.read(visibility=20)) == 1
+    assert await housekeeper.reclaim("orders", "billing", after_s=10) == 0
+    assert await housekeeper.reclaim("orders", "billing", after_s=20) == 1
 
 
 async def test_a_lease_may_be_longer_for_one_read(
@@ -231,7 +242,7 @@ async def test_a_lease_may_be_longer_for_one_read(
     await sender.send("orders", b"x")
     consumer = consumers()
     assert len(await consumer.read(visibility=3_600)) == 1
-    assert await housekeeper.reclaim("orders", "billing", after_s=3_599) == 0
+    assert await housekeeper.reclaim("orders", "billing", after_s=3_500) == 0
     assert await housekeeper.reclaim("orders", "billing", after_s=3_600) == 1
 
 
@@ -239,12 +250,12 @@ async def test_extending_renews_a_lease(consumers: Consumers, sender: AsyncProdu
     """A lease counts from its last renewal, and has the length that was given then; only its holder can renew it."""
     await sender.send("orders", b"x")
     one, two = consumers(), consumers()
-    deliveries = await one.read(visibility=1)
+    deliveries = await one.read(visibility=10)
     assert await two.extend(*deliveries) == [False]
-    assert await one.extend(*deliveries, lease=10) == [True]
-    assert await housekeeper.reclaim("orders", "billing", after_s=9) == 0
+    assert await one.extend(*deliveries, lease=50) == [True]
+    assert await housekeeper.reclaim("orders", "billing", after_s=30) == 0
     assert await one.extend(*deliveries, lease=60) == [True]
-    assert await housekeeper.reclaim("orders", "billing", after_s=59) == 0
+    assert await housekeeper.reclaim("orders", "billing", after_s=51) == 0
     with pytest.raises(InvalidInput, match="lease"):
         await one.extend(*deliveries, lease=0)
     assert await housekeeper.reclaim("orders", "billing", after_s=60) == 1

@@ -243,6 +243,7 @@ async def test_a_former_shard_that_cannot_be_read_holds_up_no_other_schedule(
         await asyncio.to_thread(lambda: admin.set_schedule("free", topic="mail", every=1))
         await turn_until("held", 1)
         await asyncio.to_thread(admin.reshard, "orders", 3)
+        assert sent("held") == 1, "its mark is still in the former shard"
         client.set(f"{prefix}:{{orders}}:messages", "of another program")
         await turn_until("free", sent("free") + 3)
         assert sent("held") == 1

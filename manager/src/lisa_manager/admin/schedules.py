@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Final
 
 from lisa_common.errors import InvalidInput, UnknownSchedule
+from lisa_common.model.keys import ShardKeys
 from lisa_common.model.rhythm import explain_cron
 from lisa_common.model.schedule import Definition, Mark, Schedule
 from lisa_common.model.sharding import by_shard
@@ -14,7 +15,6 @@ from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import Topics
 from lisa_common.protocol.replies import byte_values
 from lisa_common.protocol.schedules import get_definition, parse_definition, read_definitions
-from lisa_common.protocol.scheduling import mark_shard
 from lisa_common.validation import check_name
 
 __all__ = ["ScheduleState", "existing_schedule", "list_schedules", "read_schedule"]
@@ -110,14 +110,23 @@ def _damage_of(name: str, text: bytes) -> str:
 
 
 def _read_marks(topics: Topics, definitions: Sequence[tuple[Definition, Schedule]]) -> Flow[dict[str, Mark]]:
+    """Marks by schedule. After a reshard a mark stays in its former shard until a manager has moved it."""
     layouts = yield from topics.resolve_each({schedule.topic for _, schedule in definitions})
-    places = by_shard(definitions, lambda each: mark_shard(layouts[each[1].topic], each[0].name))
-    marks: dict[str, Mark] = {}
+    homes = [(each.name, layouts[schedule.topic].homes(each.name)) for each, schedule in definitions]
+    places = by_shard([(keys, name) for name, possible in homes for keys in possible], lambda each: each[0])
+    texts: dict[tuple[ShardKeys, str], bytes | None] = {}
     for keys, of_shard in places.items():
         for at in range(0, len(of_shard), _AT_ONCE):
-            names = [definition.name for definition, _ in of_shard[at : at + _AT_ONCE]]
-            texts: list[bytes | None] = byte_values((yield command("HMGET", keys.of("ticks"), *names)), len(names))
-            marks |= {name: mark for name, text in zip(names, texts, strict=True) if (mark := Mark.load(text))}
+            page = of_shard[at : at + _AT_ONCE]
+            found: list[bytes | None] = byte_values(
+                (yield command("HMGET", keys.of("ticks"), *(name for _, name in page))), len(page)
+            )
+            texts |= dict(zip(page, found, strict=True))
+    marks: dict[str, Mark] = {}
+    for name, possible in homes:
+        present = next((mark for keys in possible if (mark := Mark.load(texts[keys, name]))), None)
+        if present is not None:
+            marks[name] = present
     return marks
 
 
