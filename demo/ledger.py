@@ -62,7 +62,7 @@ class _Story:
     """All events of one message."""
 
     sent: Sent
-    due_ms: int
+    moved: list[Rescheduled] = field(default_factory=list)
     cancelled: Cancelled | None = None
     begun: list[Begun] = field(default_factory=list)
     ended: dict[int, Ended] = field(default_factory=dict)
@@ -84,7 +84,7 @@ def audit(events: Iterable[Event], ends: Mapping[str, End], *, visibility_ms: in
 
 
 def _stories(events: list[Event], ledger: Ledger) -> dict[str, _Story]:
-    stories = {event.id: _Story(event, event.due_ms) for event in events if isinstance(event, Sent)}
+    stories = {event.id: _Story(event) for event in events if isinstance(event, Sent)}
     for event in events:
         if isinstance(event, Killed):
             for id, attempt in event.held:
@@ -104,7 +104,7 @@ def _stories(events: list[Event], ledger: Ledger) -> dict[str, _Story]:
 def _tell(story: _Story, event: Rescheduled | Cancelled | Begun | Ended, ledger: Ledger) -> None:
     match event:
         case Rescheduled(outcome="rescheduled"):
-            story.due_ms = event.due_ms
+            story.moved.append(event)
             ledger.rescheduled += 1
         case Cancelled():
             story.cancelled = event
@@ -153,8 +153,9 @@ def _judge_deliveries(ledger: Ledger, id: str, story: _Story, visibility_ms: int
 def _judge_time(ledger: Ledger, id: str, story: _Story, delivery: Begun) -> None:
     if delivery.at_ms < delivery.due_ms:
         ledger.problems.append(f"{id}: attempt {delivery.attempt} was {delivery.due_ms - delivery.at_ms} ms early")
-    if delivery.attempt == 1 and delivery.due_ms != story.due_ms:
-        off = delivery.due_ms - story.due_ms
+    promised = _promised_ms(story, delivery)
+    if delivery.attempt == 1 and delivery.due_ms not in promised:
+        off = delivery.due_ms - promised[-1]
         ledger.problems.append(f"{id}: delivered for another due time than promised, off by {off} ms")
     told = story.cancelled
     if told and told.outcome in ("cancelled", "delivered") and delivery.at_ms > told.at_ms + _GRACE_MS[told.outcome]:
@@ -163,6 +164,12 @@ def _judge_time(ledger: Ledger, id: str, story: _Story, delivery: Begun) -> None
 
 _GRACE_MS = {"cancelled": 0, "delivered": 1_000}
 """A cancel that reported a delivery on its way to a handler cannot keep that delivery from beginning."""
+
+
+def _promised_ms(story: _Story, delivery: Begun) -> list[int]:
+    """Due times that a first attempt may have. A change that was made after it had begun has moved its retry."""
+    made_before = sum(move.at_ms < delivery.at_ms for move in story.moved)
+    return [story.sent.due_ms, *(move.due_ms for move in story.moved)][made_before:]
 
 
 def _explain(ledger: Ledger, story: _Story, before: Begun | None, delivery: Begun, visibility_ms: int) -> None:

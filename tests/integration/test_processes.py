@@ -73,7 +73,7 @@ def test_a_killed_workers_messages_are_handled_by_another(
     *, programs: Programs, producer: Producer, client: redis.Redis, prefix: str, declare: Declare
 ) -> None:
     """SIGKILL of a worker that holds 100 messages: another handles all of them, and none twice after its ack."""
-    declare(visibility_ms=700, backoff="fixed", backoff_base_ms=10)
+    declare(visibility_ms=1_500, backoff="fixed", backoff_base_ms=10)
     programs.hold.touch()
     programs.manager()
     doomed = programs.worker("--concurrency", "99")
@@ -81,7 +81,7 @@ def test_a_killed_workers_messages_are_handled_by_another(
     sent = {str(result.id) for result in report.results}
     wait_until(lambda: _pending(client, prefix) == 100)
     wait_until(lambda: len(programs.journal.begun()) == 99)
-    idle(1.5)
+    idle(2.5)
     assert _pending(client, prefix) == 100, "its leases are renewed while it lives"
     other = programs.worker()
     doomed.kill()

@@ -582,18 +582,18 @@ async def test_a_coroutine_may_have_a_timeout(worker: Worker, sender: AsyncProdu
 async def test_a_long_handler_keeps_its_lease(
     worker: Worker, sender: AsyncProducer, declare: Declare, manager: Any, kind: str
 ) -> None:
-    """A handler of three times the visibility timeout is delivered once."""
-    declare(visibility_ms=300)
+    """A handler that takes longer than the visibility timeout is delivered once."""
+    declare(visibility_ms=900)
     handled, ends = Handled(), []
 
     async def coroutine(delivery: Delivery) -> None:
         handled.append(delivery)
-        await idle_async(0.9)
+        await idle_async(2)
         ends.append(time.monotonic())
 
     def function(delivery: Delivery) -> None:
         handled.append(delivery)
-        idle(0.9)
+        idle(2)
         ends.append(time.monotonic())
 
     worker.on("orders")(coroutine if kind == "coroutine" else function)
@@ -609,14 +609,14 @@ async def test_what_waits_in_hand_keeps_its_lease(
     redis_url: str, prefix: str, sender: AsyncProducer, declare: Declare, manager: Any
 ) -> None:
     """Deliveries that were read ahead are not reclaimed while they wait behind a slow one."""
-    declare(visibility_ms=300)
+    declare(visibility_ms=900)
     worker = new_worker(redis_url, prefix, concurrency=1, prefetch=10)
     handled = Handled()
 
     @worker.on("orders")
     async def handle(delivery: Delivery) -> None:
         handled.append(delivery)
-        await idle_async(0.5)
+        await idle_async(0.7)
 
     await sender.send_many("orders", [Message(body=b"x", id=f"m{n}") for n in range(3)])
     async with working(worker):

@@ -66,6 +66,17 @@ def test_retries_and_a_killed_worker_explain_duplicates() -> None:
     assert ledger.rescue_ms == [3_705 - 1_410]
 
 
+def test_a_change_may_move_a_retry() -> None:
+    """The first attempt has begun at its due time before the change returned, and failed."""
+    moved = Rescheduled("m", 1_300, "rescheduled", 1_030)
+    ledger = _audit(
+        _sent(), moved, _begun(1, 1_000, at_ms=1_005), _ended(1, 1_010, "GateTaken"), _begun(2, 1_300), _ended(2, 1_350)
+    )
+    assert ledger.problems == []
+    late = _audit(_sent(), moved, _begun(1, 1_000, at_ms=1_040), _ended())
+    assert late.problems == ["m: delivered for another due time than promised, off by -300 ms"]
+
+
 def test_a_delivery_that_died_before_its_handler_began_explains_the_next() -> None:
     """What a killed worker held but had not begun has no journal; its next delivery is explained all the same."""
     ledger = _audit(_sent(), Killed("w1", 1_002, [("m", 1)]), _begun(2, 3_200, worker="w2"), _ended(2, 3_300))
