@@ -361,6 +361,22 @@ def test_a_send_at_a_local_time(redis_url: str, prefix: str) -> None:
                 producer.send("orders", "x", **fields)  # type: ignore[arg-type]
 
 
+def test_marks_that_cannot_be_read_hide_no_other_schedule(admin: Admin, client: redis.Redis, prefix: str) -> None:
+    """Their schedules are listed with the reason."""
+    admin.set_schedule("a", topic="mail", every=60)
+    admin.set_schedule("b", topic="orders", every=60)
+    client.delete(f"{prefix}:{{orders}}:ticks")
+    client.set(f"{prefix}:{{orders}}:ticks", "of another program")
+    whole, damaged = admin.list_schedules()
+    assert (whole.damage, whole.next_ms is None) == ("", False)
+    assert damaged.damage.startswith("its mark cannot be read: ")
+    assert "WRONGTYPE" in damaged.damage
+    assert damaged.schedule is not None
+    assert damaged.next_ms is None
+    one = admin.schedule("b")
+    assert (one.damage, one.schedule) == (damaged.damage, damaged.schedule)
+
+
 def test_a_damaged_schedule_is_shown_and_can_be_replaced(admin: Admin, client: redis.Redis, prefix: str) -> None:
     """Others go on; a mark of nobody is found and removed."""
     client.hset(f"{prefix}:schedules", mapping={"bad": b"{", "s": json.dumps({"version": 1})})

@@ -3,23 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
 
-from lisa_common.errors import InvalidInput, UnknownSchedule
-from lisa_common.model.keys import ShardKeys
+from lisa_common.errors import InvalidInput, LisaError, UnknownSchedule
 from lisa_common.model.rhythm import explain_cron
 from lisa_common.model.schedule import Definition, Mark, Schedule
-from lisa_common.model.sharding import by_shard
-from lisa_common.protocol.call import Flow, command
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.registry import Topics
-from lisa_common.protocol.replies import byte_values
-from lisa_common.protocol.schedules import get_definition, parse_definition, read_definitions
+from lisa_common.protocol.schedules import get_definition, get_mark, parse_definition, read_definitions
+from lisa_common.protocol.side_by_side import run_each
 from lisa_common.validation import check_name
 
 __all__ = ["ScheduleState", "existing_schedule", "list_schedules", "read_schedule"]
-
-_AT_ONCE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +40,7 @@ class ScheduleState:
     skipped: int = 0
     """Ticks left out since then: missed and not caught up, skipped, or because an earlier one was not done."""
     damage: str = ""
-    """Why the definition cannot be read."""
+    """Why the definition cannot be read, or how far the schedule has come; empty where both can."""
     _mark: Mark | None = field(default=None, repr=False)
 
     @property
@@ -96,8 +92,7 @@ def list_schedules(prefix: str, topics: Topics, topic: str | None = None) -> Flo
     if topic is not None:
         check_name("topic", topic)
         states, definitions = [], [each for each in definitions if each[1].topic == topic]
-    marks = yield from _read_marks(topics, definitions)
-    states += [_state_of(each, schedule, marks.get(each.name), now_ms) for each, schedule in definitions]
+    states += yield from _read_states(topics, definitions, now_ms)
     return sorted(states, key=lambda state: state.name)
 
 
@@ -109,28 +104,24 @@ def _damage_of(name: str, text: bytes) -> str:
     return ""
 
 
-def _read_marks(topics: Topics, definitions: Sequence[tuple[Definition, Schedule]]) -> Flow[dict[str, Mark]]:
-    """Marks by schedule. After a reshard a mark stays in its former shard until a manager has moved it."""
+def _read_states(
+    topics: Topics, definitions: Sequence[tuple[Definition, Schedule]], now_ms: int
+) -> Flow[list[ScheduleState]]:
     layouts = yield from topics.resolve_each({schedule.topic for _, schedule in definitions})
-    homes = [(each.name, layouts[schedule.topic].homes(each.name)) for each, schedule in definitions]
-    places = by_shard([(keys, name) for name, possible in homes for keys in possible], lambda each: each[0])
-    texts: dict[tuple[ShardKeys, str], bytes | None] = {}
-    for keys, of_shard in places.items():
-        for at in range(0, len(of_shard), _AT_ONCE):
-            page = of_shard[at : at + _AT_ONCE]
-            found: list[bytes | None] = byte_values(
-                (yield command("HMGET", keys.of("ticks"), *(name for _, name in page))), len(page)
-            )
-            texts |= dict(zip(page, found, strict=True))
-    marks: dict[str, Mark] = {}
-    for name, possible in homes:
-        present = next((mark for keys in possible if (mark := Mark.load(texts[keys, name]))), None)
-        if present is not None:
-            marks[name] = present
-    return marks
+    marks = yield from run_each([_find_mark(layouts[schedule.topic], schedule.name) for _, schedule in definitions])
+    return [_state_of(*each, mark, now_ms) for each, mark in zip(definitions, marks, strict=True)]
 
 
-def _state_of(definition: Definition, schedule: Schedule, mark: Mark | None, now_ms: int) -> ScheduleState:
+def _find_mark(layout: Layout, name: str) -> Flow[Mark | None]:
+    """After a reshard a mark stays in its former shard until a manager has moved it."""
+    marks: list[Mark | None] = yield [get_mark(keys, name) for keys in layout.homes(name)]
+    return next((mark for mark in marks if mark is not None), None)
+
+
+def _state_of(definition: Definition, schedule: Schedule, mark: Mark | LisaError | None, now_ms: int) -> ScheduleState:
+    if isinstance(mark, LisaError):
+        damage = f"its mark cannot be read: {mark}"
+        return ScheduleState(definition.name, schedule, definition.version, now_ms, damage=damage)
     if mark is not None and mark.version != definition.version:
         mark = None
     is_ahead = mark is not None and mark.due_ms > now_ms and mark.id != "-"
@@ -169,8 +160,8 @@ def read_schedule(prefix: str, topics: Topics, name: str) -> Flow[ScheduleState]
         return ScheduleState(name, None, now_ms=now_ms, damage=_damage_of(name, stored))
     if definition is None or definition.schedule is None:
         raise UnknownSchedule(name)
-    marks = yield from _read_marks(topics, [(definition, definition.schedule)])
-    return _state_of(definition, definition.schedule, marks.get(name), now_ms)
+    [state] = yield from _read_states(topics, [(definition, definition.schedule)], now_ms)
+    return state
 
 
 def existing_schedule(definition: Definition | None, name: str) -> Schedule:
