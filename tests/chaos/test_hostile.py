@@ -3,16 +3,18 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import redis
 
 from chaos.hostile import LAST_ENTRY, Hostile
-from lisa_common.model.keys import ShardKeys, topics_key
+from lisa_common.model.keys import KEY_TYPES, ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_consumer import Delivery, Retry
+from lisa_manager import Admin, ManagerSettings
 from lisa_producer import AsyncProducer, ProducerSettings
 from support import wait_until_async
 from support.commands import Commands
@@ -21,15 +23,18 @@ from support.running import Handled, managed, new_worker, working
 POLICY = Policy(visibility_ms=500, backoff="fixed", backoff_base_ms=50)
 LOOKS = (
     *(["status"], ["status", "--json"], ["check"], ["check", "--json"], ["topic", "list"], ["group", "list", "bad"]),
+    *(["schedule", "list"], ["schedule", "show", "of-bad"], ["schedule", "show", "of-good"], ["doctor"]),
     *(["garbage", "list", "bad"], ["garbage", "list", "bad", "--json"], ["show", "bad", "a"], ["show", "bad", "known"]),
 )
 
 
 @pytest.fixture
-def bad(client: redis.Redis, prefix: str) -> ShardKeys:
-    """A topic that others write to, beside a good one."""
-    for topic in ("good", "bad"):
-        client.hset(topics_key(prefix), topic, POLICY.dump())
+def bad(redis_url: str, client: redis.Redis, prefix: str) -> ShardKeys:
+    """A topic that others write to, beside a good one; a schedule sends to each."""
+    with Admin(settings=ManagerSettings(redis_url=redis_url, prefix=prefix)) as admin:
+        for topic in ("good", "bad"):
+            client.hset(topics_key(prefix), topic, POLICY.dump())
+            admin.set_schedule(f"of-{topic}", topic=topic, every=timedelta(days=1))
     return ShardKeys(prefix, "bad")
 
 
@@ -100,7 +105,7 @@ async def test_a_hostile_writer_harms_its_own_topic_alone(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["waiting", "retry", "ready", "messages", "failures", "owed", "garbage", "expiring"])
+@pytest.mark.parametrize("name", [name for name, kind in KEY_TYPES.items() if kind != "string"])
 async def test_a_key_of_another_type_is_named_and_mended(
     *, redis_url: str, client: redis.Redis, prefix: str, bad: ShardKeys, name: str, caplog: Any
 ) -> None:
@@ -114,6 +119,8 @@ async def test_a_key_of_another_type_is_named_and_mended(
         assert f"{name} must be a" in ran.out
         ran = await asyncio.to_thread(commands.manager, "status")
         assert {"good", "bad"} <= {row[0] for row in ran.rows if row}
+        ran = await asyncio.to_thread(commands.manager, "schedule", "list")
+        assert {"of-good", "of-bad"} <= {row[0] for row in ran.rows if row}
         await _all_answer(commands, 2)
         await _is_mended(commands, producer, handled)
     assert _faults(caplog) == []
@@ -132,5 +139,4 @@ async def test_a_stream_at_its_end_loses_nothing(
         await _is_mended(commands, producer, handled)
         await wait_until_async(lambda: "due" in handled.ids)
     assert _faults(caplog) == []
-    with suppress(redis.ResponseError):
-        assert not client.exists(bad.of("waiting"))
+    assert client.zscore(bad.of("waiting"), "due") is None
