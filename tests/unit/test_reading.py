@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lisa_common.model.delivery import Delivery, Entry, delivery_of, entries_of, entry_of, entry_place, plain_deliveries
 from lisa_common.model.keys import ShardKeys
-from lisa_common.model.record import UnreadableRecord, pack_content, unpack_record
+from lisa_common.model.record import HEAD_BYTES, UnreadableRecord, pack_content, unpack_record
 
 KEYS = ShardKeys("lisa", "orders", "3")
 DUE_MS = 1_795_600_000_000
@@ -83,7 +83,8 @@ def _plain(entry: Entry, data: bytes | None) -> Delivery | None:
     except UnreadableRecord:
         return None
     is_own = record.due_ms == entry.due_ms and entry.made_ms >= record.sent_ms
-    is_plain = record.ttl_ms is record.max_retries is None and not record.headers and not record.priority
+    # Nor are those plain that only have flags which nobody has set.
+    is_plain = data[HEAD_BYTES - 1] == 0
     return delivery_of(KEYS, "billing", entry, record, 10) if is_own and is_plain else None
 
 

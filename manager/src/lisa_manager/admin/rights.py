@@ -150,7 +150,7 @@ _ROLES = {
             "closed": "exists set",
             "door": "exists hdel hget hmget hset",
             HISTORY: "pexpire unlink xadd xrevrange",
-            "ticks": "hdel hget hgetall hmget hset",
+            "ticks": "hdel hget hgetall hset",
             "busy": "exists hdel hexists hget hlen hmget hscan hsetnx",
             "slots": "zadd zcard zcount zlexcount zrange zrem zremrangebyscore zscore",
             "parked": "zadd zcard zcount zlexcount zrange zrem zremrangebyscore",
