@@ -365,7 +365,6 @@ def test_marks_that_cannot_be_read_hide_no_other_schedule(admin: Admin, client: 
     """Their schedules are listed with the reason."""
     admin.set_schedule("a", topic="mail", every=60)
     admin.set_schedule("b", topic="orders", every=60)
-    client.delete(f"{prefix}:{{orders}}:ticks")
     client.set(f"{prefix}:{{orders}}:ticks", "of another program")
     whole, damaged = admin.list_schedules()
     assert (whole.damage, whole.next_ms is None) == ("", False)

@@ -83,7 +83,7 @@ def _plain(entry: Entry, data: bytes | None) -> Delivery | None:
     except UnreadableRecord:
         return None
     is_own = record.due_ms == entry.due_ms and entry.made_ms >= record.sent_ms
-    # Nor are those plain that only have flags which nobody has set.
+    # By its flags: what they name may change nothing, as a priority of 0, and a flag may be unknown.
     is_plain = data[HEAD_BYTES - 1] == 0
     return delivery_of(KEYS, "billing", entry, record, 10) if is_own and is_plain else None
 

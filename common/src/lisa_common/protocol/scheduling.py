@@ -76,7 +76,7 @@ class Settled(NamedTuple):
 
 def mark_shard(layout: Layout, name: str) -> ShardKeys:
     """The shard that holds a schedule's mark and ticks."""
-    return home(layout.shards, name)
+    return layout.home(name)
 
 
 def declare(prefix: str, topics: Topics, schedule: Schedule) -> Flow[Change]:
@@ -286,8 +286,7 @@ def retire(prefix: str, topics: Topics, definition: Definition) -> Flow[bool]:
     now = definition
     for topic, version in definition.left.items():
         layout = yield from topics.resolve(topic)
-        for shards in (layout.shards, *layout.former.values()):
-            keys = home(shards, definition.name)
+        for keys in layout.homes(definition.name):
             mark, now_ms = yield [get_mark(keys, definition.name), server_time()]
             if now_ms - version < _GRACE_MS:
                 return False
