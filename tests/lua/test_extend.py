@@ -11,7 +11,7 @@ from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import command
 from lisa_common.protocol.managing import Reclaimed
 from lisa_common.protocol.marking import Begun
-from support.queue import STEADY, Queue, ends_in, outgoing
+from support.queue import PAUSE_MS, STEADY, Queue, ends_in, outgoing
 
 LEASE_MS = STEADY.visibility_ms
 DAY_MS = 86_400_000
@@ -22,11 +22,11 @@ def test_renewed_from_now(queue: Queue) -> None:
     queue.join("g")
     queue.send("a")
     (delivery,) = queue.read("g")
-    queue.advance(LEASE_MS - 100)
+    queue.advance(LEASE_MS - PAUSE_MS)
     assert queue.extend("c", delivery) == [True]
-    queue.advance(LEASE_MS - 100)
+    queue.advance(LEASE_MS - PAUSE_MS)
     assert queue.reclaim("g").count == 0
-    queue.advance(100)
+    queue.advance(PAUSE_MS)
     assert queue.reclaim("g").retry == 1
 
 
@@ -35,10 +35,10 @@ def test_shorter_lease(queue: Queue) -> None:
     queue.join("g")
     queue.send("a")
     (delivery,) = queue.read("g")
-    assert queue.extend("c", delivery, lease_ms=1_000) == [True]
-    queue.advance(900)
+    assert queue.extend("c", delivery, lease_ms=2 * PAUSE_MS) == [True]
+    queue.advance(PAUSE_MS)
     assert queue.reclaim("g").count == 0
-    queue.advance(100)
+    queue.advance(PAUSE_MS)
     assert queue.reclaim("g").retry == 1
 
 
@@ -48,11 +48,11 @@ def test_longer_lease(queue: Queue) -> None:
     queue.send("a")
     (delivery,) = queue.read("g")
     assert queue.extend("c", delivery, lease_ms=3 * LEASE_MS) == [True]
-    queue.advance(3 * LEASE_MS - 100)
+    queue.advance(2 * LEASE_MS)
     reclaimed = queue.reclaim("g")
     assert replace(reclaimed, next_in_ms=None) == Reclaimed("0-0", 0, 0, 0)
-    assert ends_in(reclaimed, 100)
-    queue.advance(100)
+    assert ends_in(reclaimed, LEASE_MS)
+    queue.advance(LEASE_MS)
     assert queue.reclaim("g").retry == 1
     assert queue.failure("g/a").error == "not acked within its lease of 90000 ms"
 
@@ -69,7 +69,7 @@ def test_back_to_the_visibility_timeout(queue: Queue) -> None:
     assert queue.failure("g/a").error == "not acked within the visibility timeout of 30000 ms"
 
 
-@pytest.mark.parametrize("lease_ms", [300, LEASE_MS + 1, 1_000 * DAY_MS])
+@pytest.mark.parametrize("lease_ms", [LEASE_MS // 2, LEASE_MS + 1, 1_000 * DAY_MS])
 def test_a_lease_holds_though_the_visibility_timeout_is_changed(queue: Queue, lease_ms: int) -> None:
     """Its length is its own."""
     queue.join("g")

@@ -12,7 +12,7 @@ from lisa_common.model.policy import Policy
 from lisa_common.protocol.call import command
 from lisa_common.protocol.managing import Reclaimed
 from lisa_common.protocol.marking import Begun
-from support.queue import EPOCH_MS, STEADY, Queue, ends_in, outgoing
+from support.queue import EPOCH_MS, PAUSE_MS, STEADY, Queue, ends_in, outgoing
 
 LEASE_MS = STEADY.visibility_ms
 NOTHING = Reclaimed("0-0", 0, 0, 0)
@@ -25,9 +25,9 @@ def test_only_after_the_visibility_timeout(queue: Queue) -> None:
     queue.join("g")
     queue.send("a")
     (delivery,) = queue.read("g")
-    queue.advance(LEASE_MS - 50)
+    queue.advance(LEASE_MS - PAUSE_MS)
     assert queue.reclaim("g") == NOTHING
-    queue.advance(50)
+    queue.advance(PAUSE_MS)
     assert queue.reclaim("g") == Reclaimed("0-0", 1, 0, 0)
     contents = queue.contents()
     assert contents.retry == {"g/a": queue.now_ms + 1_000}
@@ -369,7 +369,7 @@ def test_a_mark_outlives_the_lease_that_carries_it(queue: Queue) -> None:
     queue.extend(WORKER, *deliveries[:2], deliveries[3])
     queue.advance(LEASE_MS // 2)
     assert queue.reclaim("g").retry == 1
-    queue.advance(LEASE_MS // 2)
+    queue.advance(LEASE_MS // 2 + PAUSE_MS)
     assert queue.reclaim("g") == Reclaimed("0-0", 2, 0, 0, released=1)
     assert queue.contents().retry.keys() == {"g/a", "g/b", "g/c"}
 
@@ -382,12 +382,12 @@ def test_lent_deliveries_are_retried_at_once_and_never_alone(queue: Queue, max_r
     for attempt in range(1, max_retries + 2):
         (delivery,) = queue.read("g")
         assert (delivery.attempt, delivery.alone) == (attempt, False)
-        assert queue.lend("c", delivery, lease_ms=100) == [True]
-        queue.advance(50)
+        assert queue.lend("c", delivery, lease_ms=LEASE_MS // 2) == [True]
+        queue.advance(LEASE_MS // 4)
         reclaimed = queue.reclaim("g")
         assert replace(reclaimed, next_in_ms=None) == NOTHING
-        assert ends_in(reclaimed, 50)
-        queue.advance(50)
+        assert ends_in(reclaimed, LEASE_MS // 4)
+        queue.advance(LEASE_MS // 4)
         is_last = attempt > max_retries
         assert queue.reclaim("g") == Reclaimed("0-0", not is_last, is_last, 0)
         assert queue.contents().retry == ({} if is_last else {"g/a": queue.now_ms})
