@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import socket
 from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -105,17 +106,21 @@ class AsyncWire:
 
 
 async def raw_exchange(address: str, *sent: bytes, end: bool = True) -> bytes:
-    """Sends bytes, ends the sending unless told otherwise, and returns all that comes back."""
+    """Sends bytes, ends the sending unless told otherwise, and returns all that comes back.
+
+    A server may answer and hang up before it has read everything. The answer counts all the same.
+    """
+    loop = asyncio.get_running_loop()
     host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    try:
-        for part in sent:
-            writer.write(part)
-            await writer.drain()
-        if end:
-            writer.write_eof()
-        return await reader.read()
-    finally:
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
+    with socket.create_connection((host, int(port))) as connection:
+        connection.setblocking(False)
+        with suppress(ConnectionError):
+            for part in sent:
+                await loop.sock_sendall(connection, part)
+            if end:
+                connection.shutdown(socket.SHUT_WR)
+        received = b""
+        with suppress(ConnectionError):
+            while data := await loop.sock_recv(connection, 65_536):
+                received += data
+    return received
