@@ -36,7 +36,8 @@ end
 
 -- Reading one consumer takes about 3 us. If there are too many for one call, the next call begins with another group.
 local MOST_CONSUMERS = 1000
-local first, seen, removed = clock('') % math.max(1, #groups), 0, 0
+local first = #groups > 1 and clock('') % #groups or 0
+local seen, removed = 0, 0
 for i = 0, #groups - 1 do
   local group = groups[(first + i) % #groups + 1]
   if seen == 0 or seen + group.consumers <= MOST_CONSUMERS then
@@ -48,9 +49,10 @@ end
 -- Removes whole nodes of the stream first, as many as fit into a few milliseconds even if most of their entries were
 -- deleted before. Then removes the rest of one node.
 local MOST_ENTRIES = 20000
-local trimmed = keep_from and redis.call('XTRIM', ready, 'MINID', '~', keep_from, 'LIMIT', MOST_ENTRIES) or 0
-local has_more = trimmed > MOST_ENTRIES / 2
-if keep_from and not has_more then
-  trimmed = trimmed + redis.call('XTRIM', ready, 'MINID', '=', keep_from)
+local length, trimmed, has_more = redis.call('XLEN', ready), 0, false
+if keep_from and length > 0 then
+  trimmed = redis.call('XTRIM', ready, 'MINID', '~', keep_from, 'LIMIT', MOST_ENTRIES)
+  has_more = trimmed > MOST_ENTRIES / 2
+  trimmed = trimmed + (has_more and 0 or redis.call('XTRIM', ready, 'MINID', '=', keep_from))
 end
-return { trimmed, removed, redis.call('XLEN', ready), pending, has_more and 1 or 0 }
+return { trimmed, removed, length - trimmed, pending, has_more and 1 or 0 }

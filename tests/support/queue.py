@@ -29,7 +29,7 @@ from lisa_common.protocol.triage import sort_entries
 from lisa_common.validation import headers_json
 from lisa_manager.doors import read_limits
 
-__all__ = ["EPOCH_MS", "STEADY", "Contents", "PAUSE_MS", "GroupState", "Queue", "ends_in", "outgoing"]
+__all__ = ["EPOCH_MS", "PAUSE_MS", "STEADY", "Contents", "GroupState", "Queue", "ends_in", "outgoing"]
 
 EPOCH_MS = 1_000_000_000_000
 STEADY = Policy(backoff_jitter=0)

@@ -113,7 +113,7 @@ async def raw_exchange(address: str, *sent: bytes, end: bool = True) -> bytes:
     loop = asyncio.get_running_loop()
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port))) as connection:
-        connection.setblocking(False)
+        connection.settimeout(0)
         with suppress(ConnectionError):
             for part in sent:
                 await loop.sock_sendall(connection, part)

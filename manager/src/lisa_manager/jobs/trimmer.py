@@ -34,13 +34,15 @@ class Trimmer:
         await self._batches.run_due(self._look)
 
     async def _look(self, shards: Shards) -> None:
-        lengths = await self._batches.peek_each(shards, _length)
-        now, due = self._table.clock(), []
-        for shard, length in lengths:
-            if length or shard.has_pending or now >= shard.trim_by:
+        now = self._table.clock()
+        due, quiet = list[WatchedShard](), list[WatchedShard]()
+        for shard in shards:
+            (due if shard.has_pending or now >= shard.trim_by else quiet).append(shard)
+        for shard, length in await self._batches.peek_each(quiet, _length) if quiet else ():
+            if length:
                 due.append(shard)
             else:
-                self._table.trims.put(shard.tag, now + self._quiet_s(shard))
+                self._table.trims.put(shard.tag, self._table.clock() + self._quiet_s(shard))
         if due:
             await self._batches.repeat(await self._trim(due), self._trim)
 
