@@ -24,6 +24,7 @@ from lisa_common.validation import (
 )
 
 __all__ = [
+    "CONFIRM_S",
     "Confirm",
     "Message",
     "check_confirm",
@@ -31,6 +32,10 @@ __all__ = [
     "due_argument",
     "with_codec",
 ]
+
+
+CONFIRM_S = 3.0
+"""With `appendfsync everysec`, Redis writes to the disk once a second, and up to 2 s late where the disk is busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +48,7 @@ class Confirm:
 
     replicas: int = 0
     fsync: bool = False
-    timeout: Duration = 1.0
+    timeout: Duration = CONFIRM_S
 
     def __post_init__(self) -> None:
         check_int("replicas", self.replicas, 0, 100)

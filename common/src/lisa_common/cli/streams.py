@@ -5,7 +5,7 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 __all__ = ["OUTPUT_ERRORS", "abandon_output", "provide_streams"]
 
@@ -14,7 +14,9 @@ OUTPUT_ERRORS = (errno.EPIPE, errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFB
 
 
 class _Closed(io.RawIOBase):
-    """Replaces a missing stream; using it raises OSError."""
+    """Replaces a missing stream; using it raises OSError, unless it is abandoned."""
+
+    is_abandoned = False
 
     def readable(self) -> bool:
         return True
@@ -25,8 +27,13 @@ class _Closed(io.RawIOBase):
     def readinto(self, _: object) -> int:
         raise OSError(errno.EBADF, "it is closed")
 
-    def write(self, _: object) -> int:
-        raise OSError(errno.EBADF, "it is closed")
+    def write(self, data: Any) -> int:
+        if not self.is_abandoned:
+            raise OSError(errno.EBADF, "it is closed")
+        return memoryview(data).nbytes
+
+
+_missing_output = _Closed()
 
 
 def provide_streams() -> None:
@@ -35,7 +42,7 @@ def provide_streams() -> None:
     if "stdin" in missing:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(_Closed()))
     if "stdout" in missing:
-        sys.stdout = io.TextIOWrapper(io.BufferedWriter(_Closed()))
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(_missing_output))
     if "stderr" in missing:
         # Without stderr nothing is printed; Python would use standard output instead.
         sys.stderr = _nowhere()
@@ -47,6 +54,8 @@ def abandon_output() -> None:
     try:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
     except OSError:
+        # From Python 3.13 on, a stream that cannot be flushed at its end says so on standard error.
+        _missing_output.is_abandoned = True
         sys.stdout = nowhere
 
 

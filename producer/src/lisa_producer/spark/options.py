@@ -24,7 +24,7 @@ from lisa_common.errors import InvalidInput, InvalidSettings
 from lisa_common.protocol.paging import PAGED
 from lisa_common.protocol.producing import State
 from lisa_common.validation import check_id, check_name, expected_by, moment_ms
-from lisa_producer.message import Confirm
+from lisa_producer.message import CONFIRM_S, Confirm
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.spark.columns import Columns, check_columns
 from lisa_producer.spark.rows import UNKNOWN_REASON, MessageRow
@@ -143,7 +143,7 @@ class WriteOptions(_Options):
     """How long to remember what a streaming query has written, after its last batch; 0: not at all."""
     confirm_replicas: Annotated[int, Field(ge=0, le=100)] = 0
     confirm_fsync: bool = False
-    confirm_timeout: Annotated[float, Field(gt=0, le=60)] = 1.0
+    confirm_timeout: Annotated[float, Field(gt=0, le=60)] = CONFIRM_S
     """In seconds."""
 
     @classmethod
