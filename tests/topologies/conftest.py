@@ -10,7 +10,7 @@ import pytest
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.connection import Connection
 from support.cluster import Cluster, cluster
-from support.engines import binary, own_binary
+from support.engines import PATIENT_MS, binary, own_binary
 from support.sentinel import SentinelGroup, sentinel_group
 from support.tls import Ping
 from support.twins import InThread
@@ -42,7 +42,7 @@ def ping(request: pytest.FixtureRequest) -> Ping:
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three masters; tests must not break them."""
-    with cluster(own_binary(), tmp_path_factory.mktemp("cluster")) as running:
+    with cluster(own_binary(), tmp_path_factory.mktemp("cluster"), cluster_node_timeout=str(PATIENT_MS)) as running:
         yield running
 
 
