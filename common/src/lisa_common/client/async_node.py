@@ -63,6 +63,11 @@ class AsyncNode:
         self._suspect = True
         self._timeout_s = timeout_s
 
+    @property
+    def arrived_at(self) -> float:
+        """When bytes last arrived on one of the connections, by the event loop's clock; 0.0 without any."""
+        return max((connection.arrived_at for connection in self._idle.existing), default=0.0)
+
     async def ask(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Makes calls in one round trip. Result: their replies. Loads scripts that the server lacks."""
         if self._suspect:

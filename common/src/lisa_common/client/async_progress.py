@@ -28,7 +28,7 @@ def hardened(kind: type[Any]) -> type[Any]:
 class _Hardened:
     """What `hardened` puts before a class of connections."""
 
-    _arrived_at = 0.0
+    arrived_at = 0.0
     """When bytes last arrived, by the event loop's clock."""
     _reading_since: float | None = None
     """Since when replies are being read; None while none are."""
@@ -43,7 +43,7 @@ class _Hardened:
         feed, clock = self._reader.feed_data, self._loop.time
 
         def note(data: bytes) -> None:
-            self._arrived_at = clock()
+            self.arrived_at = clock()
             feed(data)
 
         self._clock, self._reader.feed_data = clock, note
@@ -128,7 +128,7 @@ class _Hardened:
         self._watch = None
         if self._reading_since is None:
             return
-        quiet_until = max(self._arrived_at, self._reading_since) + self._timeout_s
+        quiet_until = max(self.arrived_at, self._reading_since) + self._timeout_s
         if quiet_until > self._clock():
             self._watch = self._loop.call_at(quiet_until, self._check_progress, reader)
         else:

@@ -177,6 +177,11 @@ class AsyncIdleConnections(_IdleConnections):
     _waiters: deque[asyncio.Future[Any]]
 
     @property
+    def existing(self) -> list[Any]:
+        """All connections, lent ones among them."""
+        return list(filter(None, self._existing))
+
+    @property
     def has_free(self) -> bool:
         """Whether `pop` may be called."""
         return bool(self._idle) and not self._waiters
@@ -209,7 +214,7 @@ class AsyncIdleConnections(_IdleConnections):
 
     async def close(self) -> None:
         """Closes all connections, lent ones, too."""
-        for connection in filter(None, list(self._existing)):
+        for connection in self.existing:
             await connection.disconnect()
 
     async def disconnect(self) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lisa_common.client.address import NodeName
 from lisa_common.client.async_node import AsyncNode
@@ -24,8 +24,8 @@ _STEPS = 4
 class AsyncWatch:
     """Watches the calls under way at one node, and whether the node answers.
 
-    While calls wait and none is answered, it sends the node a PING on a separate connection. A node that does not
-    answer it, though other nodes do, is silent: its calls are abandoned, and no more are made, until it answers a later
+    While calls wait and none is answered, it sends the node a PING on a separate connection. A node that sends nothing
+    there, though other nodes answer, is silent: its calls are abandoned, and no more are made, until it answers a later
     PING.
     """
 
@@ -92,7 +92,7 @@ class AsyncWatch:
     async def _check_node(self) -> None:
         ping = asyncio.create_task(self.ping())
         try:
-            await _wait(ping)
+            await self._wait(ping)
             # A failed PING is not silence: the calls will meet the same error.
             if ping.done() or not await self._others_answer() or ping.done():
                 return
@@ -102,6 +102,15 @@ class AsyncWatch:
             await self._probe_until_answered(ping)
         finally:
             await cancel_all(ping)
+
+    async def _wait(self, ping: "asyncio.Task[bool]") -> None:
+        """Waits for a PING for as long as the node sends anything, as in the round trips that open its connection."""
+        left, arrived_at = _STEPS, self._probe.arrived_at
+        while left and not ping.done():
+            await asyncio.wait((ping,), timeout=PATIENCE_S / _STEPS)
+            left, before, arrived_at = left - 1, arrived_at, self._probe.arrived_at
+            if arrived_at > before:
+                left = _STEPS
 
     async def _probe_until_answered(self, ping: "asyncio.Task[bool]") -> None:
         try:
@@ -125,11 +134,6 @@ class AsyncWatch:
         if self._check:
             await cancel_all(self._check)
         await self._probe.close()
-
-
-async def _wait(task: "asyncio.Task[Any]") -> None:
-    for _ in range(_STEPS):
-        await asyncio.wait((task,), timeout=PATIENCE_S / _STEPS)
 
 
 async def any_answers(watches: "list[AsyncWatch]") -> bool:

@@ -10,7 +10,7 @@ QUIET_S = 0.2
 """How long a node with waiting calls may answer none of them before it is sent a PING."""
 
 PATIENCE_S = 0.4
-"""How long a node may take to answer a PING on a separate connection while another node answers."""
+"""How long a node may send nothing on the separate connection of a PING while another node answers."""
 
 PROBE_S = 2.0
 """How long a probe of a silent node waits before the next one uses another connection."""
