@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import Nack, Postponed
 
-__all__ = ["HeldDelivery", "count_by_topic"]
+__all__ = ["HeldDelivery", "count_by_topic", "postponed_ms"]
 
 
 class HeldDelivery:
@@ -49,3 +49,13 @@ def count_by_topic(held: Sequence[HeldDelivery]) -> dict[str, int]:
     if topics and topics.count(topics[0]) == len(topics):
         return {topics[0]: len(topics)}
     return Counter(topics)
+
+
+def postponed_ms(held: Sequence[HeldDelivery]) -> dict[str, int]:
+    """The topics whose handlers ask for a pause, each with the longest one that was asked for, in ms."""
+    longest: dict[str, int] = {}
+    for each in held:
+        if type(each.outcome) is Postponed:
+            topic = each.delivery.topic
+            longest[topic] = max(each.outcome.delay_ms, longest.get(topic, 0))
+    return longest

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection, MutableMapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from concurrent.futures import Executor
 
 from lisa_common.client.async_connection import AsyncConnection
@@ -11,7 +11,6 @@ from lisa_common.client.async_tasks import cancel_all, wait_at_most
 from lisa_common.errors import LisaError
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
-from lisa_common.protocol.consuming import Postponed
 from lisa_consumer.concurrency import ConcurrencyLimit
 from lisa_consumer.core import Core, ReadResult
 from lisa_consumer.events import delivery_event
@@ -20,7 +19,7 @@ from lisa_consumer.gathering import BatchSize, Gatherers
 from lisa_consumer.handler import Route
 from lisa_consumer.handler_calls import HandlerCalls, cancelled
 from lisa_consumer.handler_tasks import HandlerTasks
-from lisa_consumer.held_delivery import HeldDelivery, count_by_topic
+from lisa_consumer.held_delivery import HeldDelivery, count_by_topic, postponed_ms
 from lisa_consumer.leases import Leases
 from lisa_consumer.queues import Queues
 from lisa_consumer.settings import ConsumerSettings
@@ -167,9 +166,10 @@ class Runner:
         self._fetcher.pause(paused=False)
         self._queues.start()
 
-    def _give_back(self, topics: Collection[str] | None = None) -> None:
-        if waiting := self._queues.clear(topics):
-            task = asyncio.create_task(self._release_held(waiting))
+    def _give_back(self, shut_ms: Mapping[str, int] | None = None) -> None:
+        """Gives back what has not begun; with `shut_ms` only of these topics, for whose doors it then waits so long."""
+        if waiting := self._queues.clear(shut_ms):
+            task = asyncio.create_task(self._release_held(waiting, shut_ms))
             self._giving_back.add(task)
             task.add_done_callback(self._giving_back.discard)
 
@@ -188,7 +188,7 @@ class Runner:
         """Takes deliveries whose tasks have ended: settles those that were handled, and begins others."""
         handled = [held for held in ended if held.took_s is not None]
         self._calls.observe(handled)
-        postponed = {held.delivery.topic for held in handled if type(held.outcome) is Postponed}
+        postponed = postponed_ms(handled)
         self._settler.settle(handled, at_once=bool(postponed))
         if postponed:
             # Before others of these topics begin.
@@ -285,10 +285,10 @@ class Runner:
         if waiting := self._queues.clear(topics):
             await self._release_held(waiting)
 
-    async def _release_held(self, waiting: Sequence[HeldDelivery]) -> None:
+    async def _release_held(self, waiting: Sequence[HeldDelivery], shut_ms: Mapping[str, int] | None = None) -> None:
         count = len(waiting)
         try:
-            flow = self._core.release([held.delivery for held in waiting])
+            flow = self._core.release([held.delivery for held in waiting], shut_ms)
             released = await self._connection.run(flow, patience_s=1)
             fields = event("deliveries_released", group=self._core.group, count=released)
             logger.info("released %d deliveries that had not begun", released, extra=fields)

@@ -15,7 +15,7 @@ from lisa_common.protocol.consuming import AckOutcome, Nack, Postponed
 from lisa_consumer.core import MAX_BATCH, Core
 from lisa_consumer.events import delivery_event
 from lisa_consumer.failure_log import log_failure, log_unsettled
-from lisa_consumer.held_delivery import HeldDelivery
+from lisa_consumer.held_delivery import HeldDelivery, postponed_ms
 
 __all__ = ["Settler"]
 
@@ -146,15 +146,10 @@ class Settler:
 
     async def _postpone(self, batch: list[HeldDelivery]) -> None:
         """Gives deliveries back, and shuts the doors of their topics for the longest time that a handler asked for."""
-        shut_ms: dict[str, int] = {}
-        postponed = []
-        for handled in batch:
-            if isinstance(handled.outcome, Postponed):
-                topic = handled.delivery.topic
-                shut_ms[topic] = max(handled.outcome.delay_ms, shut_ms.get(topic, 0))
-                postponed.append(handled)
-        if not postponed:
+        shut_ms = postponed_ms(batch)
+        if not shut_ms:
             return
+        postponed = [handled for handled in batch if type(handled.outcome) is Postponed]
         await self._connection.run(self._core.release([handled.delivery for handled in postponed], shut_ms))
         for handled in postponed:
             delivery, error = handled.delivery, handled.error
