@@ -42,7 +42,7 @@ class Trimmer:
             if length:
                 due.append(shard)
             else:
-                self._table.trims.put(shard.tag, self._table.clock() + self._quiet_s(shard))
+                self._table.trims.put(shard.tag, now + self._quiet_s(shard))
         if due:
             await self._batches.repeat(await self._trim(due), self._trim)
 

@@ -108,9 +108,9 @@ class AsyncWatch:
         left, arrived_at = _STEPS, self._probe.arrived_at
         while left and not ping.done():
             await asyncio.wait((ping,), timeout=PATIENCE_S / _STEPS)
-            left, before, arrived_at = left - 1, arrived_at, self._probe.arrived_at
-            if arrived_at > before:
-                left = _STEPS
+            left -= 1
+            if self._probe.arrived_at > arrived_at:
+                left, arrived_at = _STEPS, self._probe.arrived_at
 
     async def _probe_until_answered(self, ping: "asyncio.Task[bool]") -> None:
         try:
