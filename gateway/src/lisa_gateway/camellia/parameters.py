@@ -5,13 +5,11 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from starlette.requests import ClientDisconnect
-from starlette.types import Message, Receive, Scope
+from starlette.types import Receive, Scope
 
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood
-from lisa_gateway.limits import take_body
 
-__all__ = ["MAX_FORM_BYTES", "Parameters", "read_parameters", "whole_parameters"]
+__all__ = ["MAX_FORM_BYTES", "Parameters", "read_parameters"]
 
 MAX_FORM_BYTES: Final = 4 * 1024 * 1024
 """Largest form: a message of 1 MiB, of which every byte is percent-encoded, and its other parameters."""
@@ -90,20 +88,11 @@ class Parameters:
         raise Misunderstood(f"{name}: must be true or false; got {_shown(text)}")
 
 
-def whole_parameters(scope: Scope) -> Parameters | None:
-    """As `read_parameters`, where the whole request is here already; else None."""
-    body = take_body(scope)
-    return None if body is None else _parameters(scope, body if _has_form(scope) else b"")
-
-
 async def read_parameters(scope: Scope, receive: Receive) -> Parameters:
-    """The parameters of a request. Raises Misunderstood for what cannot be read; raises ClientDisconnect."""
-    return _parameters(scope, await _read_body(receive) if _has_form(scope) else b"")
-
-
-def _parameters(scope: Scope, form: bytes) -> Parameters:
-    if len(form) > MAX_FORM_BYTES:
-        raise _too_large()
+    """The parameters of a request. Raises Misunderstood for what cannot be read, Refusal for a cut body."""
+    # Another body is read as well: no answer says success for a body that was cut off.
+    body = await _read_body(receive) if scope["method"] == "POST" else b""
+    form = body if _has_form(scope) else b""
     fields: dict[str, str] = {}
     if query := scope["query_string"]:
         _parse(query, fields)
@@ -131,19 +120,12 @@ def _means_form(given: bytes) -> bool:
     return True
 
 
-async def _next_part(receive: Receive) -> Message:
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise ClientDisconnect
-    return message
-
-
 async def _read_body(receive: Receive) -> bytes:
     chunks: list[bytes] = []
     size = 0
     more = True
     while more:
-        message = await _next_part(receive)
+        message = await receive()
         chunk, more = message.get("body", b""), message.get("more_body", False)
         size += len(chunk)
         if size > _MAX_DISCARDED:

@@ -6,7 +6,7 @@ from lisa_common.errors import InvalidInput
 from lisa_common.validation import check_new_id
 from lisa_gateway.access import Role
 from lisa_gateway.limits import STREAMS
-from lisa_gateway.problems import Problem
+from lisa_gateway.problems import Problem, Refusal
 from lisa_gateway.v1 import answers
 from lisa_gateway.v1.content import content_of, message_of, options_of
 from lisa_gateway.v1.models import (
@@ -21,7 +21,6 @@ from lisa_gateway.v1.operation import (
     Answer,
     Call,
     Operation,
-    Refusal,
     check_json,
     check_plain,
     parsed,
