@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from granian.constants import HTTPModes, Interfaces
-from granian.http import HTTP1Settings, HTTP2Settings
+from granian.http import HTTP1Settings
 from granian.server.embed import Server
 
 from lisa_common.collector import spare_collector
@@ -31,6 +31,8 @@ _HEAD_TIMES = 5
 
 Proxies and clients keep idle connections for up to 60 s, and fail where the gateway closes one before.
 """
+
+_SOON_S = 0.005
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -61,7 +63,8 @@ async def serve(settings: GatewaySettings, *, patience_s: float = math.inf) -> N
     with observed(settings.metrics, gateway.health):
         async with lifespan(application):
             serving = asyncio.create_task(server.serve())
-            looking = asyncio.create_task(_wait_for_server(gateway, patience_s))
+            # Requests and probes are answered while it looks for the server.
+            looking = asyncio.create_task(_wait_for_server(gateway, address, patience_s))
             try:
                 await _first_of(stopping, serving, looking)
             finally:
@@ -70,28 +73,37 @@ async def serve(settings: GatewaySettings, *, patience_s: float = math.inf) -> N
 
 def _server(application: object, settings: GatewaySettings, address: ListenAddress) -> Server:
     head_s = settings.slow_s * _HEAD_TIMES
-    server = Server(
+    return Server(
         application,
         address=address.host,
         port=address.port,
         uds=None if address.path is None else Path(address.path),
         interface=Interfaces.ASGINL,
-        http=HTTPModes.auto,
+        # With HTTP/2 as well, a connection that sends nothing would never be cut off, and each would take 14 KiB more.
+        http=HTTPModes.http1,
         websockets=False,
         backpressure=settings.max_clients,
         http1_settings=HTTP1Settings(
             header_read_timeout=round(head_s * 1000), max_buffer_size=settings.max_header_bytes
         ),
-        http2_settings=HTTP2Settings(
-            keep_alive_interval=round(head_s * 1000), max_headers_size=settings.max_header_bytes
-        ),
         log_enabled=False,
     )
-    # It listens by now: requests and probes are answered while the gateway waits for the server.
-    server.on_startup(
-        lambda: logger.info("gateway listens on %s", address, extra=event("gateway_listens", address=str(address)))
-    )
-    return server
+
+
+async def _say_listens(address: ListenAddress) -> None:
+    """Logs the address once it takes connections, which Granian tells nobody."""
+    while True:
+        try:
+            if address.path is None:
+                _, writer = await asyncio.open_connection(address.host, address.port)
+            else:
+                _, writer = await asyncio.open_unix_connection(address.path)
+        except OSError:
+            await asyncio.sleep(_SOON_S)
+        else:
+            writer.close()
+            break
+    logger.info("gateway listens on %s", address, extra=event("gateway_listens", address=str(address)))
 
 
 def _signalled() -> "asyncio.Task[bool]":
@@ -107,8 +119,9 @@ def _signalled() -> "asyncio.Task[bool]":
     return asyncio.create_task(stopping.wait())
 
 
-async def _wait_for_server(gateway: Gateway, patience_s: float) -> None:
-    """Ends with an error if no server answers in time, or the gateway may not use it; else never."""
+async def _wait_for_server(gateway: Gateway, address: ListenAddress, patience_s: float) -> None:
+    """Ends with an error if no server answers in time, or the gateway may not use it; else once it stops."""
+    await _say_listens(address)
     if await gateway.admin.wait_for_server(gateway.stopping, patience_s=patience_s):
         # It may have gone again, as it may later. But a user without rights is a mistake.
         with suppress(Unreachable, Refused, OutcomeUnknown):

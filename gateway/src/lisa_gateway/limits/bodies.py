@@ -50,7 +50,7 @@ class BodyLimits:
             return send_problem(send, _unfit("host", "given once"))
         if coding is not None and (length is not None or coding.lower() != b"chunked"):
             # RFC 9112, 6.1: a proxy in front may have taken such a body for another.
-            return send_problem(send, _unfit("transfer-encoding", "chunked alone, without a content-length"))
+            return send_problem(send, _unfit("transfer-encoding", "chunked, without a content-length"))
         if coding is None and (length == b"0" or (length is None and scope["http_version"] != "2")):
             return self._app(scope, receive, send)
         is_stream = kind is not None and kind.partition(b";")[0].strip().lower() in STREAMS
