@@ -64,8 +64,8 @@ class RateLimited(LisaError):
     """Raised by a handler that may go on only after `delay`, in seconds or as a timedelta: at an HTTP 429, for example.
 
     Its message is given back, and no attempt is spent. For so long nothing of the topic becomes ready, in any group;
-    messages that are ready already are still delivered. With `here`, only this worker stops reading the topic, and gives
-    back what it has not begun; other workers and groups go on. Raises InvalidInput for a delay out of range.
+    messages that are ready already are still delivered. With `here`, only this worker stops reading the topic,
+    and gives back what it has not begun; other workers and groups go on. Raises InvalidInput for a delay out of range.
     """
 
     def __init__(self, delay: Duration, reason: str = "", *, here: bool = False) -> None:

@@ -52,7 +52,7 @@ def count_by_topic(held: Sequence[HeldDelivery]) -> dict[str, int]:
 
 
 def postponed_ms(held: Sequence[HeldDelivery]) -> dict[str, int]:
-    """The topics whose handlers ask for a pause, each with how long its doors are to be shut: the longest time, in ms."""
+    """The topics whose handlers ask for a pause, each with the longest time to shut its doors for, in ms."""
     longest: dict[str, int] = {}
     for each in held:
         if type(each.outcome) is Postponed:
