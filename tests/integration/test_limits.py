@@ -185,6 +185,47 @@ async def test_rate_limited_shuts_all_shards(
         await wait_until_async(lambda: admin.sizes("orders")[0].stored == 0, 5, what="an empty topic")
 
 
+async def test_rate_limited_here_stops_one_worker(
+    admin: Admin, sender: AsyncProducer, redis_url: str, prefix: str
+) -> None:
+    """It begins nothing of the topic for so long, whatever a read under way brings; others go on."""
+    worker, other = (new_worker(redis_url, prefix, block_s=30.0) for _ in range(2))
+    limited, begun, elsewhere = Handled(), Handled(), Handled()
+
+    @worker.on("orders", concurrency=1)
+    async def handle(delivery: Delivery) -> None:
+        limited.append(delivery)
+        if len(limited) == 1:
+            raise RateLimited(1.5, here=True)
+
+    @worker.on("parcels")
+    async def handle_parcel(delivery: Delivery) -> None:
+        begun.append(delivery)
+
+    @other.on("orders")
+    async def handle_elsewhere(delivery: Delivery) -> None:
+        elsewhere.append(delivery)
+
+    async with managed(redis_url, prefix), working(worker):
+        # The next read of both topics waits at the server when the handler is called.
+        await sender.send("parcels", b"x", id="first")
+        await wait_until_async(lambda: begun, 10, what="the worker reads")
+        await sender.send_many("orders", [Message(body=b"x") for _ in range(20)])
+        await wait_until_async(lambda: limited, 10, what="a limited handler")
+        since = time.monotonic()
+        await sender.send("parcels", b"x", id="second")
+        await wait_until_async(lambda: len(begun) == 2, 10, what="another topic")
+        assert admin.status("orders")[0].shut_ms == 0
+        assert len(limited) == 1
+        async with working(other):
+            await wait_until_async(lambda: len(elsewhere) == 20, 10, what="another worker takes all")
+        assert {delivery.attempt for delivery in elsewhere} == {1}
+        assert len(limited) == 1
+        await sender.send("orders", b"x", id="last")
+        await wait_until_async(lambda: len(limited) == 2, 10, what="the end of the pause")
+        assert time.monotonic() - since >= 1.4
+
+
 @pytest.mark.parametrize("delay", [0, -1, "x", float("nan"), 10**12])
 def test_rate_limited_refuses(delay: Any) -> None:
     """A delay is a duration of 1 ms or more."""
