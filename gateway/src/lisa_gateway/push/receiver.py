@@ -64,7 +64,7 @@ class Receiver:
             self._headers["authorization"] = f"Basic {base64.b64encode(user).decode()}"
         self._url = url.copy_with(userinfo=b"")
         path = self._url.raw_path.decode()
-        secrets = (*re.split("[?&]", path), unquote(self._url.path), *self._headers.values())
+        secrets = (*re.split("[?&]", path), self._url.path, *self._headers.values())
         self._secrets = [secret for secret in secrets if len(secret) >= _SHORTEST_SECRET]
         self._pause = Pause()
         self._failed = 0
