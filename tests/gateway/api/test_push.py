@@ -639,7 +639,11 @@ def _target(**fields: Any) -> str:
             {"HTTP_PROXY": "http://c2hvcnQ:x"},
             "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY must be",
         ),
-        (("orders", "http://host/"), {"NO_PROXY": "10.0.0.0/8"}, "NO_PROXY must be a list of hosts and domains"),
+        (
+            ("orders", "http://host/"),
+            {"HTTP_PROXY": "http://h", "NO_PROXY": "10.0.0.0/8"},
+            "NO_PROXY must be a list of hosts and domains",
+        ),
         (("--reject-4xx",), {}, "--reject-4xx must be given only with a topic"),
     ],
 )

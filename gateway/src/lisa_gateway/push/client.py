@@ -13,7 +13,9 @@ __all__ = ["new_client"]
 
 def new_client(*, timeout_s: float, connections: int) -> httpx.AsyncClient:
     """A client by the proxies of the environment. Raises InvalidSettings for proxies that it cannot use."""
-    if any("/" in host.partition("://")[2] or ("/" in host and "://" not in host) for host in _unproxied()):
+    proxies = getproxies()
+    if proxies.keys() & {"http", "https", "all"} and "/" in proxies.get("no", "").replace("://", ""):
+        # The client would take a network for a host, and reach its hosts by the proxy.
         raise InvalidSettings("NO_PROXY must be a list of hosts and domains, without networks such as 10.0.0.0/8")
     try:
         return httpx.AsyncClient(
@@ -32,7 +34,3 @@ def new_client(*, timeout_s: float, connections: int) -> httpx.AsyncClient:
         # Not the values: they may hold a password.
         expected = "http://, https://, socks5:// or socks5h:// URLs, and NO_PROXY a list of hosts"
         raise InvalidSettings(f"HTTP_PROXY, HTTPS_PROXY and ALL_PROXY must be {expected}") from None
-
-
-def _unproxied() -> list[str]:
-    return getproxies().get("no", "").split(",")
