@@ -1,6 +1,7 @@
 """Raw bytes on the socket of a gateway: what is malformed, too large, too slow or too much."""
 
 import asyncio
+import json
 import random
 import re
 import socket
@@ -120,6 +121,30 @@ def test_slow_clients_are_cut_off(gateway: tuple[Process, str], first: bytes, dr
     assert answer.startswith(status)
     assert not answer or b"connection: close" in answer
     assert 1 < time.monotonic() - began < 12
+
+
+_LINES = b"".join(b'{"id": "%d", "body": 1, "delay": "1h"}\n' % number for number in range(40))
+
+
+@pytest.mark.parametrize(
+    ("topic", "rest", "status"),
+    [
+        ("slow", b"", 408),
+        ("half", b'8\r\n{"body":', 408),
+        ("broken", b"zz\r\n", 400),
+        ("long", b"30d40\r\n" + b"x" * 200_000 + b"\r\n", 400),
+    ],
+)
+def test_a_stream_that_ends_early_is_no_success(
+    gateway: tuple[Process, str], http: httpx.Client, topic: str, rest: bytes, status: int
+) -> None:
+    """The answer is an error that counts the lines before, and they are stored."""
+    head = f"POST /v1/topics/{topic}/messages HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\n"
+    chunk = b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(_LINES), _LINES)
+    answer = _exchange(gateway[1], head.encode() + chunk, rest)
+    problem = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert (problem["status"], problem["sent"], problem["failed"]) == (status, 40, 0)
+    assert http.get(f"/v1/topics/{topic}/sizes").json()["waiting"] == 40
 
 
 def test_connections_are_bounded(gateways: Gateways) -> None:
