@@ -1,5 +1,6 @@
 """The gateway as an ASGI application, to serve or to mount."""
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -59,9 +60,10 @@ class _Application(Starlette):
     def build_middleware_stack(self) -> ASGIApp:
         """The layers through which each request passes, the outermost first."""
         settings = self._gateway.settings
-        direct = Direct(super().build_middleware_stack(), self._camellia)
-        limited = BodyLimits(direct, settings)
-        guarded = AccessMiddleware(limited, Access(settings), public=_PUBLIC, pages=self._pages)
+        limited = BodyLimits(super().build_middleware_stack(), settings)
+        # The interface has a limit of its own for the size of a form, and refuses more in its own words.
+        timed = BodyLimits(self._camellia, settings.model_copy(update={"max_body_bytes": sys.maxsize}))
+        guarded = AccessMiddleware(Direct(limited, timed), Access(settings), public=_PUBLIC, pages=self._pages)
         return CountRequests(guarded, log_request if settings.access_log else None)
 
 

@@ -15,7 +15,7 @@ from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, Reply, an
 from lisa_gateway.camellia.calls import MessageCalls
 from lisa_gateway.camellia.monitor import Monitor
 from lisa_gateway.camellia.observation import ObservationCalls
-from lisa_gateway.camellia.parameters import Parameters, read_parameters, whole_parameters
+from lisa_gateway.camellia.parameters import MAX_FORM_BYTES, Parameters, read_parameters, whole_parameters
 from lisa_gateway.camellia.sending import SendCalls
 from lisa_gateway.camellia.status import ServiceStatus
 from lisa_gateway.gateway import Gateway
@@ -65,21 +65,22 @@ def interface(gateway: Gateway) -> "tuple[Interface, Route]":
         "/health/online": (_ANY, status.online, (Role.ADMIN,)),
         "/health/offline": (_ANY, status.offline, (Role.ADMIN,)),
     }
-    application = Interface(calls, status, lambda: gateway.listen(monitor.count_managers))
+    most = min(MAX_FORM_BYTES, gateway.settings.max_body_bytes)
+    application = Interface(calls, status, most, lambda: gateway.listen(monitor.count_managers))
     return application, exposition.route(gateway, monitor)
 
 
 class Direct:
     """Passes requests below the prefix of the interface to it, all others on: a router costs more than most calls."""
 
-    def __init__(self, app: ASGIApp, target: "Interface") -> None:
+    def __init__(self, app: ASGIApp, target: ASGIApp) -> None:
         self._app = app
         self._target = target
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serves one connection of ASGI."""
-        if scope["type"] == "http" and (path := path_of(scope)).startswith(_PREFIX):
-            return self._target(scope, receive, send, path)
+        if scope["type"] == "http" and path_of(scope).startswith(_PREFIX):
+            return self._target(scope, receive, send)
         return self._app(scope, receive, send)
 
 
@@ -93,15 +94,18 @@ def path_of(scope: Scope) -> str:
 class Interface:
     """Serves the calls by their paths."""
 
-    def __init__(self, calls: dict[str, _Route], status: ServiceStatus, listen: Callable[[], None]) -> None:
+    def __init__(
+        self, calls: dict[str, _Route], status: ServiceStatus, most_bytes: int, listen: Callable[[], None]
+    ) -> None:
+        self._most_bytes = most_bytes
         self._listen = listen
         self._calls = {path: (*route, f"/camellia{path}") for path, route in calls.items()}
         self._status = status
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
-        """Serves a request, as an ASGI application with the request's path within it."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves a request of ASGI."""
         self._listen()
-        path = path.removeprefix("/camellia")
+        path = path_of(scope).removeprefix("/camellia")
         if path.startswith("/delayQueue/"):
             self._status.note_call()
         try:
@@ -126,20 +130,19 @@ class Interface:
         if scope["method"] not in methods:
             allowed = ", ".join(sorted(methods))
             raise Misunderstood(f"method: must be {allowed}; got {scope['method']}", 405, {"Allow": allowed})
-        parameters = whole_parameters(scope)
+        parameters = whole_parameters(scope, self._most_bytes)
         if parameters is None:
-            return _receive_and_call(scope, receive, call, roles)
+            return self._receive_and_call(scope, receive, call, roles)
         _require(scope, parameters, roles)
         return call(parameters, receive)
 
-
-async def _receive_and_call(scope: Scope, receive: Receive, call: _Call, roles: tuple[Role, ...]) -> Reply:
-    try:
-        parameters = await read_parameters(scope, receive)
-    except RequestCut as error:
-        raise Misunderstood(error.detail, error.status_code, dict(error.headers or {})) from None
-    _require(scope, parameters, roles)
-    return await call(parameters, receive)
+    async def _receive_and_call(self, scope: Scope, receive: Receive, call: _Call, roles: tuple[Role, ...]) -> Reply:
+        try:
+            parameters = await read_parameters(scope, receive, self._most_bytes)
+        except RequestCut as error:
+            raise Misunderstood(error.detail, error.status_code, dict(error.headers or {})) from None
+        _require(scope, parameters, roles)
+        return await call(parameters, receive)
 
 
 def _require(scope: Scope, parameters: Parameters, roles: tuple[Role, ...]) -> None:
