@@ -1,6 +1,6 @@
 """Settings of a gateway."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, SecretStr, field_validator
 
@@ -11,9 +11,12 @@ from lisa_gateway.address import parse_listen
 from lisa_gateway.dashboard.settings import DashboardSettings
 from lisa_gateway.limits.settings import LimitSettings
 
-__all__ = ["GatewaySettings"]
+__all__ = ["MAX_WAIT_S", "GatewaySettings"]
 
 _TEN_YEARS_S = 10 * 365 * 86_400
+
+MAX_WAIT_S: Final = 50.0
+"""Longest wait for messages, in seconds: nginx and other proxies give up on an answer after 60 s."""
 
 
 class GatewaySettings(AccessSettings, LimitSettings, DashboardSettings):
@@ -36,7 +39,7 @@ class GatewaySettings(AccessSettings, LimitSettings, DashboardSettings):
         Field(ge=0.001, le=_TEN_YEARS_S, description="lease on what is pulled, if the pull names none, in seconds"),
     ] = 30.0
     poll_s: Annotated[
-        float, Field(ge=0.001, le=3_600, description="how long a poll waits that names no time, in seconds")
+        float, Field(ge=0.001, le=3_600, description="how long a poll waits that names no time, in seconds; 50 at most")
     ] = 10.0
     max_polls: Annotated[
         int, Field(ge=1, le=1_000_000, description="most polls that wait for one topic; one more is answered at once")

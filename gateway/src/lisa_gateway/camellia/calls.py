@@ -28,6 +28,7 @@ from lisa_gateway.camellia.parameters import Parameters
 from lisa_gateway.gateway import Gateway, GroupDesk
 from lisa_gateway.metrics import METRICS
 from lisa_gateway.polls import MAX_BATCH, Poller
+from lisa_gateway.settings import MAX_WAIT_S
 from lisa_producer import CancelOutcome, RescheduleOutcome, State
 
 __all__ = ["MessageCalls"]
@@ -56,7 +57,8 @@ class MessageCalls:
     async def long_poll(self, parameters: Parameters, receive: Receive) -> Reply:
         """`longPollingMsg`: messages that are ready, or become ready before the timeout; else none."""
         topic, batch, lease_s, desk = self._read_pull(parameters)
-        wait_s = parameters.positive("longPollingTimeoutMillis", round(self._settings.poll_s * 1000)) / 1000
+        wait_ms = parameters.positive("longPollingTimeoutMillis", round(self._settings.poll_s * 1000))
+        wait_s = min(wait_ms / 1000, MAX_WAIT_S)
         if desk.polls.count_of(topic) >= self._settings.max_polls:
             return answer(msg=None, delayMsgList=[])
         poller = Poller(topic, batch, lease_s, by_id=True)
