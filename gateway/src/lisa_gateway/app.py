@@ -1,7 +1,7 @@
 """The gateway as an ASGI application, to serve or to mount."""
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lisa_gateway import health, v1
 from lisa_gateway.access import Access, AccessMiddleware, Forbidden
@@ -44,6 +44,22 @@ def app(settings: GatewaySettings | None = None) -> Starlette:
     return application
 
 
+class _BelowRoot:
+    """Serves the same below the path of the setting `root_path`, as proxies pass it that do not cut it off."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self._app = app
+        self._root_path = root_path
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Serves one connection of ASGI."""
+        if scope["type"] == "http":
+            root = scope.get("root_path", "") + self._root_path
+            if scope["path"].startswith(f"{root}/"):
+                scope["root_path"] = root
+        return self._app(scope, receive, send)
+
+
 class _Application(Starlette):
     """Starlette's handling of errors and its router serve all but the interface of camellia.
 
@@ -64,7 +80,8 @@ class _Application(Starlette):
         # The interface has a limit of its own for the size of a form, and refuses more in its own words.
         timed = BodyLimits(self._camellia, settings.model_copy(update={"max_body_bytes": sys.maxsize}))
         guarded = AccessMiddleware(Direct(limited, timed), Access(settings), public=_PUBLIC, pages=self._pages)
-        return CountRequests(guarded, log_request if settings.access_log else None)
+        counted = CountRequests(guarded, log_request if settings.access_log else None)
+        return _BelowRoot(counted, settings.root_path)
 
 
 async def _forbid(_: Request, error: Exception) -> Response:

@@ -81,7 +81,6 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
             "description": _DESCRIPTION,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": "/"}],
         "security": [{"bearer": []}, {}],
         "paths": paths,
         "components": {
