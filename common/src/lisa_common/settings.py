@@ -54,6 +54,7 @@ _OF_PROGRAMS = (
         "max_polls",
         "ended_s",
         "resend_ended",
+        "root_path",
         "nack_at_once",
     ),
     *("monitor_s", "access_log", "receipt_key", "grants", "insecure", "proxies", "proxy_user_header"),

@@ -28,6 +28,7 @@ from lisa_gateway.gateway import Gateway
 from lisa_gateway.handover import Handover
 from lisa_gateway.metrics import METRICS
 from lisa_gateway.polls import MAX_BATCH, Poller
+from lisa_gateway.settings import MAX_WAIT_S
 from lisa_producer import CancelOutcome, RescheduleOutcome, State
 
 __all__ = ["MessageCalls"]
@@ -54,7 +55,7 @@ class MessageCalls:
     async def long_poll(self, parameters: Parameters, receive: Receive) -> Reply:
         """`longPollingMsg`: messages that are ready, or become ready before the timeout; else none."""
         wait_ms = parameters.positive("longPollingTimeoutMillis", round(self._settings.poll_s * 1000))
-        return await self._pull(parameters, receive, wait_s=wait_ms / 1000)
+        return await self._pull(parameters, receive, wait_s=min(wait_ms / 1000, MAX_WAIT_S))
 
     async def _pull(self, parameters: Parameters, receive: Receive, *, wait_s: float) -> Reply:
         topic = parameters.required_text("topic")

@@ -71,14 +71,14 @@ def interface(gateway: Gateway) -> "tuple[Interface, Route]":
 class Direct:
     """Passes requests below the prefix of the interface to it, all others on: a router costs more than most calls."""
 
-    def __init__(self, app: ASGIApp, target: "Interface") -> None:
+    def __init__(self, app: ASGIApp, target: ASGIApp) -> None:
         self._app = app
         self._target = target
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serves one connection of ASGI."""
-        if scope["type"] == "http" and (path := path_of(scope)).startswith(_PREFIX):
-            return self._target(scope, receive, send, path)
+        if scope["type"] == "http" and path_of(scope).startswith(_PREFIX):
+            return self._target(scope, receive, send)
         return self._app(scope, receive, send)
 
 
@@ -97,10 +97,10 @@ class Interface:
         self._calls = {path: (*route, f"/camellia{path}") for path, route in calls.items()}
         self._status = status
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
-        """Serves a request, as an ASGI application with the request's path within it."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves a request of ASGI."""
         self._listen()
-        path = path.removeprefix("/camellia")
+        path = path_of(scope).removeprefix("/camellia")
         if path.startswith("/delayQueue/"):
             self._status.note_call()
         try:

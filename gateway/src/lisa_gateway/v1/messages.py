@@ -18,6 +18,7 @@ from lisa_gateway.v1.models import (
     moment_of,
 )
 from lisa_gateway.v1.operation import (
+    URLENCODED,
     Answer,
     Call,
     Operation,
@@ -34,7 +35,7 @@ from lisa_producer import CancelOutcome, Found, Message, RescheduleOutcome, Send
 __all__ = ["OPERATIONS"]
 
 _JSON = "application/json"
-_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+_FORMS = (URLENCODED, "multipart/form-data")
 
 
 def _media_type(call: Call) -> str:
@@ -52,7 +53,6 @@ async def _send(call: Call) -> Answer:
         check_json(call.request)
         message = message_of(validated(MessageInput, parsed(await call.request.body())))
     elif kind in _FORMS:
-        # curl sends this type by default, with any body, also with JSON.
         raise Refusal(unsupported(kind, "the type of the body; use PUT to send a form as it is"))
     else:
         message = await _raw_message(call, None)

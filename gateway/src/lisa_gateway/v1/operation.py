@@ -22,6 +22,7 @@ from lisa_gateway.problems import Problem, Refusal, problem_of, response_of
 from lisa_gateway.v1.state import State
 
 __all__ = [
+    "URLENCODED",
     "Answer",
     "Call",
     "Operation",
@@ -32,6 +33,8 @@ __all__ = [
     "unsupported",
     "validated",
 ]
+
+URLENCODED = "application/x-www-form-urlencoded"
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -197,7 +200,8 @@ def check_plain(request: Request) -> None:
 
 def unsupported(kind: str, expected: str) -> Problem:
     """The problem of another content type."""
-    detail = f"content-type must be {expected}; got {kind!r}"
+    hint = " (curl -d sends this for any body; --json is for JSON)" if kind == URLENCODED else ""
+    detail = f"content-type must be {expected}; got {kind!r}{hint}"
     return Problem(415, "media-type", detail, {"field": "content-type", "value": kind, "expected": expected})
 
 
