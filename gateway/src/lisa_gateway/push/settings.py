@@ -6,13 +6,22 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
-from lisa_common.errors import InvalidInput
+from lisa_common.errors import Described, InvalidInput
 from lisa_common.settings import MetricsAddress, Settings
 from lisa_common.validation import check_name
 from lisa_gateway.json_lists import json_list
 from lisa_gateway.push.signing import Signer
 
 __all__ = ["PushSettings", "Target", "check_url"]
+
+
+def _origin(url: str) -> str:
+    """What may be shown of a URL: user, path and query often hold a secret."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return Described("one without a host")
+    return f"{parts.scheme}://{parts.hostname}/" if parts.hostname else Described("one without a host")
 
 
 def check_url(value: str) -> str:
@@ -23,7 +32,7 @@ def check_url(value: str) -> str:
     except ValueError:
         is_fit = False
     if not is_fit:
-        raise InvalidInput("url", value, "an http:// or https:// URL")
+        raise InvalidInput("url", _origin(value), "an http:// or https:// URL")
     _check_client_reads(value)
     return value
 
@@ -37,10 +46,10 @@ def _check_client_reads(url: str) -> None:
     try:
         host = httpx.URL(url).raw_host
     except (httpx.InvalidURL, UnicodeError) as error:
-        raise InvalidInput("url", url, f"a valid URL ({str(error).rstrip('.')})") from None
+        raise InvalidInput("url", _origin(url), f"a valid URL ({str(error).rstrip('.')})") from None
     # The client escapes characters that no host may hold, and then looks up a name that nobody has.
     if b"%" in host and b":" not in host:
-        raise InvalidInput("url", url, "a URL with a valid host")
+        raise InvalidInput("url", _origin(url), "a URL with a valid host")
 
 
 class Target(BaseModel):
@@ -49,7 +58,7 @@ class Target(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     topic: Annotated[str, Field(description="the topic")]
-    url: Annotated[str, Field(description="an http:// or https:// URL")]
+    url: Annotated[str, Field(repr=False, description="an http:// or https:// URL")]
     concurrency: Annotated[int, Field(ge=1, le=10_000, description="most requests at once")] = 16
     reject_4xx: Annotated[
         bool, Field(description="make a message garbage at an answer of 4xx, except 408, 425 and 429")
@@ -79,7 +88,7 @@ class PushSettings(Settings):
     targets: Annotated[
         tuple[Target, ...],
         NoDecode,
-        Field(description="what to push where: tables [[push.targets]], or a JSON list of them"),
+        Field(repr=False, description="what to push where: tables [[push.targets]], or a JSON list of them"),
     ] = ()
     concurrency: Annotated[int, Field(ge=1, le=10_000, description="most requests at once, over all topics")] = 64
     request_s: Annotated[float, Field(ge=0.1, le=3_600, description="how long a request may take, in seconds")] = 15.0

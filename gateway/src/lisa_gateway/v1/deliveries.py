@@ -5,7 +5,6 @@ from typing import Any
 
 from lisa_common.errors import InvalidInput
 from lisa_consumer import Held
-from lisa_gateway.access import Role
 from lisa_gateway.v1 import answers
 from lisa_gateway.v1.content import content_of
 from lisa_gateway.v1.models import Extends, Input, Nacks, Read, Receipts, Rejects, duration_of
@@ -49,7 +48,7 @@ def _held(call: Call) -> Sequence[Held]:
     """The deliveries of a request; raises Forbidden unless the caller may consume all of their topics."""
     held = [_receipt(call, place, receipt) for place, receipt in enumerate(call.body.receipts)]
     for topic in {each.delivery.topic for each in held}:
-        call.caller.require(topic, Role.CONSUME)
+        call.rule.check(call.caller, topic)
     return held
 
 
@@ -89,7 +88,6 @@ def _settling(name: str, summary: str, answer: Any, body: type[Input], result: A
         path=f"/v1/{name}",
         name=name,
         summary=summary,
-        roles=(Role.CONSUME,),
         answer=answer,
         answers={200: result},
         body=body,
@@ -103,7 +101,6 @@ OPERATIONS = (
         path="/v1/topics/{topic}/groups/{group}/read",
         name="read",
         summary="Reads messages that are due, and waits for the first",
-        roles=(Role.CONSUME,),
         answer=_read,
         answers={200: answers.Deliveries},
         body=Read,

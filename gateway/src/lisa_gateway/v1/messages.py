@@ -4,7 +4,6 @@ from typing import Any
 
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import check_new_id
-from lisa_gateway.access import Role
 from lisa_gateway.limits import STREAMS
 from lisa_gateway.problems import Problem
 from lisa_gateway.v1 import answers
@@ -193,7 +192,6 @@ def _listed(message: ListedMessage, bodies: Any) -> dict[str, Any]:
     return document
 
 
-_ANY = (Role.SEND, Role.CONSUME, Role.ADMIN)
 _MESSAGES = "/v1/topics/{topic}/messages"
 _MESSAGE = "/v1/topics/{topic}/messages/{id}"
 
@@ -203,7 +201,6 @@ OPERATIONS = (
         path=_MESSAGES,
         name="sendMessage",
         summary="Sends one message, or a stream of them",
-        roles=(Role.SEND,),
         answer=_send,
         answers={201: answers.Sent, 200: answers.Sent | answers.StreamResult},
         query=MessageQuery,
@@ -216,7 +213,6 @@ OPERATIONS = (
         path=_MESSAGES,
         name="listMessages",
         summary="Lists the messages of one state, page by page",
-        roles=(Role.ADMIN,),
         answer=_list,
         answers={200: answers.Listed},
         query=MessagesQuery,
@@ -227,7 +223,6 @@ OPERATIONS = (
         path=_MESSAGE,
         name="putMessage",
         summary="Sends the body of the request, whatever its content type, under an id",
-        roles=(Role.SEND,),
         answer=_put,
         answers={201: answers.Sent, 200: answers.Sent},
         query=MessageQuery,
@@ -239,7 +234,6 @@ OPERATIONS = (
         path=_MESSAGE,
         name="findMessage",
         summary="Finds a message, in whatever state",
-        roles=_ANY,
         answer=_find,
         answers={200: answers.FoundMessage},
         problems=(404,),
@@ -249,7 +243,6 @@ OPERATIONS = (
         path=_MESSAGE,
         name="cancelMessage",
         summary="Cancels a message that was not delivered yet",
-        roles=(Role.SEND, Role.ADMIN),
         answer=_cancel,
         answers={200: answers.Cancelled},
         problems=(404, 409),
@@ -259,7 +252,6 @@ OPERATIONS = (
         path=_MESSAGE,
         name="rescheduleMessage",
         summary="Gives a message that waits, or is to be retried, another due time",
-        roles=(Role.SEND, Role.ADMIN),
         answer=_reschedule,
         answers={200: answers.Rescheduled},
         body=Reschedule,
