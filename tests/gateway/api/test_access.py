@@ -13,7 +13,12 @@ from support.wire import raw_exchange
 SHOP, BILLING, ADMIN = new_token(), new_token(), new_token()
 GRANTS = [
     {"name": "shop", "tokens": [hash_of("old"), hash_of(SHOP)], "roles": ["send"], "topics": ["orders*"]},
-    {"name": "billing", "tokens": [hash_of(BILLING)], "roles": ["consume"], "topics": ["orders-7", "orders-r", "orders-c", "invoices"]},
+    {
+        "name": "billing",
+        "tokens": [hash_of(BILLING)],
+        "roles": ["consume"],
+        "topics": ["orders-7", "orders-r", "orders-c", "invoices"],
+    },
     {"name": "admin", "tokens": [hash_of(ADMIN)], "roles": ["admin"]},
     {"name": "*", "roles": ["consume"], "topics": ["public"]},
 ]

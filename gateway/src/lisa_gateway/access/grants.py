@@ -61,16 +61,16 @@ class Grant(BaseModel):
     roles: Annotated[tuple[Role, ...], Field(description="send, consume, admin, view")]
     topics: Annotated[
         tuple[Annotated[str, AfterValidator(_check_topics)], ...],
-        Field(min_length=1, description="names of topics, the beginning of names and *, as in orders*, or * for all"),
+        Field(description="names of topics, the beginning of names and *, as in orders*, or * for all"),
     ] = (ALL_TOPICS,)
 
-    @field_validator("roles")
+    @field_validator("roles", "topics")
     @classmethod
-    def _has_a_role(cls, roles: tuple[Role, ...]) -> tuple[Role, ...]:
+    def _is_not_empty(cls, given: tuple[str, ...]) -> tuple[str, ...]:
         # A bound of the field would add a second error to that of an unknown role.
-        if not roles:
-            raise ValueError("at least one of send, consume, admin, view")
-        return roles
+        if not given:
+            raise ValueError("a list of at least one")
+        return given
 
     @field_validator("tokens")
     @classmethod

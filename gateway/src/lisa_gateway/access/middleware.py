@@ -42,7 +42,7 @@ class AccessMiddleware:
         if rule.scope is not Scope.PUBLIC:
             is_page = self._pages is not None and f"{path}/".startswith(self._pages)
             try:
-                caller = self._access.identify(scope, basic=is_page)
+                scope[_KEY] = caller = self._access.identify(scope, basic=is_page)
                 if caller.by_browser:
                     check_browser(
                         scope,
@@ -51,7 +51,6 @@ class AccessMiddleware:
                         changes_by_get=rule.changes_by_get,
                         is_named=caller.grant is not None,
                     )
-                scope[_KEY] = caller
             except Unauthorized as error:
                 # RFC 6750, section 3; RFC 7617, section 2.
                 kind = b"Basic" if is_page else b"Bearer"
