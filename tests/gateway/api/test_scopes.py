@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -74,8 +75,9 @@ class Other:
         self.receipt, dead = (each["receipt"] for each in read["deliveries"])
         root.post("/v1/reject", json={"receipts": [dead], "error": "salary"}).raise_for_status()
         admin.set_schedule("pay-day", topic=OTHER, every=86_400, body="salary")
-        self.operation = "0123456789abcdef"
-        admin.save_operation(Operation(self.operation, "root", "cancel", OTHER, "state=waiting", 5, status="stopped"))
+        self.running = Operation("0123456789abcdef", "root", "cancel", OTHER, "state=waiting", 5)
+        self.ended = replace(self.running, id="123456789abcdef0", status="stopped")
+        admin.save_operation(self.ended)
         admin.note_activity(Activity("root", "cancel", OTHER, 1, "later"))
 
     @property
@@ -85,7 +87,13 @@ class Other:
         groups = self._root.get(f"/v1/topics/{OTHER}/groups").json()
         schedule = self._admin.schedule("pay-day").schedule
         health = self._root.get("/camellia/health/status").status_code
-        return sizes["policy"], {**sizes["sizes"], "groups": None}, groups["groups"], schedule, health
+        is_stopped = self._admin.save_operation(self.running)
+        actions = sum(each.topic == OTHER for each in self._admin.activity())
+        # Consumers come and go by themselves.
+        owed = [
+            {name: of[name] for name in ("group", "ready", "delivered", "garbage", "owed")} for of in groups["groups"]
+        ]
+        return sizes["policy"], {**sizes["sizes"], "groups": owed}, schedule, health, is_stopped, actions
 
 
 def _routes_of(routes: list[BaseRoute], prefix: str = "") -> Iterator[str]:
@@ -155,7 +163,8 @@ def _ask(client: httpx.Client, route: str, topic: str, other: Other, headers: di
             body = {**(body or {}), "receipts": [other.receipt]}
         content = None if method in ("GET", "DELETE") or body is None else body
         return client.request(method, filled, json=content, headers=headers)
-    form = _FORM | {"topic": topic, "operation": other.operation}
+    operation = other.running if path.endswith("/do-stop") else other.ended
+    form = _FORM | {"topic": topic, "operation": operation.id}
     is_get = re.search(r"/get(Monitor|Topic)|/health/|^/(livez|readyz|metrics)|^/dashboard(/(?!do-)|$)", path)
     if path == "/dashboard/live":
         # A stream without an end: its beginning tells enough.
