@@ -35,7 +35,8 @@ def check_browser(
         return
     if site is not None:
         # A proxy may have changed the host, but not what the browser says of the site.
-        is_foreign = site in (b"cross-site", b"same-site") if is_safe else site != b"same-origin"
+        # "none": the user's own doing, such as a bookmark.
+        is_foreign = site != b"same-origin" and not (is_safe and site == b"none")
     elif origin is not None:
         is_foreign = not _is_own(origin.decode("latin-1").lower(), scope, given, settings)
     elif is_page and not is_safe:

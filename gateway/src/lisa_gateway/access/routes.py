@@ -42,6 +42,18 @@ class Rule(NamedTuple):
             caller.require(ALL_TOPICS if self.scope is Scope.ALL_TOPICS else topic, *self.roles)
 
 
+def _calls(*names: str) -> tuple[str, ...]:
+    return tuple(f"/camellia/delayQueue/{name}" for name in names)
+
+
+def _pages(*names: str) -> tuple[str, ...]:
+    return tuple(f"/dashboard/{name}" for name in names)
+
+
+def _of_topic(*routes: str) -> tuple[str, ...]:
+    return tuple(f"{method} /v1/topics/{{topic}}{path}" for method, _, path in (each.partition(" ") for each in routes))
+
+
 _SEND, _CONSUME, _ADMIN, _VIEW = (Role.SEND,), (Role.CONSUME,), (Role.ADMIN,), (Role.VIEW, Role.ADMIN)
 
 _TABLE: Mapping[Rule, tuple[str, ...]] = {
@@ -51,62 +63,24 @@ _TABLE: Mapping[Rule, tuple[str, ...]] = {
     ),
     Rule(Scope.CALLER): ("GET /v1/openapi.json", "/dashboard", "/dashboard/static/{name}"),
     Rule(Scope.TOPIC, _SEND): (
-        "POST /v1/topics/{topic}/messages",
-        "PUT /v1/topics/{topic}/messages/{id}",
-        "POST /v1/topics/{topic}/batch",
-        "/camellia/delayQueue/sendMsg",
-        "/camellia/delayQueue/sendMsgBatch",
-        "/camellia/delayQueue/triggerMsg",
-        "/camellia/delayQueue/rescheduleMsg",
-        "/camellia/delayQueue/deleteMsg",
+        *_of_topic("POST /messages", "PUT /messages/{id}", "POST /batch"),
+        *_calls("sendMsg", "sendMsgBatch", "triggerMsg", "rescheduleMsg", "deleteMsg"),
     ),
     Rule(Scope.TOPIC, _CONSUME): (
-        "POST /v1/topics/{topic}/groups/{group}/read",
-        "/camellia/delayQueue/pullMsg",
-        "/camellia/delayQueue/longPollingMsg",
-        "/camellia/delayQueue/ackMsg",
+        *_of_topic("POST /groups/{group}/read"),
+        *_calls("pullMsg", "longPollingMsg", "ackMsg"),
     ),
-    Rule(Scope.TOPIC, _SEND + _CONSUME + _ADMIN): (
-        "GET /v1/topics/{topic}/messages/{id}",
-        "/camellia/delayQueue/getMsg",
-    ),
-    Rule(Scope.TOPIC, _SEND + _ADMIN): (
-        "DELETE /v1/topics/{topic}/messages/{id}",
-        "PATCH /v1/topics/{topic}/messages/{id}",
-    ),
+    Rule(Scope.TOPIC, _SEND + _CONSUME + _ADMIN): (*_of_topic("GET /messages/{id}"), *_calls("getMsg")),
+    Rule(Scope.TOPIC, _SEND + _ADMIN): _of_topic("DELETE /messages/{id}", "PATCH /messages/{id}"),
     Rule(Scope.TOPIC, _ADMIN): (
-        "GET /v1/topics/{topic}",
-        "PUT /v1/topics/{topic}",
-        "PATCH /v1/topics/{topic}",
-        "DELETE /v1/topics/{topic}",
-        "GET /v1/topics/{topic}/messages",
-        "GET /v1/topics/{topic}/sizes",
-        "POST /v1/topics/{topic}/shards",
-        "GET /v1/topics/{topic}/groups",
-        "PUT /v1/topics/{topic}/groups/{group}",
-        "DELETE /v1/topics/{topic}/groups/{group}",
-        "GET /v1/topics/{topic}/garbage",
-        "POST /v1/topics/{topic}/garbage/replay",
-        "POST /v1/topics/{topic}/garbage/purge",
-        "/camellia/delayQueue/getTopicInfo",
-        "/dashboard/confirm",
-        "/dashboard/do-cancel",
-        "/dashboard/do-due-now",
-        "/dashboard/do-reschedule",
-        "/dashboard/do-replay",
-        "/dashboard/do-purge",
-        "/dashboard/do-replay-edited",
-        "/dashboard/do-bulk",
-        "/dashboard/do-policy",
-        "/dashboard/do-pause",
+        *_of_topic("GET", "PUT", "PATCH", "DELETE", "GET /messages", "GET /sizes", "POST /shards"),
+        *_of_topic("GET /groups", "PUT /groups/{group}", "DELETE /groups/{group}"),
+        *_of_topic("GET /garbage", "POST /garbage/replay", "POST /garbage/purge"),
+        *_calls("getTopicInfo"),
+        *_pages("confirm", "do-cancel", "do-due-now", "do-reschedule", "do-replay", "do-purge", "do-replay-edited"),
+        *_pages("do-bulk", "do-policy", "do-pause"),
     ),
-    Rule(Scope.TOPIC, _VIEW): (
-        "/dashboard/topic",
-        "/dashboard/data",
-        "/dashboard/messages",
-        "/dashboard/message",
-        "/dashboard/body",
-    ),
+    Rule(Scope.TOPIC, _VIEW): _pages("topic", "data", "messages", "message", "body"),
     Rule(Scope.RECEIPTS, _CONSUME): (
         "POST /v1/ack",
         "POST /v1/nack",
@@ -115,32 +89,17 @@ _TABLE: Mapping[Rule, tuple[str, ...]] = {
         "POST /v1/release",
     ),
     Rule(Scope.OWN_TOPICS, _ADMIN): (
-        "GET /v1/topics",
-        "GET /v1/sizes",
+        *("GET /v1/topics", "GET /v1/sizes"),
         # These name an operation or a schedule.
-        "/dashboard/do-stop",
-        "/dashboard/do-resume",
-        "/dashboard/do-pause-schedule",
-        "/dashboard/do-resume-schedule",
-        "/dashboard/do-run-now",
-        "/dashboard/do-skip",
+        *_pages("do-stop", "do-resume", "do-pause-schedule", "do-resume-schedule", "do-run-now", "do-skip"),
     ),
-    Rule(Scope.OWN_TOPICS, _VIEW): (
-        "/dashboard/",
-        "/dashboard/live",
-        "/dashboard/find",
-        "/dashboard/schedules",
-        "/dashboard/schedule",
-        "/dashboard/activity",
-    ),
+    Rule(Scope.OWN_TOPICS, _VIEW): _pages("", "live", "find", "schedules", "schedule", "activity"),
     Rule(Scope.ALL_TOPICS, _ADMIN): (
         "/metrics",
-        "/camellia/delayQueue/getMonitorData",
-        "/camellia/delayQueue/getMonitorString",
-        "/camellia/delayQueue/getTopicInfoList",
+        *_calls("getMonitorData", "getMonitorString", "getTopicInfoList"),
     ),
     Rule(Scope.ALL_TOPICS, _ADMIN, changes_by_get=True): ("/camellia/health/online", "/camellia/health/offline"),
-    Rule(Scope.ALL_TOPICS, _VIEW): ("/dashboard/server",),
+    Rule(Scope.ALL_TOPICS, _VIEW): _pages("server"),
 }
 
 ROUTES: Mapping[str, Rule] = {route: rule for rule, routes in _TABLE.items() for route in routes}

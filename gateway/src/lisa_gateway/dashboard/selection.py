@@ -43,7 +43,7 @@ class Selection:
                 raise InvalidInput(name, f"{len(text)} characters", f"at most {_LONGEST} characters")
         if not sees_bodies and (hidden := given.keys() & _CONTENTS):
             name = min(hidden)
-            raise InvalidInput(name, given[name], "absent, as you may not see headers, bodies and errors")
+            raise InvalidInput(name, given[name], "absent, as you may not see headers and bodies, which errors quote")
         selection = cls(topic, State(state), given)
         selection.check()
         return selection
