@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lisa_gateway import health, v1
-from lisa_gateway.access import Access, AccessMiddleware, Forbidden
+from lisa_gateway.access import AccessMiddleware, Forbidden
 from lisa_gateway.access_log import log_request
 from lisa_gateway.camellia.interface import Direct, interface
 from lisa_gateway.dashboard import PAGES, dashboard_routes
@@ -22,9 +22,6 @@ from lisa_gateway.problems import Problem, refuse, response_of
 from lisa_gateway.settings import GatewaySettings
 
 __all__ = ["app", "lifespan"]
-
-_PUBLIC = (*health.PUBLIC, "/camellia/health/status", "/camellia/health/check")
-"""Paths for balancers and supervisors, which have no token."""
 
 
 def app(settings: GatewaySettings | None = None) -> Starlette:
@@ -77,7 +74,7 @@ class _Application(Starlette):
         settings = self._gateway.settings
         direct = Direct(super().build_middleware_stack(), self._camellia)
         limited = BodyLimits(direct, settings)
-        guarded = AccessMiddleware(limited, Access(settings), public=_PUBLIC, pages=self._pages)
+        guarded = AccessMiddleware(limited, settings, pages=self._pages)
         counted = CountRequests(guarded, log_request if settings.access_log else None)
         return _BelowRoot(counted, settings.root_path)
 

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from lisa_common.errors import LisaError
 from lisa_common.observing import prometheus
-from lisa_gateway.access import ALL_TOPICS, Role, caller_of
+from lisa_gateway.access import ROUTES, caller_of
 from lisa_gateway.camellia.monitor import Gap, Monitor
 from lisa_gateway.camellia.observation import topic_info
 from lisa_gateway.gateway import Gateway
@@ -50,8 +50,7 @@ def route(gateway: Gateway, monitor: Monitor) -> Route:
 
     async def metrics(request: Request) -> Response:
         name_route(request.scope, _PATH)
-        # The gauges name all topics.
-        caller_of(request.scope).require(ALL_TOPICS, Role.ADMIN)
+        ROUTES[_PATH].check(caller_of(request.scope))
         lines = [*_process(), *_windows(monitor), *_own(gateway, monitor)]
         try:
             infos = [topic_info(status) for status in await gateway.admin.status()]

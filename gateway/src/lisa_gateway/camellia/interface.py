@@ -8,7 +8,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.logs import event
-from lisa_gateway.access import ALL_TOPICS, Forbidden, Role, caller_of
+from lisa_gateway.access import ROUTES, Forbidden, Rule, caller_of
+from lisa_gateway.access import Scope as About
 from lisa_gateway.camellia import exposition
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, Reply, answer
 from lisa_gateway.camellia.calls import MessageCalls
@@ -27,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 _Call = Callable[[Parameters, Receive], Awaitable[Reply]]
 
-_Route = tuple[frozenset[str], _Call, tuple[Role, ...]]
-"""Methods, call, and the roles of which a caller must have one; without any, anybody may call."""
+_Route = tuple[frozenset[str], _Call]
+"""Methods, and the call."""
 
 _NAMES = {"id": "msgId", "body": "msg", "delay": "delayMillis", "lease": "ackTimeoutMillis"}
 """Our names of fields, as clients know them."""
@@ -46,23 +47,23 @@ def interface(gateway: Gateway) -> "tuple[Interface, Route]":
     observation = ObservationCalls(gateway, monitor)
     status = ServiceStatus(gateway)
     calls: dict[str, _Route] = {
-        "/delayQueue/sendMsg": (_POST, sends.send, (Role.SEND,)),
-        "/delayQueue/sendMsgBatch": (_POST, sends.send_batch, (Role.SEND,)),
-        "/delayQueue/triggerMsg": (_POST, messages.trigger, (Role.SEND,)),
-        "/delayQueue/rescheduleMsg": (_POST, messages.reschedule, (Role.SEND,)),
-        "/delayQueue/deleteMsg": (_POST, messages.delete, (Role.SEND,)),
-        "/delayQueue/pullMsg": (_POST, messages.pull, (Role.CONSUME,)),
-        "/delayQueue/longPollingMsg": (_POST, messages.long_poll, (Role.CONSUME,)),
-        "/delayQueue/ackMsg": (_POST, messages.ack, (Role.CONSUME,)),
-        "/delayQueue/getMsg": (_POST, messages.get, (Role.SEND, Role.CONSUME, Role.ADMIN)),
-        "/delayQueue/getMonitorData": (_GET, observation.monitor_data, (Role.ADMIN,)),
-        "/delayQueue/getMonitorString": (_GET, observation.monitor_string, (Role.ADMIN,)),
-        "/delayQueue/getTopicInfo": (_GET, observation.topic_info, (Role.ADMIN,)),
-        "/delayQueue/getTopicInfoList": (_GET, observation.topic_infos, (Role.ADMIN,)),
-        "/health/status": (_ANY, status.status, ()),
-        "/health/check": (_ANY, status.check, ()),
-        "/health/online": (_ANY, status.online, (Role.ADMIN,)),
-        "/health/offline": (_ANY, status.offline, (Role.ADMIN,)),
+        "/delayQueue/sendMsg": (_POST, sends.send),
+        "/delayQueue/sendMsgBatch": (_POST, sends.send_batch),
+        "/delayQueue/triggerMsg": (_POST, messages.trigger),
+        "/delayQueue/rescheduleMsg": (_POST, messages.reschedule),
+        "/delayQueue/deleteMsg": (_POST, messages.delete),
+        "/delayQueue/pullMsg": (_POST, messages.pull),
+        "/delayQueue/longPollingMsg": (_POST, messages.long_poll),
+        "/delayQueue/ackMsg": (_POST, messages.ack),
+        "/delayQueue/getMsg": (_POST, messages.get),
+        "/delayQueue/getMonitorData": (_GET, observation.monitor_data),
+        "/delayQueue/getMonitorString": (_GET, observation.monitor_string),
+        "/delayQueue/getTopicInfo": (_GET, observation.topic_info),
+        "/delayQueue/getTopicInfoList": (_GET, observation.topic_infos),
+        "/health/status": (_ANY, status.status),
+        "/health/check": (_ANY, status.check),
+        "/health/online": (_ANY, status.online),
+        "/health/offline": (_ANY, status.offline),
     }
     application = Interface(calls, status, lambda: gateway.listen(monitor.count_managers))
     return application, exposition.route(gateway, monitor)
@@ -94,7 +95,7 @@ class Interface:
 
     def __init__(self, calls: dict[str, _Route], status: ServiceStatus, listen: Callable[[], None]) -> None:
         self._listen = listen
-        self._calls = {path: (*route, f"/camellia{path}") for path, route in calls.items()}
+        self._calls = {path: (*call, ROUTES[f"/camellia{path}"], f"/camellia{path}") for path, call in calls.items()}
         self._status = status
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -114,23 +115,22 @@ class Interface:
     async def _call(self, scope: Scope, receive: Receive, path: str) -> Reply:
         if path not in self._calls:
             raise Misunderstood("path: there is no such call", 404)
-        methods, call, roles, name = self._calls[path]
+        methods, call, rule, name = self._calls[path]
         name_route(scope, name)
         if scope["method"] not in methods:
             allowed = ", ".join(sorted(methods))
             raise Misunderstood(f"method: must be {allowed}; got {scope['method']}", 405, {"Allow": allowed})
         parameters = await read_parameters(scope, receive)
-        _require(scope, parameters, roles)
+        _check(scope, parameters, rule)
         return await call(parameters, receive)
 
 
-def _require(scope: Scope, parameters: Parameters, roles: tuple[Role, ...]) -> None:
-    if roles:
-        try:
-            # Without a topic, a call is about all of them.
-            caller_of(scope).require(parameters.text("topic") or ALL_TOPICS, *roles)
-        except Forbidden as error:
-            raise Misunderstood(str(error), 403) from None
+def _check(scope: Scope, parameters: Parameters, rule: Rule) -> None:
+    topic = parameters.required_text("topic") if rule.scope is About.TOPIC else None
+    try:
+        rule.check(caller_of(scope), topic)
+    except Forbidden as error:
+        raise Misunderstood(str(error), 403) from None
 
 
 def _answer_to(error: Exception, path: str) -> Reply:

@@ -4,7 +4,6 @@ from typing import Any
 
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import check_new_id
-from lisa_gateway.access import Role
 from lisa_gateway.limits import STREAMS
 from lisa_gateway.problems import Problem, Refusal
 from lisa_gateway.v1 import answers
@@ -192,7 +191,6 @@ def _listed(message: ListedMessage, bodies: Any) -> dict[str, Any]:
     return document
 
 
-_ANY = (Role.SEND, Role.CONSUME, Role.ADMIN)
 _MESSAGES = "/v1/topics/{topic}/messages"
 _MESSAGE = "/v1/topics/{topic}/messages/{id}"
 
@@ -202,7 +200,6 @@ OPERATIONS = (
         path=_MESSAGES,
         name="sendMessage",
         summary="Sends one message, or a stream of them",
-        roles=(Role.SEND,),
         answer=_send,
         answers={201: answers.Sent, 200: answers.Sent | answers.StreamResult},
         query=MessageQuery,
@@ -215,7 +212,6 @@ OPERATIONS = (
         path=_MESSAGES,
         name="listMessages",
         summary="Lists the messages of one state, page by page",
-        roles=(Role.ADMIN,),
         answer=_list,
         answers={200: answers.Listed},
         query=MessagesQuery,
@@ -226,7 +222,6 @@ OPERATIONS = (
         path=_MESSAGE,
         name="putMessage",
         summary="Sends the body of the request, whatever its content type, under an id",
-        roles=(Role.SEND,),
         answer=_put,
         answers={201: answers.Sent, 200: answers.Sent},
         query=MessageQuery,
@@ -238,7 +233,6 @@ OPERATIONS = (
         path=_MESSAGE,
         name="findMessage",
         summary="Finds a message, in whatever state",
-        roles=_ANY,
         answer=_find,
         answers={200: answers.FoundMessage},
         problems=(404,),
@@ -248,7 +242,6 @@ OPERATIONS = (
         path=_MESSAGE,
         name="cancelMessage",
         summary="Cancels a message that was not delivered yet",
-        roles=(Role.SEND, Role.ADMIN),
         answer=_cancel,
         answers={200: answers.Cancelled},
         problems=(404, 409),
@@ -258,7 +251,6 @@ OPERATIONS = (
         path=_MESSAGE,
         name="rescheduleMessage",
         summary="Gives a message that waits, or is to be retried, another due time",
-        roles=(Role.SEND, Role.ADMIN),
         answer=_reschedule,
         answers={200: answers.Rescheduled},
         body=Reschedule,

@@ -1,6 +1,6 @@
 """The OpenAPI 3.1 document of /v1, made of the operations and their models."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -10,7 +10,7 @@ from pydantic.json_schema import JsonSchemaMode
 from typing_extensions import TypedDict
 
 from lisa_common.validation import MAX_ID_BYTES, MAX_NAME_LENGTH
-from lisa_gateway.access import Role
+from lisa_gateway.access import Rule, Scope
 from lisa_gateway.limits import STREAMS
 from lisa_gateway.problems import MEDIA_TYPE, PROBLEMS
 from lisa_gateway.v1.operation import Operation
@@ -97,7 +97,9 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "description": f"Needs the role {_roles(operation.roles)}.",
+        "description": _needs(operation.rule),
+        "x-lisa-scope": operation.rule.scope,
+        "x-lisa-roles": list(operation.rule.roles),
         "parameters": parameters,
         "responses": _responses(operation, schemas),
     }
@@ -106,8 +108,13 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     return described
 
 
-def _roles(roles: Iterable[Role]) -> str:
-    return " or ".join(f"`{role}`" for role in roles)
+def _needs(rule: Rule) -> str:
+    of = {
+        Scope.TOPIC: "for the topic",
+        Scope.RECEIPTS: "for the topics of all receipts",
+        Scope.OWN_TOPICS: "and shows the topics for which the caller has it",
+    }
+    return f"Needs the role {' or '.join(f'`{role}`' for role in rule.roles)} {of[rule.scope]}."
 
 
 def _part(name: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from lisa_common.cli import DURATION_FORM
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.strict_json import strict_json
 from lisa_common.validation import check_id, check_name, expected_by
-from lisa_gateway.access import Caller, Forbidden, Role, caller_of
+from lisa_gateway.access import ROUTES, Caller, Forbidden, Rule, caller_of
 from lisa_gateway.handover import Handover
 from lisa_gateway.problems import Problem, Refusal, problem_of, response_of
 from lisa_gateway.v1.state import State
@@ -48,6 +48,7 @@ class Call:
     request: Request
     state: State
     caller: Caller
+    rule: Rule
     path: Mapping[str, str]
     """The parts of the path, checked."""
     query: Any = None
@@ -58,6 +59,10 @@ class Call:
     def topic(self) -> str:
         """The topic that the path names."""
         return self.path["topic"]
+
+    def shows(self, topic: str) -> bool:
+        """Whether the caller may make this call about a topic."""
+        return any(self.caller.may(role, topic) for role in self.rule.roles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +84,6 @@ class Operation:
     path: str
     name: str
     summary: str
-    roles: tuple[Role, ...]
-    """The caller must have one of them, for the topic that the path names."""
     answer: Callable[[Call], Awaitable[Answer]]
     answers: Mapping[int, Any]
     """The type of the answer for each status of success."""
@@ -91,6 +94,11 @@ class Operation:
     body_required: bool = True
     problems: tuple[int, ...] = ()
     """Statuses of problems, beside those that each operation may have."""
+
+    @property
+    def rule(self) -> Rule:
+        """Who may call it."""
+        return ROUTES[f"{self.method} {self.path}"]
 
 
 async def respond(operation: Operation, state: State, request: Request) -> Response:
@@ -127,7 +135,7 @@ class _HandedOver(Response):
 async def _read(operation: Operation, request: Request, state: State) -> Call:
     path = _path_of(request)
     caller = caller_of(request.scope)
-    caller.require(path.get("topic"), *operation.roles)
+    operation.rule.check(caller, path.get("topic"))
     query = None if operation.query is None else _query_of(operation.query, request)
     if operation.query is None and request.url.query and operation.body is None and not operation.takes_bytes:
         name = next(iter(request.query_params), "")
@@ -135,7 +143,7 @@ async def _read(operation: Operation, request: Request, state: State) -> Call:
     body = None
     if operation.body is not None and not operation.takes_bytes:
         body = await _body_of(operation, request)
-    return Call(request, state, caller, path, query, body)
+    return Call(request, state, caller, operation.rule, path, query, body)
 
 
 _CHECKS: dict[str, Callable[[str], str]] = {

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from lisa_common.errors import ByteCount, InvalidInput, LisaError
-from lisa_gateway.access import Role
 from lisa_gateway.problems import Refusal, problem_of
 from lisa_gateway.v1 import answers
 from lisa_gateway.v1.content import message_of
@@ -155,7 +154,6 @@ OPERATIONS = (
         path="/v1/topics/{topic}/batch",
         name="sendBatch",
         summary="Sends up to 1,000 messages, and reports the outcome of each",
-        roles=(Role.SEND,),
         answer=_send_batch,
         answers={200: answers.BatchResult},
         body=MessageBatch,
