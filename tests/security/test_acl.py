@@ -246,12 +246,11 @@ def _limit(queue: Queue, groups: list[str]) -> None:
         queue.nack(nacked, rejected=True)
         queue.release(released, shut_ms=10)
         queue.replay(f"{group}/{nacked.id}")
-    limits = '{"messages":0,"overflow":"reject-dead-letter"}'
+    limits = '{"messages":0}'
     queue.limit()
     queue.connection.call(managing.set_door(queue.keys, "", limits))
     with suppress(QueueFull):
         queue.send("refused")
-    queue.purge("/refused")
     queue.connection.call(managing.set_door(queue.keys, limits, ""))
     queue.shut(20)
     queue.advance(20)
