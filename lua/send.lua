@@ -89,13 +89,13 @@ end
 
 -- Records are the first write, here or below. A server without memory refuses it, and with it the whole send.
 local replies, scheduled, records, expiries, immediate = {}, {}, {}, nil, nil
-local first, first_exact, text, due, exact, head, alive
+local first, first_exact, text, due, given, exact, head, alive
 for i = 4, #rows, 3 do
   local id, content, reply = rows[i], rows[i + 2], (i - 1) / 3
   -- Many messages of a batch have the same delay.
   if rows[i + 1] ~= text then
     text = rows[i + 1]
-    due = due_of(text, now)
+    due, given = due_of(text, now)
     exact, head = string.format('%d', due), stamp(now, due)
   end
   local is_new = are_new
@@ -125,7 +125,7 @@ for i = 4, #rows, 3 do
       end
     else
       immediate = immediate or {}
-      immediate[#immediate + 1] = { id = id, due = due, priority = own and own.priority or 0, position = i }
+      immediate[#immediate + 1] = { id = id, given = given, priority = own and own.priority or 0, position = i }
     end
   end
 end
@@ -142,8 +142,8 @@ end
 if immediate then
   --@include groups
   table.sort(immediate, function(a, b)
-    if a.due ~= b.due then
-      return a.due < b.due
+    if a.given ~= b.given then
+      return a.given < b.given
     elseif a.priority ~= b.priority then
       return a.priority > b.priority
     end
@@ -154,7 +154,7 @@ if immediate then
     if owing then
       redis.call('HSET', owed, message.id, owing)
     end
-    redis.call('XADD', ready, '*', 'id', message.id, 'due', message.due, 'n', 1)
+    redis.call('XADD', ready, '*', 'id', message.id, 'due', now, 'n', 1)
   end
 end
 if alive and not first and not immediate then
