@@ -21,6 +21,7 @@ __all__ = [
     "Topic",
     "Topics",
     "dropped_mark",
+    "mark_drop",
     "parse_registry",
     "parse_topic",
     "read_dropped",
@@ -100,6 +101,12 @@ def read_dropped(prefix: str) -> Flow[dict[str, bytes]]:
 def dropped_mark(now_ms: int, layout: Layout) -> str:
     """The mark of a topic that is dropped now: the time, and the layout to which producers may still send."""
     return f"{now_ms} {layout.policy.dump()}"
+
+
+def mark_drop(layout: Layout, mark: str) -> Call[bool]:
+    """Notes that a topic is dropped."""
+    keys = ShardKeys(layout.prefix, layout.topic)
+    return script("mark_drop", keys, decode=bool, topic=layout.topic, mark=mark)
 
 
 def read_mark(prefix: str, name: str, mark: bytes) -> tuple[int, Layout]:

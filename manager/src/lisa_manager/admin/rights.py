@@ -90,7 +90,7 @@ _ROLES = {
             "retry": "zadd zrange zrem zscore",
             "failures": "hdel hget",
             "garbage": "zrem zscore",
-            "closed": "set",
+            "closed": "del set",
             "door": "hget hmget",
             "closed door": "exists",
             "expiring busy": "exists",
@@ -105,7 +105,7 @@ _ROLES = {
         in_cluster="asking client|id client|unblock cluster|slots eval",
         channel="publish",
         registry="hmget",
-        schedules="evalsha hget hset",
+        schedules="evalsha hdel hget hset",
         on={
             "waiting": "zadd zrem zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer"
@@ -147,7 +147,7 @@ _ROLES = {
             "retry": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
             "failures": "hdel hget hmget hscan hset",
             "garbage": "zadd zcard zcount zmscore zrange zrem zscan zscore",
-            "closed": "exists set",
+            "closed": "del exists set",
             "door": "exists hdel hget hmget hset",
             HISTORY: "pexpire unlink xadd xrevrange",
             "ticks": "hdel hget hgetall hset",
