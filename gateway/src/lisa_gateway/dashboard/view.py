@@ -107,7 +107,7 @@ class View:
             raise Silent(f"the server has not answered within {self.desk.wait_s:g} s") from None
 
     async def note(self, what: str, topic: str = "", count: int = 1, detail: str = "") -> None:
-        """Adds what the user did to Activity. If the server has no room for that, the page still says that it was done."""
+        """Adds what the user did to Activity. Where the server refuses that, what was done is still said."""
         try:
             await self.admin.note_activity(Activity(self.user.name, what, topic, count, detail))
         except Refused as error:
