@@ -126,7 +126,7 @@ class Admin(ScheduleAdmin, ObservingAdmin, Closing):
         dry_run: bool = False,
         on_progress: OnProgress | None = None,
     ) -> BulkResult:
-        """Cancels all selected waiting messages, except those sent meanwhile; see `replay`. With `dry_run`, only counts."""
+        """Cancels the selected waiting messages, or with `dry_run` counts them; leaves those sent meanwhile."""
         return self._run(cancel_many(self._prefix, topic, where, dry_run=dry_run, on_progress=on_progress))
 
     def reschedule(
