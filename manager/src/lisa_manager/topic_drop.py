@@ -36,10 +36,13 @@ class Dropped:
     """Shards that were deleted before messages were found in another one. Their groups were made again."""
 
 
-def drop_topic(prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys, str] = _ANY) -> Flow[Dropped]:
+def drop_topic(
+    prefix: str, topic: str, *, force: bool, keep_scheduled: bool = False, last: Mapping[ShardKeys, str] = _ANY
+) -> Flow[Dropped]:
     """Deletes all keys of a topic; without `force` only if no schedule sends to it and it holds no messages.
 
-    Raises UnknownTopic. With `force`, its schedules are deleted first, as they would declare it again.
+    Raises UnknownTopic. With `force`, its schedules are deleted first, as they would declare it again; with
+    `keep_scheduled`, a topic that has any is not dropped.
 
     `last` has the last entries that shards ever had, "0-0" for none: those where more has become ready are not dropped.
 
@@ -48,7 +51,7 @@ def drop_topic(prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys,
     """
     yield from existing_as_stored(prefix, topic)
     schedules = yield from _schedules_of(prefix, topic)
-    if schedules and not force:
+    if schedules and (keep_scheduled or not force):
         return Dropped(done=False, messages=0, schedules=len(schedules))
     topics = Topics(prefix)
     gone = _Gone()
