@@ -29,6 +29,7 @@ from lisa_common.model.delivery import Delivery
 from lisa_common.model.keys import ShardKeys, copy_of, split_copy, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import is_cancelled, unpack_record
+from lisa_common.protocol import managing
 from lisa_common.protocol.call import command
 from lisa_common.protocol.paging import START
 from lisa_common.protocol.registry import Topics
@@ -464,6 +465,22 @@ class Machine(RuleBasedStateMachine):
         found = self.queue.connection.call(command("HGETALL", ShardKeys(keys.prefix, target).of("messages")))
         records = {id.decode(): unpack_record(data).body for id, data in zip(found[::2], found[1::2], strict=True)}
         assert records == self.moved, "a dead letter is moved once, and whole"
+
+    @precondition(lambda self: any(self.model.copies("garbage")))
+    @rule()
+    def move_dead_letters_to_a_full_topic(self) -> None:
+        """Nothing is moved, and nothing changes, however often managers try."""
+        keys, limits = self.queue.keys, '{"messages":0}'
+        target = ShardKeys(keys.prefix, f"{keys.topic}.dead")
+        policy = Policy(dead_letter_topic=target.topic, dedup_window_ms=0)
+        call = self.queue.connection.call
+        assert call(managing.set_door(target, "", limits))
+        for _ in range(2):
+            moved = self.queue.connection.run(move_page(keys, policy, Topics(keys.prefix), START))
+            assert isinstance(moved.error, QueueFull)
+            assert not moved.moved
+        assert call(managing.set_door(target, limits, ""))
+        assert call(command("HLEN", target.of("messages"))) == len(self.moved)
 
     @rule()
     def sweep(self) -> None:
