@@ -303,7 +303,7 @@ def _pass_a_mark_on(queue: Queue, group: str) -> None:
 
 def _move_dead_letters(server: Server, queue: Queue, commands: Commands, admin: Connection) -> None:
     """To the same topic, which is ours; operators follow them."""
-    words = ("--dead-letter-topic", OURS, "--expire-idle", "1h")
+    words = ("--dead-letter-topic", "shop.dead", "--expire-idle", "1h")
     assert commands.manager("topic", "set", OURS, *words).code == 0
     queue.send("moved")
     queue.nack(*queue.read("billing"), rejected=True)
