@@ -8,7 +8,7 @@ import redis
 from lisa_common.errors import OutcomeUnknown, Refused
 from lisa_common.model.keys import topics_key
 from lisa_consumer import Consumer, ConsumerSettings
-from lisa_manager import Admin, ManagerSettings
+from lisa_manager import Admin, ManagerSettings, WaitingFilter
 from lisa_producer import Message, Producer, ProducerSettings
 from support import Server
 
@@ -92,9 +92,10 @@ def test_messages_are_cancelled_and_purged(
         taken = {delivery.id: delivery for delivery in consumer.read(2, wait=5)}
         consumer.reject(taken["dead"])
         consumer.nack(taken["retried"], delay=3600)
-    _send(producer, "orders", "waiting")
+    _send(producer, "orders", "waiting", "many-1", "many-2")
     _fill(client)
     assert admin.purge_all("orders").done == 1
+    assert admin.cancel_many("orders", WaitingFilter(id_prefix="many-")).done == 2
     assert set(admin.cancel("orders", ["waiting", "retried"]).values()) == {"cancelled"}
     assert admin.drop_group("orders", "g", force=True).ended == 1
     assert admin.sizes("orders")[0].stored == 0
