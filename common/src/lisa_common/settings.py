@@ -54,10 +54,11 @@ _OF_PROGRAMS = (
         "max_polls",
         "ended_s",
         "resend_ended",
+        "root_path",
         "nack_at_once",
     ),
     *("monitor_s", "access_log", "receipt_key", "grants", "insecure", "proxies", "proxy_user_header"),
-    *("max_body_bytes", "max_header_bytes", "max_clients", "max_requests_ahead", "min_bytes_s", "slow_s"),
+    *("max_body_bytes", "max_header_bytes", "max_clients", "min_bytes_s", "slow_s"),
     *("targets", "secret", "request_s", "longest_pause_s"),
     *("dashboard", "dashboard_bodies", "dashboard_wait_s"),
 )

@@ -24,7 +24,7 @@ from lisa_common.errors import (
     Unreachable,
 )
 
-__all__ = ["PROBLEMS", "Problem", "problem_of", "refuse", "response_of", "send_problem"]
+__all__ = ["PROBLEMS", "Problem", "Refusal", "problem_of", "refuse", "response_of", "send_problem"]
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -64,6 +64,8 @@ class Problem:
     detail: str
     more: dict[str, Any] = field(default_factory=dict)
     """Further members, such as the field, the value and what was expected."""
+    closes: bool = False
+    """Whether the answer ends the connection, because the rest of the request is not read."""
 
     @property
     def document(self) -> dict[str, Any]:
@@ -74,14 +76,16 @@ class Problem:
     @property
     def headers(self) -> dict[str, str]:
         """Headers of the response."""
-        return {"retry-after": str(_AWAY_S)} if self.kind in ("server-away", "too-busy") else {}
+        headers = {"retry-after": str(_AWAY_S)} if self.kind in ("server-away", "too-busy") else {}
+        return headers | ({"connection": "close"} if self.closes else {})
 
-    @property
-    def raw(self) -> bytes:
-        """A whole HTTP/1.1 response, which ends the connection."""
-        body = encode(self)
-        head = f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}\r\ncontent-type: {MEDIA_TYPE}\r\n"
-        return f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body
+
+class Refusal(LisaError):
+    """Refuses a request with this problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        super().__init__(problem.detail)
 
 
 _SHOWN = 200
@@ -116,6 +120,8 @@ _OF_ERRORS: tuple[tuple[type[LisaError], int, str, tuple[str, ...]], ...] = (
 
 def problem_of(error: LisaError) -> Problem:
     """The problem that stands for an error of Lisa."""
+    if isinstance(error, Refusal):
+        return error.problem
     for kind, status, name, members in _OF_ERRORS:
         if isinstance(error, kind):
             more = {member: getattr(error, member) for member in members}

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Awaitable, Callable
 
-from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -16,12 +15,12 @@ from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, Reply, an
 from lisa_gateway.camellia.calls import MessageCalls
 from lisa_gateway.camellia.monitor import Monitor
 from lisa_gateway.camellia.observation import ObservationCalls
-from lisa_gateway.camellia.parameters import Parameters, read_parameters, whole_parameters
+from lisa_gateway.camellia.parameters import Parameters, read_parameters
 from lisa_gateway.camellia.sending import SendCalls
 from lisa_gateway.camellia.status import ServiceStatus
 from lisa_gateway.gateway import Gateway
-from lisa_gateway.limits import RequestCut, put_answer
-from lisa_gateway.metrics import name_route, note_status
+from lisa_gateway.metrics import name_route
+from lisa_gateway.problems import Refusal
 
 __all__ = ["Direct", "Interface", "interface"]
 
@@ -73,14 +72,14 @@ def interface(gateway: Gateway) -> "tuple[Interface, Route]":
 class Direct:
     """Passes requests below the prefix of the interface to it, all others on: a router costs more than most calls."""
 
-    def __init__(self, app: ASGIApp, target: "Interface") -> None:
+    def __init__(self, app: ASGIApp, target: ASGIApp) -> None:
         self._app = app
         self._target = target
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serves one connection of ASGI."""
-        if scope["type"] == "http" and (path := path_of(scope)).startswith(_PREFIX):
-            return self._target(scope, receive, send, path)
+        if scope["type"] == "http" and path_of(scope).startswith(_PREFIX):
+            return self._target(scope, receive, send)
         return self._app(scope, receive, send)
 
 
@@ -99,27 +98,21 @@ class Interface:
         self._calls = {path: (*call, ROUTES[f"/camellia{path}"], f"/camellia{path}") for path, call in calls.items()}
         self._status = status
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
-        """Serves a request, as an ASGI application with the request's path within it."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves a request of ASGI."""
         self._listen()
-        path = path.removeprefix("/camellia")
+        path = path_of(scope).removeprefix("/camellia")
         if path.startswith("/delayQueue/"):
             self._status.note_call()
         try:
             reply = await self._call(scope, receive, path)
-        except ClientDisconnect:
-            # The client is gone, so nothing is answered.
-            return
         except Exception as error:  # noqa: BLE001 - logged there, if it is not the client's or the server's
             reply = _answer_to(error, path)
-        if not reply.headers and put_answer(scope, reply.status, reply.media_type, reply.body):
-            note_status(scope, reply.status)
-        else:
+        if reply.handover is None or await reply.handover.claim():
             await send(reply.head())
             await send({"type": "http.response.body", "body": reply.body})
 
-    # No coroutine of its own: it would be one more in the way of each call.
-    def _call(self, scope: Scope, receive: Receive, path: str) -> Awaitable[Reply]:
+    async def _call(self, scope: Scope, receive: Receive, path: str) -> Reply:
         if path not in self._calls:
             raise Misunderstood("path: there is no such call", 404)
         methods, call, rule, name = self._calls[path]
@@ -127,20 +120,9 @@ class Interface:
         if scope["method"] not in methods:
             allowed = ", ".join(sorted(methods))
             raise Misunderstood(f"method: must be {allowed}; got {scope['method']}", 405, {"Allow": allowed})
-        parameters = whole_parameters(scope)
-        if parameters is None:
-            return _receive_and_call(scope, receive, call, rule)
-        _check(scope, parameters, rule)
-        return call(parameters, receive)
-
-
-async def _receive_and_call(scope: Scope, receive: Receive, call: _Call, rule: Rule) -> Reply:
-    try:
         parameters = await read_parameters(scope, receive)
-    except RequestCut as error:
-        raise Misunderstood(error.detail, error.status_code, dict(error.headers or {})) from None
-    _check(scope, parameters, rule)
-    return await call(parameters, receive)
+        _check(scope, parameters, rule)
+        return await call(parameters, receive)
 
 
 def _check(scope: Scope, parameters: Parameters, rule: Rule) -> None:
@@ -155,6 +137,8 @@ def _answer_to(error: Exception, path: str) -> Reply:
     if isinstance(error, Misunderstood):
         headers = tuple((name.lower().encode(), text.encode()) for name, text in (error.headers or {}).items())
         return answer(Code.PARAM_WRONG, error.reason, status=error.status)._replace(headers=headers)
+    if isinstance(error, Refusal):
+        return answer(Code.PARAM_WRONG, error.problem.detail, status=error.problem.status)
     if isinstance(error, Failed):
         return answer(error.code, error.reason)
     if isinstance(error, InvalidInput):

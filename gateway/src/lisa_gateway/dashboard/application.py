@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -23,7 +23,6 @@ from lisa_gateway.dashboard.site import Site
 from lisa_gateway.dashboard.user import User, user_of
 from lisa_gateway.dashboard.view import Desk, Handler, Silent, View, read_fields
 from lisa_gateway.gateway import Gateway
-from lisa_gateway.limits import RequestCut
 from lisa_gateway.problems import Problem, problem_of
 
 __all__ = ["application"]
@@ -63,8 +62,6 @@ def application(gateway: Gateway, identify: _Identify) -> Starlette:
     ]
 
     async def refuse(_: Request, error: Exception) -> Response:
-        if isinstance(error, RequestCut):
-            return Response(str(error.detail), error.status_code, HEADERS | {"connection": "close"}, "text/plain")
         status = error.status_code if isinstance(error, HTTPException) else 404
         return Response(HTTPStatus(status).phrase, status, HEADERS, "text/plain")
 
@@ -84,11 +81,7 @@ def _endpoint(desk: Desk, identify: _Identify, name: str, handler: Handler) -> C
                 view.form = await _read_form(request)
             view.check(view.topic if rule.scope is Scope.TOPIC else None)
             return await handler(view)
-        except ClientDisconnect:
-            return Response(status_code=400)
-        except Exception as error:
-            if isinstance(error, RequestCut):
-                raise
+        except Exception as error:  # noqa: BLE001 - logged there, if it is not the client's or the server's
             return _refuse(view, _problem(request, error))
 
     return endpoint

@@ -1,6 +1,7 @@
 """A request for a page: who asks, what for, and what pages have in common."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +11,8 @@ from urllib.parse import parse_qs
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.errors import InvalidInput, LisaError, Refused
+from lisa_common.logs import event
 from lisa_common.validation import check_name
 from lisa_gateway.access import ALL_TOPICS, STRANGER, Rule
 from lisa_gateway.dashboard.bulk import BulkRunner
@@ -23,6 +25,8 @@ from lisa_gateway.gateway import Gateway
 from lisa_manager import Activity, AsyncAdmin
 
 __all__ = ["Desk", "Handler", "Silent", "View", "read_fields", "see_other"]
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -109,8 +113,12 @@ class View:
             raise Silent(f"the server has not answered within {self.desk.wait_s:g} s") from None
 
     async def note(self, what: str, topic: str = "", count: int = 1, detail: str = "") -> None:
-        """Adds what the user did to Activity."""
-        await self.admin.note_activity(Activity(self.user.name, what, topic, count, detail))
+        """Adds what the user did to Activity. Where the server refuses that, what was done is still said."""
+        try:
+            await self.admin.note_activity(Activity(self.user.name, what, topic, count, detail))
+        except Refused as error:
+            fields = event("activity_unsaved", who=self.user.name, what=what, topic=topic, error=str(error))
+            logger.warning("%s of %s by %s is not in Activity: %s", what, topic, self.user.name, error, extra=fields)
 
     def fragment(self, template: str, /, **values: Any) -> str:
         """A part of a page."""

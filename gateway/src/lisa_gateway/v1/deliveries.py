@@ -4,13 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from lisa_common.errors import InvalidInput
+from lisa_common.validation import duration_ms
 from lisa_consumer import Held
 from lisa_gateway.access import Forbidden
+from lisa_gateway.handover import Handover
+from lisa_gateway.polls import Poller
+from lisa_gateway.problems import Problem, Refusal
 from lisa_gateway.v1 import answers
 from lisa_gateway.v1.content import content_of
 from lisa_gateway.v1.models import Extends, Input, Nacks, Read, Receipts, Rejects, duration_of
 from lisa_gateway.v1.operation import Answer, Call, Operation
-from lisa_gateway.v1.reader import read
 
 __all__ = ["OPERATIONS"]
 
@@ -18,16 +21,20 @@ __all__ = ["OPERATIONS"]
 async def _read(call: Call) -> Answer:
     """Reads deliveries; waits for the first, up to `wait`."""
     given: Read = call.body
-    held = await read(
-        call.state.gateway,
-        call.topic,
-        call.path["group"],
-        call.request,
-        limit=given.limit,
-        wait_s=duration_of("wait", given.wait) or 0.0,
-        lease_s=duration_of("lease", given.lease),
-    )
-    return Answer({"deliveries": [_delivery(call, each, given) for each in held]})
+    gateway, topic = call.state.gateway, call.topic
+    wait_s, lease_s = duration_of("wait", given.wait) or 0.0, duration_of("lease", given.lease)
+    if lease_s is None:
+        lease_s = (await gateway.topics.policy(topic)).visibility_ms / 1000
+    # Checked before anything is read: a lease of 0 would mean the visibility timeout.
+    duration_ms("lease", lease_s, low_ms=1)
+    desk = gateway.desk(call.path["group"])
+    most = gateway.settings.max_polls
+    if wait_s and desk.polls.count_of(topic) >= most:
+        raise Refusal(Problem(503, "too-busy", f"{most} reads wait for topic {topic!r} already"))
+    poller = Poller(topic, given.limit, lease_s, by_id=False)
+    async with Handover(desk.polls, poller, call.request.receive) as handover:
+        held = [Held(delivery, desk.lender.name) for delivery in await handover.read(wait_s)]
+        return Answer({"deliveries": [_delivery(call, each, given) for each in held]}, handover=handover)
 
 
 def _delivery(call: Call, held: Held, given: Read) -> dict[str, Any]:

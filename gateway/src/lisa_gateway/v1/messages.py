@@ -5,7 +5,7 @@ from typing import Any
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import check_new_id
 from lisa_gateway.limits import STREAMS
-from lisa_gateway.problems import Problem
+from lisa_gateway.problems import Problem, Refusal
 from lisa_gateway.v1 import answers
 from lisa_gateway.v1.content import content_of, message_of, options_of
 from lisa_gateway.v1.models import (
@@ -17,10 +17,10 @@ from lisa_gateway.v1.models import (
     moment_of,
 )
 from lisa_gateway.v1.operation import (
+    URLENCODED,
     Answer,
     Call,
     Operation,
-    Refusal,
     check_json,
     check_plain,
     parsed,
@@ -34,7 +34,7 @@ from lisa_producer import CancelOutcome, Found, Message, RescheduleOutcome, Send
 __all__ = ["OPERATIONS"]
 
 _JSON = "application/json"
-_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+_FORMS = (URLENCODED, "multipart/form-data")
 
 
 def _media_type(call: Call) -> str:
@@ -52,7 +52,6 @@ async def _send(call: Call) -> Answer:
         check_json(call.request)
         message = message_of(validated(MessageInput, parsed(await call.request.body())))
     elif kind in _FORMS:
-        # curl sends this type by default, with any body, also with JSON.
         raise Refusal(unsupported(kind, "the type of the body; use PUT to send a form as it is"))
     else:
         message = await _raw_message(call, None)

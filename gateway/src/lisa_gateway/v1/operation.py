@@ -2,27 +2,30 @@
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast, get_args
 from urllib.parse import unquote_to_bytes
 
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from lisa_common.cli import DURATION_FORM
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.strict_json import strict_json
 from lisa_common.validation import check_id, check_name, expected_by
 from lisa_gateway.access import ROUTES, Caller, Forbidden, Rule, caller_of
-from lisa_gateway.problems import Problem, problem_of, response_of
+from lisa_gateway.handover import Handover
+from lisa_gateway.problems import Problem, Refusal, problem_of, response_of
 from lisa_gateway.v1.state import State
 
 __all__ = [
+    "URLENCODED",
     "Answer",
     "Call",
     "Operation",
-    "Refusal",
     "check_json",
     "check_plain",
     "parsed",
@@ -31,17 +34,11 @@ __all__ = [
     "validated",
 ]
 
+URLENCODED = "application/x-www-form-urlencoded"
+
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 M = TypeVar("M", bound=BaseModel)
-
-
-class Refusal(LisaError):
-    """Refuses a request with this problem."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        super().__init__(problem.detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +72,8 @@ class Answer:
     document: Any
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
+    handover: Handover | None = None
+    """What gives its messages back if the client is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,18 +105,31 @@ async def respond(operation: Operation, state: State, request: Request) -> Respo
     """The response to a request for an operation, a problem included."""
     try:
         answer = await operation.answer(await _read(operation, request, state))
-    except ClientDisconnect:
-        # Nobody gets this.
-        return Response(status_code=400)
-    except Refusal as error:
-        return response_of(error.problem)
     except Forbidden as error:
         return response_of(Problem(403, "forbidden", str(error)))
     except LisaError as error:
         return response_of(problem_of(error))
-    # ASCII, as ids of damaged messages may hold what UTF-8 cannot encode.
-    content = _encode(answer.document)
-    return Response(content, answer.status, answer.headers, "application/json")
+    handover = answer.handover
+    async with handover or nullcontext():
+        # ASCII, as ids of damaged messages may hold what UTF-8 cannot encode.
+        content = _encode(answer.document)
+    if handover is None:
+        return Response(content, answer.status, answer.headers, "application/json")
+    return _HandedOver(handover, content)
+
+
+class _HandedOver(Response):
+    """The response with messages, unless its client is gone."""
+
+    media_type = "application/json"
+
+    def __init__(self, handover: Handover, content: str) -> None:
+        self._handover = handover
+        super().__init__(content)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if await self._handover.claim():
+            await super().__call__(scope, receive, send)
 
 
 async def _read(operation: Operation, request: Request, state: State) -> Call:
@@ -196,7 +208,8 @@ def check_plain(request: Request) -> None:
 
 def unsupported(kind: str, expected: str) -> Problem:
     """The problem of another content type."""
-    detail = f"content-type must be {expected}; got {kind!r}"
+    hint = " (curl -d sends this for any body; --json is for JSON)" if kind == URLENCODED else ""
+    detail = f"content-type must be {expected}; got {kind!r}{hint}"
     return Problem(415, "media-type", detail, {"field": "content-type", "value": kind, "expected": expected})
 
 

@@ -2,14 +2,15 @@
 
 from collections import deque
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from lisa_common.errors import ByteCount, InvalidInput, LisaError
-from lisa_gateway.problems import Problem, problem_of
+from lisa_gateway.problems import Refusal, problem_of
 from lisa_gateway.v1 import answers
 from lisa_gateway.v1.content import message_of
 from lisa_gateway.v1.models import MessageBatch, MessageInput
-from lisa_gateway.v1.operation import Answer, Call, Operation, Refusal, check_plain, parsed, validated
+from lisa_gateway.v1.operation import Answer, Call, Operation, check_plain, parsed, validated
 from lisa_producer import Message, PartialSend, SendOutcome, SendReport, SendResult
 
 __all__ = ["OPERATIONS", "send_stream"]
@@ -74,7 +75,7 @@ def _item(result: SendResult) -> dict[str, Any]:
 def _stopped(error: LisaError, document: dict[str, Any]) -> Refusal:
     """The problem that ended a send half-way, and what was sent before."""
     problem = problem_of(error)
-    return Refusal(Problem(problem.status, problem.kind, problem.detail, problem.more | document))
+    return Refusal(replace(problem, more=problem.more | document))
 
 
 async def send_stream(call: Call) -> Answer:
@@ -84,10 +85,10 @@ async def send_stream(call: Call) -> Answer:
     try:
         await call.state.gateway.producer.send_many(call.topic, stream.messages(), on_result=stream.take)
     except PartialSend as error:
-        if isinstance(error.__cause__, LisaError):
-            raise _stopped(error.__cause__, stream.document) from None
-    if stream.stopped is not None:
-        raise _stopped(stream.stopped, stream.document)
+        cause = error.__cause__
+        if not isinstance(cause, LisaError):
+            raise
+        raise _stopped(cause, stream.document) from None
     return Answer(stream.document)
 
 
@@ -100,8 +101,6 @@ class _Stream:
         """The numbers of lines that are being sent."""
         self._report = SendReport()
         self._problems: list[dict[str, Any]] = []
-        self.stopped: LisaError | None = None
-        """Why the rest of the request was not read."""
 
     async def messages(self) -> AsyncIterator[Message]:
         """The messages of the valid lines."""
@@ -127,9 +126,7 @@ class _Stream:
             for line in lines:
                 yield line
             if len(rest) > most:
-                # The lines before are sent all the same, and counted.
-                self.stopped = InvalidInput("line", ByteCount(len(rest)), f"at most {most} bytes")
-                return
+                raise InvalidInput("line", ByteCount(len(rest)), f"at most {most} bytes")
         yield rest
 
     def take(self, result: SendResult) -> None:

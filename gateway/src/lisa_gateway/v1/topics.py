@@ -7,10 +7,10 @@ from pydantic import ConfigDict, Field
 
 from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import Policy
-from lisa_gateway.problems import Problem
+from lisa_gateway.problems import Problem, Refusal
 from lisa_gateway.v1 import topic_answers as answers
 from lisa_gateway.v1.models import Input, Shards
-from lisa_gateway.v1.operation import Answer, Call, Operation, Refusal
+from lisa_gateway.v1.operation import Answer, Call, Operation
 from lisa_manager import DEFAULT, TopicSizes
 
 __all__ = ["OPERATIONS"]
