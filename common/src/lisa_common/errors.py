@@ -23,6 +23,7 @@ LisaError
 """
 
 import re
+import reprlib
 from collections.abc import Sequence
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "Unreachable",
     "UnreadableReply",
     "Untrusted",
+    "short_repr",
 ]
 
 
@@ -188,10 +190,23 @@ class Described(str):
 
 _SHOWN = 80
 
+_SHORT = reprlib.Repr()
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 20
+
+
+def short_repr(value: object) -> str:
+    """The `repr` of a value, without the rest of long text, and without the rest of many or deeply nested members."""
+    if isinstance(value, (str, bytes)):
+        return repr(value[:_SHOWN])
+    return _SHORT.repr(value) if isinstance(value, (list, tuple, dict)) else repr(value)
+
 
 def _shown(value: object) -> str:
     try:
-        text = repr(value)
-    except Exception:  # noqa: BLE001 - a repr may raise anything; Python's own refuse long numbers and deep lists
+        text = short_repr(value)
+    except Exception:  # noqa: BLE001 - a repr may raise anything; Python's own refuses long numbers
         return f"a value of type {type(value).__name__}"
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 20]}… ({len(text)} characters)"
+    if len(text) <= _SHOWN:
+        return text
+    length = f" ({len(value)} characters)" if isinstance(value, str) else ""
+    return f"{text[: _SHOWN - 20]}…{length}"

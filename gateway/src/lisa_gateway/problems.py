@@ -1,6 +1,5 @@
 """Errors over HTTP: problem details of RFC 9457."""
 
-import json
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -22,7 +21,9 @@ from lisa_common.errors import (
     UnknownSchedule,
     UnknownTopic,
     Unreachable,
+    short_repr,
 )
+from lisa_gateway import json_text
 
 __all__ = ["PROBLEMS", "Problem", "problem_of", "refuse", "response_of", "send_problem"]
 
@@ -95,7 +96,7 @@ def _shown(value: object) -> Any:
         return value if abs(value) < 2**53 else str(value)[:_SHOWN]
     if isinstance(value, str):
         return value[:_SHOWN]
-    return repr(value)[:_SHOWN]
+    return short_repr(value)[:_SHOWN]
 
 
 _OF_ERRORS: tuple[tuple[type[LisaError], int, str, tuple[str, ...]], ...] = (
@@ -129,8 +130,7 @@ def problem_of(error: LisaError) -> Problem:
 
 def encode(problem: Problem) -> bytes:
     """The JSON object, as bytes."""
-    # Ids and values may hold lone surrogates, which UTF-8 cannot encode; ASCII escapes them.
-    return json.dumps(problem.document, separators=(",", ":")).encode()
+    return json_text.encode(problem.document)
 
 
 def response_of(problem: Problem, **headers: str) -> Response:

@@ -6,8 +6,9 @@ from typing import Any
 from lisa_common.errors import InvalidInput
 from lisa_consumer import Held
 from lisa_gateway.access import Role
+from lisa_gateway.aside import aside
 from lisa_gateway.v1 import answers
-from lisa_gateway.v1.content import content_of
+from lisa_gateway.v1.content import OVERHEAD, encode_list, encode_message
 from lisa_gateway.v1.models import Extends, Input, Nacks, Read, Receipts, Rejects, duration_of
 from lisa_gateway.v1.operation import Answer, Call, Operation
 from lisa_gateway.v1.reader import read
@@ -27,13 +28,13 @@ async def _read(call: Call) -> Answer:
         wait_s=duration_of("wait", given.wait) or 0.0,
         lease_s=duration_of("lease", given.lease),
     )
-    return Answer({"deliveries": [_delivery(call, each, given) for each in held]})
+    size = sum(OVERHEAD + len(each.delivery.body) for each in held)
+    return Answer(await aside(size, lambda: encode_list("deliveries", (_delivery(call, each, given) for each in held))))
 
 
-def _delivery(call: Call, held: Held, given: Read) -> dict[str, Any]:
+def _delivery(call: Call, held: Held, given: Read) -> bytes:
     delivery = held.delivery
-    content = content_of(delivery.body, delivery.headers, given.bodies)
-    return {
+    members = {
         "receipt": call.state.receipts.write(delivery, held.consumer),
         "topic": delivery.topic,
         "group": delivery.group,
@@ -41,8 +42,8 @@ def _delivery(call: Call, held: Held, given: Read) -> dict[str, Any]:
         "attempt": delivery.attempt,
         "due_ms": delivery.due_ms,
         "sent_ms": delivery.sent_ms,
-        **content,
     }
+    return encode_message(members, delivery.body, delivery.headers, given.bodies)
 
 
 def _held(call: Call) -> Sequence[Held]:
