@@ -2,15 +2,18 @@
 
 import json
 import math
+import sys
 from typing import Any, NoReturn
 
 __all__ = ["strict_json"]
 
 _MOST_SHOWN = 100
 
+_MOST_DIGITS = sys.float_info.max_10_exp
+
 
 def strict_json(text: str | bytes) -> Any:
-    """JSON as a value. Raises ValueError, also for NaN, numbers that are too large, and two members of one name."""
+    """JSON as a value. Raises ValueError, also for two members of one name, NaN, and what no double can hold."""
     return json.loads(text, parse_constant=_refuse, parse_float=_number, parse_int=_whole, object_pairs_hook=_members)
 
 
@@ -21,13 +24,19 @@ def _refuse(name: str) -> NoReturn:
 def _number(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise ValueError(f"{text[:_MOST_SHOWN]} is too large a number")
+        raise _too_large(text)
     return number
 
 
 def _whole(text: str) -> int:
-    # A function of Python: while thousands of long numbers are read, other threads get their turn between two of them.
+    # Most programs read an infinity where there are more digits; to convert them takes quadratic time.
+    if len(text) > _MOST_DIGITS:
+        raise _too_large(text)
     return int(text)
+
+
+def _too_large(text: str) -> ValueError:
+    return ValueError(f"{text[:_MOST_SHOWN]} is too large a number")
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

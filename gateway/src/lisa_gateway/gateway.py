@@ -13,6 +13,7 @@ from lisa_common.observing.health import Health
 from lisa_common.settings import Settings
 from lisa_consumer import AsyncLender, AsyncSettler, ConsumerSettings
 from lisa_gateway.clock import ServerClock
+from lisa_gateway.loop_lag import LoopLag
 from lisa_gateway.metrics import METRICS, flush, gather, stop_gathering
 from lisa_gateway.polls import Polls
 from lisa_gateway.settings import GatewaySettings
@@ -67,6 +68,7 @@ class Gateway:
         self.stopping = asyncio.Event()
         self.health = Health()
         """Whether the event loop runs, and the server answered lately."""
+        self._lag = LoopLag()
         self._problem = "the server was not asked yet"
         self._look: asyncio.Task[str] | None = None
         """The question that the server was asked last; probes share it."""
@@ -81,7 +83,8 @@ class Gateway:
         """Begins to watch the server and to beat, until the gateway closes."""
         self.health.check("server", lambda: self._problem)
         gather()
-        self._pulse = [asyncio.create_task(self._watch_server()), asyncio.create_task(self.health.run(self._count))]
+        tasks = self._watch_server(), self.health.run(self._count), self._lag.run()
+        self._pulse = [asyncio.create_task(task) for task in tasks]
 
     async def find_problem(self) -> str:
         """Asks the server, for a second and a half at most. Result: why the gateway is not ready; "" if it is."""
@@ -115,6 +118,7 @@ class Gateway:
 
     def _count(self) -> None:
         METRICS.set("lisa_http_polls", self.count_polls())
+        METRICS.set("lisa_http_loop_lag_seconds", self._lag.worst_s)
         flush()
         self._close_idle()
 

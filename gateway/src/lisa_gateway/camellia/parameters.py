@@ -8,6 +8,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
+from lisa_gateway.aside import aside
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood
 from lisa_gateway.limits import take_body
 
@@ -18,6 +19,12 @@ MAX_FORM_BYTES: Final = 4 * 1024 * 1024
 
 _MAX_DISCARDED = 4 * MAX_FORM_BYTES
 """How much of a larger form is read, and forgotten, before it is refused."""
+
+_SMALL_DIGITS = 4
+"""Digits of the length of a form that is read at once."""
+
+_PIECES = re.compile(rb"(?s).{1,16384}(?:(?<=%)..?|(?<=%.).)?")
+"""Parts that cut no escape. To decode all at once would keep other requests waiting, even from another thread."""
 
 _MAX_FIELDS = 64
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}")
@@ -92,13 +99,23 @@ class Parameters:
 
 def whole_parameters(scope: Scope) -> Parameters | None:
     """As `read_parameters`, where the whole request is here already; else None."""
+    if _is_large(scope):
+        return None
     body = take_body(scope)
     return None if body is None else _parameters(scope, body if _has_form(scope) else b"")
 
 
 async def read_parameters(scope: Scope, receive: Receive) -> Parameters:
     """The parameters of a request. Raises Misunderstood for what cannot be read; raises ClientDisconnect."""
-    return _parameters(scope, await _read_body(receive) if _has_form(scope) else b"")
+    form = await _read_body(receive) if _has_form(scope) else b""
+    return await aside(len(form), lambda: _parameters(scope, form))
+
+
+def _is_large(scope: Scope) -> bool:
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and len(value) > _SMALL_DIGITS)
+        for name, value in scope["headers"]
+    )
 
 
 def _parameters(scope: Scope, form: bytes) -> Parameters:
@@ -190,7 +207,8 @@ def _parse_plain(text: str, fields: dict[str, str]) -> None:
 
 def _decode(name: str, encoded: bytes) -> str:
     try:
-        return unquote_to_bytes(encoded.replace(b"+", b" ")).decode()
+        pieces = _PIECES.finditer(encoded.replace(b"+", b" "))
+        return b"".join(unquote_to_bytes(piece[0]) for piece in pieces).decode()
     except UnicodeDecodeError:
         raise Misunderstood(f"{name}: must be UTF-8, percent-encoded") from None
 

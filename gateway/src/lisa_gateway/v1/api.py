@@ -1,5 +1,6 @@
 """The routes of /v1."""
 
+import asyncio
 from collections import defaultdict
 from functools import cache
 from typing import Any
@@ -7,10 +8,11 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from lisa_gateway.gateway import Gateway
+from lisa_gateway.json_text import encode
 from lisa_gateway.limits import RequestCut
 from lisa_gateway.metrics import name_route
 from lisa_gateway.problems import refuse, response_of
@@ -65,7 +67,12 @@ def _route(path: str, operations: dict[str, Operation], state: State) -> Route:
 
 async def _show(request: Request) -> Response:
     name_route(request.scope, f"{_ROOT}/openapi.json")
-    return JSONResponse(openapi())
+    return Response(await asyncio.to_thread(_described), media_type="application/json")
+
+
+@cache
+def _described() -> bytes:
+    return encode(openapi())
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -50,7 +50,10 @@ def _object(*members: bytes) -> bytes:
 
 def encode_list(name: str, items: Iterable[bytes], **rest: Any) -> bytes:
     """A JSON object of a list of encoded items, and further members."""
-    return _object(b'"%b":[%b]' % (name.encode(), b",".join(items)), _members(rest))
+    # Joined once: an answer may have tens of MiB.
+    joined = [part for item in items for part in (b",", item)]
+    end = b"]," + _members(rest) if rest else b"]"
+    return b"".join([b'{"%b":[' % name.encode(), *joined[1:], end, b"}"])
 
 
 def options_of(options: Options) -> dict[str, Any]:

@@ -128,6 +128,9 @@ async def _read(operation: Operation, request: Request, state: State) -> Call:
 _MOST_PARAMETERS = 100
 """Most query parameters; a message may have many headers."""
 
+_MOST_OF_NAME = 200
+"""Characters of a name that an error shows."""
+
 _CHECKS: dict[str, Callable[[str], str]] = {
     "topic": lambda value: check_name("topic", value),
     "group": lambda value: check_name("group", value),
@@ -221,7 +224,7 @@ def validated(model: type[M], value: Any, field: str = "") -> M:
         name = ".".join((field, *place) if field else place) if place else field or "body"
         match first["type"]:
             case "value_error" if isinstance(cause := first["ctx"]["error"], UnknownMember):
-                unknown = ".".join((*place, cause.name))
+                unknown = ".".join((*place, cause.name[:_MOST_OF_NAME]))
                 raise InvalidInput("field", unknown, f"one of {', '.join(cause.known)}") from None
             case "missing":
                 raise InvalidInput(name, None, "given") from None
@@ -240,7 +243,7 @@ def validated(model: type[M], value: Any, field: str = "") -> M:
 def _place(problem: Any, value: Any) -> tuple[str, ...]:
     """The names that lead to what does not fit. Pydantic adds the branch of a union, which is no part of the input."""
     if problem["type"] == "missing":
-        return tuple(map(str, problem["loc"]))
+        return tuple(str(part)[:_MOST_OF_NAME] for part in problem["loc"])
     names: list[str] = []
     for part in problem["loc"]:
         if value is problem["input"] or not isinstance(value, (dict, list)):
@@ -250,5 +253,5 @@ def _place(problem: Any, value: Any) -> tuple[str, ...]:
         except (KeyError, IndexError, TypeError):
             # A branch of a union, and not a part of the input.
             break
-        names.append(str(part))
+        names.append(str(part)[:_MOST_OF_NAME])
     return tuple(names)
