@@ -12,10 +12,12 @@ from lisa_common.logs import event
 from lisa_common.observing.health import Health
 from lisa_common.settings import Settings
 from lisa_consumer import AsyncLender, AsyncSettler, ConsumerSettings
+from lisa_gateway.access.quotas import Quota
 from lisa_gateway.clock import ServerClock
 from lisa_gateway.loop_lag import LoopLag
 from lisa_gateway.metrics import METRICS, flush, gather, stop_gathering
 from lisa_gateway.polls import Polls
+from lisa_gateway.problems import Busy
 from lisa_gateway.settings import GatewaySettings
 from lisa_gateway.topics import KnownTopics
 from lisa_manager import AsyncAdmin, TopicEvents
@@ -144,25 +146,32 @@ class Gateway:
                 )
                 await asyncio.sleep(RECONNECT.compute(failures))
 
-    def desk(self, group: str | None = None) -> GroupDesk:
-        """The desk of a group, by default the group of the settings. Raises InvalidInput for an invalid name."""
+    def desk(self, group: str | None = None, quota: Quota | None = None) -> GroupDesk:
+        """The desk of a group, by default the group of the settings.
+
+        Raises InvalidInput for an invalid name, OverQuota, and Busy if too many groups have requests.
+        """
         name = group or self.settings.group
+        if quota:
+            quota.use_group(name, self._desks)
         desk = self._desks.get(name)
         if desk is None:
-            desk = self._desks[name] = GroupDesk(name, self.consumer_settings, self.settings.max_body_bytes)
-            if len(self._desks) > _MAX_GROUPS:
+            made = GroupDesk(name, self.consumer_settings, self.settings.max_body_bytes)
+            if len(self._desks) >= _MAX_GROUPS and name != self.settings.group:
                 self._close_first()
+            desk = self._desks[name] = made
         else:
             self._desks.move_to_end(name)
         desk.used_s = time.monotonic()
         return desk
 
     def _close_first(self) -> None:
-        """Closes the desk that was asked for the longest ago, of those without requests."""
+        """Closes the desk that was asked for the longest ago, of those without requests. Raises Busy without one."""
         for name, desk in self._desks.items():
-            if not desk.polls.is_busy:
+            if not desk.polls.is_busy and name != self.settings.group:
                 self._close_desk(name)
                 return
+        raise Busy(f"requests of {_MAX_GROUPS} groups are under way")
 
     def _close_idle(self) -> None:
         """Closes desks that nobody has asked for lately, but not that of the settings."""

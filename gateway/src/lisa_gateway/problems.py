@@ -1,5 +1,6 @@
 """Errors over HTTP: problem details of RFC 9457."""
 
+import math
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -25,7 +26,7 @@ from lisa_common.errors import (
 )
 from lisa_gateway import json_text
 
-__all__ = ["PROBLEMS", "Problem", "problem_of", "refuse", "response_of", "send_problem"]
+__all__ = ["PROBLEMS", "Busy", "OverQuota", "Problem", "problem_of", "refuse", "response_of", "send_problem"]
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -46,6 +47,7 @@ PROBLEMS = {
     "too-many-groups": "The topic has as many groups as its policy allows",
     "queue-full": "The topic holds as many messages as its policy allows",
     "too-busy": "The gateway serves as much as it may",
+    "over-quota": "The grant has a quota, and it is used up",
     "server-away": "The server of messages is away, or refuses for now; nothing was done",
     "outcome-unknown": "The server broke off before its reply; the request may have been carried out",
     "server-refuses": "The server of messages does not accept the gateway, has an error, or its reply cannot be read",
@@ -75,6 +77,8 @@ class Problem:
     @property
     def headers(self) -> dict[str, str]:
         """Headers of the response."""
+        if self.kind == "over-quota":
+            return {"retry-after": str(self.more["retry_after"])}
         return {"retry-after": str(_AWAY_S)} if self.kind in ("server-away", "too-busy") else {}
 
     @property
@@ -83,6 +87,20 @@ class Problem:
         body = encode(self)
         head = f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}\r\ncontent-type: {MEDIA_TYPE}\r\n"
         return f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body
+
+
+class Busy(LisaError):
+    """The gateway serves as much as it may."""
+
+
+class OverQuota(LisaError):
+    """A quota of the caller's grant is used up; it has room again after about `wait_s` seconds."""
+
+    def __init__(self, quota: str, limit: float, wait_s: float) -> None:
+        self.quota = quota
+        self.limit = limit
+        self.retry_after = max(1, math.ceil(wait_s))
+        super().__init__(f"the grant allows {quota} = {limit:.15g}; try again after {self.retry_after} s")
 
 
 _SHOWN = 200
@@ -106,6 +124,8 @@ _OF_ERRORS: tuple[tuple[type[LisaError], int, str, tuple[str, ...]], ...] = (
     (UnknownGroup, 404, "unknown-group", ("topic", "group")),
     (TooManyGroups, 409, "too-many-groups", ()),
     (QueueFull, 409, "queue-full", ("limit", "count")),
+    (OverQuota, 429, "over-quota", ("quota", "limit", "retry_after")),
+    (Busy, 503, "too-busy", ()),
     (OutcomeUnknown, 504, "outcome-unknown", ()),
     (Unreachable, 503, "server-away", ()),
     (Refused, 503, "server-away", ()),

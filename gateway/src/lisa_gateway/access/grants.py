@@ -8,9 +8,10 @@ from fnmatch import translate
 from functools import cached_property
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from lisa_common.validation import MAX_NAME_LENGTH
+from lisa_gateway.access.quotas import Quotas
 
 __all__ = ["ALL_TOPICS", "ANY_USER", "Grant", "Role", "hash_of", "new_token"]
 
@@ -41,10 +42,8 @@ class Role(StrEnum):
     """See the pages of the dashboard, and change nothing."""
 
 
-class Grant(BaseModel):
-    """The rights of one name: its roles, for the topics that one of its globs matches."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class Grant(Quotas):
+    """The rights of one name: its roles, for the topics that one of its globs matches, and its quotas."""
 
     name: Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH, description="who it is, for logs")]
     tokens: Annotated[

@@ -10,7 +10,7 @@ from starlette.types import Receive
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.delivery import Delivery
-from lisa_common.validation import MAX_DELAY_S
+from lisa_common.validation import MAX_DELAY_S, check_name
 from lisa_consumer import AckOutcome, NackOutcome, Note
 from lisa_gateway.camellia.answers import Code, Failed, Reply, answer
 from lisa_gateway.camellia.known import find_known
@@ -49,14 +49,18 @@ class MessageCalls:
 
     async def pull(self, parameters: Parameters, _: Receive) -> Reply:
         """`pullMsg`: messages that are ready now."""
-        topic, batch, lease_s, desk = self._read_pull(parameters)
+        topic, batch, lease_s, desk = await self._read_pull(parameters)
         deliveries = await desk.polls.pull(topic, batch, lease_s, by_id=True)
         return await self._pulled(topic, deliveries)
 
     async def long_poll(self, parameters: Parameters, receive: Receive) -> Reply:
         """`longPollingMsg`: messages that are ready, or become ready before the timeout; else none."""
-        topic, batch, lease_s, desk = self._read_pull(parameters)
+        with parameters.caller.quota.poll():
+            return await self._long_poll(parameters, receive)
+
+    async def _long_poll(self, parameters: Parameters, receive: Receive) -> Reply:
         wait_s = parameters.positive("longPollingTimeoutMillis", round(self._settings.poll_s * 1000)) / 1000
+        topic, batch, lease_s, desk = await self._read_pull(parameters)
         if desk.polls.count_of(topic) >= self._settings.max_polls:
             return answer(msg=None, delayMsgList=[])
         poller = Poller(topic, batch, lease_s, by_id=True)
@@ -83,13 +87,16 @@ class MessageCalls:
             finally:
                 stopping.cancel()
 
-    def _read_pull(self, parameters: Parameters) -> tuple[str, int, float, GroupDesk]:
+    async def _read_pull(self, parameters: Parameters) -> tuple[str, int, float, GroupDesk]:
         topic = parameters.required_text("topic")
         batch = min(parameters.positive("batch", 1, 32), MAX_BATCH)
         lease_ms = parameters.positive("ackTimeoutMillis", round(self._settings.ack_timeout_s * 1000))
         if lease_ms > _MAX_MS:
             raise Failed(Code.PARAM_WRONG, f"ackTimeoutMillis must be at most {_MAX_MS}, ten years; got {lease_ms}")
-        return topic, batch, lease_ms / 1000, self._gateway.desk(parameters.text("group"))
+        if group := parameters.text("group"):
+            check_name("group", group)
+        await self._gateway.topics.declare(topic, parameters.caller.quota)
+        return topic, batch, lease_ms / 1000, self._gateway.desk(group, parameters.caller.quota)
 
     async def _pulled(self, topic: str, deliveries: list[Delivery]) -> Reply:
         if not deliveries:
@@ -102,7 +109,7 @@ class MessageCalls:
     async def ack(self, parameters: Parameters, _: Receive) -> Reply:
         """`ackMsg`: ends a delivery that a client holds, or gives it back. Only counts an ack of any other message."""
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
-        lender = self._gateway.desk(parameters.text("group")).lender
+        lender = self._gateway.desk(parameters.text("group"), parameters.caller.quota).lender
         outcome: AckOutcome | NackOutcome | None
         if parameters.flag("ack", default=True):
             outcome = await lender.ack_lent(topic, id, note=await self._note(topic))

@@ -8,6 +8,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
+from lisa_gateway.access import OPEN, Caller, caller_of
 from lisa_gateway.aside import aside
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood
 from lisa_gateway.limits import take_body
@@ -38,8 +39,9 @@ _MAX_SHOWN = 40
 class Parameters:
     """The parameters of one request, by name."""
 
-    def __init__(self, fields: dict[str, str]) -> None:
+    def __init__(self, fields: dict[str, str], caller: Caller = OPEN) -> None:
         self._fields = fields
+        self.caller = caller
 
     def has(self, name: str) -> bool:
         """Whether a parameter is present, though perhaps empty."""
@@ -126,7 +128,7 @@ def _parameters(scope: Scope, form: bytes) -> Parameters:
         _parse(query, fields)
     if form:
         _parse(form, fields)
-    return Parameters(fields)
+    return Parameters(fields, caller_of(scope))
 
 
 def _has_form(scope: Scope) -> bool:

@@ -56,7 +56,7 @@ class SendCalls:
         topic = parameters.required_text("topic")
         new = self._read(parameters)
         if not self._gateway.topics.is_declared(topic):
-            await self._gateway.topics.declare(topic)
+            await self._gateway.topics.declare(topic, parameters.caller.quota)
         result = await self._store(topic, new)
         sent = await self._again(topic, new) if result.duplicate else self._sent(topic, new, result.due_ms)
         return answer(delayMsg=sent)
@@ -66,7 +66,7 @@ class SendCalls:
         topic = parameters.required_text("topic")
         text = parameters.required_text("msgs")
         new = await aside(len(text), lambda: [self._item(place, item) for place, item in enumerate(_items(text))])
-        await self._gateway.topics.declare(topic)
+        await self._gateway.topics.declare(topic, parameters.caller.quota)
         most = (await self._gateway.topics.policy(topic)).max_body_bytes
         for place, each in enumerate(new):
             if len(each.body) > most:

@@ -97,6 +97,7 @@ def _header(text: str) -> tuple[str, str]:
 
 
 async def _send_one(call: Call, message: Message) -> Answer:
+    await call.state.gateway.topics.admit(call.topic, call.caller.quota)
     result: SendResult = await call.state.gateway.producer.send(
         call.topic,
         message.body,

@@ -6,10 +6,10 @@ from starlette.requests import Request
 
 from lisa_common.validation import duration_ms
 from lisa_consumer import Held
-from lisa_gateway.gateway import Gateway
+from lisa_gateway.access import caller_of
+from lisa_gateway.gateway import Gateway, GroupDesk
 from lisa_gateway.polls import Poller
-from lisa_gateway.problems import Problem
-from lisa_gateway.v1.operation import Refusal
+from lisa_gateway.problems import Busy
 
 __all__ = ["read"]
 
@@ -20,19 +20,29 @@ async def read(
     """Up to `limit` deliveries; waits for the first. Empty if none comes in time, and once the gateway stops.
 
     `lease_s` None leases them for the topic's visibility timeout. If the client hangs up before the answer, deliveries
-    are released. Raises InvalidInput for a lease without a length, Refusal if too many wait.
+    are released. Raises InvalidInput for a lease without a length, Busy if too many wait, OverQuota.
     """
+    if lease_s is not None:
+        # Checked before anything is read: a lease of 0 would mean the visibility timeout.
+        duration_ms("lease", lease_s, low_ms=1)
+    quota = caller_of(request.scope).quota
+    policy = await gateway.topics.ensure(topic, quota)
     if lease_s is None:
-        lease_s = (await gateway.topics.policy(topic)).visibility_ms / 1000
-    # Checked before anything is read: a lease of 0 would mean the visibility timeout.
-    duration_ms("lease", lease_s, low_ms=1)
-    desk = gateway.desk(group)
+        lease_s = policy.visibility_ms / 1000
+    desk = gateway.desk(group, quota)
     if not wait_s:
         deliveries = await desk.polls.pull(topic, limit, lease_s, by_id=False)
         return [Held(delivery, desk.lender.name) for delivery in deliveries]
+    with quota.poll():
+        return await _poll(gateway, desk, topic, request, limit=limit, wait_s=wait_s, lease_s=lease_s)
+
+
+async def _poll(
+    gateway: Gateway, desk: GroupDesk, topic: str, request: Request, *, limit: int, wait_s: float, lease_s: float
+) -> list[Held]:
     most = gateway.settings.max_polls
     if desk.polls.count_of(topic) >= most:
-        raise Refusal(Problem(503, "too-busy", f"{most} reads wait for topic {topic!r} already"))
+        raise Busy(f"{most} reads wait for topic {topic!r} already")
     poller = Poller(topic, limit, lease_s, by_id=False)
     watch = asyncio.create_task(_watch(request, poller))
     try:

@@ -64,6 +64,7 @@ async def _send_all(call: Call, messages: list[Message]) -> tuple[SendReport, Li
     """Sends messages. Result: their report, and the error that ended the whole send, if one did."""
     if not messages:
         return SendReport(), None
+    await call.state.gateway.topics.admit(call.topic, call.caller.quota)
     try:
         return await call.state.gateway.producer.send_many(call.topic, messages), None
     except PartialSend as error:
@@ -93,6 +94,7 @@ def _stopped(error: LisaError, document: dict[str, Any]) -> Refusal:
 async def send_stream(call: Call) -> Answer:
     """Sends the lines of a request as they arrive. An invalid line does not stop the others."""
     check_plain(call.request)
+    await call.state.gateway.topics.admit(call.topic, call.caller.quota)
     stream = _Stream(call)
     try:
         await call.state.gateway.producer.send_many(call.topic, stream.messages(), on_result=stream.take)

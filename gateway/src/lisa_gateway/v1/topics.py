@@ -96,6 +96,7 @@ async def _create(call: Call) -> Answer:
     """Declares a topic. A repeat with the same fields changes nothing."""
     admin = call.state.gateway.admin
     fields = {name: value for name, value in _policy_fields(call).items() if value is not DEFAULT}
+    await call.state.gateway.topics.admit(call.topic, call.caller.quota)
     created = await admin.create_topic(call.topic, **fields)
     policy = await admin.policy(call.topic)
     differing = [name for name, value in fields.items() if getattr(policy, name) != value]
