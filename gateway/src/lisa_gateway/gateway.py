@@ -157,21 +157,22 @@ class Gateway:
         desk = self._desks.get(name)
         if desk is None:
             made = GroupDesk(name, self.consumer_settings, self.settings.max_body_bytes)
-            if len(self._desks) >= _MAX_GROUPS and name != self.settings.group:
-                self._close_first()
+            # The group of the settings also serves what names no group.
+            if len(self._desks) >= _MAX_GROUPS and not self._close_first() and name != self.settings.group:
+                raise Busy(f"requests of {_MAX_GROUPS} groups are under way")
             desk = self._desks[name] = made
         else:
             self._desks.move_to_end(name)
         desk.used_s = time.monotonic()
         return desk
 
-    def _close_first(self) -> None:
-        """Closes the desk that was asked for the longest ago, of those without requests. Raises Busy without one."""
+    def _close_first(self) -> bool:
+        """Closes the desk that was asked for the longest ago, of those without requests; False if there is none."""
         for name, desk in self._desks.items():
-            if not desk.polls.is_busy and name != self.settings.group:
+            if not desk.polls.is_busy:
                 self._close_desk(name)
-                return
-        raise Busy(f"requests of {_MAX_GROUPS} groups are under way")
+                return True
+        return False
 
     def _close_idle(self) -> None:
         """Closes desks that nobody has asked for lately, but not that of the settings."""

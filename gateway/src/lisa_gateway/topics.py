@@ -21,8 +21,7 @@ _MAX_KNOWN = 100_000
 class KnownTopics:
     """Declares topics, with the group of the settings where clients expect that, and knows their policies.
 
-    Reads declare them as well: they make groups, and a group of a topic that is not declared could be neither listed nor
-    dropped.
+    Reads declare them as well: they make groups, which nobody could list or drop where a topic is not declared.
     """
 
     def __init__(self, admin: AsyncAdmin, settings: GatewaySettings) -> None:

@@ -76,7 +76,7 @@ def message_of(given: MessageInput) -> Message:
     body = given.body
     if given.body_base64 is not None:
         try:
-            body = base64.b64decode(given.body_base64, validate=True)
-        except (binascii.Error, ValueError):
+            body = binascii.a2b_base64(given.body_base64, strict_mode=True)
+        except ValueError:
             raise InvalidInput("body_base64", given.body_base64, "base64") from None
     return Message(body=body, id=given.id, headers=given.headers, **options_of(given))
