@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from lisa_common.errors import UnknownTopic
 from lisa_common.model.policy import DEFAULT_POLICY, Policy
@@ -11,6 +13,8 @@ from lisa_gateway.settings import GatewaySettings
 from lisa_manager import AsyncAdmin
 
 __all__ = ["KnownTopics"]
+
+T = TypeVar("T")
 
 _REFRESH_S = 10.0
 """How long a topic counts as declared, and its policy as known: as long as for producers."""
@@ -79,6 +83,15 @@ class KnownTopics:
             quota.admit_topic()
             await self._admin.create_topic(topic, **fields)
             return await self._policy(topic)
+
+    async def unless_dropped(self, topic: str, reading: Awaitable[list[T]]) -> list[T]:
+        """What is read; nothing where the topic was dropped meanwhile, which the next read declares again."""
+        try:
+            return await reading
+        except UnknownTopic:
+            self._policies.pop(topic, None)
+            self._declared.pop(topic, None)
+            return []
 
     async def policy(self, topic: str) -> Policy:
         """The policy of a topic, at most ten seconds old; the default one where there is no topic."""

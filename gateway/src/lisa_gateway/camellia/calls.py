@@ -50,7 +50,8 @@ class MessageCalls:
     async def pull(self, parameters: Parameters, _: Receive) -> Reply:
         """`pullMsg`: messages that are ready now."""
         topic, batch, lease_s, desk = await self._read_pull(parameters)
-        deliveries = await desk.polls.pull(topic, batch, lease_s, by_id=True)
+        reading = desk.polls.pull(topic, batch, lease_s, by_id=True)
+        deliveries = await self._gateway.topics.unless_dropped(topic, reading)
         return await self._pulled(topic, deliveries)
 
     async def long_poll(self, parameters: Parameters, receive: Receive) -> Reply:
@@ -67,7 +68,7 @@ class MessageCalls:
         began = time.monotonic()
         watch = asyncio.create_task(_watch(receive, poller))
         try:
-            deliveries = await desk.polls.poll(poller, wait_s)
+            deliveries = await self._gateway.topics.unless_dropped(topic, desk.polls.poll(poller, wait_s))
             if watch.done() and deliveries:
                 await desk.polls.release(deliveries)
                 deliveries = []

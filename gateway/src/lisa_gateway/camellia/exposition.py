@@ -64,9 +64,8 @@ def route(gateway: Gateway, monitor: Monitor) -> Route:
 
         def text() -> bytes:
             lines = [*_process(), *_windows(window), *_own(gateway, monitor), *_sizes(statuses)]
-            return generate_latest(prometheus.default()) + "".join(f"{line}\n" for line in lines).encode(
-                "utf-8", "backslashreplace"
-            )
+            own = "".join(f"{line}\n" for line in lines)
+            return generate_latest(prometheus.default()) + own.encode("utf-8", "backslashreplace")
 
         flush()
         # In a thread: a thousand topics take longer than other requests should wait.

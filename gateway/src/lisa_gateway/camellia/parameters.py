@@ -209,8 +209,8 @@ def _parse_plain(text: str, fields: dict[str, str]) -> None:
 
 def _decode(name: str, encoded: bytes) -> str:
     try:
-        pieces = _PIECES.finditer(encoded.replace(b"+", b" "))
-        return b"".join(unquote_to_bytes(piece[0]) for piece in pieces).decode()
+        pieces = _PIECES.finditer(encoded)
+        return b"".join(unquote_to_bytes(piece[0].replace(b"+", b" ")) for piece in pieces).decode()
     except UnicodeDecodeError:
         raise Misunderstood(f"{name}: must be UTF-8, percent-encoded") from None
 

@@ -31,7 +31,8 @@ async def read(
         lease_s = policy.visibility_ms / 1000
     desk = gateway.desk(group, quota)
     if not wait_s:
-        deliveries = await desk.polls.pull(topic, limit, lease_s, by_id=False)
+        reading = desk.polls.pull(topic, limit, lease_s, by_id=False)
+        deliveries = await gateway.topics.unless_dropped(topic, reading)
         return [Held(delivery, desk.lender.name) for delivery in deliveries]
     with quota.poll():
         return await _poll(gateway, desk, topic, request, limit=limit, wait_s=wait_s, lease_s=lease_s)
@@ -46,7 +47,7 @@ async def _poll(
     poller = Poller(topic, limit, lease_s, by_id=False)
     watch = asyncio.create_task(_watch(request, poller))
     try:
-        deliveries = await desk.polls.poll(poller, wait_s)
+        deliveries = await gateway.topics.unless_dropped(topic, desk.polls.poll(poller, wait_s))
         if watch.done() and deliveries:
             await desk.polls.release(deliveries)
             return []

@@ -124,13 +124,9 @@ class _Stream:
 
     async def messages(self) -> AsyncIterator[Message]:
         """The messages of the valid lines."""
-        number = 0
         turn = Turn()
-        async for line in self._split():
+        async for number, line in self._split():
             await turn.step()
-            number += 1
-            if not line.strip():
-                continue
             try:
                 message = await aside(len(line), partial(_message, line))
             except InvalidInput as error:
@@ -143,22 +139,26 @@ class _Stream:
             self._lines.append(number)
             yield message
 
-    async def _split(self) -> AsyncIterator[bytes]:
+    async def _split(self) -> AsyncIterator[tuple[int, bytes]]:
+        """The lines that are not empty, with their numbers."""
         most = self._call.state.gateway.settings.max_body_bytes
         rest = bytearray()
+        number = 1
         async for part in self._call.request.stream():
             first, *lines = part.split(b"\n")
             rest += first
             if lines:
-                yield bytes(rest)
-                rest = bytearray(lines.pop())
-                for line in lines:
-                    yield line
+                for line in (bytes(rest), *lines[:-1]):
+                    if line.strip():
+                        yield number, line
+                    number += 1
+                rest = bytearray(lines[-1])
             if len(rest) > most:
                 # The lines before are sent all the same, and counted.
                 self.stopped = InvalidInput("line", ByteCount(len(rest)), f"at most {most} bytes")
                 return
-        yield bytes(rest)
+        if rest.strip():
+            yield number, bytes(rest)
 
     def take(self, result: SendResult) -> None:
         """Counts the outcome of the next line that was sent."""
