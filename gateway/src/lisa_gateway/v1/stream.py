@@ -124,9 +124,7 @@ class _Stream:
 
     async def messages(self) -> AsyncIterator[Message]:
         """The messages of the valid lines."""
-        turn = Turn()
         async for number, line in self._split():
-            await turn.step()
             try:
                 message = await aside(len(line), partial(_message, line))
             except InvalidInput as error:
@@ -144,12 +142,15 @@ class _Stream:
         most = self._call.state.gateway.settings.max_body_bytes
         rest = bytearray()
         number = 1
+        turn = Turn()
         async for part in self._call.request.stream():
+            await turn.step()
             first, *lines = part.split(b"\n")
             rest += first
             if lines:
                 for line in (bytes(rest), *lines[:-1]):
                     if line.strip():
+                        await turn.step()
                         yield number, line
                     number += 1
                 rest = bytearray(lines[-1])
