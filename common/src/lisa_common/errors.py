@@ -23,7 +23,6 @@ LisaError
 """
 
 import re
-import reprlib
 from collections.abc import Sequence
 
 __all__ = [
@@ -50,7 +49,6 @@ __all__ = [
     "Unreachable",
     "UnreadableReply",
     "Untrusted",
-    "short_repr",
 ]
 
 
@@ -189,24 +187,15 @@ class Described(str):
 
 
 _SHOWN = 80
-
-_SHORT = reprlib.Repr()
-_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 20
-
-
-def short_repr(value: object) -> str:
-    """The `repr` of a value, without the rest of long text, and without the rest of many or deeply nested members."""
-    if isinstance(value, (str, bytes)):
-        return repr(value[:_SHOWN])
-    return _SHORT.repr(value) if isinstance(value, (list, tuple, dict)) else repr(value)
+_LONG = 1_000
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, (str, bytes)) and len(value) > _LONG:
+        # The repr of many MiB takes long.
+        return f"{value[: _SHOWN - 20]!r}… ({len(value)} characters)"
     try:
-        text = short_repr(value)
-    except Exception:  # noqa: BLE001 - a repr may raise anything; Python's own refuses long numbers
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a repr may raise anything; Python's own refuse long numbers and deep lists
         return f"a value of type {type(value).__name__}"
-    if len(text) <= _SHOWN:
-        return text
-    length = f" ({len(value)} characters)" if isinstance(value, str) else ""
-    return f"{text[: _SHOWN - 20]}…{length}"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 20]}… ({len(text)} characters)"

@@ -1,6 +1,7 @@
 """Errors over HTTP: problem details of RFC 9457."""
 
 import math
+import reprlib
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -22,7 +23,6 @@ from lisa_common.errors import (
     UnknownSchedule,
     UnknownTopic,
     Unreachable,
-    short_repr,
 )
 from lisa_gateway import json_text
 
@@ -114,7 +114,7 @@ def _shown(value: object) -> Any:
         return value if abs(value) < 2**53 else str(value)[:_SHOWN]
     if isinstance(value, str):
         return value[:_SHOWN]
-    return short_repr(value)[:_SHOWN]
+    return reprlib.repr(value)[:_SHOWN]
 
 
 _OF_ERRORS: tuple[tuple[type[LisaError], int, str, tuple[str, ...]], ...] = (
