@@ -1,7 +1,6 @@
 -- Stores messages and schedules them: a message due later waits, one due now is ready. An id that is alive, or that the
 -- dedup window knows, is a duplicate: nothing changes. Where the topic has a door, a message due now has to pass it: it
--- waits, too. Where the topic is full, all messages of the call are refused; they become dead letters if the policy says
--- so.
+-- waits, too. Where the topic has no room for all new messages of the call, it stores none of them.
 --
 -- KEYS[1] messages   hash    message id -> record
 -- KEYS[2] waiting    zset    message id -> due ms
@@ -11,8 +10,6 @@
 -- KEYS[6] owed       hash    message id -> groups
 -- KEYS[7] closed     string  exists if new messages go to other shards
 -- KEYS[8] door       hash    limits of the topic, and what they have let pass
--- KEYS[9] garbage    zset    copy -> died at, ms
--- KEYS[10] failures  hash    copy -> failure
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] channel    text    where managers listen
 -- ARGV[3] topic      text    the topic, for the wake
@@ -28,45 +25,27 @@ if redis.call('EXISTS', closed, door) > 0 then
   if redis.call('EXISTS', closed) == 1 then
     return redis.error_reply('RESHARDED new messages of ' .. topic .. ' go to other shards')
   end
-  --@include door, failure, finished, record
+  --@include door, finished, record
   local limits = read_door()
   waits = is_guarded(limits, now)
 
-  -- The positions of messages that the shard does not know yet, and how many it refused before, as a send is repeated
-  -- whose reply was lost.
-  local function find_new()
-    local is_listed, new, refused = {}, {}, 0
+  -- How many messages of the call the shard does not know yet.
+  local function count_new()
+    local is_listed, new = {}, 0
     for i = 4, #ARGV, 3 do
       local id = ARGV[i]
-      if redis.call('HEXISTS', messages, id) == 1 then
-        local failure = read_failure(redis.call('HGET', failures, copy_of('', id)))
-        refused = refused + (failure and failure.reason == 'full' and 1 or 0)
-      elseif not is_listed[id] and not (is_chosen(id) and is_finished(id, now)) then
-        new[#new + 1], is_listed[id] = i, true
-      end
+      local is_known = is_listed[id] or redis.call('HEXISTS', messages, id) == 1 or is_chosen(id) and is_finished(id, now)
+      is_listed[id], new = true, new + (is_known and 0 or 1)
     end
-    return new, refused
-  end
-
-  local function bury(i, reason)
-    local id, due_ms = ARGV[i], due_of(ARGV[i + 1], now)
-    redis.call('HSET', messages, id, stamp(now, due_ms) .. ARGV[i + 2])
-    redis.call('ZADD', garbage, now, copy_of('', id))
-    redis.call('HSET', failures, copy_of('', id), write_failure({
-      attempts = 0, entry = '0-0', next = '-', due = due_ms, at = now, reason = 'full', error = reason,
-    }))
+    return new
   end
 
   if limits.most then
-    local stored, new, refused = redis.call('HLEN', messages), find_new()
-    if refused > 0 or #new > 0 and stored + #new > limits.most then
-      local text = string.format(
-        '%s holds %.0f messages of at most %.0f; %.0f more were refused', topic, stored, limits.most, #new + refused
-      )
-      for _, i in ipairs(limits.overflow == 'reject-dead-letter' and new or {}) do
-        bury(i, text)
-      end
-      return redis.error_reply('QUEUEFULL ' .. text)
+    local stored, new = redis.call('HLEN', messages), count_new()
+    if new > 0 and stored + new > limits.most then
+      return redis.error_reply(string.format(
+        'QUEUEFULL %s holds %.0f messages of at most %.0f; %.0f more were refused', topic, stored, limits.most, new
+      ))
     end
   end
 end
@@ -110,13 +89,13 @@ end
 
 -- Records are the first write, here or below. A server without memory refuses it, and with it the whole send.
 local replies, scheduled, records, expiries, immediate = {}, {}, {}, nil, nil
-local first, first_exact, text, due, exact, head, alive
+local first, first_exact, text, due, given, exact, head, alive
 for i = 4, #rows, 3 do
   local id, content, reply = rows[i], rows[i + 2], (i - 1) / 3
   -- Many messages of a batch have the same delay.
   if rows[i + 1] ~= text then
     text = rows[i + 1]
-    due = due_of(text, now)
+    due, given = due_of(text, now)
     exact, head = string.format('%d', due), stamp(now, due)
   end
   local is_new = are_new
@@ -146,7 +125,7 @@ for i = 4, #rows, 3 do
       end
     else
       immediate = immediate or {}
-      immediate[#immediate + 1] = { id = id, due = due, priority = own and own.priority or 0, position = i }
+      immediate[#immediate + 1] = { id = id, given = given, priority = own and own.priority or 0, position = i }
     end
   end
 end
@@ -163,8 +142,8 @@ end
 if immediate then
   --@include groups
   table.sort(immediate, function(a, b)
-    if a.due ~= b.due then
-      return a.due < b.due
+    if a.given ~= b.given then
+      return a.given < b.given
     elseif a.priority ~= b.priority then
       return a.priority > b.priority
     end
@@ -175,7 +154,7 @@ if immediate then
     if owing then
       redis.call('HSET', owed, message.id, owing)
     end
-    redis.call('XADD', ready, '*', 'id', message.id, 'due', message.due, 'n', 1)
+    redis.call('XADD', ready, '*', 'id', message.id, 'due', now, 'n', 1)
   end
 end
 if alive and not first and not immediate then

@@ -93,7 +93,14 @@ async def _ask(application: Any, path: str, headers: Mapping[str, str], body: st
     """The status of the answer to a request that arrives at once, without a server in between."""
     path, _, query = path.partition("?")
     fields = {"host": "localhost", "content-length": str(len(body)), **headers}
-    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": query.encode()}
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+    }
     scope |= {"headers": [(name.encode(), value.encode()) for name, value in fields.items()], "scheme": "http"}
     parts = [body[at : at + 262_144].encode() for at in range(0, len(body), 262_144)]
     messages = [{"type": "http.request", "body": part, "more_body": part is not parts[-1]} for part in parts]

@@ -15,7 +15,7 @@ from lisa_common.model.door import limits_of
 from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
-from lisa_consumer import Delivery, RateLimited, Worker
+from lisa_consumer import AsyncConsumer, ConsumerSettings, Delivery, RateLimited, Worker
 from lisa_consumer.settler import Settler
 from lisa_manager import DEFAULT, Admin, ManagerSettings
 from lisa_producer import AsyncProducer, Message, PartialSend, Producer, ProducerSettings
@@ -183,6 +183,51 @@ async def test_rate_limited_shuts_all_shards(
         await wait_until_async(lambda: client.exists(*doors) == 3, 5, what="three shut doors")
         await wait_until_async(lambda: client.exists(*doors) == 0, 15, what="no doors")
         await wait_until_async(lambda: admin.sizes("orders")[0].stored == 0, 5, what="an empty topic")
+
+
+async def test_rate_limited_here_stops_one_worker(
+    admin: Admin, sender: AsyncProducer, client: redis.Redis, redis_url: str, prefix: str
+) -> None:
+    """It begins nothing of the topic for so long, whatever a read under way brings. Others go on."""
+    worker = new_worker(redis_url, prefix, block_s=12.0)
+    settings = ConsumerSettings(redis_url=redis_url, prefix=prefix)
+    limited, parcels = Handled(), Handled()
+    gate = asyncio.Event()
+
+    @worker.on("orders")
+    async def handle(delivery: Delivery) -> None:
+        limited.append(delivery)
+        if len(limited) == 1:
+            await gate.wait()
+            raise RateLimited(4, here=True)
+
+    @worker.on("parcels")
+    async def handle_parcel(delivery: Delivery) -> None:
+        parcels.append(delivery)
+
+    reading = AsyncConsumer("orders", "billing", settings=settings)
+    async with managed(redis_url, prefix), working(worker), reading as other:
+        await sender.send("orders", b"x", id="first")
+        await wait_until_async(lambda: limited, 10, what="a limited handler")
+        await wait_until_async(lambda: _reads_wait(client), 10, what="the next read")
+        gate.set()
+        since = time.monotonic()
+        await wait_until_async(lambda: admin.sizes("orders")[0].ready == 1, what="the message is given back")
+        assert admin.status("orders")[0].shut_ms == 0
+        await sender.send("parcels", b"x")
+        await wait_until_async(lambda: parcels, 10, what="another topic")
+        [delivery] = await other.read(wait=1)
+        assert delivery.attempt == 1
+        await other.ack(delivery)
+        assert len(limited) == 1
+        await sender.send("orders", b"x", id="second")
+        await wait_until_async(lambda: len(limited) == 2, 10, what="the end of the pause")
+        # No read of other topics lasts longer.
+        assert 3.9 < time.monotonic() - since < 10
+
+
+def _reads_wait(client: redis.Redis) -> bool:
+    return any(each["cmd"] == "xreadgroup" and "b" in each["flags"] for each in client.client_list())
 
 
 @pytest.mark.parametrize("delay", [0, -1, "x", float("nan"), 10**12])
@@ -390,8 +435,6 @@ def test_a_drop_leaves_no_door(admin: Admin, client: redis.Redis, prefix: str) -
         ({"max_messages": 0}, "policy field max_messages must be at least 1; got 0"),
         ({"burst": -1}, "policy field burst must be at least 0; got -1"),
         ({"paused": "yes"}, "policy field paused must be a valid boolean; got 'yes'"),
-        ({"overflow": "reject-dead-letter"}, "policy field overflow must be reject, where no dead_letter_topic is set"),
-        ({"overflow": "drop-head"}, "policy field overflow must be 'reject' or 'reject-dead-letter'"),
     ],
 )
 def test_bad_limits(admin: Admin, client: redis.Redis, prefix: str, fields: dict[str, Any], message: str) -> None:

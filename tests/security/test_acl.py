@@ -248,12 +248,11 @@ def _limit(queue: Queue, groups: list[str]) -> None:
         queue.nack(nacked, rejected=True)
         queue.release(released, shut_ms=10)
         queue.replay(f"{group}/{nacked.id}")
-    limits = '{"messages":0,"overflow":"reject-dead-letter"}'
+    limits = '{"messages":0}'
     queue.limit()
     queue.connection.call(managing.set_door(queue.keys, "", limits))
     with suppress(QueueFull):
         queue.send("refused")
-    queue.purge("/refused")
     queue.connection.call(managing.set_door(queue.keys, limits, ""))
     queue.shut(20)
     queue.advance(20)
@@ -306,7 +305,7 @@ def _pass_a_mark_on(queue: Queue, group: str) -> None:
 
 def _move_dead_letters(server: Server, queue: Queue, commands: Commands, admin: Connection) -> None:
     """To the same topic, which is ours; operators follow them."""
-    words = ("--dead-letter-topic", OURS, "--expire-idle", "1h")
+    words = ("--dead-letter-topic", "shop.dead", "--expire-idle", "1h")
     assert commands.manager("topic", "set", OURS, *words).code == 0
     queue.send("moved")
     queue.nack(*queue.read("billing"), rejected=True)

@@ -105,8 +105,8 @@ class AsyncWire:
                 await writer.wait_closed()
 
 
-async def raw_exchange(address: str, *sent: bytes, end: bool = True) -> bytes:
-    """Sends bytes, ends the sending unless told otherwise, and returns all that comes back.
+async def raw_exchange(address: str, *sent: bytes, end: bool = False) -> bytes:
+    """Sends bytes, ends the sending if told so, and returns all that comes until the other side hangs up.
 
     A server may answer and hang up before it has read everything. The answer counts all the same.
     """

@@ -222,7 +222,7 @@ class Core:
         """
         shut_ms = shut_ms or {}
         layouts = yield from self.topics.recall_each(shut_ms)
-        doors = [consuming.shut_door(keys, ms) for topic, ms in shut_ms.items() for keys in layouts[topic].served]
+        doors = [consuming.shut_door(keys, ms) for topic, ms in shut_ms.items() if ms for keys in layouts[topic].served]
         calls = [
             consuming.release(keys, self.group, [d.entry for _, d in batch], shut_ms=shut_ms.get(keys.topic, 0))
             for keys, batch in self._by_shard(deliveries)

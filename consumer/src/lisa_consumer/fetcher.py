@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
 from lisa_common.backoff import RECONNECT
@@ -13,8 +13,10 @@ from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_tasks import cancel_all, wait_at_most
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.logs import event
+from lisa_common.protocol.consuming import Postponed
 from lisa_consumer.core import Core, ReadResult
 from lisa_consumer.handler import Route
+from lisa_consumer.held_delivery import HeldDelivery
 from lisa_consumer.leases import Leases
 from lisa_consumer.prefetch import PrefetchWindow
 from lisa_consumer.settings import ConsumerSettings
@@ -75,7 +77,7 @@ class Fetcher:
         """Set when there may be more capacity, and when the worker stops."""
         self._paused = False
         self._aside: dict[str, float] = {}
-        """Topics that cannot be read, and until when they are set aside."""
+        """Topics that cannot or must not be read, and until when they are set aside."""
         self._failure = "it has not read yet"
         """Why the latest read failed; "" if it did not."""
         self._fetched = -math.inf
@@ -108,6 +110,22 @@ class Fetcher:
         """Stops serving a topic once no read of it is under way and no delivery of it is held."""
         self._leaving[topic] = on_removed
         self._changed.set()
+
+    def set_aside(self, handled: Iterable[HeldDelivery]) -> None:
+        """Reads no more of the topics whose handlers have asked for a pause of this worker, for so long."""
+        for held in handled:
+            if isinstance(asked := held.outcome, Postponed) and asked.here:
+                topic, end = held.delivery.topic, time.monotonic() + asked.delay_ms / 1000
+                self._aside[topic] = max(end, self._aside.get(topic, 0.0))
+
+    def is_aside(self, topic: str) -> bool:
+        """Whether a topic is set aside: what a read under way still brings of it must not begin."""
+        return self._aside.get(topic, 0.0) > time.monotonic()
+
+    @property
+    def _block_s(self) -> float:
+        """How long a read may wait: not beyond the time when a topic that was set aside is read again."""
+        return max(0.0, min([self._settings.block_s, *(end - time.monotonic() for end in self._aside.values())]))
 
     def _remove_leaving(self) -> None:
         for topic in [topic for topic in self._leaving if not self.windows[topic].held]:
@@ -166,7 +184,7 @@ class Fetcher:
         if capacities and len(capacities) < len(topics):
             await self._read_beside(capacities, topics - capacities.keys())
         elif capacities:
-            return not await self._read_capacities(capacities, wait=self._settings.block_s)
+            return not await self._read_capacities(capacities, wait=self._block_s)
         else:
             await wait_at_most(self._changed, _BUSY_POLL_S if self._aside else None)
         return False
@@ -193,7 +211,7 @@ class Fetcher:
 
     async def _read_beside(self, capacities: dict[str, int], full: set[str]) -> None:
         """Waits at the server for topics with capacity; meanwhile reads the full ones once they have capacity again."""
-        waiting = asyncio.create_task(self._read_capacities(capacities, wait=self._settings.block_s))
+        waiting = asyncio.create_task(self._read_capacities(capacities, wait=self._block_s))
         waiting.add_done_callback(lambda _: self._changed.set())
         failure: LisaError | None = None
         failed: set[str] = set()

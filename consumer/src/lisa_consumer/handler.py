@@ -64,10 +64,12 @@ class RateLimited(LisaError):
     """Raised by a handler that may go on only after `delay`, in seconds or as a timedelta: at an HTTP 429, for example.
 
     Its message is given back, and no attempt is spent. For so long nothing of the topic becomes ready, in any group;
-    messages that are ready already are still delivered. Raises InvalidInput for a delay out of range.
+    messages that are ready already are still delivered. With `here`, only this worker stops reading the topic,
+    and gives back what it has not begun; other workers and groups go on. Raises InvalidInput for a delay out of range.
     """
 
-    def __init__(self, delay: Duration, reason: str = "") -> None:
+    def __init__(self, delay: Duration, reason: str = "", *, here: bool = False) -> None:
+        self.here = here
         self.delay_ms = duration_ms("delay", delay, low_ms=1)
         super().__init__(_reason("RateLimited", reason, f"the handler may go on after {self.delay_ms / 1000:g} s"))
 
@@ -195,7 +197,7 @@ def outcome_of(delivery: Delivery, error: BaseException) -> Nack | Postponed:
 
 def _wanted_outcome(delivery: Delivery, error: BaseException) -> Nack | Postponed:
     if isinstance(error, RateLimited):
-        return Postponed(_checked_ms(error.delay_ms))
+        return Postponed(_checked_ms(error.delay_ms), here=bool(error.here))
     if isinstance(error, Reject):
         return Nack(delivery.entry, safe_text(error), rejected=True)
     if isinstance(error, Snooze):

@@ -112,7 +112,9 @@ class HandlerCalls:
             times[held.delivery.topic, held.result].append(held.took_s or 0.0)
         of_topics = defaultdict[str, list[float]](list)
         for (topic, outcome), durations in times.items():
-            of_topics[topic] += durations
+            if outcome != "limited":
+                # That says nothing of the time that a message takes: the window must not grow by it.
+                of_topics[topic] += durations
             if METRICS.on:
                 self.times.add(topic, outcome, durations)
         # Once for each topic: a window compares these times with what has passed since its last call.

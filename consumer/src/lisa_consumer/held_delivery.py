@@ -52,10 +52,11 @@ def count_by_topic(held: Sequence[HeldDelivery]) -> dict[str, int]:
 
 
 def postponed_ms(held: Sequence[HeldDelivery]) -> dict[str, int]:
-    """The topics whose handlers ask for a pause, each with the longest one that was asked for, in ms."""
+    """The topics whose handlers ask for a pause, each with the longest time to shut its doors for, in ms."""
     longest: dict[str, int] = {}
     for each in held:
         if type(each.outcome) is Postponed:
             topic = each.delivery.topic
-            longest[topic] = max(each.outcome.delay_ms, longest.get(topic, 0))
+            shut_ms = 0 if each.outcome.here else each.outcome.delay_ms
+            longest[topic] = max(shut_ms, longest.get(topic, 0))
     return longest

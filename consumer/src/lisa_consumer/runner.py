@@ -141,6 +141,9 @@ class Runner:
         ]
         self._gatherers.expects_more |= bool(held)
         self._leases.hold(held)
+        if aside := [each for each in held if self._fetcher.is_aside(each.delivery.topic)]:
+            self._release_soon(aside)
+            held = [each for each in held if each not in aside]
         self._queues.add(held)
         if self._queues.paused:
             # The read was under way when the pause came.
@@ -169,9 +172,12 @@ class Runner:
     def _give_back(self, shut_ms: Mapping[str, int] | None = None) -> None:
         """Gives back what has not begun; with `shut_ms` only of these topics, for whose doors it then waits so long."""
         if waiting := self._queues.clear(shut_ms):
-            task = asyncio.create_task(self._release_held(waiting, shut_ms))
-            self._giving_back.add(task)
-            task.add_done_callback(self._giving_back.discard)
+            self._release_soon(waiting, shut_ms)
+
+    def _release_soon(self, waiting: Sequence[HeldDelivery], shut_ms: Mapping[str, int] | None = None) -> None:
+        task = asyncio.create_task(self._release_held(waiting, shut_ms))
+        self._giving_back.add(task)
+        task.add_done_callback(self._giving_back.discard)
 
     def _begin(self, started: Sequence[HeldDelivery]) -> None:
         """Begins deliveries of one topic."""
@@ -192,6 +198,7 @@ class Runner:
         self._settler.settle(handled, at_once=bool(postponed))
         if postponed:
             # Before others of these topics begin.
+            self._fetcher.set_aside(handled)
             self._give_back(postponed)
         for held in ended:
             if held.leads_batch:

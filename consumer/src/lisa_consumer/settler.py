@@ -155,7 +155,9 @@ class Settler:
             delivery, error = handled.delivery, handled.error
             text = "" if error is None else safe_text(error)
             fields = delivery_event("delivery_limited", delivery, shut_ms=shut_ms[delivery.topic], error=text)
-            logger.warning("gave %s back: %s", delivery, text, extra=fields)
+            # A pause of one worker may be asked for every second, of many deliveries: its handler knows what to say.
+            level = logging.WARNING if shut_ms[delivery.topic] else logging.DEBUG
+            logger.log(level, "gave %s back: %s", delivery, text, extra=fields)
 
     def _set_apart(self, batch: list[HeldDelivery], error: LisaError, apart: asyncio.TaskGroup) -> None:
         if isinstance(error, OF_THE_SERVER):

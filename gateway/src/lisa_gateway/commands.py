@@ -5,14 +5,14 @@ from json import dumps
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from lisa_common.cli import JsonFlag, WaitOption, new_program, print_json, say, wait_s, with_settings
 from lisa_common.errors import InvalidInput, InvalidSettings
 from lisa_common.validation import check_name, expected_by
 from lisa_gateway.access import Grant, Role, hash_of, new_token
 from lisa_gateway.push import PushSettings, Target
-from lisa_gateway.push.settings import check_url
+from lisa_gateway.push.target import check_url
 from lisa_gateway.settings import GatewaySettings
 
 __all__ = ["program"]
@@ -36,11 +36,12 @@ def run(*, wait: WaitOption = None, settings: GatewaySettings) -> None:
 
 
 @program.command()
-def openapi() -> None:
-    """Prints the OpenAPI 3.1 document of /v1, which a gateway serves at /v1/openapi.json."""
+@with_settings(GatewaySettings)
+def openapi(*, settings: GatewaySettings) -> None:
+    """Prints the OpenAPI 3.1 document of /v1, which a gateway of these settings serves at /v1/openapi.json."""
     from lisa_gateway.v1 import openapi as describe  # noqa: PLC0415
 
-    print_json(describe())
+    print_json(describe(settings.root_path))
 
 
 @program.command()
@@ -83,15 +84,17 @@ def push(
 ) -> None:
     """Posts each message to a URL when it is due: that of the command line, or those of [[push.targets]].
 
-    An answer of 2xx acks a message, any other is a failed attempt; 429 and 503 may say when the next is welcome, by
-    Retry-After. Runs until SIGTERM or SIGINT. Any number may run at once.
+    An answer of 2xx acks a message, any other is a failed attempt. 429 and 503 with Retry-After are a pause of the
+    receiver, which spends no attempt. Runs until SIGTERM or SIGINT. Any number may run at once.
     """
     patience_s = wait_s(wait)
     if (topic is None) != (url is None):
         raise InvalidInput("url", url, "given with a topic")
     if topic is not None and url is not None:
+        # The URL first: if the two are swapped, the other check would show it.
+        secret_url = SecretStr(check_url(url))
         check_name("topic", topic)
-        target = Target(topic=topic, url=check_url(url), concurrency=settings.concurrency, reject_4xx=reject_4xx)
+        target = Target(topic=topic, url=secret_url, concurrency=settings.concurrency, reject_4xx=reject_4xx)
         settings = settings.pushing(target)
     elif reject_4xx:
         raise InvalidInput("--reject-4xx", "set", "given only with a topic; targets have a setting for it")

@@ -114,8 +114,16 @@ class Gateway:
         return await self.clock.now_ms(self.desk().lender)
 
     async def _watch_server(self) -> None:
+        was_away = False
         while True:
             self._problem = await self.find_problem()
+            is_away = bool(self._problem) and not self.stopping.is_set()
+            if is_away and not was_away:
+                extra = event("server_away", error=self._problem)
+                logger.warning("the server does not answer: %s", self._problem, extra=extra)
+            elif was_away and not self._problem:
+                logger.info("the server answers again", extra=event("server_back"))
+            was_away = is_away
             await asyncio.sleep(_LOOK_S)
 
     def _count(self) -> None:

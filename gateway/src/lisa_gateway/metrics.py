@@ -21,7 +21,6 @@ __all__ = [
     "flush",
     "gather",
     "name_route",
-    "note_status",
     "observed",
     "register",
     "stop_gathering",
@@ -34,7 +33,6 @@ _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
 
 _KEY = "lisa.route"
-_STATUS = "lisa.status"
 _OTHER = "other"
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
@@ -54,11 +52,6 @@ def observed(address: str | None, health: Health) -> AbstractContextManager[obje
 def name_route(scope: Any, route: str) -> None:
     """Names the route of a request, as documented: a path with its parameters by name."""
     scope[_KEY] = route
-
-
-def note_status(scope: Any, status: int) -> None:
-    """Notes the status of an answer that was not sent by ASGI."""
-    scope[_STATUS] = str(status)
 
 
 _Request = tuple[tuple[str, str, str], float]
@@ -126,7 +119,7 @@ class CountRequests:
             status = "500"
             raise
         finally:
-            status, took_s = scope.get(_STATUS, status), time.monotonic() - began
+            took_s = time.monotonic() - began
             if METRICS.on:
                 _count(scope, status, took_s)
             if self._log:

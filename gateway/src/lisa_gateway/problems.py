@@ -26,7 +26,7 @@ from lisa_common.errors import (
 )
 from lisa_gateway import json_text
 
-__all__ = ["PROBLEMS", "Busy", "OverQuota", "Problem", "problem_of", "refuse", "response_of", "send_problem"]
+__all__ = ["PROBLEMS", "Busy", "OverQuota", "Problem", "Refusal", "problem_of", "refuse", "response_of", "send_problem"]
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -67,6 +67,8 @@ class Problem:
     detail: str
     more: dict[str, Any] = field(default_factory=dict)
     """Further members, such as the field, the value and what was expected."""
+    closes: bool = False
+    """Whether the answer ends the connection, because the rest of the request is not read."""
 
     @property
     def document(self) -> dict[str, Any]:
@@ -79,14 +81,16 @@ class Problem:
         """Headers of the response."""
         if self.kind == "over-quota":
             return {"retry-after": str(self.more["retry_after"])}
-        return {"retry-after": str(_AWAY_S)} if self.kind in ("server-away", "too-busy") else {}
+        headers = {"retry-after": str(_AWAY_S)} if self.kind in ("server-away", "too-busy") else {}
+        return headers | ({"connection": "close"} if self.closes else {})
 
-    @property
-    def raw(self) -> bytes:
-        """A whole HTTP/1.1 response, which ends the connection."""
-        body = encode(self)
-        head = f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}\r\ncontent-type: {MEDIA_TYPE}\r\n"
-        return f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body
+
+class Refusal(LisaError):
+    """Refuses a request with this problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        super().__init__(problem.detail)
 
 
 class Busy(LisaError):
@@ -137,6 +141,8 @@ _OF_ERRORS: tuple[tuple[type[LisaError], int, str, tuple[str, ...]], ...] = (
 
 def problem_of(error: LisaError) -> Problem:
     """The problem that stands for an error of Lisa."""
+    if isinstance(error, Refusal):
+        return error.problem
     for kind, status, name, members in _OF_ERRORS:
         if isinstance(error, kind):
             more = {member: getattr(error, member) for member in members}

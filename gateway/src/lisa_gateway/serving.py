@@ -1,123 +1,48 @@
-"""Serves a gateway with uvicorn until a signal, then stops gracefully."""
+"""Serves a gateway with Granian until a signal, then stops gracefully."""
 
 import asyncio
 import logging
 import math
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
-import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from granian.constants import HTTPModes, Interfaces
+from granian.http import HTTP1Settings
+from granian.server.embed import Server
 
 from lisa_common.collector import spare_collector
-from lisa_common.errors import InvalidSettings, LisaError, OutcomeUnknown, Refused, Unreachable
+from lisa_common.errors import InvalidSettings, OutcomeUnknown, Refused, Unreachable
 from lisa_common.logs import event
 from lisa_gateway.address import ListenAddress, parse_listen
-from lisa_gateway.app import app
+from lisa_gateway.app import app, lifespan
 from lisa_gateway.gateway import Gateway
-from lisa_gateway.limits import limited_protocol
 from lisa_gateway.metrics import observed
 from lisa_gateway.settings import GatewaySettings
 
 __all__ = ["loop_factory", "serve"]
 
-KEEP_ALIVE_S = 75
-"""How long an idle connection is kept: clients of camellia keep theirs for 30 s."""
-
 logger = logging.getLogger(__name__)
 
+_HEAD_TIMES = 5
+"""Headers may take so many times as long as a body: the same time bounds idle connections.
 
-class _Server(uvicorn.Server):
-    """Tells the gateway when it stops, so that its polls end; uvicorn alone would wait for them."""
+Proxies and clients keep idle connections for up to 60 s, and fail where the gateway closes one before.
+"""
 
-    def __init__(self, config: uvicorn.Config, gateway: Gateway, address: str, patience_s: float) -> None:
-        super().__init__(config)
-        self._gateway = gateway
-        self._address = address
-        self._patience_s = patience_s
-        self._waiting: asyncio.Task[None] | None = None
-        self.failure: LisaError | None = None
-        """Why it stops, if the server did not answer in time at the start."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        with super().capture_signals():
-            try:
-                yield
-            finally:
-                # uvicorn would raise them again after a graceful stop, which is a success.
-                self._captured_signals.clear()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        logger.info("gateway listens on %s", self._address, extra=event("gateway_listens", address=str(self._address)))
-        # Requests and probes are answered meanwhile.
-        self._waiting = asyncio.create_task(self._wait_for_server())
-
-    async def _wait_for_server(self) -> None:
-        try:
-            if await self._gateway.admin.wait_for_server(self._gateway.stopping, patience_s=self._patience_s):
-                # It may have gone again, as it may later. But a user without rights is a mistake.
-                with suppress(Unreachable, Refused, OutcomeUnknown):
-                    await self._gateway.admin.topics()
-        except LisaError as error:
-            self.failure = error
-            self.should_exit = True
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        logger.info("stopping on %s", signal.Signals(sig).name, extra=event("gateway_stopping"))
-        super().handle_exit(sig, frame)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._gateway.begin_stop()
-        await super().shutdown(sockets)
-        if self._waiting:
-            self._waiting.cancel()
-            await asyncio.wait((self._waiting,))
-
-
-class _Patient:
-    """Ignores clients that hang up during their answer: uvloop raises then, while asyncio is silent."""
-
-    def __init__(self, application: ASGIApp) -> None:
-        self._application = application
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await self._application(scope, receive, send)
-        except RuntimeError as error:
-            if "handler is closed" not in str(error):
-                raise
-            logger.debug("a client hung up: %s", error, extra=event("client_gone", error=str(error)))
-
-
-def _bind(address: ListenAddress) -> socket.socket:
-    """A socket bound to the address. Raises InvalidSettings, as the address is a setting."""
-    try:
-        if address.path is not None:
-            bound = socket.socket(socket.AF_UNIX)
-            Path(address.path).unlink(missing_ok=True)
-            bound.bind(address.path)
-            return bound
-        family, *_, place = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        bound = socket.socket(family)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(place)
-    except OSError as error:
-        raise InvalidSettings(f"setting listen must be an address that is free; got {address}: {error}") from None
-    return bound
+_SOON_S = 0.005
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """Makes event loops: those of uvloop where it is installed."""
-    factory = uvicorn.Config("", log_config=None).get_loop_factory()
-    return factory or asyncio.new_event_loop
+    """Returns what makes event loops: those of uvloop where it is installed."""
+    try:
+        import uvloop  # noqa: PLC0415
+    except ModuleNotFoundError:
+        return asyncio.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
 
 
 async def serve(settings: GatewaySettings, *, patience_s: float = math.inf) -> None:
@@ -130,27 +55,113 @@ async def serve(settings: GatewaySettings, *, patience_s: float = math.inf) -> N
         settings.check_address(address.host)
     application = app(settings)
     gateway: Gateway = application.state.gateway
-    bound = _bind(address)
-    shown = str(address) if address.path is not None else str(ListenAddress(*bound.getsockname()[:2]))
-    # It logs its own start and stop, in its own words.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    config = uvicorn.Config(
-        _Patient(application),
-        http=limited_protocol(settings),
-        ws="none",
-        # Access is decided by the real address of the peer, so uvicorn must not replace it.
-        proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=max(1, round(settings.drain_s)),
-        lifespan="on",
-    )
+    address = _claim(address)
+    server = _server(application, settings, address)
     gateway.health.notifies = True
     spare_collector()
+    stopping = _signalled()
     with observed(settings.metrics, gateway.health):
-        server = _Server(config, gateway, shown, patience_s)
-        await server.serve([bound])
-    if server.failure:
-        raise server.failure
+        async with lifespan(application):
+            serving = asyncio.create_task(server.serve())
+            # Requests and probes are answered while it looks for the server.
+            looking = asyncio.create_task(_wait_for_server(gateway, address, patience_s))
+            try:
+                await _first_of(stopping, serving, looking)
+            finally:
+                await _stop(gateway, server, serving, looking, settings.drain_s)
+
+
+def _server(application: object, settings: GatewaySettings, address: ListenAddress) -> Server:
+    head_s = settings.slow_s * _HEAD_TIMES
+    return Server(
+        application,
+        address=address.host,
+        port=address.port,
+        uds=None if address.path is None else Path(address.path),
+        interface=Interfaces.ASGINL,
+        # With HTTP/2 as well, a connection that sends nothing would never be cut off, and each would take 14 KiB more.
+        http=HTTPModes.http1,
+        websockets=False,
+        backpressure=settings.max_clients,
+        http1_settings=HTTP1Settings(
+            header_read_timeout=round(head_s * 1000), max_buffer_size=settings.max_header_bytes
+        ),
+        log_enabled=False,
+    )
+
+
+async def _say_listens(address: ListenAddress) -> None:
+    """Logs the address once it takes connections, which Granian tells nobody."""
+    while True:
+        try:
+            if address.path is None:
+                _, writer = await asyncio.open_connection(address.host, address.port)
+            else:
+                _, writer = await asyncio.open_unix_connection(address.path)
+        except OSError:
+            await asyncio.sleep(_SOON_S)
+        else:
+            writer.close()
+            break
+    logger.info("gateway listens on %s", address, extra=event("gateway_listens", address=str(address)))
+
+
+def _signalled() -> "asyncio.Task[bool]":
+    """Returns a task that ends at the first SIGTERM or SIGINT."""
+    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+
+    def stop(number: signal.Signals) -> None:
+        logger.info("stopping on %s", number.name, extra=event("gateway_stopping"))
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    return asyncio.create_task(stopping.wait())
+
+
+async def _wait_for_server(gateway: Gateway, address: ListenAddress, patience_s: float) -> None:
+    """Ends with an error if no server answers in time, or the gateway may not use it; else once it stops."""
+    await _say_listens(address)
+    if await gateway.admin.wait_for_server(gateway.stopping, patience_s=patience_s):
+        # It may have gone again, as it may later. But a user without rights is a mistake.
+        with suppress(Unreachable, Refused, OutcomeUnknown):
+            await gateway.admin.topics()
+    await gateway.stopping.wait()
+
+
+async def _first_of(*tasks: "asyncio.Task[object]") -> None:
+    """Waits until one of the tasks ends, and raises its error."""
+    ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in ended:
+        task.result()
+
+
+async def _stop(
+    gateway: Gateway, server: Server, serving: "asyncio.Task[None]", looking: "asyncio.Task[None]", drain_s: float
+) -> None:
+    """Ends polls, and lets running requests end for up to `drain_s` seconds."""
+    gateway.begin_stop()
+    server.stop()  # type: ignore[no-untyped-call]
+    looking.cancel()
+    await asyncio.wait((serving, looking), timeout=max(1.0, drain_s))
+    serving.cancel()
+
+
+def _claim(address: ListenAddress) -> ListenAddress:
+    """Returns the address by number, with a port that is free. Raises InvalidSettings."""
+    try:
+        if address.path is not None:
+            Path(address.path).unlink(missing_ok=True)
+            Path(address.path).parent.resolve(strict=True)
+            return address
+        family, *_, place = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        # Granian would share the port of another gateway in silence.
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+            probe.listen(1)
+            return ListenAddress(*probe.getsockname()[:2])
+    except OSError as error:
+        raise InvalidSettings(f"setting listen must be an address that is free; got {address}: {error}") from None

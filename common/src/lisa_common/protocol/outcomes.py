@@ -46,6 +46,8 @@ class Postponed(NamedTuple):
     """A delivery that is given back, while nothing of its topic becomes ready for so long."""
 
     delay_ms: int
+    here: bool = False
+    """Whether only its worker leaves the topic alone for so long."""
 
 
 class NackOutcome(StrEnum):

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from pydantic_core import to_json
 
 from lisa_common.errors import LisaError
+from lisa_gateway.handover import Handover
 from lisa_gateway.json_text import encode
 from lisa_gateway.problems import problem_of
 
@@ -47,6 +48,8 @@ class Reply(NamedTuple):
     status: int = 200
     media_type: bytes = b"application/json"
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    handover: Handover | None = None
+    """What gives its messages back if the client is gone."""
 
     def head(self) -> dict[str, Any]:
         """The message of ASGI that begins it. Starlette's responses cost as much as all else of so short an answer."""

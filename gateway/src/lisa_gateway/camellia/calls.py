@@ -1,6 +1,5 @@
 """The calls on messages that were sent."""
 
-import asyncio
 import logging
 import time
 from contextlib import suppress
@@ -25,9 +24,11 @@ from lisa_gateway.camellia.messages import (
 )
 from lisa_gateway.camellia.monitor import Event, Monitor
 from lisa_gateway.camellia.parameters import Parameters
-from lisa_gateway.gateway import Gateway, GroupDesk
+from lisa_gateway.gateway import Gateway
+from lisa_gateway.handover import Handover
 from lisa_gateway.metrics import METRICS
 from lisa_gateway.polls import MAX_BATCH, Poller
+from lisa_gateway.settings import MAX_WAIT_S
 from lisa_producer import CancelOutcome, RescheduleOutcome, State
 
 __all__ = ["MessageCalls"]
@@ -47,57 +48,38 @@ class MessageCalls:
         self._settings = gateway.settings
         self._monitor = monitor
 
-    async def pull(self, parameters: Parameters, _: Receive) -> Reply:
+    async def pull(self, parameters: Parameters, receive: Receive) -> Reply:
         """`pullMsg`: messages that are ready now."""
-        topic, batch, lease_s, desk = await self._read_pull(parameters)
-        reading = desk.polls.pull(topic, batch, lease_s, by_id=True)
-        deliveries = await self._gateway.topics.unless_dropped(topic, reading)
-        return await self._pulled(topic, deliveries)
+        return await self._pull(parameters, receive, wait_s=0.0)
 
     async def long_poll(self, parameters: Parameters, receive: Receive) -> Reply:
         """`longPollingMsg`: messages that are ready, or become ready before the timeout; else none."""
+        wait_ms = parameters.positive("longPollingTimeoutMillis", round(self._settings.poll_s * 1000))
         with parameters.caller.quota.poll():
-            return await self._long_poll(parameters, receive)
+            return await self._pull(parameters, receive, wait_s=min(wait_ms / 1000, MAX_WAIT_S))
 
-    async def _long_poll(self, parameters: Parameters, receive: Receive) -> Reply:
-        wait_s = parameters.positive("longPollingTimeoutMillis", round(self._settings.poll_s * 1000)) / 1000
-        topic, batch, lease_s, desk = await self._read_pull(parameters)
-        if desk.polls.count_of(topic) >= self._settings.max_polls:
-            return answer(msg=None, delayMsgList=[])
-        poller = Poller(topic, batch, lease_s, by_id=True)
-        began = time.monotonic()
-        watch = asyncio.create_task(_watch(receive, poller))
-        try:
-            deliveries = await self._gateway.topics.unless_dropped(topic, desk.polls.poll(poller, wait_s))
-            if watch.done() and deliveries:
-                await desk.polls.release(deliveries)
-                deliveries = []
-            return await self._pulled(topic, deliveries)
-        except LisaError:
-            await self._hold(watch, min(_HOLD_S, wait_s) - (time.monotonic() - began))
-            raise
-        finally:
-            watch.cancel()
-
-    async def _hold(self, watch: "asyncio.Task[None]", seconds: float) -> None:
-        """Waits, unless the client hangs up or the gateway stops."""
-        if seconds > 0:
-            stopping = asyncio.create_task(self._gateway.stopping.wait())
-            try:
-                await asyncio.wait((watch, stopping), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                stopping.cancel()
-
-    async def _read_pull(self, parameters: Parameters) -> tuple[str, int, float, GroupDesk]:
+    async def _pull(self, parameters: Parameters, receive: Receive, *, wait_s: float) -> Reply:
         topic = parameters.required_text("topic")
         batch = min(parameters.positive("batch", 1, 32), MAX_BATCH)
         lease_ms = parameters.positive("ackTimeoutMillis", round(self._settings.ack_timeout_s * 1000))
         if lease_ms > _MAX_MS:
             raise Failed(Code.PARAM_WRONG, f"ackTimeoutMillis must be at most {_MAX_MS}, ten years; got {lease_ms}")
-        if group := parameters.text("group"):
+        group, quota = parameters.text("group"), parameters.caller.quota
+        if group:
             check_name("group", group)
-        await self._gateway.topics.declare(topic, parameters.caller.quota)
-        return topic, batch, lease_ms / 1000, self._gateway.desk(group, parameters.caller.quota)
+        topics = self._gateway.topics
+        await topics.declare(topic, quota)
+        polls = self._gateway.desk(group, quota).polls
+        if wait_s and polls.count_of(topic) >= self._settings.max_polls:
+            return answer(msg=None, delayMsgList=[])
+        began = time.monotonic()
+        async with Handover(polls, Poller(topic, batch, lease_ms / 1000, by_id=True), receive) as handover:
+            try:
+                deliveries = await topics.unless_dropped(topic, handover.read(wait_s))
+            except LisaError:
+                await handover.wait_gone(min(_HOLD_S, wait_s) - (time.monotonic() - began))
+                raise
+            return (await self._pulled(topic, deliveries))._replace(handover=handover)
 
     async def _pulled(self, topic: str, deliveries: list[Delivery]) -> Reply:
         if not deliveries:
@@ -199,10 +181,3 @@ class MessageCalls:
             raise Failed(Code.NOT_EXISTS, "there is no message of this id, or no more")
         self._monitor.count(topic, Event.GET)
         return answer(delayMsg=shown)
-
-
-async def _watch(receive: Receive, poller: Poller) -> None:
-    """Ends a poll when its client hangs up."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    poller.leave()

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from lisa_common.errors import LisaError
 from lisa_common.observing import prometheus
 from lisa_common.observing.catalog import MAX_TOPICS, OTHER
-from lisa_gateway.access import ALL_TOPICS, Role, caller_of
+from lisa_gateway.access import ROUTES, caller_of
 from lisa_gateway.camellia.monitor import Gap, Monitor, Window
 from lisa_gateway.camellia.observation import topic_info
 from lisa_gateway.gateway import Gateway
@@ -54,8 +54,7 @@ def route(gateway: Gateway, monitor: Monitor) -> Route:
 
     async def metrics(request: Request) -> Response:
         name_route(request.scope, _PATH)
-        # The gauges name all topics.
-        caller_of(request.scope).require(ALL_TOPICS, Role.ADMIN)
+        ROUTES[_PATH].check(caller_of(request.scope))
         window = monitor.complete()
         try:
             statuses = await gateway.admin.status()

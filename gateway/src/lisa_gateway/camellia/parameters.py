@@ -5,29 +5,24 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from starlette.requests import ClientDisconnect
-from starlette.types import Message, Receive, Scope
+from starlette.types import Receive, Scope
 
 from lisa_gateway.access import OPEN, Caller, caller_of
 from lisa_gateway.aside import aside
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood
-from lisa_gateway.limits import take_body
+from lisa_gateway.camellia.forms import MAX_FIELDS, is_multipart, read_multipart
 
-__all__ = ["MAX_FORM_BYTES", "Parameters", "read_parameters", "whole_parameters"]
+__all__ = ["MAX_FORM_BYTES", "Parameters", "read_parameters"]
 
 MAX_FORM_BYTES: Final = 4 * 1024 * 1024
-"""Largest form: a message of 1 MiB, of which every byte is percent-encoded, and its other parameters."""
+"""Largest form, if `max_body_bytes` allows it: a message of 1 MiB, every byte percent-encoded, and its parameters."""
 
-_MAX_DISCARDED = 4 * MAX_FORM_BYTES
+_MAX_DISCARDED = 2 * MAX_FORM_BYTES
 """How much of a larger form is read, and forgotten, before it is refused."""
-
-_SMALL_DIGITS = 4
-"""Digits of the length of a form that is read at once."""
 
 _PIECES = re.compile(rb"(?s).{1,16384}(?:(?<=%)..?|(?<=%.).)?")
 """Parts that cut no escape. To decode all at once would keep other requests waiting, even from another thread."""
 
-_MAX_FIELDS = 64
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}")
 _BITS = {64: 2**63, 32: 2**31}
 _SHORT = 10
@@ -99,44 +94,39 @@ class Parameters:
         raise Misunderstood(f"{name}: must be true or false; got {_shown(text)}")
 
 
-def whole_parameters(scope: Scope) -> Parameters | None:
-    """As `read_parameters`, where the whole request is here already; else None."""
-    if _is_large(scope):
-        return None
-    body = take_body(scope)
-    return None if body is None else _parameters(scope, body if _has_form(scope) else b"")
-
-
 async def read_parameters(scope: Scope, receive: Receive) -> Parameters:
-    """The parameters of a request. Raises Misunderstood for what cannot be read; raises ClientDisconnect."""
-    form = await _read_body(receive) if _has_form(scope) else b""
-    return await aside(len(form), lambda: _parameters(scope, form))
-
-
-def _is_large(scope: Scope) -> bool:
-    return any(
-        name == b"transfer-encoding" or (name == b"content-length" and len(value) > _SMALL_DIGITS)
-        for name, value in scope["headers"]
-    )
-
-
-def _parameters(scope: Scope, form: bytes) -> Parameters:
-    if len(form) > MAX_FORM_BYTES:
-        raise _too_large()
-    fields: dict[str, str] = {}
-    if query := scope["query_string"]:
-        _parse(query, fields)
-    if form:
-        _parse(form, fields)
+    """Returns the parameters of a request. Raises Misunderstood for what cannot be read, Refusal for a cut body."""
+    kind = _content_type(scope)
+    # Another body is read as well: no answer says success for a body that was cut off.
+    body = await _read_body(receive) if scope["method"] == "POST" else b""
+    form = body if _has_form(scope) else b""
+    more = await read_multipart(kind, body) if is_multipart(kind) else ()
+    fields = await aside(len(form), lambda: _fields(scope["query_string"], form))
+    for name, value in more:
+        fields.setdefault(name, value)
     return Parameters(fields, caller_of(scope))
 
 
-def _has_form(scope: Scope) -> bool:
+def _fields(query: bytes, form: bytes) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    if query:
+        _parse(query, fields)
+    if form:
+        _parse(form, fields)
+    return fields
+
+
+def _content_type(scope: Scope) -> bytes:
+    """The type of a body that may be a form; else empty."""
     if scope["method"] == "POST":
         for name, value in scope["headers"]:
             if name == b"content-type":
-                return _means_form(value)
-    return False
+                return bytes(value)
+    return b""
+
+
+def _has_form(scope: Scope) -> bool:
+    return _means_form(_content_type(scope))
 
 
 @lru_cache(maxsize=64)
@@ -150,19 +140,12 @@ def _means_form(given: bytes) -> bool:
     return True
 
 
-async def _next_part(receive: Receive) -> Message:
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise ClientDisconnect
-    return message
-
-
 async def _read_body(receive: Receive) -> bytes:
     chunks: list[bytes] = []
     size = 0
     more = True
     while more:
-        message = await _next_part(receive)
+        message = await receive()
         chunk, more = message.get("body", b""), message.get("more_body", False)
         size += len(chunk)
         if size > _MAX_DISCARDED:
@@ -173,18 +156,14 @@ async def _read_body(receive: Receive) -> bytes:
             # Most clients read an answer only after they have sent all.
             chunks.clear()
     if size > MAX_FORM_BYTES:
-        raise _too_large()
+        raise Misunderstood(f"body: must be at most {MAX_FORM_BYTES} bytes", 413, {"Connection": "close"})
     return b"".join(chunks)
-
-
-def _too_large() -> Misunderstood:
-    return Misunderstood(f"body: must be at most {MAX_FORM_BYTES} bytes", 413, {"Connection": "close"})
 
 
 def _parse(encoded: bytes, fields: dict[str, str]) -> None:
     """Adds the fields of a form; the first of a name counts."""
-    if encoded.count(b"&") >= _MAX_FIELDS:
-        raise Misunderstood(f"body: must have at most {_MAX_FIELDS} parameters")
+    if encoded.count(b"&") >= MAX_FIELDS:
+        raise Misunderstood(f"body: must have at most {MAX_FIELDS} parameters")
     if encoded.isascii() and b"%" not in encoded and b"+" not in encoded:
         # One look at the whole spares several at each part.
         _parse_plain(encoded.decode(), fields)

@@ -6,13 +6,13 @@ from http import HTTPStatus
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from lisa_common.errors import ByteCount, InvalidInput, LisaError
 from lisa_common.logs import event
-from lisa_gateway.access import Forbidden
+from lisa_gateway.access import ROUTES, Forbidden, Scope
 from lisa_gateway.aside import aside
 from lisa_gateway.dashboard import live
 from lisa_gateway.dashboard.bodies import MOST_EDITED
@@ -20,12 +20,11 @@ from lisa_gateway.dashboard.bulk import BulkRunner
 from lisa_gateway.dashboard.fragments import Fragments
 from lisa_gateway.dashboard.pages import ACTIONS, PAGES, PARTS
 from lisa_gateway.dashboard.sampler import Sampler
-from lisa_gateway.dashboard.security import HEADERS, check_origin
+from lisa_gateway.dashboard.security import HEADERS
 from lisa_gateway.dashboard.site import Site
 from lisa_gateway.dashboard.user import User, user_of
 from lisa_gateway.dashboard.view import Desk, Handler, Silent, View, read_fields
 from lisa_gateway.gateway import Gateway
-from lisa_gateway.limits import RequestCut
 from lisa_gateway.problems import Problem, problem_of
 
 __all__ = ["application"]
@@ -55,18 +54,19 @@ def application(gateway: Gateway, identify: _Identify) -> Starlette:
             return Response(asset.packed, 200, headers | {"content-encoding": "gzip"}, asset.media_type)
         return Response(asset.content, 200, headers, asset.media_type)
 
-    pages = [Route(f"/{name}", _endpoint(desk, identify, page), methods=["GET"]) for name, page in PAGES.items()]
-    actions = [Route(f"/do-{name}", _endpoint(desk, identify, act), methods=["POST"]) for name, act in ACTIONS.items()]
+    pages = [Route(f"/{name}", _endpoint(desk, identify, name, page), methods=["GET"]) for name, page in PAGES.items()]
+    actions = [
+        Route(f"/do-{name}", _endpoint(desk, identify, f"do-{name}", act), methods=["POST"])
+        for name, act in ACTIONS.items()
+    ]
     routes = [
         Route("/static/{name}", static),
-        Route("/live", _endpoint(desk, identify, live.streaming(PARTS))),
+        Route("/live", _endpoint(desk, identify, "live", live.streaming(PARTS))),
         *pages,
         *actions,
     ]
 
     async def refuse(_: Request, error: Exception) -> Response:
-        if isinstance(error, RequestCut):
-            return Response(str(error.detail), error.status_code, HEADERS | {"connection": "close"}, "text/plain")
         status = error.status_code if isinstance(error, HTTPException) else 404
         return Response(HTTPStatus(status).phrase, status, HEADERS, "text/plain")
 
@@ -75,20 +75,18 @@ def application(gateway: Gateway, identify: _Identify) -> Starlette:
     return made
 
 
-def _endpoint(desk: Desk, identify: _Identify, handler: Handler) -> Callable[..., object]:
+def _endpoint(desk: Desk, identify: _Identify, name: str, handler: Handler) -> Callable[..., object]:
+    rule = ROUTES[f"/dashboard/{name}"]
+
     async def endpoint(request: Request) -> Response:
-        view = View(desk, request, User("nobody"))
+        view = View(desk, request, rule)
         try:
-            view.user = user_of(request, identify)
+            view.user = user_of(request, desk.gateway.settings, identify)
             if request.method == "POST":
-                check_origin(request, behind_proxy=_is_behind_proxy(desk, request))
                 view.form = await _read_form(request)
+            view.check(view.topic if rule.scope is Scope.TOPIC else None)
             return await handler(view)
-        except ClientDisconnect:
-            return Response(status_code=400)
-        except Exception as error:
-            if isinstance(error, RequestCut):
-                raise
+        except Exception as error:  # noqa: BLE001 - logged there, if it is not the client's or the server's
             return _refuse(view, _problem(request, error))
 
     return endpoint
@@ -108,10 +106,6 @@ def _problem(request: Request, error: Exception) -> Problem:
 
 def _refuse(view: View, problem: Problem) -> Response:
     return view.page("error.html", status=problem.status, detail=problem.detail, title="Not done")
-
-
-def _is_behind_proxy(desk: Desk, request: Request) -> bool:
-    return desk.gateway.settings.is_proxy(request.client.host if request.client else None)
 
 
 async def _read_form(request: Request) -> dict[str, str]:

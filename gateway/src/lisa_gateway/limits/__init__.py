@@ -1,8 +1,6 @@
-"""Limits of requests, connections and clients."""
+"""Limits of requests and connections."""
 
-from lisa_gateway.limits.bodies import STREAMS, BodyLimits, RequestCut
-from lisa_gateway.limits.connections import limited_protocol
-from lisa_gateway.limits.cycle import put_answer, take_body
+from lisa_gateway.limits.bodies import STREAMS, BodyLimits
 from lisa_gateway.limits.settings import LimitSettings
 
-__all__ = ["STREAMS", "BodyLimits", "LimitSettings", "RequestCut", "limited_protocol", "put_answer", "take_body"]
+__all__ = ["STREAMS", "BodyLimits", "LimitSettings"]

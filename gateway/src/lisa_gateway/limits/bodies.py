@@ -1,39 +1,28 @@
-"""Limits of request bodies: how large they may be, and how slowly they may arrive."""
+"""Request bodies: how they may be framed, how large they may be, and how slowly they may arrive."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from starlette.exceptions import HTTPException
-
-from lisa_gateway.limits.cycle import CYCLE
 from lisa_gateway.limits.settings import LimitSettings
-from lisa_gateway.problems import Problem, send_problem
+from lisa_gateway.problems import Problem, Refusal, send_problem
 
-__all__ = ["BodyLimits", "RequestCut"]
+__all__ = ["BodyLimits"]
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
 
-_CLOSE = (b"connection", b"close")
 STREAMS = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl")
-"""Content types of streams: of any length, as their lines are taken one by one."""
-
-
-class RequestCut(HTTPException):
-    """A body is too large, or arrives too slowly; the answer ends the connection."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        super().__init__(problem.status, problem.detail, {"connection": "close"})
+"""Content types of streams: of any length, because their lines are taken one by one."""
 
 
 class BodyLimits:
-    """Refuses bodies over the limit: at once if their length is declared, else where they exceed it.
+    """Refuses requests that other servers may read otherwise, and raises Refusal where a body breaks a limit.
 
-    Only the time that the gateway waits for a body counts, not the time that it works in between.
+    Each interface answers a Refusal in its own form. Only the time in which the gateway waits for a body counts, not
+    the time in which it works.
     """
 
     def __init__(self, app: Any, limits: LimitSettings) -> None:
@@ -45,53 +34,76 @@ class BodyLimits:
         """Serves one connection of ASGI."""
         if scope["type"] != "http":
             return self._app(scope, receive, send)
-        cycle = scope.get(CYCLE)
-        if cycle is not None and not cycle.more_body and len(cycle.body) <= self._limits.max_body_bytes:
-            # Most bodies are here already: nothing is left to wait for.
+        hosts = 0
+        length = coding = kind = None
+        for name, value in scope["headers"]:
+            if name == b"host":
+                hosts += 1 if value else 2
+            elif name == b"content-length":
+                length = value
+            elif name == b"transfer-encoding":
+                coding = value if coding is None else b"several"
+            elif name == b"content-type":
+                kind = value
+        if hosts != 1 and scope["http_version"] == "1.1":
+            # RFC 9112, 3.2.
+            return send_problem(send, _unfit("host", "given once"))
+        if coding is not None and (length is not None or coding.lower() != b"chunked"):
+            # RFC 9112, 6.1: a proxy in front may have taken such a body for another.
+            return send_problem(send, _unfit("transfer-encoding", "chunked, without a content-length"))
+        if coding is None and (length == b"0" or (length is None and scope["http_version"] != "2")):
             return self._app(scope, receive, send)
-        given = dict(scope["headers"])
-        length = given.get(b"content-length", b"")
-        is_stream = given.get(b"content-type", b"").partition(b";")[0].strip().lower() in STREAMS
-        if not is_stream and length.isdigit() and int(length) > self._limits.max_body_bytes:
-            return send_problem(send, _too_large(self._limits, int(length)), _CLOSE)
-        if length in (b"", b"0") and b"transfer-encoding" not in given:
-            return self._app(scope, receive, send)
-        return self._app(scope, _Reader(receive, self._limits, bounded=not is_stream).receive, send)
+        is_stream = kind is not None and kind.partition(b";")[0].strip().lower() in STREAMS
+        reader = _Reader(receive, self._limits, 0 if length is None else int(length), bounded=not is_stream)
+        return self._app(scope, reader.receive, send)
 
 
-def _too_large(limits: LimitSettings, size: int) -> Problem:
-    most = limits.max_body_bytes
-    more = {"field": "body", "value": size, "expected": f"at most {most} bytes", "limit": most}
-    return Problem(413, "too-large", f"body must be at most {most} bytes; got {size} bytes", more)
+def _unfit(header: str, expected: str) -> Problem:
+    more = {"field": header, "expected": expected}
+    return Problem(400, "invalid-input", f"header {header} must be {expected}", more, closes=True)
 
 
 class _Reader:
     """Receives one body within its limits."""
 
-    def __init__(self, receive: _Receive, limits: LimitSettings, *, bounded: bool) -> None:
+    def __init__(self, receive: _Receive, limits: LimitSettings, declared: int, *, bounded: bool) -> None:
         self._receive = receive
         self._limits = limits
         self._bounded = bounded
+        self._declared = declared
         self._size = 0
         self._waited_s = 0.0
         self._ended = False
 
     async def receive(self) -> _Message:
-        """The next part of the body; after its end, the message that says that the client is gone."""
+        """Returns the next part of the body; after its end, the message that says that the client is gone.
+
+        Raises Refusal for a body that is too large, too slow or cut off.
+        """
         if self._ended:
             return await self._receive()
+        self._check(self._declared)
         budget_s = self._limits.slow_s + self._size / self._limits.min_bytes_s - self._waited_s
         began = time.monotonic()
         try:
             async with asyncio.timeout(max(0.0, budget_s)):
                 message = await self._receive()
         except TimeoutError:
-            raise RequestCut(
-                Problem(408, "too-slow", f"body must arrive faster; got {self._size} bytes so far")
-            ) from None
+            detail = f"body must arrive faster; got {self._size} bytes so far"
+            raise Refusal(Problem(408, "too-slow", detail, closes=True)) from None
         self._waited_s += time.monotonic() - began
+        if message["type"] == "http.disconnect":
+            # The client is gone, or its chunks cannot be read.
+            detail = f"body must arrive whole; got {self._size} bytes"
+            raise Refusal(Problem(400, "invalid-input", detail, {"field": "body"}, closes=True))
         self._size += len(message.get("body", b""))
-        if self._bounded and self._size > self._limits.max_body_bytes:
-            raise RequestCut(_too_large(self._limits, self._size))
+        self._check(self._size)
         self._ended = not message.get("more_body", False)
         return message
+
+    def _check(self, size: int) -> None:
+        most = self._limits.max_body_bytes
+        if self._bounded and size > most:
+            more = {"field": "body", "value": size, "expected": f"at most {most} bytes", "limit": most}
+            detail = f"body must be at most {most} bytes; got {size} bytes"
+            raise Refusal(Problem(413, "too-large", detail, more, closes=True))

@@ -23,21 +23,18 @@ class LimitSettings(Settings):
         ),
     ] = 8 * _MIB
     max_header_bytes: Annotated[
-        int, Field(ge=1_024, le=_MIB, description="most bytes of the first line and the headers of a request")
+        int, Field(ge=8_192, le=_MIB, description="most bytes of the first line and the headers of a request")
     ] = 32_768
-    max_requests_ahead: Annotated[
-        int, Field(ge=0, le=1_000, description="requests that a connection may send before it has its answers")
-    ] = 16
-    max_clients: Annotated[int, Field(ge=1, le=1_000_000, description="most connections of clients")] = 20_000
+    max_clients: Annotated[
+        int, Field(ge=1, le=1_000_000, description="most connections of clients; others wait until one of them ends")
+    ] = 20_000
     slow_s: Annotated[
         float,
         Field(
             ge=0.1,
             le=600,
-            description="how long headers may take to arrive, a body to arrive or an answer to leave; longer by what "
-            "min_bytes_s allows, in seconds",
+            description="how long a body may take to arrive, longer by what min_bytes_s allows; headers, and an idle "
+            "connection, five times as long, in seconds",
         ),
     ] = 15.0
-    min_bytes_s: Annotated[
-        int, Field(ge=1, le=_MIB, description="bytes of a body or an answer that earn another second")
-    ] = 1_024
+    min_bytes_s: Annotated[int, Field(ge=1, le=_MIB, description="bytes of a body that earn another second")] = 1_024

@@ -1,69 +1,17 @@
 """Settings of a pusher."""
 
 from typing import Annotated, Any, ClassVar, Self
-from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
-from lisa_common.errors import InvalidInput
 from lisa_common.settings import MetricsAddress, Settings
 from lisa_common.validation import check_name
 from lisa_gateway.json_lists import json_list
 from lisa_gateway.push.signing import Signer
+from lisa_gateway.push.target import Target
 
-__all__ = ["PushSettings", "Target", "check_url"]
-
-
-def check_url(value: str) -> str:
-    """A URL to push to. Raises InvalidInput."""
-    try:
-        parts = urlsplit(value)
-        is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_fit = False
-    if not is_fit:
-        raise InvalidInput("url", value, "an http:// or https:// URL")
-    _check_client_reads(value)
-    return value
-
-
-def _check_client_reads(url: str) -> None:
-    try:
-        import httpx  # noqa: PLC0415
-    except ModuleNotFoundError:
-        # The extra `push` is not installed; the pusher says so when it starts.
-        return
-    try:
-        host = httpx.URL(url).raw_host
-    except (httpx.InvalidURL, UnicodeError) as error:
-        raise InvalidInput("url", url, f"a valid URL ({str(error).rstrip('.')})") from None
-    # The client escapes characters that no host may hold, and then looks up a name that nobody has.
-    if b"%" in host and b":" not in host:
-        raise InvalidInput("url", url, "a URL with a valid host")
-
-
-class Target(BaseModel):
-    """Messages of one topic, and where they go."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    topic: Annotated[str, Field(description="the topic")]
-    url: Annotated[str, Field(description="an http:// or https:// URL")]
-    concurrency: Annotated[int, Field(ge=1, le=10_000, description="most requests at once")] = 16
-    reject_4xx: Annotated[
-        bool, Field(description="make a message garbage at an answer of 4xx, except 408, 425 and 429")
-    ] = False
-
-    @field_validator("topic")
-    @classmethod
-    def _topic_is_a_name(cls, value: str) -> str:
-        return check_name("topic", value)
-
-    @field_validator("url")
-    @classmethod
-    def _url_is_http(cls, value: str) -> str:
-        return check_url(value)
+__all__ = ["PushSettings"]
 
 
 class PushSettings(Settings):
@@ -79,12 +27,13 @@ class PushSettings(Settings):
     targets: Annotated[
         tuple[Target, ...],
         NoDecode,
-        Field(description="what to push where: tables [[push.targets]], or a JSON list of them"),
+        # Errors about a field that is not shown do not show its value: URLs and headers hold secrets.
+        Field(repr=False, description="what to push where: tables [[push.targets]], or a JSON list of them"),
     ] = ()
     concurrency: Annotated[int, Field(ge=1, le=10_000, description="most requests at once, over all topics")] = 64
     request_s: Annotated[float, Field(ge=0.1, le=3_600, description="how long a request may take, in seconds")] = 15.0
     longest_pause_s: Annotated[
-        float, Field(ge=0, le=604_800, description="longest Retry-After that is obeyed, in seconds")
+        float, Field(ge=1, le=604_800, description="longest Retry-After that is obeyed, in seconds")
     ] = 3_600.0
     metrics: Annotated[
         MetricsAddress,

@@ -4,11 +4,10 @@ from typing import Any
 
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import check_new_id
-from lisa_gateway.access import Role
 from lisa_gateway.aside import aside
 from lisa_gateway.json_text import encode
 from lisa_gateway.limits import STREAMS
-from lisa_gateway.problems import Problem
+from lisa_gateway.problems import Problem, Refusal
 from lisa_gateway.v1 import answers
 from lisa_gateway.v1.content import OVERHEAD, encode_list, encode_message, message_of, options_of
 from lisa_gateway.v1.models import (
@@ -20,10 +19,10 @@ from lisa_gateway.v1.models import (
     moment_of,
 )
 from lisa_gateway.v1.operation import (
+    URLENCODED,
     Answer,
     Call,
     Operation,
-    Refusal,
     check_json,
     check_plain,
     parsed,
@@ -37,7 +36,7 @@ from lisa_producer import CancelOutcome, Found, Message, RescheduleOutcome, Send
 __all__ = ["OPERATIONS"]
 
 _JSON = "application/json"
-_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+_FORMS = (URLENCODED, "multipart/form-data")
 
 
 def _media_type(call: Call) -> str:
@@ -55,7 +54,6 @@ async def _send(call: Call) -> Answer:
         check_json(call.request)
         message = await _json_message(await call.request.body())
     elif kind in _FORMS:
-        # curl sends this type by default, with any body, also with JSON.
         raise Refusal(unsupported(kind, "the type of the body; use PUT to send a form as it is"))
     else:
         message = await _raw_message(call, None)
@@ -201,7 +199,6 @@ def _listed(message: ListedMessage, bodies: Any) -> bytes:
     return encode_message(document | {"sent_ms": record.sent_ms}, record.body, record.headers, bodies)
 
 
-_ANY = (Role.SEND, Role.CONSUME, Role.ADMIN)
 _MESSAGES = "/v1/topics/{topic}/messages"
 _MESSAGE = "/v1/topics/{topic}/messages/{id}"
 
@@ -211,7 +208,6 @@ OPERATIONS = (
         path=_MESSAGES,
         name="sendMessage",
         summary="Sends one message, or a stream of them",
-        roles=(Role.SEND,),
         answer=_send,
         answers={201: answers.Sent, 200: answers.Sent | answers.StreamResult},
         query=MessageQuery,
@@ -224,7 +220,6 @@ OPERATIONS = (
         path=_MESSAGES,
         name="listMessages",
         summary="Lists the messages of one state, page by page",
-        roles=(Role.ADMIN,),
         answer=_list,
         answers={200: answers.Listed},
         query=MessagesQuery,
@@ -235,7 +230,6 @@ OPERATIONS = (
         path=_MESSAGE,
         name="putMessage",
         summary="Sends the body of the request, whatever its content type, under an id",
-        roles=(Role.SEND,),
         answer=_put,
         answers={201: answers.Sent, 200: answers.Sent},
         query=MessageQuery,
@@ -247,7 +241,6 @@ OPERATIONS = (
         path=_MESSAGE,
         name="findMessage",
         summary="Finds a message, in whatever state",
-        roles=_ANY,
         answer=_find,
         answers={200: answers.FoundMessage},
         problems=(404,),
@@ -257,7 +250,6 @@ OPERATIONS = (
         path=_MESSAGE,
         name="cancelMessage",
         summary="Cancels a message that was not delivered yet",
-        roles=(Role.SEND, Role.ADMIN),
         answer=_cancel,
         answers={200: answers.Cancelled},
         problems=(404, 409),
@@ -267,7 +259,6 @@ OPERATIONS = (
         path=_MESSAGE,
         name="rescheduleMessage",
         summary="Gives a message that waits, or is to be retried, another due time",
-        roles=(Role.SEND, Role.ADMIN),
         answer=_reschedule,
         answers={200: answers.Rescheduled},
         body=Reschedule,

@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
 
 from lisa_common.cli import read_duration, read_moment, read_ms
+from lisa_common.errors import InvalidInput
 from lisa_common.validation import MAX_DELAY_S, MAX_ID_BYTES, MAX_RETRIES
+from lisa_gateway.settings import MAX_WAIT_S
 from lisa_manager import REASONS
 
 __all__ = [
     "MAX_BATCH",
-    "MAX_WAIT_S",
     "Bodies",
     "DurationText",
     "Extends",
@@ -56,21 +57,29 @@ def _ms(value: int) -> int:
     return value
 
 
+_LONGEST = f"at most {MAX_WAIT_S:g} s"
+
+
+def _wait(value: str) -> str:
+    if read_duration("wait", value) > MAX_WAIT_S:
+        raise InvalidInput("wait", value, _LONGEST)
+    return value
+
+
 def _reason(value: str) -> str:
     if value not in REASONS:
         raise ValueError(f"one of {', '.join(REASONS)}")
     return value
 
 
-MAX_WAIT_S = 60.0
-"""Longest wait of a read, in seconds."""
-
 _DURATION = r"^([0-9]+(\.[0-9]+)?|([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+)$"
 
 DurationText = Annotated[str, Field(pattern=_DURATION, max_length=40, examples=["250ms", "15m", "1h30m"])]
 _Seconds = Annotated[float, Field(ge=0, le=MAX_DELAY_S, allow_inf_nan=False)]
 _Duration = _Seconds | DurationText
-_Wait = Annotated[float, Field(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)] | DurationText
+_Wait = (
+    Annotated[float, Field(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)] | Annotated[DurationText, AfterValidator(_wait)]
+)
 _Moment = (
     Annotated[
         int,
@@ -198,7 +207,7 @@ class Read(Input):
 
     limit: Annotated[int, Field(ge=1, le=MAX_BATCH, description="most deliveries")] = 1
     wait: Annotated[
-        _Wait | None, Field(description="how long to wait for the first, up to 60 s; by default not at all")
+        _Wait | None, Field(description=f"how long to wait for the first, {_LONGEST}; by default not at all")
     ] = None
     lease: Annotated[
         _Duration | None, Field(description="how long they belong to the reader; by default the visibility timeout")

@@ -1,29 +1,32 @@
 """Operations of /v1: what a request must hold, who may make it, and the function that answers it."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 from urllib.parse import unquote_to_bytes
 
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from lisa_common.cli import DURATION_FORM
 from lisa_common.errors import ByteCount, InvalidInput, LisaError
 from lisa_common.validation import check_id, check_name, expected_by
-from lisa_gateway.access import Caller, Forbidden, Role, caller_of
+from lisa_gateway.access import ROUTES, Caller, Forbidden, Rule, caller_of
 from lisa_gateway.aside import aside
+from lisa_gateway.handover import Handover
 from lisa_gateway.json_text import decode, encode
-from lisa_gateway.problems import Problem, problem_of, response_of
+from lisa_gateway.problems import Problem, Refusal, problem_of, response_of
 from lisa_gateway.v1.models import UnknownMember
 from lisa_gateway.v1.state import State
 
 __all__ = [
+    "URLENCODED",
     "Answer",
     "Call",
     "Operation",
-    "Refusal",
     "check_json",
     "check_plain",
     "parsed",
@@ -32,15 +35,9 @@ __all__ = [
     "validated",
 ]
 
+URLENCODED = "application/x-www-form-urlencoded"
+
 M = TypeVar("M", bound=BaseModel)
-
-
-class Refusal(LisaError):
-    """Refuses a request with this problem."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        super().__init__(problem.detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +47,7 @@ class Call:
     request: Request
     state: State
     caller: Caller
+    rule: Rule
     path: Mapping[str, str]
     """The parts of the path, checked."""
     query: Any = None
@@ -61,6 +59,10 @@ class Call:
         """The topic that the path names."""
         return self.path["topic"]
 
+    def shows(self, topic: str) -> bool:
+        """Whether the caller may make this call about a topic."""
+        return any(self.caller.may(role, topic) for role in self.rule.roles)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -70,6 +72,8 @@ class Answer:
     """What is to be JSON, or its bytes."""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
+    handover: Handover | None = None
+    """What gives its messages back if the client is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +84,6 @@ class Operation:
     path: str
     name: str
     summary: str
-    roles: tuple[Role, ...]
-    """The caller must have one of them, for the topic that the path names."""
     answer: Callable[[Call], Awaitable[Answer]]
     answers: Mapping[int, Any]
     """The type of the answer for each status of success."""
@@ -93,28 +95,46 @@ class Operation:
     problems: tuple[int, ...] = ()
     """Statuses of problems, beside those that each operation may have."""
 
+    @property
+    def rule(self) -> Rule:
+        """Who may call it."""
+        return ROUTES[f"{self.method} {self.path}"]
+
 
 async def respond(operation: Operation, state: State, request: Request) -> Response:
     """The response to a request for an operation, a problem included."""
     try:
         answer = await operation.answer(await _read(operation, request, state))
-    except ClientDisconnect:
-        # Nobody gets this.
-        return Response(status_code=400)
-    except Refusal as error:
-        return response_of(error.problem)
     except Forbidden as error:
         return response_of(Problem(403, "forbidden", str(error)))
     except LisaError as error:
         return response_of(problem_of(error))
-    content = answer.document if isinstance(answer.document, bytes) else encode(answer.document)
-    return Response(content, answer.status, answer.headers, "application/json")
+    handover = answer.handover
+    async with handover or nullcontext():
+        content = answer.document if isinstance(answer.document, bytes) else encode(answer.document)
+    if handover is None:
+        return Response(content, answer.status, answer.headers, "application/json")
+    return _HandedOver(handover, content)
+
+
+class _HandedOver(Response):
+    """The response with messages, unless its client is gone."""
+
+    media_type = "application/json"
+
+    def __init__(self, handover: Handover, content: bytes) -> None:
+        self._handover = handover
+        super().__init__(content)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if await self._handover.claim():
+            await super().__call__(scope, receive, send)
 
 
 async def _read(operation: Operation, request: Request, state: State) -> Call:
     path = _path_of(request)
     caller = caller_of(request.scope)
-    caller.require(path.get("topic"), *operation.roles)
+    operation.rule.check(caller, path.get("topic"))
     query = None if operation.query is None else _query_of(operation.query, request)
     if operation.query is None and request.url.query and operation.body is None and not operation.takes_bytes:
         name = next(iter(request.query_params), "")
@@ -122,7 +142,7 @@ async def _read(operation: Operation, request: Request, state: State) -> Call:
     body = None
     if operation.body is not None and not operation.takes_bytes:
         body = await _body_of(operation, request)
-    return Call(request, state, caller, path, query, body)
+    return Call(request, state, caller, operation.rule, path, query, body)
 
 
 _MOST_PARAMETERS = 100
@@ -196,7 +216,8 @@ def check_plain(request: Request) -> None:
 
 def unsupported(kind: str, expected: str) -> Problem:
     """The problem of another content type."""
-    detail = f"content-type must be {expected}; got {kind!r}"
+    hint = " (curl -d sends this for any body; --json is for JSON)" if kind == URLENCODED else ""
+    detail = f"content-type must be {expected}; got {kind!r}{hint}"
     return Problem(415, "media-type", detail, {"field": "content-type", "value": kind, "expected": expected})
 
 

@@ -2,17 +2,17 @@
 
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from lisa_common.errors import ByteCount, Described, InvalidInput, LisaError
-from lisa_gateway.access import Role
 from lisa_gateway.aside import Turn, aside
-from lisa_gateway.problems import Problem, problem_of
+from lisa_gateway.problems import Refusal, problem_of
 from lisa_gateway.v1 import answers
 from lisa_gateway.v1.content import message_of
 from lisa_gateway.v1.models import MessageBatch, MessageInput
-from lisa_gateway.v1.operation import Answer, Call, Operation, Refusal, check_plain, parsed, validated
+from lisa_gateway.v1.operation import Answer, Call, Operation, check_plain, parsed, validated
 from lisa_producer import Message, PartialSend, SendOutcome, SendReport, SendResult
 
 __all__ = ["OPERATIONS", "send_stream"]
@@ -88,7 +88,7 @@ def _item(result: SendResult) -> dict[str, Any]:
 def _stopped(error: LisaError, document: dict[str, Any]) -> Refusal:
     """The problem that ended a send half-way, and what was sent before."""
     problem = problem_of(error)
-    return Refusal(Problem(problem.status, problem.kind, problem.detail, problem.more | document))
+    return Refusal(replace(problem, more=problem.more | document))
 
 
 async def send_stream(call: Call) -> Answer:
@@ -99,10 +99,10 @@ async def send_stream(call: Call) -> Answer:
     try:
         await call.state.gateway.producer.send_many(call.topic, stream.messages(), on_result=stream.take)
     except PartialSend as error:
-        if isinstance(error.__cause__, LisaError):
-            raise _stopped(error.__cause__, stream.document) from None
-    if stream.stopped is not None:
-        raise _stopped(stream.stopped, stream.document)
+        cause = error.__cause__
+        if not isinstance(cause, LisaError):
+            raise
+        raise _stopped(cause, stream.document) from None
     return Answer(stream.document)
 
 
@@ -119,8 +119,6 @@ class _Stream:
         """The numbers of lines that are being sent."""
         self._report = SendReport()
         self._problems: list[dict[str, Any]] = []
-        self.stopped: LisaError | None = None
-        """Why the rest of the request was not read."""
 
     async def messages(self) -> AsyncIterator[Message]:
         """The messages of the valid lines."""
@@ -132,8 +130,7 @@ class _Stream:
                 self._tell(number, error)
                 if self._report.failed < _MOST_PROBLEMS:
                     continue
-                self.stopped = InvalidInput("stream", Described("the hundredth invalid line"), "of valid lines")
-                return
+                raise InvalidInput("stream", Described("the hundredth invalid one"), "of valid lines") from None
             self._lines.append(number)
             yield message
 
@@ -155,9 +152,7 @@ class _Stream:
                     number += 1
                 rest = bytearray(lines[-1])
             if len(rest) > most:
-                # The lines before are sent all the same, and counted.
-                self.stopped = InvalidInput("line", ByteCount(len(rest)), f"at most {most} bytes")
-                return
+                raise InvalidInput("line", ByteCount(len(rest)), f"at most {most} bytes")
         if rest.strip():
             yield number, bytes(rest)
 
@@ -186,7 +181,6 @@ OPERATIONS = (
         path="/v1/topics/{topic}/batch",
         name="sendBatch",
         summary="Sends up to 1,000 messages, and reports the outcome of each",
-        roles=(Role.SEND,),
         answer=_send_batch,
         answers={200: answers.BatchResult},
         body=MessageBatch,

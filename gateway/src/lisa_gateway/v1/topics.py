@@ -7,11 +7,10 @@ from pydantic import ConfigDict, Field, model_validator
 
 from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import Policy
-from lisa_gateway.access import Role
-from lisa_gateway.problems import Problem
+from lisa_gateway.problems import Problem, Refusal
 from lisa_gateway.v1 import topic_answers as answers
 from lisa_gateway.v1.models import Input, Shards
-from lisa_gateway.v1.operation import Answer, Call, Operation, Refusal
+from lisa_gateway.v1.operation import Answer, Call, Operation
 from lisa_manager import DEFAULT, TopicSizes
 
 __all__ = ["OPERATIONS"]
@@ -56,6 +55,7 @@ def _policy_fields(call: Call, *excluded: str) -> dict[str, Any]:
     for name in fields:
         if name not in known:
             raise InvalidInput("policy field", name, f"one of {', '.join(known)}")
+    call.caller.require_target(fields.get("dead_letter_topic"))
     return {name: DEFAULT if value is None else value for name, value in fields.items()}
 
 
@@ -69,14 +69,13 @@ def _sizes(sizes: TopicSizes) -> dict[str, Any]:
 
 
 async def _list(call: Call) -> Answer:
-    topics = await call.state.gateway.admin.topics()
-    seen = [topic for topic in topics if call.caller.may(Role.ADMIN, topic.name)]
-    return Answer({"topics": [{"topic": topic.name, "policy": _policy(topic.policy)} for topic in seen]})
+    topics = [topic for topic in await call.state.gateway.admin.topics() if call.shows(topic.name)]
+    return Answer({"topics": [{"topic": topic.name, "policy": _policy(topic.policy)} for topic in topics]})
 
 
 async def _all_sizes(call: Call) -> Answer:
     sizes = await call.state.gateway.admin.sizes()
-    return Answer({"topics": [_sizes(each) for each in sizes if call.caller.may(Role.ADMIN, each.topic)]})
+    return Answer({"topics": [_sizes(each) for each in sizes if call.shows(each.topic)]})
 
 
 async def _sizes_of(call: Call) -> Answer:
@@ -150,7 +149,6 @@ async def _drop_group(call: Call) -> Answer:
 
 
 def _operation(method: str, path: str, name: str, summary: str, answer: Any, *problems: int, **more: Any) -> Operation:
-    more = {"roles": (Role.ADMIN,)} | more
     if "body" in more:
         problems = (*problems, 413, 415)
     return Operation(method=method, path=path, name=name, summary=summary, answer=answer, problems=problems, **more)

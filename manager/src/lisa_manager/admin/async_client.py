@@ -22,6 +22,7 @@ from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, sta
 from lisa_manager.admin.async_observing_client import AsyncObservingAdmin
 from lisa_manager.admin.async_schedule_client import AsyncScheduleAdmin
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
+from lisa_manager.admin.cancel_many import ALL_WAITING, WaitingFilter, cancel_many
 from lisa_manager.admin.check import CheckReport
 from lisa_manager.admin.events import TopicEvents, read_events
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
@@ -85,6 +86,18 @@ class AsyncAdmin(AsyncScheduleAdmin, AsyncObservingAdmin, AsyncClosing):
     async def cancel(self, topic: str, ids: Sequence[str]) -> dict[str, CancelOutcome]:
         """See `Admin.cancel`."""
         return await self._run(by_id.cancel(self._prefix, topic, ids))
+
+    async def cancel_many(
+        self,
+        topic: str,
+        where: WaitingFilter = ALL_WAITING,
+        *,
+        dry_run: bool = False,
+        on_progress: OnProgress | None = None,
+    ) -> BulkResult:
+        """See `Admin.cancel_many`."""
+        flow = cancel_many(self._prefix, topic, where, dry_run=dry_run, on_progress=on_progress)
+        return await self._run(flow)
 
     async def reschedule(
         self, topic: str, ids: Sequence[str], *, delay: Duration | None = None, at: datetime | None = None

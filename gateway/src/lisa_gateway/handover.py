@@ -1,0 +1,71 @@
+"""Messages on their way to the client of a request: they go back if it hangs up before its answer is sent."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Self
+
+from lisa_common.model.delivery import Delivery
+from lisa_gateway.polls import Poller, Polls
+
+__all__ = ["Handover"]
+
+_TURNS = 3
+"""Turns of the event loop after which a client that has hung up is known to be gone."""
+
+
+class Handover:
+    """Reads messages for one request. Use it as a context while the answer is made: an error gives them back.
+
+    Whoever sends the answer asks `claim` first.
+    """
+
+    def __init__(self, polls: Polls, poller: Poller, receive: Callable[[], Awaitable[Any]]) -> None:
+        self._polls = polls
+        self._poller = poller
+        self._receive = receive
+        self._deliveries: list[Delivery] = []
+        self._watch = asyncio.create_task(self._leave_with_client())
+
+    async def read(self, wait_s: float) -> list[Delivery]:
+        """Returns what is ready for the poller; waits for the first message. Raises LisaError."""
+        poller = self._poller
+        if wait_s:
+            self._deliveries = await self._polls.poll(poller, wait_s)
+        else:
+            self._deliveries = await self._polls.pull(poller.topic, poller.batch, poller.lease_s, by_id=poller.by_id)
+        return self._deliveries
+
+    async def claim(self) -> bool:
+        """Whether to send the answer: if the client is gone, its messages are released, and no attempt is spent."""
+        if self._deliveries:
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+        is_gone = self._watch.done()
+        if is_gone:
+            await self._release()
+        self._watch.cancel()
+        return not is_gone
+
+    async def wait_gone(self, seconds: float) -> None:
+        """Waits until the client hangs up, but only so many seconds."""
+        await asyncio.wait((self._watch,), timeout=max(0.0, seconds))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._watch.cancel()
+            await self._release()
+
+    async def _release(self) -> None:
+        deliveries, self._deliveries = self._deliveries, []
+        await self._polls.release(deliveries)
+
+    async def _leave_with_client(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._poller.leave()
