@@ -45,6 +45,8 @@ class Core:
         self.topics = Topics(prefix)
         self.joined: set[ShardKeys] = set()
         """The shards in which this consumer has joined its group."""
+        self._lost: set[str] = set()
+        """Topics that were read when a group or a stream was gone."""
         self._plan: ReadPlan | None = None
         self._keys = KeysByPlace(prefix)
         self._clock = clock
@@ -99,6 +101,7 @@ class Core:
             except NoGroup:
                 self.joined.clear()
                 self._plan = None
+                self._lost.update(topics)
                 continue
             layouts = yield from self.topics.resolve_sent({keys.topic for keys, _ in batches})
             result, skipped = yield from self._fetch(layouts, batches, leased_at, lease_ms)

@@ -91,6 +91,8 @@ def _drop(prefix: str, topic: str, gone: "_Gone", *, force: bool, last: Mapping[
         yield mark_drop(layout, mark)
         if (yield store_policy(prefix, topic, stored, None)):
             yield command("UNLINK", history_key(prefix, topic))
+            # A reader that was waiting makes its group again at once. From now on it can tell that the topic is gone.
+            yield [_drop_shard(keys, force=False, last="") for keys in layout.served]
             if layout.policy.expire_idle_ms is not None:
                 yield command("HDEL", idle_key(prefix), topic)
             return Dropped(done=True, messages=gone.messages)

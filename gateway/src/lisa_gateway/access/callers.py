@@ -9,6 +9,7 @@ from typing import Any
 
 from lisa_common.errors import LisaError
 from lisa_gateway.access.grants import ALL_TOPICS, ANY_USER, Grant, Role, hash_of
+from lisa_gateway.access.quotas import Quota
 from lisa_gateway.access.settings import AccessSettings, is_loopback
 
 __all__ = ["OPEN", "STRANGER", "Access", "Caller", "Forbidden", "Unauthorized"]
@@ -16,6 +17,8 @@ __all__ = ["OPEN", "STRANGER", "Access", "Caller", "Forbidden", "Unauthorized"]
 _Headers = Sequence[tuple[bytes, bytes]]
 
 _MAX_TOKEN = 1_024
+
+_NO_LIMITS = Quota()
 
 
 class Unauthorized(LisaError):
@@ -32,6 +35,8 @@ class Caller:
 
     name: str
     grant: Grant | None = None
+    quota: Quota = _NO_LIMITS
+    """What all callers with this grant have used."""
     by_browser: bool = False
     """Whether a browser sends by itself what identifies the caller: then pages of other sites can have it sent, too."""
 
@@ -63,7 +68,12 @@ class Access:
     """The grants of a gateway."""
 
     def __init__(self, settings: AccessSettings) -> None:
-        self._by_token = {token: Caller(grant.name, grant) for grant in settings.grants for token in grant.tokens}
+        self._quotas = {grant.name: Quota(grant) for grant in settings.grants}
+        self._by_token = {
+            token: Caller(grant.name, grant, self._quotas[grant.name])
+            for grant in settings.grants
+            for token in grant.tokens
+        }
         self._by_name = {grant.name: grant for grant in settings.grants}
         self._settings = settings
         self._user_header = settings.proxy_user_header.lower().encode()
@@ -107,7 +117,7 @@ class Access:
         grant = grant or self._by_name.get(ANY_USER)
         if grant is None:
             raise Forbidden(f"user {name!r} has no grant")
-        return Caller(name, grant, by_browser=True)
+        return Caller(name, grant, self._quotas[grant.name], by_browser=True)
 
     def _check_host(self, headers: _Headers) -> None:
         """Refuses other hosts than this machine: a page can make its own host name resolve to a loopback address."""

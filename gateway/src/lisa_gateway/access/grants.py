@@ -7,10 +7,11 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import MAX_NAME_LENGTH, check_name
+from lisa_gateway.access.quotas import Quotas
 
 __all__ = ["ALL_TOPICS", "ANY_USER", "Grant", "Role", "hash_of", "new_token"]
 
@@ -49,10 +50,8 @@ def _check_topics(value: str) -> str:
         raise InvalidInput("topics", value, expected) from None
 
 
-class Grant(BaseModel):
-    """The rights of one name: its roles, for its topics."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class Grant(Quotas):
+    """The rights of one name: its roles, for its topics, and its quotas."""
 
     name: Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH, description="who it is, for logs")]
     tokens: Annotated[

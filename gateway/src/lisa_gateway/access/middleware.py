@@ -1,13 +1,14 @@
 """Finds the caller of a request before anything else of it is read."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from lisa_gateway.access.browsers import check_browser
 from lisa_gateway.access.callers import STRANGER, Access, Caller, Forbidden, Unauthorized
 from lisa_gateway.access.routes import ROUTES, Rule, Scope
 from lisa_gateway.access.settings import AccessSettings
-from lisa_gateway.problems import Problem, send_problem
+from lisa_gateway.camellia.answers import refusal
+from lisa_gateway.problems import OverQuota, Problem, problem_of, send_problem
 
 __all__ = ["AccessMiddleware", "caller_of"]
 
@@ -58,7 +59,29 @@ class AccessMiddleware:
                 return send_problem(send, Problem(401, "unauthorized", str(error)), challenge)
             except Forbidden as error:
                 return send_problem(send, Problem(403, "forbidden", str(error)))
+            if scope[_KEY].grant is not None:
+                quota, length = scope[_KEY].quota, _length(scope["headers"])
+                try:
+                    quota.admit_request(length)
+                except OverQuota as error:
+                    return _send_over_quota(send, path, error)
+                receive, send = quota.counting(length, receive, send)
         return self._app(scope, receive, send)
+
+
+def _length(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """The declared length of a body; 0 if there is none."""
+    length = next((value for name, value in headers if name == b"content-length"), b"")
+    return int(length) if length.isdigit() else 0
+
+
+async def _send_over_quota(send: _Send, path: str, error: OverQuota) -> None:
+    if not path.startswith("/camellia/"):
+        await send_problem(send, problem_of(error))
+        return
+    reply = refusal(error)
+    await send(reply.head())
+    await send({"type": "http.response.body", "body": reply.body})
 
 
 def caller_of(scope: Any) -> Caller:

@@ -45,7 +45,7 @@ async def read_multipart(content_type: bytes, body: bytes) -> list[tuple[str, st
         reason = f"body: must be multipart/form-data of at most {MAX_FIELDS} texts, without files ({error.message})"
         raise Misunderstood(reason) from None
     # The parser drops a part that is cut off, and all that follows the end.
-    *before, end = (b"\r\n" + body).split(b"\r\n--" + parse_options_header(kind)[1][b"boundary"])
+    *before, end = (b"\r\n" + body).split(b"\r\n--" + parse_options_header(kind)[1][b"boundary"], MAX_FIELDS + 2)
     if len(before) != len(fields) + 1 or not end.startswith(b"--"):
         raise Misunderstood("body: must be multipart/form-data up to its last boundary; got a part of it")
     return [(_text("a name", name), _text(name, str(value))) for name, value in fields]

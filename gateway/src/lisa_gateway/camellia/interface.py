@@ -11,7 +11,7 @@ from lisa_common.logs import event
 from lisa_gateway.access import ROUTES, Forbidden, Rule, caller_of
 from lisa_gateway.access import Scope as About
 from lisa_gateway.camellia import exposition
-from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, Reply, answer
+from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, Reply, answer, refusal
 from lisa_gateway.camellia.calls import MessageCalls
 from lisa_gateway.camellia.monitor import Monitor
 from lisa_gateway.camellia.observation import ObservationCalls
@@ -20,7 +20,7 @@ from lisa_gateway.camellia.sending import SendCalls
 from lisa_gateway.camellia.status import ServiceStatus
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.metrics import name_route
-from lisa_gateway.problems import Refusal
+from lisa_gateway.problems import Busy, OverQuota, Refusal
 
 __all__ = ["Direct", "Interface", "interface"]
 
@@ -42,7 +42,7 @@ _POST = frozenset(("POST",))
 
 def interface(gateway: Gateway) -> "tuple[Interface, Route]":
     """An application for all below `/camellia`, and the route `/metrics`."""
-    monitor = Monitor(gateway.settings.monitor_s)
+    monitor = Monitor(gateway.settings.monitor_s, gateway.topics.is_known)
     sends, messages = SendCalls(gateway, monitor), MessageCalls(gateway, monitor)
     observation = ObservationCalls(gateway, monitor)
     status = ServiceStatus(gateway)
@@ -145,6 +145,6 @@ def _answer_to(error: Exception, path: str) -> Reply:
         named = InvalidInput(_NAMES.get(error.field, error.field), error.value, error.expected)
         return answer(Code.PARAM_WRONG, str(named))
     if isinstance(error, LisaError):
-        return answer(Code.UNKNOWN, str(error))
+        return refusal(error) if isinstance(error, (Busy, OverQuota)) else answer(Code.UNKNOWN, str(error))
     logger.error("a call of %s failed", path, extra=event("call_failed", path=path), exc_info=error)
     return answer(Code.UNKNOWN, "internal error; the log of the gateway says more")

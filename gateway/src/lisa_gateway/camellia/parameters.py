@@ -7,6 +7,8 @@ from urllib.parse import unquote_to_bytes
 
 from starlette.types import Receive, Scope
 
+from lisa_gateway.access import OPEN, Caller, caller_of
+from lisa_gateway.aside import aside
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood
 from lisa_gateway.camellia.forms import MAX_FIELDS, is_multipart, read_multipart
 
@@ -17,6 +19,9 @@ MAX_FORM_BYTES: Final = 4 * 1024 * 1024
 
 _MAX_DISCARDED = 2 * MAX_FORM_BYTES
 """How much of a larger form is read, and forgotten, before it is refused."""
+
+_PIECES = re.compile(rb"(?s).{1,16384}(?:(?<=%)..?|(?<=%.).)?")
+"""Parts that cut no escape. To decode all at once would keep other requests waiting, even from another thread."""
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}")
 _BITS = {64: 2**63, 32: 2**31}
@@ -29,8 +34,9 @@ _MAX_SHOWN = 40
 class Parameters:
     """The parameters of one request, by name."""
 
-    def __init__(self, fields: dict[str, str]) -> None:
+    def __init__(self, fields: dict[str, str], caller: Caller = OPEN) -> None:
         self._fields = fields
+        self.caller = caller
 
     def has(self, name: str) -> bool:
         """Whether a parameter is present, though perhaps empty."""
@@ -95,14 +101,19 @@ async def read_parameters(scope: Scope, receive: Receive) -> Parameters:
     body = await _read_body(receive) if scope["method"] == "POST" else b""
     form = body if _has_form(scope) else b""
     more = await read_multipart(kind, body) if is_multipart(kind) else ()
+    fields = await aside(len(form), lambda: _fields(scope["query_string"], form))
+    for name, value in more:
+        fields.setdefault(name, value)
+    return Parameters(fields, caller_of(scope))
+
+
+def _fields(query: bytes, form: bytes) -> dict[str, str]:
     fields: dict[str, str] = {}
-    if query := scope["query_string"]:
+    if query:
         _parse(query, fields)
     if form:
         _parse(form, fields)
-    for name, value in more:
-        fields.setdefault(name, value)
-    return Parameters(fields)
+    return fields
 
 
 def _content_type(scope: Scope) -> bytes:
@@ -177,7 +188,8 @@ def _parse_plain(text: str, fields: dict[str, str]) -> None:
 
 def _decode(name: str, encoded: bytes) -> str:
     try:
-        return unquote_to_bytes(encoded.replace(b"+", b" ")).decode()
+        pieces = _PIECES.finditer(encoded)
+        return b"".join(unquote_to_bytes(piece[0].replace(b"+", b" ")) for piece in pieces).decode()
     except UnicodeDecodeError:
         raise Misunderstood(f"{name}: must be UTF-8, percent-encoded") from None
 

@@ -10,10 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.errors import ByteCount, InvalidInput, LisaError
 from lisa_common.logs import event
 from lisa_gateway.access import ROUTES, Forbidden, Scope
+from lisa_gateway.aside import aside
 from lisa_gateway.dashboard import live
+from lisa_gateway.dashboard.bodies import MOST_EDITED
 from lisa_gateway.dashboard.bulk import BulkRunner
 from lisa_gateway.dashboard.fragments import Fragments
 from lisa_gateway.dashboard.pages import ACTIONS, PAGES, PARTS
@@ -31,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 _FOR_EVER = "public, max-age=31536000, immutable"
 _FORM = "application/x-www-form-urlencoded"
+
+_MOST_OF_FORM = 4 * MOST_EDITED
+"""Bytes of a form: an edited body, of which each byte is percent-encoded, and its other fields."""
 
 _Identify = Callable[[Request], User | None] | None
 
@@ -108,4 +113,6 @@ async def _read_form(request: Request) -> dict[str, str]:
     body = await request.body()
     if body and kind != _FORM:
         raise InvalidInput("content-type", kind, _FORM)
-    return read_fields(body.decode("utf-8", "surrogateescape"))
+    if len(body) > _MOST_OF_FORM:
+        raise InvalidInput("form", ByteCount(len(body)), f"at most {_MOST_OF_FORM} bytes")
+    return await aside(len(body), lambda: read_fields(body.decode("utf-8", "surrogateescape")))

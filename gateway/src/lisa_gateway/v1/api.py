@@ -1,5 +1,6 @@
 """The routes of /v1."""
 
+import asyncio
 from collections import defaultdict
 from functools import cache
 from typing import Any
@@ -7,10 +8,11 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from lisa_gateway.gateway import Gateway
+from lisa_gateway.json_text import encode
 from lisa_gateway.metrics import name_route
 from lisa_gateway.problems import refuse
 from lisa_gateway.v1 import deliveries, garbage, messages, stream, topics
@@ -38,6 +40,11 @@ def openapi(root_path: str = "") -> dict[str, Any]:
     return document(_OPERATIONS) | {"servers": [{"url": root_path or "/"}]}
 
 
+@cache
+def _encoded(root_path: str) -> bytes:
+    return encode(openapi(root_path))
+
+
 def mount(gateway: Gateway) -> Mount:
     """All of /v1, with its document at /v1/openapi.json."""
     settings = gateway.settings
@@ -49,7 +56,9 @@ def mount(gateway: Gateway) -> Mount:
 
     async def show(request: Request) -> Response:
         name_route(request.scope, f"{_ROOT}/openapi.json")
-        return JSONResponse(openapi(request.scope["root_path"].removesuffix(_ROOT) or settings.root_path))
+        root_path = request.scope["root_path"].removesuffix(_ROOT) or settings.root_path
+        # The first time, it takes longer than other requests should wait.
+        return Response(await asyncio.to_thread(_encoded, root_path), media_type="application/json")
 
     api = Starlette(routes=[Route("/openapi.json", show), *routes], exception_handlers={HTTPException: refuse})
     api.router.redirect_slashes = False

@@ -1,17 +1,19 @@
 """Operations on deliveries: read them, and settle them by their receipts."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import duration_ms
 from lisa_consumer import Held
 from lisa_gateway.access import Forbidden
+from lisa_gateway.aside import aside
 from lisa_gateway.handover import Handover
 from lisa_gateway.polls import Poller
-from lisa_gateway.problems import Problem, Refusal
+from lisa_gateway.problems import Busy
 from lisa_gateway.v1 import answers
-from lisa_gateway.v1.content import content_of
+from lisa_gateway.v1.content import OVERHEAD, encode_list, encode_message
 from lisa_gateway.v1.models import Extends, Input, Nacks, Read, Receipts, Rejects, duration_of
 from lisa_gateway.v1.operation import Answer, Call, Operation
 
@@ -21,26 +23,31 @@ __all__ = ["OPERATIONS"]
 async def _read(call: Call) -> Answer:
     """Reads deliveries; waits for the first, up to `wait`."""
     given: Read = call.body
-    gateway, topic = call.state.gateway, call.topic
+    gateway, topic, quota = call.state.gateway, call.topic, call.caller.quota
     wait_s, lease_s = duration_of("wait", given.wait) or 0.0, duration_of("lease", given.lease)
+    if lease_s is not None:
+        # Checked before anything is read: a lease of 0 would mean the visibility timeout.
+        duration_ms("lease", lease_s, low_ms=1)
+    policy = await gateway.topics.ensure(topic, quota)
     if lease_s is None:
-        lease_s = (await gateway.topics.policy(topic)).visibility_ms / 1000
-    # Checked before anything is read: a lease of 0 would mean the visibility timeout.
-    duration_ms("lease", lease_s, low_ms=1)
-    desk = gateway.desk(call.path["group"])
+        lease_s = policy.visibility_ms / 1000
+    desk = gateway.desk(call.path["group"], quota)
     most = gateway.settings.max_polls
     if wait_s and desk.polls.count_of(topic) >= most:
-        raise Refusal(Problem(503, "too-busy", f"{most} reads wait for topic {topic!r} already"))
+        raise Busy(f"{most} reads wait for topic {topic!r} already")
     poller = Poller(topic, given.limit, lease_s, by_id=False)
     async with Handover(desk.polls, poller, call.request.receive) as handover:
-        held = [Held(delivery, desk.lender.name) for delivery in await handover.read(wait_s)]
-        return Answer({"deliveries": [_delivery(call, each, given) for each in held]}, handover=handover)
+        with quota.poll() if wait_s else nullcontext():
+            read = await gateway.topics.unless_dropped(topic, handover.read(wait_s))
+        held = [Held(delivery, desk.lender.name) for delivery in read]
+        size = sum(OVERHEAD + len(each.delivery.body) for each in held)
+        items = (_delivery(call, each, given) for each in held)
+        return Answer(await aside(size, lambda: encode_list("deliveries", items)), handover=handover)
 
 
-def _delivery(call: Call, held: Held, given: Read) -> dict[str, Any]:
+def _delivery(call: Call, held: Held, given: Read) -> bytes:
     delivery = held.delivery
-    content = content_of(delivery.body, delivery.headers, given.bodies)
-    return {
+    members = {
         "receipt": call.state.receipts.write(delivery, held.consumer),
         "topic": delivery.topic,
         "group": delivery.group,
@@ -48,8 +55,8 @@ def _delivery(call: Call, held: Held, given: Read) -> dict[str, Any]:
         "attempt": delivery.attempt,
         "due_ms": delivery.due_ms,
         "sent_ms": delivery.sent_ms,
-        **content,
     }
+    return encode_message(members, delivery.body, delivery.headers, given.bodies)
 
 
 def _held(call: Call) -> Sequence[Held]:

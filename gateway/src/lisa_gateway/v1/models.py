@@ -1,9 +1,10 @@
 """The fields of requests to /v1: validated strictly, and described by the OpenAPI document."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
 
 from lisa_common.cli import read_duration, read_moment, read_ms
 from lisa_common.errors import InvalidInput
@@ -30,12 +31,16 @@ __all__ = [
     "Rejects",
     "Reschedule",
     "Shards",
+    "UnknownMember",
     "duration_of",
     "moment_of",
 ]
 
 MAX_BATCH = 1_000
 """Most messages or receipts in one request."""
+
+_MOST_HEADERS = 1_000
+"""Most headers of a message; they have 16 KiB."""
 
 
 def _moment(value: str) -> str:
@@ -83,15 +88,46 @@ _Moment = (
     ]
     | Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"}), AfterValidator(_moment)]
 )
+
+
+def _few(most: int, what: str) -> BeforeValidator:
+    """Refuses too many members before each of them is looked at."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, list | dict) and len(value) > most:
+            raise ValueError(f"at most {most} {what}")
+        return value
+
+    return BeforeValidator(check)
+
+
 _Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_BYTES)]
 Bodies = Literal["text", "json", "base64"]
 Reason = Annotated[str, Field(json_schema_extra={"enum": list(REASONS)}), AfterValidator(_reason)]
+
+
+class UnknownMember(ValueError):
+    """An object has a member that its model does not know."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        self.name = name
+        self.known = tuple(known)
 
 
 class Input(BaseModel):
     """A part of a request: converts no values, and refuses unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _members_are_known(cls, value: Any) -> Any:
+        # Pydantic describes each unknown member, and there may be a hundred thousand.
+        if isinstance(value, dict) and cls.model_config["extra"] == "forbid":
+            for name in value:
+                if name not in cls.model_fields:
+                    raise UnknownMember(name, cls.model_fields)
+        return value
 
 
 class Options(Input):
@@ -126,13 +162,17 @@ class MessageInput(Options):
     body_base64: Annotated[
         str | None, Field(description="bytes, in base64", json_schema_extra={"contentEncoding": "base64"})
     ] = None
-    headers: Annotated[dict[str, str] | None, Field(description="text to text, at most 16 KiB")] = None
+    headers: Annotated[
+        dict[str, str] | None, _few(_MOST_HEADERS, "headers"), Field(description="text to text, at most 16 KiB")
+    ] = None
 
 
 class MessageBatch(Input):
     """Messages to send together."""
 
-    messages: Annotated[list[MessageInput], Field(min_length=1, max_length=MAX_BATCH)]
+    messages: Annotated[
+        list[MessageInput], FailFast(), _few(MAX_BATCH, "messages"), Field(min_length=1, max_length=MAX_BATCH)
+    ]
 
 
 class MessageQuery(Options):
@@ -179,7 +219,9 @@ class Receipts(Input):
     """Deliveries, by the receipts that came with them."""
 
     receipts: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=2_000)]], Field(min_length=1, max_length=MAX_BATCH)
+        list[Annotated[str, Field(min_length=1, max_length=2_000)]],
+        _few(MAX_BATCH, "receipts"),
+        Field(min_length=1, max_length=MAX_BATCH),
     ]
 
 
@@ -220,7 +262,9 @@ class GarbageQuery(Input):
 class GarbageWork(Input):
     """Dead letters by the ids of their messages, or all; the filters select among them."""
 
-    ids: Annotated[list[_Id] | None, Field(min_length=1, max_length=MAX_BATCH)] = None
+    ids: Annotated[Annotated[list[_Id], Field(min_length=1, max_length=MAX_BATCH)] | None, _few(MAX_BATCH, "ids")] = (
+        None
+    )
     all: Annotated[bool, Field(description="all dead letters; excludes `ids`")] = False
     group: Annotated[str | None, Field(description="only copies of this group; empty: of none")] = None
     reason: Annotated[Reason | None, Field(description="only those that died for this reason")] = None

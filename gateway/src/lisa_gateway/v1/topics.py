@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import Policy
@@ -26,6 +26,8 @@ class _Force(Input):
 
 _FIELDS = tuple(name for name in Policy.model_fields if name not in ("former", "drained", "limits_revision"))
 
+_MOST_FIELDS = 100
+
 
 def _describe(schema: dict[str, Any]) -> None:
     """Adds the fields of a policy to its schema, each nullable."""
@@ -38,6 +40,13 @@ class _PolicyFields(Input):
     """Fields of a policy; null sets one back to its default. `docs/operations.md` describes them."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=_describe)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _are_few(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > _MOST_FIELDS:
+            raise ValueError(f"an object of at most {_MOST_FIELDS} fields")
+        return value
 
 
 def _policy_fields(call: Call, *excluded: str) -> dict[str, Any]:
@@ -86,6 +95,7 @@ async def _create(call: Call) -> Answer:
     """Declares a topic. A repeat with the same fields changes nothing."""
     admin = call.state.gateway.admin
     fields = {name: value for name, value in _policy_fields(call).items() if value is not DEFAULT}
+    await call.state.gateway.topics.admit(call.topic, call.caller.quota)
     created = await admin.create_topic(call.topic, **fields)
     policy = await admin.policy(call.topic)
     differing = [name for name, value in fields.items() if getattr(policy, name) != value]

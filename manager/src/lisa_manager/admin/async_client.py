@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_start import wait_for_server
 from lisa_common.client.closing import AsyncClosing
-from lisa_common.model.keys import wake_channel
+from lisa_common.model.keys import events_channel
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
 from lisa_common.protocol.call import Flow, command
@@ -194,7 +194,7 @@ class AsyncAdmin(AsyncScheduleAdmin, AsyncObservingAdmin, AsyncClosing):
 
         Raises when the subscription breaks.
         """
-        async with aclosing(self._connection.listen(wake_channel(self._prefix))) as messages:
+        async with aclosing(self._connection.listen(events_channel(self._prefix))) as messages:
             async for message in messages:
                 if message is not None and (events := read_events(message)):
                     yield events
