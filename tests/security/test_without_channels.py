@@ -1,4 +1,4 @@
-"""Users without rights on Pub/Sub channels, as Redis makes them by default: no call fails by a wake, which is a hint."""
+"""Users without rights on Pub/Sub channels, as Redis makes them by default: a refused wake fails no call."""
 
 from collections.abc import Callable
 
