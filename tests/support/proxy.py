@@ -26,6 +26,8 @@ class _Link:
         """Whether the next reply is lost, and the connection with it."""
         self.dead = False
         """Whether it is open at both ends, and nothing arrives any more."""
+        self.is_waiting = False
+        """Whether a read that may wait at the server has not been answered."""
 
     def close(self) -> None:
         self.client.close()
@@ -59,6 +61,11 @@ class Proxy:
         """Where clients connect to."""
         assert self._server is not None
         return f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a read that may wait at the server has not been answered."""
+        return any(link.is_waiting for link in self._links)
 
     def lose_reply_to(self, marker: bytes) -> None:
         """Cuts the next connection whose request holds the marker: after the request, before the reply."""
@@ -122,12 +129,14 @@ class Proxy:
                 if self._marker and self._marker in data:
                     self._marker = None
                     link.losing = True
+                link.is_waiting = b"BLOCK" in data
                 await self._pass_on(data, link, link.server)
         link.close()
 
     async def _replies(self, reader: asyncio.StreamReader, link: _Link) -> None:
         with suppress(OSError):
             while data := await reader.read(_SLOW_CHUNK if self.bytes_per_s else _CHUNK):
+                link.is_waiting = False
                 if link.losing:
                     self.lost += 1
                     break

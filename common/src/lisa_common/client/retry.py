@@ -1,12 +1,13 @@
 """Retries of a pipeline that failed, as a whole or in parts: which calls, and after which delay."""
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from lisa_common.backoff import RECONNECT
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
-from lisa_common.protocol.call import Call, Each, units
+from lisa_common.protocol.call import Call, Each, Once, units
 
 __all__ = ["PipelineRetry"]
 
@@ -22,7 +23,7 @@ class PipelineRetry:
         self.left = calls
         self.results = results
         self.delay_s = 0.0
-        self._deadline = deadline
+        self._deadline = -math.inf if isinstance(calls, Once) else deadline
         self._raises = not isinstance(calls, Each)
         self._positions: Sequence[int] = range(len(calls))
         self._failures = 0
