@@ -33,6 +33,10 @@ class Connection(Shell[Cluster | Node], Closing):
     _node_type = Node
     _cluster_type = Cluster
 
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self._server = self._open()
+
     def run(
         self,
         flow: Flow[T],

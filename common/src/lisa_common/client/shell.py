@@ -1,5 +1,6 @@
 """The part that both shells share: opening connections by a URL or by settings."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from lisa_common.client.address import read_url
@@ -32,7 +33,15 @@ class Shell(Generic[Server]):
         self.shown = address.shown
         """The URL, without passwords."""
         self._is_closed = False
-        self._server: Server = kind(address, name=name, timeout_s=timeout_s, max_connections=max_connections)
+        self._connect: Callable[[], Server] = lambda: kind(
+            address, name=name, timeout_s=timeout_s, max_connections=max_connections
+        )
+        # Made now, as it refuses options of the URL that it does not know.
+        self._first: Server | None = self._connect()
+
+    def _open(self) -> Server:
+        server, self._first = self._first or self._connect(), None
+        return server
 
     @classmethod
     def of(cls, settings: Settings, *, name: str, url: str | None = None, blocking_s: float = 0.0) -> Self:
