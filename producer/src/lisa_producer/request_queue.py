@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from lisa_common.backoff import RECONNECT
+from lisa_common.client.outage import Outage, after
 from lisa_common.errors import LisaError, NoFreeConnection, OutcomeUnknown, Refused, ServerError, Unreachable
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shared_flow import Request
@@ -72,7 +73,8 @@ class RequestQueue:
     """Delay before the next call."""
     closed = False
 
-    def __init__(self, first: Request, settings: ProducerSettings, owner: Any = None) -> None:
+    def __init__(self, first: Request, settings: ProducerSettings, outage: Outage, owner: Any = None) -> None:
+        self.outage = outage
         self.first = first
         """The request whose call was under way when the queue was created."""
         self.owner = owner
@@ -122,8 +124,10 @@ class RequestQueue:
                 request.unknown = request.unknown or result
             if may_retry and latest <= request.deadline and not self.closed:
                 retries.append(request)
+                self.outage.begin(result, request.deadline)
             else:
-                request.finish(_own_error(result))
+                error = _own_error(result)
+                request.finish(after(error, request.deadline - self.settings.patience_s) if may_retry else error)
                 finished.append(request)
         self.pending.extendleft(reversed(retries))
         return finished

@@ -81,11 +81,15 @@ class AsyncConnection(Shell[AsyncCluster | AsyncNode], AsyncClosing):
     async def _retry(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
         results = await self._try(calls)
         if not has_errors(results):
+            if self.outage.began is not None:
+                self.outage.end()
             return results
-        retry = PipelineRetry(calls, results, deadline)
+        retry = PipelineRetry(calls, results, deadline, self.outage)
         while retry.left:
             await asyncio.sleep(retry.delay_s)
             retry.take(await self._try(retry.left))
+        if not has_errors(retry.results):
+            self.outage.end()
         return retry.results
 
     async def _try(self, calls: Sequence[Call[Any]]) -> list[Any]:

@@ -90,11 +90,15 @@ class Connection(Shell[Cluster | Node], Closing):
         except LisaError as error:
             results = [error] * len(calls)
         if not has_errors(results):
+            if self.outage.began is not None:
+                self.outage.end()
             return results
-        retry = PipelineRetry(calls, results, deadline)
+        retry = PipelineRetry(calls, results, deadline, self.outage)
         while retry.left:
             time.sleep(retry.delay_s)
             retry.take(self._try(retry.left))
+        if not has_errors(retry.results):
+            self.outage.end()
         return retry.results
 
     def _try(self, calls: Sequence[Call[Any]]) -> list[Any]:

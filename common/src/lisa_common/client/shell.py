@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from lisa_common.client.address import read_url
+from lisa_common.client.outage import Outage
 from lisa_common.errors import Closed
 from lisa_common.settings import MAX_CONNECTIONS, Settings
 from lisa_common.tls import NO_TLS, Tls
@@ -32,6 +33,7 @@ class Shell(Generic[Server]):
         kind = self._cluster_type if address.nodes else self._node_type
         self.shown = address.shown
         """The URL, without passwords."""
+        self.outage = Outage()
         self._is_closed = False
         self._connect: Callable[[], Server] = lambda: kind(
             address, name=name, timeout_s=timeout_s, max_connections=max_connections
