@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -45,6 +46,10 @@ class Proxy:
         self._clients: set[asyncio.Task[None]] = set()
         self.lost = 0
         """Replies that were lost so far."""
+        self.at_loss: Callable[[], Awaitable[object]] | None = None
+        """What to await once a reply is lost, before its connection is cut."""
+        self.change_request: Callable[[bytes], Awaitable[bytes | None]] | None = None
+        """Returns what to pass on of a piece of a request; None for nothing."""
         self.delay_s = 0.0
         """The delay of each piece, in seconds."""
         self.bytes_per_s = 0.0
@@ -130,6 +135,8 @@ class Proxy:
                     self._marker = None
                     link.losing = True
                 link.is_waiting = b"BLOCK" in data
+                if self.change_request and not (data := await self.change_request(data) or b""):
+                    continue
                 await self._pass_on(data, link, link.server)
         link.close()
 
@@ -139,6 +146,8 @@ class Proxy:
                 link.is_waiting = False
                 if link.losing:
                     self.lost += 1
+                    if self.at_loss:
+                        await self.at_loss()
                     break
                 await self._take_time(len(data))
                 await self._pass_on(data, link, link.client)

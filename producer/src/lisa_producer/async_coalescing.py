@@ -122,7 +122,7 @@ class AsyncCoalescer:
             while queue.pending:
                 _wake(queue.expire())
                 if batch := queue.take_batch():
-                    _wake(queue.settle(await self._call(queue.first, [pending.item for pending in batch])))
+                    _wake(queue.settle(await self._call(queue.first, queue.items(batch))))
                 # Woken callers may have more for the next call. After a failure it waits a while.
                 await asyncio.sleep(queue.delay_s)
         finally:

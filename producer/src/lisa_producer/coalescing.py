@@ -159,7 +159,7 @@ class Coalescer:
             _wake(queue.expire())
             batch = queue.take_batch()
         if batch:
-            results = self._call(queue.first, [pending.item for pending in batch])
+            results = self._call(queue.first, queue.items(batch))
             with state.lock:
                 _wake(queue.settle(results))
 

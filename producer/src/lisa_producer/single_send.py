@@ -11,7 +11,7 @@ from lisa_common.model.sharding import Layout
 from lisa_common.observing.tracing import Tracing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.ids import new_ids
-from lisa_common.protocol.producing import Outgoing
+from lisa_common.protocol.producing import Outgoing, repeated
 from lisa_common.protocol.registry import Topics
 from lisa_producer import layout_requests
 from lisa_producer.message import Confirm, Message
@@ -94,7 +94,7 @@ def _request(
         make = partial(_send_unless_known, layout, keys, key)
     else:
         make = partial(_send_part, keys, confirm, repeatable)
-    return Request(key, outgoing, make, layout.topic, len(outgoing.content) + _OVERHEAD, repeatable)
+    return Request(key, outgoing, make, layout.topic, len(outgoing.content) + _OVERHEAD, repeatable, repeated)
 
 
 def _send_unless_known(layout: Layout, keys: ShardKeys, key: _Key, batch: Sequence[Outgoing]) -> Flow[_Results]:

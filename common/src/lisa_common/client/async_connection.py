@@ -79,15 +79,16 @@ class AsyncConnection(Shell[AsyncCluster | AsyncNode], AsyncClosing):
         return results
 
     async def _retry(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
+        began = time.monotonic()
         results = await self._try(calls)
         if not has_errors(results):
             if self.outage.began is not None:
                 self.outage.end()
             return results
-        retry = PipelineRetry(calls, results, deadline, self.outage)
+        retry = PipelineRetry(calls, results, deadline, self.outage, began)
         while retry.left:
             await asyncio.sleep(retry.delay_s)
-            retry.take(await self._try(retry.left))
+            retry.take(await self._try(retry.next_calls()))
         if not has_errors(retry.results):
             self.outage.end()
         return retry.results

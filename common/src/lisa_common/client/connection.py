@@ -85,6 +85,7 @@ class Connection(Shell[Cluster | Node], Closing):
     def _retry(
         self, calls: Sequence[Call[Any]], deadline: float, meanwhile: Callable[[], object] | None = None
     ) -> list[Any]:
+        began = time.monotonic()
         try:
             results = self.execute_each(calls, meanwhile)
         except LisaError as error:
@@ -93,10 +94,10 @@ class Connection(Shell[Cluster | Node], Closing):
             if self.outage.began is not None:
                 self.outage.end()
             return results
-        retry = PipelineRetry(calls, results, deadline, self.outage)
+        retry = PipelineRetry(calls, results, deadline, self.outage, began)
         while retry.left:
             time.sleep(retry.delay_s)
-            retry.take(self._try(retry.left))
+            retry.take(self._try(retry.next_calls()))
         if not has_errors(retry.results):
             self.outage.end()
         return retry.results

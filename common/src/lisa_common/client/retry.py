@@ -21,7 +21,12 @@ class PipelineRetry:
     """
 
     def __init__(
-        self, calls: Sequence[Call[Any]], results: list[Any], deadline: float, outage: Outage | None = None
+        self,
+        calls: Sequence[Call[Any]],
+        results: list[Any],
+        deadline: float,
+        outage: Outage | None = None,
+        began: float | None = None,
     ) -> None:
         self.left = calls
         self.results = results
@@ -30,7 +35,7 @@ class PipelineRetry:
         self._raises = not isinstance(calls, Each)
         self._positions: Sequence[int] = range(len(calls))
         self._failures = 0
-        self._began = time.monotonic()
+        self._began = time.monotonic() if began is None else began
         self._outage = outage or Outage()
         self._unknown: dict[int, OutcomeUnknown] = {}
         self.take(results)
@@ -46,6 +51,11 @@ class PipelineRetry:
         if again:
             self._outage.begin(next(results[at] for at in again if isinstance(results[at], LisaError)), self._deadline)
         self.left, self._positions = [self.left[at] for at in again], [self._positions[at] for at in again]
+
+    def next_calls(self) -> list[Call[Any]]:
+        """The calls that are left, as they are repeated."""
+        lost = {at for unit in units(self.left) if self._positions[unit[0]] in self._unknown for at in unit}
+        return [call.again(self._began) if call.again and at in lost else call for at, call in enumerate(self.left)]
 
     def _judge(self, unit: range, results: Sequence[Any], *, is_late: bool) -> bool:
         """Whether a unit is repeated; if it must not be, its error is raised or becomes its result."""

@@ -1,10 +1,12 @@
 """Calls of the producer: send, cancel, reschedule, find."""
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from lisa_common.errors import OutcomeUnknown
 from lisa_common.model.death import Death, read_deaths
@@ -45,6 +47,22 @@ class Outgoing(NamedTuple):
         return self.id.endswith(GENERATED_SUFFIX)
 
 
+class RepeatedDue(str):
+    """A due time in a send that is repeated. When it is packed for the wire, it says how long the send was tried."""
+
+    __slots__ = ("_began",)
+    _began: float
+
+    def __new__(cls, due: str, began: float) -> Self:
+        """`began` is a moment of the monotonic clock."""
+        new = super().__new__(cls, due)
+        new._began = began
+        return new
+
+    def __str__(self) -> str:
+        return f"~{(time.monotonic() - self._began) * 1000:.3f} {super().__str__()}"
+
+
 def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now_ms: Arg = "") -> Call[list[int]]:
     """Stores and schedules messages. Result: for each its due time in ms, 0 for a duplicate.
 
@@ -57,10 +75,24 @@ def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now
         head = loaded.head(keys, now_ms=now_ms, channel=wake_channel(keys.prefix), topic=keys.tag)
         if now_ms == "":
             keys.heads["send"] = head
+    again = partial(_send_again, keys, messages) if repeatable else None
     if len(messages) == 1:
-        return Call((*head, *messages[0]), lambda reply: [number(reply)], loaded, repeatable)
+        return Call((*head, *messages[0]), lambda reply: [number(reply)], loaded, repeatable, again=again)
     items: Sequence[Sequence[Arg]] = messages
-    return Call((*head, *chain.from_iterable(items)), lambda reply: numbers(reply, len(items)), loaded, repeatable)
+    rows = chain.from_iterable(items)
+    return Call((*head, *rows), lambda reply: numbers(reply, len(items)), loaded, repeatable, again=again)
+
+
+def _send_again(keys: ShardKeys, messages: Sequence[Outgoing], began: float) -> Call[list[int]]:
+    return send(keys, [repeated(message, began) for message in messages], repeatable=True)
+
+
+def repeated(message: Outgoing, began: float) -> Outgoing:
+    """The message in a send that is repeated; its reply was lost at the first try, which began at that moment.
+
+    If it was stored, and cancelled or purged since, it is a duplicate.
+    """
+    return message._replace(due=RepeatedDue(message.due, began))
 
 
 def close_shard(keys: ShardKeys, ids: Sequence[str], *, now_ms: Arg = "") -> Call[list[bool]]:
