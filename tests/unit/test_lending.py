@@ -1,6 +1,7 @@
 """Connections that are lent: no more than there may be, in the order of asking, and none is lost."""
 
 import asyncio
+import threading
 from threading import Thread
 
 import pytest
@@ -96,3 +97,11 @@ async def test_tasks_are_served_in_their_order() -> None:
     waiters[1].cancel()
     assert await waiters[2] == "one"
     assert not idle.has_free
+
+
+def test_a_lost_connection_is_replaced_at_once() -> None:
+    """A caller that finds none free looks for lost ones before it waits: nobody returns these."""
+    idle = IdleConnections(1)
+    lost = idle.track(idle.pop(1), _Lent())
+    del lost
+    assert not idle.pop(threading.TIMEOUT_MAX)
