@@ -9,7 +9,7 @@ local function exact_clock(given)
 end
 
 -- Producers repeat a send for less than this, unless their patience is longer.
-local REPEATED_MS = 120000
+local REPEATED_MS = 60000
 
 -- Ids are printable, so no id is this member.
 local function withdrawn_member(id)

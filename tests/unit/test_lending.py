@@ -70,7 +70,7 @@ def test_a_new_connection_takes_the_place_of_one_given_up(kind: type[IdleConnect
 def test_threads_are_served_in_their_order() -> None:
     """What was given back last is lent first, and nobody overtakes those who wait."""
     idle, served = IdleConnections(1), []
-    idle.pop(1)
+    held = idle.pop(1)
     threads = []
     for n in range(5):
         threads.append(Thread(target=lambda n=n: served.append((n, idle.pop(10)))))
@@ -80,6 +80,7 @@ def test_threads_are_served_in_their_order() -> None:
         idle.append(f"c{n}")
         wait_until(lambda n=n: len(served) == n + 1)
     assert served == [(n, f"c{n}") for n in range(5)]
+    assert not held
 
 
 async def test_tasks_are_served_in_their_order() -> None:
