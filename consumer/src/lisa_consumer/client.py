@@ -36,9 +36,10 @@ class Consumer(Closing, Generic[V]):
     With `body`, a type, each delivery has its decoded body in `value`; one whose body does not fit is rejected, and not
     returned. `codec` decodes bodies in place of JSON.
 
-    While the server is away, calls retry for `settings.patience_s` seconds, then raise `Unreachable`. They repeat
-    themselves if a connection breaks between request and reply: what a lost read has taken is given back first, and no
-    attempt is spent; the outcome of an ack is STALE if the first try had arrived.
+    While the server is away, calls retry for `settings.patience_s` seconds, then raise `Unreachable`. If a connection
+    breaks between request and reply, `read`, `release` and `extend` repeat themselves: what a lost read has taken is
+    given back first, and no attempt is spent. `ack`, `nack` and `reject` raise `OutcomeUnknown`: repeating them is
+    safe, and the outcome is STALE if the first try had arrived.
     """
 
     def __init__(
