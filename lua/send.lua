@@ -168,50 +168,32 @@ for i = 4, #rows, 3 do
   end
 end
 
-local function place()
-  if are_new then
-    redis.call('HSET', messages, unpack(records))
-  end
-  if expiries then
-    redis.call('ZADD', expiring, unpack(expiries))
-  end
-  if first then
-    put_waiting(scheduled, first, first_exact, channel, topic)
-  end
-  if immediate then
-    --@include groups
-    table.sort(immediate, function(a, b)
-      if a.due ~= b.due then
-        return a.due < b.due
-      elseif a.priority ~= b.priority then
-        return a.priority > b.priority
-      end
-      return a.position < b.position
-    end)
-    local owing = owing_groups()
-    for _, message in ipairs(immediate) do
-      if owing then
-        redis.call('HSET', owed, message.id, owing)
-      end
-      redis.call('XADD', ready, '*', 'id', message.id, 'due', message.due, 'n', 1)
-    end
-  end
+if are_new then
+  redis.call('HSET', messages, unpack(records))
 end
-
-local is_placed, refusal = pcall(place)
-if not is_placed then
-  -- Another program has put a key of another type there, or the stream takes no more entries. A send that is refused has
-  -- stored nothing. Entries without a record are passed over.
-  for i = 4, #rows, 3 do
-    if replies[(i - 1) / 3] ~= 0 then
-      redis.call('HDEL', messages, rows[i])
-      for _, index in ipairs({ waiting, expiring }) do
-        redis.pcall('ZREM', index, rows[i])
-      end
-      redis.pcall('HDEL', owed, rows[i])
+if expiries then
+  redis.call('ZADD', expiring, unpack(expiries))
+end
+if first then
+  put_waiting(scheduled, first, first_exact, channel, topic)
+end
+if immediate then
+  --@include groups
+  table.sort(immediate, function(a, b)
+    if a.due ~= b.due then
+      return a.due < b.due
+    elseif a.priority ~= b.priority then
+      return a.priority > b.priority
     end
+    return a.position < b.position
+  end)
+  local owing = owing_groups()
+  for _, message in ipairs(immediate) do
+    if owing then
+      redis.call('HSET', owed, message.id, owing)
+    end
+    redis.call('XADD', ready, '*', 'id', message.id, 'due', message.due, 'n', 1)
   end
-  error(refusal, 0)
 end
 if alive and not first and not immediate then
   -- WAIT and WAITAOF confirm the last write of their connection. That write must not be older than the first send of

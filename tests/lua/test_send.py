@@ -1,11 +1,7 @@
 """send: storing and scheduling."""
 
 from collections.abc import Callable
-from typing import Any
 
-import pytest
-
-from lisa_common.errors import ServerError
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record, unpack_record
 from lisa_common.protocol.call import command
@@ -182,20 +178,3 @@ def test_thousand_at_once(queue: Queue) -> None:
     assert len(contents.waiting) == 1_500
     assert len(contents.expiring) == len(contents.records) == 2_000
     assert len(contents.stream) == len(contents.owed) == 500
-
-
-@pytest.mark.parametrize(
-    ("broken", "options"),
-    [("waiting", {"due": "+5"}), ("expiring", {"due": "+5", "ttl_ms": 5}), ("ready", {}), ("owed", {})],
-)
-@pytest.mark.parametrize("ids", [["a"], ["a", "b"], ["a~", "b~"]], ids=str)
-def test_a_refused_send_has_stored_nothing(queue: Queue, broken: str, options: dict[str, Any], ids: list[str]) -> None:
-    """Another program has put a key of another type where the message belongs."""
-    queue.join("g", "h")
-    key = queue.keys.of(broken)
-    queue.connection.call(command("SET", key, "none of ours"))
-    with pytest.raises(ServerError, match="WRONGTYPE"):
-        queue.send_all([outgoing(id, **options) for id in ids])
-    queue.connection.call(command("DEL", key))
-    assert queue.contents().left == []
-    assert queue.send_all([outgoing(id, due="+5") for id in ids]) == [queue.now_ms + 5] * len(ids)
