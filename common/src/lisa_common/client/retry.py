@@ -9,6 +9,7 @@ from lisa_common.backoff import RECONNECT
 from lisa_common.client.outage import Outage, after
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
 from lisa_common.protocol.call import Call, Each, Once, units
+from lisa_common.protocol.producing import send_again
 
 __all__ = ["PipelineRetry"]
 
@@ -55,7 +56,7 @@ class PipelineRetry:
     def next_calls(self) -> list[Call[Any]]:
         """The calls that are left, as they are repeated."""
         lost = {at for unit in units(self.left) if self._positions[unit[0]] in self._unknown for at in unit}
-        return [call.again(self._began) if call.again and at in lost else call for at, call in enumerate(self.left)]
+        return [send_again(call, self._began) if at in lost else call for at, call in enumerate(self.left)]
 
     def _judge(self, unit: range, results: Sequence[Any], *, is_late: bool) -> bool:
         """Whether a unit is repeated; if it must not be, its error is raised or becomes its result."""

@@ -46,9 +46,6 @@ class Call(NamedTuple, Generic[T]):
     repeatable: bool = True
     takes_errors: bool = False
     """Whether `decode` also receives an error reply, as a LisaError. Otherwise the error is raised."""
-    again: Callable[[float], "Call[T]"] | None = None
-    """Returns the call that repeats this one, whose reply was lost. It gets when the first try began, by the monotonic
-    clock. None where the call is repeated as it is."""
 
 
 class Each(tuple[Call[Any], ...]):

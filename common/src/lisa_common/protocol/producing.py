@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
@@ -75,23 +74,28 @@ def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now
         head = loaded.head(keys, now_ms=now_ms, channel=wake_channel(keys.prefix), topic=keys.tag)
         if now_ms == "":
             keys.heads["send"] = head
-    again = partial(_send_again, keys, messages) if repeatable else None
     if len(messages) == 1:
-        return Call((*head, *messages[0]), lambda reply: [number(reply)], loaded, repeatable, again=again)
+        return Call((*head, *messages[0]), lambda reply: [number(reply)], loaded, repeatable)
     items: Sequence[Sequence[Arg]] = messages
-    rows = chain.from_iterable(items)
-    return Call((*head, *rows), lambda reply: numbers(reply, len(items)), loaded, repeatable, again=again)
+    return Call((*head, *chain.from_iterable(items)), lambda reply: numbers(reply, len(items)), loaded, repeatable)
 
 
-def _send_again(keys: ShardKeys, messages: Sequence[Outgoing], began: float) -> Call[list[int]]:
-    return send(keys, [repeated(message, began) for message in messages], repeatable=True)
+def send_again(call: Call[Any], began: float) -> Call[Any]:
+    """The call that repeats one whose reply was lost, and whose first try began at that moment; most stay as they are.
+
+    If a send stored a message, and that was cancelled or purged since, the message is a duplicate.
+    """
+    if call.script is None or call.script.name != "send":
+        return call
+    # After EVALSHA, the hash, the number of keys and the keys.
+    first = 3 + int(call.args[2]) + len(call.script.args)
+    args = list(call.args)
+    args[first + 1 :: 3] = [RepeatedDue(str(due), began) for due in args[first + 1 :: 3]]
+    return call._replace(args=tuple(args))
 
 
 def repeated(message: Outgoing, began: float) -> Outgoing:
-    """The message in a send that is repeated; its reply was lost at the first try, which began at that moment.
-
-    If it was stored, and cancelled or purged since, it is a duplicate.
-    """
+    """The message in a send that is repeated, as by `send_again`."""
     return message._replace(due=RepeatedDue(message.due, began))
 
 
