@@ -14,12 +14,29 @@
 -- ARGV[2] channel    text    where managers listen
 -- ARGV[3] topic      text    the topic, for the wake
 -- ARGV[4...] id, due, content per message; due is "+ms" from now or an absolute time in ms, content is the record
---            after its stamp
+--            after its stamp. The first ones may be repeated after a lost reply: "~ms " comes before due, the time
+--            since the first try
 -- returns  per message its due time in ms, or 0 for a duplicate, a list for more than one; the error RESHARDED where the shard is closed, or QUEUEFULL
 --            where the new messages would exceed the limit of the topic
 --@include clock, due, put_waiting, stamp
 local now = clock(now_ms)
 local waits = false
+
+-- Ids of repeated messages that were cancelled or purged after their first try began; nil where no message is repeated.
+local withdrawn
+-- As locals: they are looked up for each message.
+local rows, byte = ARGV, string.byte
+if rows[5] and byte(rows[5]) == 126 then
+  --@include withdrawn
+  withdrawn = {}
+  for i = 4, #rows, 3 do
+    local tried, due = string.match(rows[i + 1], '^~([%d.]+) (.+)$')
+    if tried then
+      rows[i + 1] = due
+      withdrawn[rows[i]] = was_withdrawn(rows[i], exact_clock(now_ms) - tonumber(tried))
+    end
+  end
+end
 -- Mostly neither exists. One command tells.
 if redis.call('EXISTS', closed, door) > 0 then
   if redis.call('EXISTS', closed) == 1 then
@@ -50,12 +67,10 @@ if redis.call('EXISTS', closed, door) > 0 then
   end
 end
 
--- As locals: they are looked up for each message.
-local rows, byte = ARGV, string.byte
 -- Whether Lisa made these ids, each once, and none is stored yet: only a repeated send finds one. Then one command stores
 -- all records, in place of one for each.
-local are_new, ended = #rows > 6, nil
-if are_new then
+local are_new, ended = #rows > 6 and not withdrawn, nil
+if #rows > 6 then
   local ids, is_listed = {}, {}
   for i = 4, #rows, 3 do
     local id = rows[i]
@@ -101,6 +116,8 @@ for i = 4, #rows, 3 do
   local is_new = are_new
   if are_new then
     records[2 * reply - 1], records[2 * reply] = id, head .. content
+  elseif withdrawn and withdrawn[id] then
+    is_new = false
   elseif ended and ended[reply] and byte(id, -1) ~= 126 and tonumber(ended[reply]) > now then
     -- A message that one group acked may be alive for another.
     alive = redis.call('HEXISTS', messages, id) == 1 and id or alive

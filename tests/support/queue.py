@@ -58,6 +58,8 @@ class Contents:
     records: dict[str, bytes]
     expiring: dict[str, float]
     finished: dict[str, float]
+    withdrawn: dict[str, float]
+    """Messages that were cancelled or purged soon after they were sent, which a repeat of the send must not undo."""
     owed: dict[str, str]
     retry: dict[str, float]
     failures: dict[str, Failure | None]
@@ -371,7 +373,8 @@ class Queue:
             waiting=waiting,
             records=records,
             expiring=expiring,
-            finished=finished,
+            finished={id: until_ms for id, until_ms in finished.items() if not id.endswith("\0")},
+            withdrawn={id[:-1]: until_ms for id, until_ms in finished.items() if id.endswith("\0")},
             owed={id: names.decode() for id, names in owed.items()},
             retry=retry,
             failures={copy: read_failure(value) for copy, value in failures.items()},

@@ -67,11 +67,11 @@ class LendingCore(Core):
 
     def _resolve(self, topics: Sequence[str]) -> Flow[ReadPlan]:
         """Raises UnknownTopic for a topic that was dropped under a read: a new group of it would never be dropped."""
-        for name in self._lost.intersection(topics):
+        for name in self._groupless.intersection(topics):
             yield from self.topics.resolve_anew(name)
             if self.topics.known(name, declared=True) is None:
                 raise UnknownTopic(name)
-            self._lost.discard(name)
+            self._groupless.discard(name)
         return (yield from super()._resolve(topics))
 
     def lend(self, loans: Sequence[tuple[Delivery, Duration]], *, by_id: bool = True) -> Flow[list[bool]]:

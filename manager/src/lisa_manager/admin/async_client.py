@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class AsyncAdmin(AsyncScheduleAdmin, AsyncObservingAdmin, AsyncClosing):
-    """Looks into topics and operates them, from the tasks of one event loop. Promises what `Admin` promises."""
+    """Looks into topics and operates them, from asyncio tasks. Promises what `Admin` promises."""
 
     def __init__(self, url: str | None = None, *, settings: Settings | None = None, patience_s: float = 0.0) -> None:
         self._settings = settings or ManagerSettings.load(redis_url=url)

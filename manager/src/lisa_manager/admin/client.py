@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from lisa_common.client.closing import Closing
 from lisa_common.client.connection import Connection
+from lisa_common.client.per_loop import is_loop_running
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
 from lisa_common.protocol.call import Flow
@@ -289,9 +290,7 @@ class Admin(ScheduleAdmin, ObservingAdmin, Closing):
 
 
 def _run_async(work: Coroutine[Any, Any, T]) -> T:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not is_loop_running():
         return asyncio.run(work)
     # A notebook, for example, runs a loop in its thread.
     with ThreadPoolExecutor(1) as thread:

@@ -88,7 +88,7 @@ _ROLES = {
             "ready": "exists xadd xdel xinfo|groups xpending xrange",
             "messages": "hdel hexists hget hlen hmget hset hsetnx hstrlen",
             "expiring": "exists zadd zrem",
-            "finished": "zmscore zscore",
+            "finished": "zadd zmscore zscore",
             "owed": "hdel hexists hget hset",
             "retry": "zadd zrange zrem zscore",
             "failures": "hdel hget",
