@@ -1,17 +1,19 @@
 """Signal handlers that raise, as for Ctrl-C or a time limit, at the worst moments of a blocking call."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from pydantic import SecretStr
 
-from lisa_common.client import node
 from lisa_common.client.connection import Connection
-from lisa_common.client.lending import IdleConnections
+from lisa_common.client.connection_pool import ConnectionPool
 from lisa_common.errors import UnreadableReply
 from lisa_common.protocol.call import command
 from lisa_producer import Producer, SendOutcome, coalescing
@@ -150,20 +152,26 @@ def _waiting(producer: Producer) -> int:
     return sum(len(queue.pending) for queue in state.queues.values() if isinstance(queue, RequestQueue))
 
 
-def test_interrupts_use_up_no_connections(own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even where they end a call before anybody knows which connection it has."""
-    with Connection(own_server().url, max_connections=2, timeout_s=0.2) as connection:
-        for _ in range(3):
+def test_interrupts_use_up_no_connections(own_server: Callable[..., Server]) -> None:
+    """After thousands of interrupts, at any moment of a call and of its end, all connections can be used at once."""
+    program = Path(__file__).parent.parent / "support/programs/interrupted_calls.py"
+    # A process of its own: signals interrupt its main thread wherever it is.
+    ended = subprocess.run([sys.executable, program, own_server().url, "3000"], capture_output=True, timeout=100)
+    assert ended.stdout.decode().splitlines() == ["[None, None, None, None]"]
+
+
+def test_a_kept_traceback_keeps_no_connection(
+    own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt keeps the last one, and with it all that the call had used."""
+    kept = []
+    with Connection(own_server().url, max_connections=1, timeout_s=0.2) as connection:
+        connection.call(command("PING"))
+        _interrupt_once(monkeypatch, ConnectionPool, "keep")
+        with pytest.raises(Interrupt) as caught:
             connection.call(command("PING"))
-            _interrupt_once(monkeypatch, IdleConnections, "replace")
-            monkeypatch.setattr(node, "pack", _interrupt)
-            with pytest.raises(Interrupt):
-                connection.call(command("PING"))
+        kept.append(caught.value)
         assert connection.call(command("ECHO", "word")) == b"word"
-
-
-def _interrupt(*_: Any) -> None:
-    raise Interrupt
 
 
 class TimeLimit(Exception):

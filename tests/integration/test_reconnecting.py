@@ -38,9 +38,9 @@ async def _behind(server: Server, connect: Callable[[str], Any]) -> AsyncIterato
 
 def _age(connection: Any) -> None:
     """Makes the idle connection one that was used long ago."""
-    idle = getattr(connection, "_blocking", connection)._server._idle
-    of_process = idle[os.getpid()] if isinstance(idle, dict) else idle
-    [used] = filter(None, of_process._idle)
+    server = getattr(connection, "_blocking", connection)._server
+    pool = server._pools[os.getpid()] if hasattr(server, "_pools") else server._pool
+    used = pool.next
     used._fresh_until = used.next_health_check = 0
 
 

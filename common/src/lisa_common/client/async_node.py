@@ -12,8 +12,8 @@ from redis.asyncio.retry import Retry
 from lisa_common.client.address import Address
 from lisa_common.client.async_progress import hardened
 from lisa_common.client.async_subscription import subscribe
+from lisa_common.client.connection_pool import AsyncConnectionPool, Place
 from lisa_common.client.embedded.connection import AsyncEmbeddedConnection
-from lisa_common.client.lending import AsyncIdleConnections
 from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, connection_options
 from lisa_common.client.sentinel import AsyncSentinelConnection, AsyncTlsSentinelConnection
 from lisa_common.client.tls import AsyncTlsConnection
@@ -52,22 +52,23 @@ class AsyncNode:
     ) -> None:
         self._address = address
         options = connection_options(address, name=name, timeout_s=timeout_s)
-        self._idle = AsyncIdleConnections(options.pop("max_connections", max_connections))
-        pool = redis.asyncio.ConnectionPool(
+        limit = options.pop("max_connections", max_connections)
+        factory = redis.asyncio.ConnectionPool(
             connection_class=_CLASSES[address.scheme],
             max_connections=UNBOUNDED,
             retry=Retry(NO_RETRY, 0),
             **options,
         )
-        check_options(pool, address)
-        self._client = redis.asyncio.Redis.from_pool(pool)
+        check_options(factory, address)
+        self._pool = AsyncConnectionPool(limit, factory.make_connection)
+        self._client = redis.asyncio.Redis.from_pool(factory)
         self._suspect = True
         self._timeout_s = timeout_s
 
     @property
     def arrived_at(self) -> float:
         """When bytes last arrived on one of the connections, by the event loop's clock; 0.0 without any."""
-        return max((connection.arrived_at for connection in self._idle.existing), default=0.0)
+        return max((connection.arrived_at for connection in self._pool.connections), default=0.0)
 
     async def ask(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Makes calls in one round trip. Result: their replies. Loads scripts that the server lacks."""
@@ -80,20 +81,20 @@ class AsyncNode:
             raise (await self._failed(error)) from error
         return await self._complete(calls, replies) if has_errors(replies) else replies
 
-    async def send(self, calls: Sequence[Call[Any]]) -> Any:
-        """The first half of `ask`. Result: the connection, from which the caller must receive the replies."""
+    async def send(self, calls: Sequence[Call[Any]]) -> Place:
+        """The first half of `ask`. Returns the place whose connection will bring the replies."""
         if self._suspect:
             await self._probe()
         return await self._attempt(self._send(calls))
 
-    async def receive(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
+    async def receive(self, place: Place, calls: Sequence[Call[Any]]) -> list[Any]:
         """The second half of `ask`."""
-        replies = await self._attempt(self._receive(connection, calls))
+        replies = await self._attempt(self._receive(place, calls))
         return await self._complete(calls, replies) if has_errors(replies) else replies
 
-    async def receive_first(self, connection: Any) -> Any:
+    async def receive_first(self, place: Place) -> Any:
         """Receives the first reply only; the caller must receive the others."""
-        return await self._attempt(self._receive_first(connection))
+        return await self._attempt(self._receive_first(place))
 
     def node_of(self, keys: ShardKeys) -> object:  # noqa: ARG002 - this server has all keys
         """See `AsyncConnection.node_of`."""
@@ -128,30 +129,29 @@ class AsyncNode:
     async def _exchange(self, calls: Sequence[Call[Any]]) -> list[Any]:
         return await self._receive(await self._send(calls), calls)
 
-    async def _send(self, calls: Sequence[Call[Any]]) -> Any:
-        connection = await self._borrow()
+    async def _send(self, calls: Sequence[Call[Any]]) -> Place:
+        place = await self._enter()
         try:
-            await connection.send_packed(pack(merge_waits(calls)[0]))
+            await place.connection.send_packed(pack(merge_waits(calls)[0]))
         except BaseException:
-            await self._give_up(connection)
+            await self._end(place)
             raise
-        return connection
+        return place
 
-    async def _receive(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
-        made, places = merge_waits(calls)
+    async def _receive(self, place: Place, calls: Sequence[Call[Any]]) -> list[Any]:
+        made, positions = merge_waits(calls)
         try:
-            replies = await connection.read_replies(len(made), self._timeout_s)
-        except BaseException:
-            await self._give_up(connection)
-            raise
-        self._idle.append(connection)
-        return replies if places is None else [replies[at] for at in places]
+            replies = await place.connection.read_replies(len(made), self._timeout_s)
+            self._pool.keep(place)
+        finally:
+            await self._end(place)
+        return replies if positions is None else [replies[at] for at in positions]
 
-    async def _receive_first(self, connection: Any) -> Any:
+    async def _receive_first(self, place: Place) -> Any:
         try:
-            [reply] = await connection.read_replies(1, self._timeout_s)
+            [reply] = await place.connection.read_replies(1, self._timeout_s)
         except BaseException:
-            await self._give_up(connection)
+            await self._end(place)
             raise
         return reply
 
@@ -176,27 +176,26 @@ class AsyncNode:
             return False
         return True
 
-    async def _borrow(self) -> Any:
-        idle = self._idle
-        lent = idle.pop() if idle.has_free else await idle.wait(self._timeout_s)
-        connection = lent or idle.track(lent, self._client.connection_pool.make_connection())  # type: ignore[no-untyped-call]
+    async def _enter(self) -> Place:
+        """Returns a place whose connection is ready. Where it raises, nothing of a request was sent."""
+        place = await self._pool.enter(self._timeout_s)
         try:
-            if not await connection.is_ready():
-                await connection.prepare()
+            if not await place.connection.is_ready():
+                await place.connection.prepare()
         except BaseException as error:
-            await self._give_up(connection)
+            await self._end(place)
             if isinstance(error, redis.exceptions.RedisError | OSError):
-                # Nothing of the request was sent.
                 raise (await self._failed(error, self._address)) from error
             raise
-        return connection
+        return place
 
-    async def _give_up(self, connection: Any) -> None:
-        """Breaks a connection on which replies may still arrive; a new one takes its place."""
+    async def _end(self, place: Place) -> None:
+        """Ends a call. Its connection is closed, unless all replies have come: late ones must reach no other call."""
         try:
-            await connection.disconnect(nowait=True)
+            if place.connection is not None:
+                await place.connection.disconnect(nowait=True)
         finally:
-            self._idle.replace(connection)
+            self._pool.leave(place)
 
     async def _attempt(self, ask: Awaitable[T], unreachable_at: Address | None = None) -> T:
         try:
@@ -214,9 +213,9 @@ class AsyncNode:
     async def _leave(self) -> None:
         """Breaks all idle connections: after a fail-over the next may lead to another server."""
         self._suspect = True
-        await self._idle.disconnect()
+        await self._pool.break_idle()
 
     async def close(self) -> None:
         """Closes all connections."""
-        await self._idle.close()
+        await self._pool.close()
         await self._client.aclose()

@@ -10,9 +10,9 @@ import redis.exceptions
 from redis.retry import Retry
 
 from lisa_common.client.address import Address
+from lisa_common.client.connection_pool import ConnectionPool, ConnectionPools, Place
 from lisa_common.client.embedded.connection import EmbeddedConnection
 from lisa_common.client.exchanges import quick
-from lisa_common.client.lending import IdleConnections, IdleConnectionsByProcess
 from lisa_common.client.options import NO_RETRY, UNBOUNDED, check_options, connection_options
 from lisa_common.client.sentinel import SentinelConnection, TlsSentinelConnection
 from lisa_common.client.tls import TlsConnection
@@ -52,18 +52,18 @@ class Node:
         self._timeout_s = timeout_s
         options = connection_options(address, name=name, timeout_s=timeout_s)
         limit = options.pop("max_connections", max_connections)
-        self._pool = redis.ConnectionPool(
+        factory = redis.ConnectionPool(
             connection_class=_CLASSES[address.scheme],
             max_connections=UNBOUNDED,
             retry=Retry(NO_RETRY, 0),
             **options,
         )
-        check_options(self._pool, address)
+        check_options(factory, address)
         # A connection that may be broken is tested with a PING first: if that fails, the request was certainly not
         # carried out.
         self._suspect = True
-        # Idle connections stay here, not in the pool, whose bookkeeping takes a sixth of the time of a send.
-        self._idle = IdleConnectionsByProcess(limit)
+        # Connections stay here, not in the client's pool, whose bookkeeping takes a sixth of the time of a send.
+        self._pools = ConnectionPools(limit, factory.make_connection)
 
     def ask(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
         """Makes calls in one round trip. Result: their replies. Loads scripts that the server lacks.
@@ -81,8 +81,8 @@ class Node:
             raise self._failed(error) from error
         return self._complete(calls, replies) if has_errors(replies) else replies
 
-    def send(self, calls: Sequence[Call[Any]]) -> Any:
-        """The first half of `ask`. Result: the connection, from which the caller must receive the replies."""
+    def send(self, calls: Sequence[Call[Any]]) -> Place:
+        """The first half of `ask`. Returns the place whose connection will bring the replies."""
         if self._suspect:
             self._probe()
         return self._attempt(lambda: self._send(calls))
@@ -90,84 +90,80 @@ class Node:
     @property
     def sends_at_once(self) -> bool:
         """Whether `send` has an open connection, and need not wait for the server to accept one."""
-        idle = self._idle[os.getpid()].next
-        return not self._suspect and idle is not None and idle._sock is not None  # noqa: SLF001 - there is no public way
+        connection = self._pools[os.getpid()].next
+        return not self._suspect and connection is not None and connection._sock is not None  # noqa: SLF001 - there is no public way
 
-    def receive(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
+    def receive(self, place: Place, calls: Sequence[Call[Any]]) -> list[Any]:
         """The second half of `ask`."""
-        replies = self._attempt(lambda: self._receive(connection, calls))
+        replies = self._attempt(lambda: self._receive(place, calls))
         return self._complete(calls, replies) if has_errors(replies) else replies
 
     def _ask_meanwhile(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object]) -> list[Any]:
-        connection = self.send(calls)
+        place = self.send(calls)
         try:
             meanwhile()
         except BaseException:
-            self.give_up(connection)
+            self.end(place)
             raise
-        return self.receive(connection, calls)
+        return self.receive(place, calls)
 
-    def receive_first(self, connection: Any) -> Any:
+    def receive_first(self, place: Place) -> Any:
         """Receives the first reply only; the caller must receive the others."""
-        return self._attempt(lambda: self._receive_first(connection))
+        return self._attempt(lambda: self._receive_first(place))
 
-    def give_up(self, connection: Any) -> None:
-        """Breaks a connection on which replies may still arrive; a new one takes its place.
-
-        It is never lent again: where a signal handler raises during `disconnect`, it may still be open.
-        """
+    def end(self, place: Place) -> None:
+        """Ends a call. Its connection is closed, unless all replies have come: late ones must reach no other call."""
         try:
-            connection.disconnect()
+            if place.connection is not None:
+                place.connection.disconnect()
         finally:
-            self._idle[os.getpid()].replace(connection)
+            self._pools[os.getpid()].leave(place)
 
     def _probe(self) -> None:
         self._attempt(self._ping, unreachable_at=self._address)
         self._suspect = False
 
     def _exchange(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        # Both halves at once, as most calls are: one look at the process, the waits and the connection.
-        made, places = merge_waits(calls)
-        idle = self._idle[os.getpid()]
-        connection = self._borrow(idle)
+        # Both halves at once, as most calls are: one look at the process and the waits.
+        made, positions = merge_waits(calls)
+        pool = self._pools[os.getpid()]
+        place = self._enter(pool)
         try:
-            connection.send_packed(pack(made))
-            replies = connection.read_replies(len(made))
-        except BaseException:
-            self.give_up(connection)
-            raise
-        idle.append(connection)
-        return replies if places is None else [replies[at] for at in places]
+            place.connection.send_packed(pack(made))
+            replies = place.connection.read_replies(len(made))
+            pool.keep(place)
+        finally:
+            self.end(place)
+        return replies if positions is None else [replies[at] for at in positions]
 
     def _ping(self) -> None:
         [reply] = self._exchange([_PING])
         if isinstance(reply, Exception):
             raise reply
 
-    def _send(self, calls: Sequence[Call[Any]]) -> Any:
-        connection = self._borrow(self._idle[os.getpid()])
+    def _send(self, calls: Sequence[Call[Any]]) -> Place:
+        place = self._enter(self._pools[os.getpid()])
         try:
-            connection.send_packed(pack(merge_waits(calls)[0]))
+            place.connection.send_packed(pack(merge_waits(calls)[0]))
         except BaseException:
-            self.give_up(connection)
+            self.end(place)
             raise
-        return connection
+        return place
 
-    def _receive(self, connection: Any, calls: Sequence[Call[Any]]) -> list[Any]:
-        made, places = merge_waits(calls)
+    def _receive(self, place: Place, calls: Sequence[Call[Any]]) -> list[Any]:
+        made, positions = merge_waits(calls)
         try:
-            replies = connection.read_replies(len(made))
-        except BaseException:
-            self.give_up(connection)
-            raise
-        self._idle[os.getpid()].append(connection)
-        return replies if places is None else [replies[at] for at in places]
+            replies = place.connection.read_replies(len(made))
+            self._pools[os.getpid()].keep(place)
+        finally:
+            self.end(place)
+        return replies if positions is None else [replies[at] for at in positions]
 
-    def _receive_first(self, connection: Any) -> Any:
+    def _receive_first(self, place: Place) -> Any:
         try:
-            [reply] = connection.read_replies(1)
+            [reply] = place.connection.read_replies(1)
         except BaseException:
-            self.give_up(connection)
+            self.end(place)
             raise
         return reply
 
@@ -192,20 +188,18 @@ class Node:
             return False
         return True
 
-    def _borrow(self, idle: IdleConnections) -> Any:
-        lent = idle.pop(self._timeout_s)
-        connection = lent or idle.track(lent, self._pool.make_connection())
-        if connection.is_ready():
-            return connection
+    def _enter(self, pool: ConnectionPool) -> Place:
+        """Returns a place whose connection is ready. Where it raises, nothing of a request was sent."""
+        place = pool.enter(self._timeout_s)
         try:
-            connection.prepare()
+            if not place.connection.is_ready():
+                place.connection.prepare()
         except BaseException as error:
-            self.give_up(connection)
+            self.end(place)
             if isinstance(error, redis.exceptions.RedisError | OSError):
-                # Nothing of the request was sent.
                 raise self._failed(error, self._address) from error
             raise
-        return connection
+        return place
 
     def _attempt(self, ask: Callable[[], T], unreachable_at: Address | None = None) -> T:
         try:
@@ -223,8 +217,8 @@ class Node:
     def _leave(self) -> None:
         """Breaks all idle connections: after a fail-over the next may lead to another server."""
         self._suspect = True
-        self._idle[os.getpid()].disconnect()
+        self._pools[os.getpid()].break_idle()
 
     def close(self) -> None:
         """Closes all connections."""
-        self._idle[os.getpid()].close()
+        self._pools[os.getpid()].close()

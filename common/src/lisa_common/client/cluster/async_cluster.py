@@ -123,11 +123,11 @@ class AsyncCluster(Nodes[AsyncNode]):
 
     async def _wait(self, part: Part, client: "asyncio.Future[int]") -> list[Any]:
         node = self._node(part.node)
-        connection = await node.send(part.calls)
-        first = await node.receive_first(connection)
+        place = await node.send(part.calls)
+        first = await node.receive_first(place)
         if isinstance(first, int):
             client.set_result(first)
-        return [first, *await node.receive(connection, part.calls[1:])]
+        return [first, *await node.receive(place, part.calls[1:])]
 
     async def _unblock(self, part: Part, client: "asyncio.Future[int]") -> None:
         await self._ask(Part(part.node, unblock(await client)))

@@ -138,20 +138,20 @@ class _Request:
         self._calls = part.calls
         self._race = race
         self._first: list[Any] = []
-        self._connection = self._attempt(lambda: node.send(part.calls))
+        self._place = self._attempt(lambda: node.send(part.calls))
 
     def receive(self) -> None:
         """Waits for the next replies."""
         if self._race and len(self._calls) > 1:
             self._receive_first()
         elif self.answer is None:
-            replies = self._attempt(lambda: self._node.receive(self._connection, self._calls))
+            replies = self._attempt(lambda: self._node.receive(self._place, self._calls))
             if replies is not None:
                 self.answer = [*self._first, *replies]
 
     def _receive_first(self) -> None:
         while len(self._calls) > 1 and self.answer is None:
-            self._first.append(self._attempt(lambda: self._node.receive_first(self._connection)))
+            self._first.append(self._attempt(lambda: self._node.receive_first(self._place)))
             self._calls = self._calls[1:]
 
     @property
@@ -163,19 +163,19 @@ class _Request:
     def is_ready(self) -> bool:
         """Whether a reply has come, or the connection has ended."""
         try:
-            return bool(self._connection.can_read())
+            return bool(self._place.connection.can_read())
         except (redis.exceptions.RedisError, OSError):
             return True
 
     def fileno(self) -> int:
         """The descriptor to wait for."""
-        descriptor: int = self._connection._sock.fileno()  # noqa: SLF001 - the client offers no other way to wait for several
+        descriptor: int = self._place.connection._sock.fileno()  # noqa: SLF001 - the client offers no other way to wait for several
         return descriptor
 
     def give_up(self) -> None:
         """Ends the request, unless it is answered."""
         if self.answer is None:
-            self._node.give_up(self._connection)
+            self._node.end(self._place)
             self.answer = no_reply(self.name)
 
     def _attempt(self, ask: Callable[[], Any]) -> Any:
@@ -185,7 +185,7 @@ class _Request:
             self.answer = error
             return None
         except BaseException:
-            # The node has taken the connection back.
+            # The node has ended its place.
             self.answer = OutcomeUnknown("the call was interrupted")
             raise
 
