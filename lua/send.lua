@@ -22,7 +22,8 @@
 local now = clock(now_ms)
 local waits = false
 
--- Ids of repeated messages that were cancelled or purged after their first try began; nil where no message is repeated.
+-- By position: repeated messages that were cancelled or purged after their first try began; nil where no message is
+-- repeated. Not by id: another message of the call may be a new one with that id.
 local withdrawn
 -- As locals: they are looked up for each message.
 local rows, byte = ARGV, string.byte
@@ -33,7 +34,7 @@ if rows[5] and byte(rows[5]) == 126 then
     local tried, due = string.match(rows[i + 1], '^~([%d.]+) (.+)$')
     if tried then
       rows[i + 1] = due
-      withdrawn[rows[i]] = was_withdrawn(rows[i], exact_clock(now_ms) - tonumber(tried))
+      withdrawn[i] = was_withdrawn(rows[i], exact_clock(now_ms) - tonumber(tried))
     end
   end
 end
@@ -116,7 +117,7 @@ for i = 4, #rows, 3 do
   local is_new = are_new
   if are_new then
     records[2 * reply - 1], records[2 * reply] = id, head .. content
-  elseif withdrawn and withdrawn[id] then
+  elseif withdrawn and withdrawn[i] then
     is_new = false
   elseif ended and ended[reply] and byte(id, -1) ~= 126 and tonumber(ended[reply]) > now then
     -- A message that one group acked may be alive for another.

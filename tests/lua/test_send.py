@@ -1,10 +1,12 @@
 """send: storing and scheduling."""
 
+import time
 from collections.abc import Callable
 
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record, unpack_record
 from lisa_common.protocol.call import command
+from lisa_common.protocol.producing import repeated
 from support.queue import EPOCH_MS, Queue, outgoing
 
 
@@ -81,6 +83,15 @@ def test_twins_in_one_batch(queue: Queue) -> None:
     contents = queue.contents()
     assert contents.ready_ids == ["a", "b"]
     assert unpack_record(contents.records["a"]).body == b"1"
+
+
+def test_a_new_message_beside_a_repeat_of_its_id(queue: Queue) -> None:
+    """A send with a lost reply was cancelled. Another caller sends the id anew, in the call that repeats the first."""
+    first, began = outgoing("a", due="+60000", body=b"1"), time.monotonic()
+    queue.send_all([first])
+    queue.cancel("a")
+    assert queue.send_all([repeated(first, began), outgoing("a", body=b"2")]) == [0, EPOCH_MS]
+    assert unpack_record(queue.contents().records["a"]).body == b"2"
 
 
 def test_a_finished_id_is_known_for_its_window(queue: Queue) -> None:
