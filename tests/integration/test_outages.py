@@ -112,5 +112,30 @@ def test_an_outage_is_told_once(own_server: Callable[..., Server], caplog: pytes
     assert [record.levelname for record in _told(caplog)] == ["WARNING", "INFO"] * 2
 
 
+def test_answers_to_other_calls_end_no_outage(
+    own_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server without memory refuses sends, and finds messages: it is not back at each find."""
+    caplog.set_level(logging.INFO, LOGGER)
+    server = own_server()
+    with Producer(server.url) as producer, ThreadPoolExecutor(1) as threads, server.client() as client:
+        producer.send("mails", "x", id="a", delay=600)
+        client.config_set("maxmemory", "1")
+        sending = threads.submit(producer.send, "mails", "y")
+
+        def is_tried_often() -> bool:
+            producer.find("mails", "a")
+            return _refused(client) > 5
+
+        wait_until(is_tried_often)
+        client.config_set("maxmemory", "0")
+        assert sending.result().outcome is SendOutcome.SENT
+    assert [record.levelname for record in _told(caplog)] == ["WARNING", "INFO"]
+
+
+def _refused(client: Any) -> int:
+    return int(client.info("errorstats").get("errorstat_OOM", {"count": 0})["count"])
+
+
 def _told(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.name == LOGGER]

@@ -121,6 +121,8 @@ class RequestQueue:
         batch, self.under_way = self.under_way, ()
         # Mostly, all have the same type.
         if not any(issubclass(kind, LisaError) for kind in set(map(type, results))):
+            if self.failures:
+                self.outage.end(tried_again=True)
             self.failure, self.failures, self.delay_s = None, 0, 0.0
             for request, result in zip(batch, results, strict=True):
                 request.done, request.outcome = True, result

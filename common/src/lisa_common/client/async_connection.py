@@ -83,14 +83,14 @@ class AsyncConnection(Shell[AsyncCluster | AsyncNode], AsyncClosing):
         results = await self._try(calls)
         if not has_errors(results):
             if self.outage.began is not None:
-                self.outage.end()
+                self.outage.end(tried_again=False)
             return results
         retry = PipelineRetry(calls, results, deadline, self.outage, began)
         while retry.left:
             await asyncio.sleep(retry.delay_s)
             retry.take(await self._try(retry.next_calls()))
         if not has_errors(retry.results):
-            self.outage.end()
+            self.outage.end(tried_again=True)
         return retry.results
 
     async def _try(self, calls: Sequence[Call[Any]]) -> list[Any]:

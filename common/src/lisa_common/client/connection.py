@@ -92,14 +92,14 @@ class Connection(Shell[Cluster | Node], Closing):
             results = [error] * len(calls)
         if not has_errors(results):
             if self.outage.began is not None:
-                self.outage.end()
+                self.outage.end(tried_again=False)
             return results
         retry = PipelineRetry(calls, results, deadline, self.outage, began)
         while retry.left:
             time.sleep(retry.delay_s)
             retry.take(self._try(retry.next_calls()))
         if not has_errors(retry.results):
-            self.outage.end()
+            self.outage.end(tried_again=True)
         return retry.results
 
     def _try(self, calls: Sequence[Call[Any]]) -> list[Any]:

@@ -11,6 +11,9 @@ __all__ = ["Outage", "after"]
 
 logger = logging.getLogger(__name__)
 
+_QUIET_S = 5.0
+"""No call is tried again any more once none has failed for so long: longer than between two tries."""
+
 
 class Outage:
     """An outage as the callers of one connection meet it: logged once, however many of them try again."""
@@ -18,19 +21,25 @@ class Outage:
     def __init__(self) -> None:
         self.began: float | None = None
         """When the first of them began to try again; None while the server answers."""
+        self._failed = 0.0
 
     def begin(self, error: LisaError, deadline: float) -> None:
         """Takes note of a call that is tried again until a moment of the monotonic clock."""
+        self._failed = time.monotonic()
         if self.began is None:
-            self.began = time.monotonic()
+            self.began = self._failed
             left_s = deadline - self.began
             how_long = "" if math.isinf(left_s) else f" for {round(left_s, 1):g} s"
             text = str(error).rstrip(".")
             logger.warning("%s; trying again%s", text, how_long, extra=event("server_awaited", error=text))
 
-    def end(self) -> None:
-        """Takes note of an answer."""
-        if self.began is not None:
+    def end(self, *, tried_again: bool) -> None:
+        """Takes note of an answer, to a call that was tried again or to another one.
+
+        A server may answer some calls and refuse others, or one node of a Cluster may be away: then another call says
+        nothing of those that are tried again.
+        """
+        if self.began is not None and (tried_again or time.monotonic() > self._failed + _QUIET_S):
             away_s, self.began = time.monotonic() - self.began, None
             logger.info("the server answers again, after %.1f s", away_s, extra=event("server_back"))
 
