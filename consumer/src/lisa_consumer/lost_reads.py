@@ -73,7 +73,8 @@ class LostReads:
     def note(self, batches: Sequence[Batch]) -> None:
         """Takes note of entries that have arrived."""
         for keys, entries in batches:
-            self._last[keys] = entries[-1].entry
+            # Replies to reads at once may arrive in any order.
+            self._last[keys] = max(self._last.get(keys, "0-0"), entries[-1].entry, key=_order)
             if keys in self._lost:
                 self._lost[keys].arrived.update(entry.entry for entry in entries)
 
@@ -115,3 +116,7 @@ class LostReads:
             del self._lost[keys]
         recent = {entry for entry, age_ms in ages if age_ms <= (now - lost.asked) * 1000 + 1}
         return [entry for entry in entries if entry.entry in recent and entry.entry not in lost.arrived]
+
+
+def _order(entry: str) -> tuple[int, ...]:
+    return tuple(map(int, entry.split("-")))
