@@ -75,6 +75,14 @@ def flush_scripts(arena: Arena, dice: random.Random) -> Steps:
         yield 0.05
 
 
+@fault("take away channels", "server")
+def take_channels(arena: Arena, dice: random.Random) -> Steps:
+    """Users of Redis 7 or later have none by default: no program can wake managers, nor can they listen."""
+    arena.admin.execute_command("ACL", "SETUSER", "default", "resetchannels")
+    yield dice.choice((0.5, 2.0, 5.0))
+    arena.admin.execute_command("ACL", "SETUSER", "default", "allchannels")
+
+
 @fault("kill clients", weight=15)
 def kill_clients(arena: Arena, dice: random.Random) -> Steps:
     """Of commands, or of Pub/Sub."""

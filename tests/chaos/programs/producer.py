@@ -8,8 +8,8 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Self, TypeVar
 
 from chaos.history import Recorder, Sending
 from chaos.load import Load
@@ -24,26 +24,37 @@ __all__ = ["main"]
 _OPS = {"batch": 11, "single": 36, "again": 8, "batch again": 3, "cancel": 20, "reschedule": 18, "invalid": 4}
 _PATIENCE_S = 4.0
 _DEBT_S = 60.0
+_NEW_LOOP = 0.05
+"""Share of calls for which an asyncio producer gets another event loop."""
+
+T = TypeVar("T")
 
 
-class _OnLoop:
-    """An asyncio producer that is called like a blocking one."""
+class _OnLoops:
+    """An asyncio producer that is called like a blocking one, on an event loop that is replaced now and then."""
 
     def __init__(self, settings: ProducerSettings) -> None:
+        self._dice = random.Random(SEED)
         self._runner = asyncio.Runner()
         self._producer = AsyncProducer(settings=settings)
 
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        if self._dice.random() < _NEW_LOOP:
+            self._runner.close()
+            self._runner = asyncio.Runner()
+        return self._runner.run(call)
+
     def send(self, topic: str, body: bytes, **options: Any) -> SendResult:
-        return self._runner.run(self._producer.send(topic, body, **options))
+        return self._run(self._producer.send(topic, body, **options))
 
     def send_many(self, topic: str, messages: Iterable[Message]) -> SendReport:
-        return self._runner.run(self._producer.send_many(topic, messages))
+        return self._run(self._producer.send_many(topic, messages))
 
     def cancel(self, topic: str, id: str) -> CancelOutcome:
-        return self._runner.run(self._producer.cancel(topic, id))
+        return self._run(self._producer.cancel(topic, id))
 
     def reschedule(self, topic: str, id: str, *, delay: float) -> RescheduleOutcome:
-        return self._runner.run(self._producer.reschedule(topic, id, delay=delay))
+        return self._run(self._producer.reschedule(topic, id, delay=delay))
 
     def __enter__(self) -> Self:
         return self
@@ -56,7 +67,7 @@ class _OnLoop:
 class _Sender:
     """Operations, each noted before it is invoked, and after it has ended."""
 
-    def __init__(self, producer: Producer | _OnLoop | OverHttp, load: Load, history: Recorder) -> None:
+    def __init__(self, producer: Producer | _OnLoops | OverHttp, load: Load, history: Recorder) -> None:
         self._producer = producer
         self._load = load
         self._sends = Sends(history)
@@ -102,12 +113,12 @@ class _Sender:
                 outcomes.append(str(self._producer.reschedule(topic, id, delay=delay_ms / 1000)))
 
 
-def _producer(kind: str, settings: ProducerSettings) -> Producer | _OnLoop | OverHttp:
+def _producer(kind: str, settings: ProducerSettings) -> Producer | _OnLoops | OverHttp:
     match kind:
         case "http":
             return OverHttp(Gateways(GATEWAYS, random.Random(SEED)).wait())
         case "asyncio":
-            return _OnLoop(settings)
+            return _OnLoops(settings)
     return Producer(settings=settings)
 
 
