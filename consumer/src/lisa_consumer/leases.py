@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Collection, Iterable, Sequence
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError, OutcomeUnknown
 from lisa_common.logs import event
+from lisa_common.model.delivery import Delivery
 from lisa_consumer.core import Core
 from lisa_consumer.events import delivery_event
 from lisa_consumer.held_delivery import HeldDelivery
@@ -48,6 +49,11 @@ class Leases:
         pop = self._held.pop
         for each in held:
             pop(each.place, None)
+
+    @property
+    def running(self) -> list[Delivery]:
+        """The deliveries whose handlers have not ended, whether or not they have begun."""
+        return [held.delivery for held in self._held.values() if not held.has_ended]
 
     def begin(self, held: HeldDelivery, timeout_s: float | None) -> bool:
         """Whether the lease surely still lasts, so that the handler may begin.

@@ -17,7 +17,7 @@ from lisa_consumer.events import delivery_event
 from lisa_consumer.fetcher import Fetcher
 from lisa_consumer.gathering import BatchSize, Gatherers
 from lisa_consumer.handler import Route
-from lisa_consumer.handler_calls import HandlerCalls, cancelled
+from lisa_consumer.handler_calls import GIVEN_BACK, HandlerCalls
 from lisa_consumer.handler_tasks import HandlerTasks
 from lisa_consumer.held_delivery import HeldDelivery, count_by_topic, postponed_ms
 from lisa_consumer.leases import Leases
@@ -278,13 +278,11 @@ class Runner:
             await asyncio.wait(self._giving_back, timeout=_GIVING_BACK_S)
 
     async def _cancel_handlers(self) -> None:
-        self._queues.clear()
-        self._settle_cancelled(self._gatherers.clear())
-        self._settle_cancelled(await self._tasks.cancel())
-
-    def _settle_cancelled(self, unbegun: Sequence[HeldDelivery]) -> None:
+        """Cancels what still runs, and gives back what that leaves behind."""
+        self._calls.is_cancelling = True
+        unbegun = [*self._queues.clear(), *self._gatherers.clear(), *await self._tasks.cancel()]
         for held in unbegun:
-            held.outcome = cancelled(held.delivery)
+            held.outcome = GIVEN_BACK
         self._settler.settle(unbegun)
 
     async def _release(self, topics: Collection[str] | None) -> None:
