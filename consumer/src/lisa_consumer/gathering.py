@@ -107,6 +107,8 @@ class _Gatherer:
             return []
         overdue = [held for held in self._gathered if held.read_at < since]
         self._gathered = [held for held in self._gathered if held.read_at >= since]
+        if not self._gathered:
+            self._clear_timer()
         return overdue
 
     def flush(self) -> None:
@@ -120,13 +122,16 @@ class _Gatherer:
             if len(self._gathered) < self._size.most and not self._is_due and not self._closed:
                 break
             batch, self._gathered = self._gathered[: self._size.most], self._gathered[self._size.most :]
-            self._is_due = False
-            if self._timer:
-                self._timer.cancel()
-                self._timer = None
+            self._clear_timer()
             if self._gathered and not self._closed:
                 self._set_timer()
             self._call(batch)
+
+    def _clear_timer(self) -> None:
+        self._is_due = False
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
 
     def _set_timer(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._size.within_s, self.flush)
