@@ -81,8 +81,7 @@ class Runner:
             skip=self._skip,
             end=self._tasks.end,
         )
-        self._giving_back = set[asyncio.Task[None]]()
-        self._stalls = Stalls()
+        self._stalls, self._giving_back = Stalls(), set[asyncio.Task[None]]()
         self._changed = asyncio.Event()  # set when a handler begins or ends during the drain
         self._drain_until = self._begin_until = 0.0
 
