@@ -23,20 +23,22 @@
 -- returns  { number of messages done, from the first on, per message "cancelled", "delivered" (a consumer has it now; nothing
 --            more will follow), "garbage" or "finished" (too late, nothing changed), "another" (the id belongs to a message
 --            sent at another time; nothing changed), or "unknown" }
---@include budget, clock, failure, finished, forget, groups, places, record, slots, unindex, wake_unparked
+--@include budget, clock, failure, finished, forget, groups, places, record, unindex, wake_unparked, withdrawn
 local now = clock(now_ms)
 local COMMANDS = 8
-local ids, records, wanted = {}, {}, {}
+local ids, records, wanted, sent = {}, {}, {}, {}
 for i = 5, #ARGV do
   local id = ARGV[i]
   local score = tonumber(redis.call('ZSCORE', waiting, id) or nil)
-  local read = is_parked(score) and 1 or FREED
-  if not afford(score and work_on(id, COMMANDS, read) or work_on(id, commands_on_places(), 1)) then
+  if not afford(score and work_on(id, COMMANDS, 1) or work_on(id, commands_on_places(), 1)) then
     break
   end
-  local record = not score and redis.call('HGET', messages, id)
+  local record = redis.call('HGET', messages, id)
   if record and not is_cancelled(record) then
-    records[id], wanted[id] = record, read_wanted(record)
+    sent[id] = (read_record(record) or { sent = 0 }).sent
+    if not score then
+      records[id], wanted[id] = record, read_wanted(record)
+    end
   end
   ids[#ids + 1] = id
 end
@@ -120,6 +122,9 @@ end
 local replies = {}
 for i, id in ipairs(ids) do
   replies[i] = cancel(id)
+  if (replies[i] == 'cancelled' or replies[i] == 'delivered') and sent[id] and sent[id] + REPEATED_MS > now then
+    note_withdrawn(id, exact_clock(now_ms))
+  end
 end
 wake_unparked(channel, topic)
 return { #replies, replies }

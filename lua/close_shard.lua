@@ -9,7 +9,8 @@
 --@include clock, finished
 local now = clock(now_ms)
 -- SET runs every time. WAIT and WAITAOF confirm the last write of their connection, so this write makes them confirm
--- the ids known here.
+-- the ids known here. The key is removed first, so that a topic can be dropped while the server has no memory.
+redis.call('DEL', closed)
 redis.call('SET', closed, 1)
 local replies = {}
 for i = 2, #ARGV do

@@ -12,7 +12,7 @@
 -- ARGV[7] lent       flag    "1" marks them as lent to a client that is not a consumer
 -- ARGV[8...] entry per delivery
 -- returns  per delivery 1, or 0 where the lease is lost
---@include clock, lease
+--@include clock, lease, wake
 local now = clock(now_ms)
 local time = string.format('%.0f', now)
 local replies = {}
@@ -32,6 +32,6 @@ for i = 8, #ARGV do
   replies[#replies + 1] = pending and 1 or 0
 end
 if channel ~= '' then
-  redis.call('PUBLISH', channel, string.format('%s %.0f lease', topic, now + lease_ms))
+  publish(channel, string.format('%s %.0f lease', topic, now + lease_ms))
 end
 return replies

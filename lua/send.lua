@@ -1,7 +1,6 @@
 -- Stores messages and schedules them: a message due later waits, one due now is ready. An id that is alive, or that the
 -- dedup window knows, is a duplicate: nothing changes. Where the topic has a door, a message due now has to pass it: it
--- waits, too. Where the topic is full, all messages of the call are refused; they become dead letters if the policy says
--- so.
+-- waits, too. Where the topic has no room for all new messages of the call, it stores none of them.
 --
 -- KEYS[1] messages   hash    message id -> record
 -- KEYS[2] waiting    zset    message id -> due ms
@@ -11,72 +10,67 @@
 -- KEYS[6] owed       hash    message id -> groups
 -- KEYS[7] closed     string  exists if new messages go to other shards
 -- KEYS[8] door       hash    limits of the topic, and what they have let pass
--- KEYS[9] garbage    zset    copy -> died at, ms
--- KEYS[10] failures  hash    copy -> failure
 -- ARGV[1] now_ms     text    ms, empty for the server's clock
 -- ARGV[2] channel    text    where managers listen
 -- ARGV[3] topic      text    the topic, for the wake
 -- ARGV[4...] id, due, content per message; due is "+ms" from now or an absolute time in ms, content is the record
---            after its stamp
+--            after its stamp. The first ones may be repeated after a lost reply: "~ms " comes before due, the time
+--            since the first try
 -- returns  per message its due time in ms, or 0 for a duplicate, a list for more than one; the error RESHARDED where the shard is closed, or QUEUEFULL
 --            where the new messages would exceed the limit of the topic
 --@include clock, due, put_waiting, stamp
 local now = clock(now_ms)
 local waits = false
+
+-- Ids of repeated messages that were cancelled or purged after their first try began; nil where no message is repeated.
+local withdrawn
+-- As locals: they are looked up for each message.
+local rows, byte = ARGV, string.byte
+if rows[5] and byte(rows[5]) == 126 then
+  --@include withdrawn
+  withdrawn = {}
+  for i = 4, #rows, 3 do
+    local tried, due = string.match(rows[i + 1], '^~([%d.]+) (.+)$')
+    if tried then
+      rows[i + 1] = due
+      withdrawn[rows[i]] = was_withdrawn(rows[i], exact_clock(now_ms) - tonumber(tried))
+    end
+  end
+end
 -- Mostly neither exists. One command tells.
 if redis.call('EXISTS', closed, door) > 0 then
   if redis.call('EXISTS', closed) == 1 then
     return redis.error_reply('RESHARDED new messages of ' .. topic .. ' go to other shards')
   end
-  --@include door, failure, finished, record
+  --@include door, finished, record
   local limits = read_door()
   waits = is_guarded(limits, now)
 
-  -- The positions of messages that the shard does not know yet, and how many it refused before, as a send is repeated
-  -- whose reply was lost.
-  local function find_new()
-    local is_listed, new, refused = {}, {}, 0
+  -- How many messages of the call the shard does not know yet.
+  local function count_new()
+    local is_listed, new = {}, 0
     for i = 4, #ARGV, 3 do
       local id = ARGV[i]
-      if redis.call('HEXISTS', messages, id) == 1 then
-        local failure = read_failure(redis.call('HGET', failures, copy_of('', id)))
-        refused = refused + (failure and failure.reason == 'full' and 1 or 0)
-      elseif not is_listed[id] and not (is_chosen(id) and is_finished(id, now)) then
-        new[#new + 1], is_listed[id] = i, true
-      end
+      local is_known = is_listed[id] or redis.call('HEXISTS', messages, id) == 1 or is_chosen(id) and is_finished(id, now)
+      is_listed[id], new = true, new + (is_known and 0 or 1)
     end
-    return new, refused
-  end
-
-  local function bury(i, reason)
-    local id, due_ms = ARGV[i], due_of(ARGV[i + 1], now)
-    redis.call('HSET', messages, id, stamp(now, due_ms) .. ARGV[i + 2])
-    redis.call('ZADD', garbage, now, copy_of('', id))
-    redis.call('HSET', failures, copy_of('', id), write_failure({
-      attempts = 0, entry = '0-0', next = '-', due = due_ms, at = now, reason = 'full', error = reason,
-    }))
+    return new
   end
 
   if limits.most then
-    local stored, new, refused = redis.call('HLEN', messages), find_new()
-    if refused > 0 or #new > 0 and stored + #new > limits.most then
-      local text = string.format(
-        '%s holds %.0f messages of at most %.0f; %.0f more were refused', topic, stored, limits.most, #new + refused
-      )
-      for _, i in ipairs(limits.overflow == 'reject-dead-letter' and new or {}) do
-        bury(i, text)
-      end
-      return redis.error_reply('QUEUEFULL ' .. text)
+    local stored, new = redis.call('HLEN', messages), count_new()
+    if new > 0 and stored + new > limits.most then
+      return redis.error_reply(string.format(
+        'QUEUEFULL %s holds %.0f messages of at most %.0f; %.0f more were refused', topic, stored, limits.most, new
+      ))
     end
   end
 end
 
--- As locals: they are looked up for each message.
-local rows, byte = ARGV, string.byte
 -- Whether Lisa made these ids, each once, and none is stored yet: only a repeated send finds one. Then one command stores
 -- all records, in place of one for each.
-local are_new, ended = #rows > 6, nil
-if are_new then
+local are_new, ended = #rows > 6 and not withdrawn, nil
+if #rows > 6 then
   local ids, is_listed = {}, {}
   for i = 4, #rows, 3 do
     local id = rows[i]
@@ -110,18 +104,20 @@ end
 
 -- Records are the first write, here or below. A server without memory refuses it, and with it the whole send.
 local replies, scheduled, records, expiries, immediate = {}, {}, {}, nil, nil
-local first, first_exact, text, due, exact, head, alive
+local first, first_exact, text, due, given, exact, head, alive
 for i = 4, #rows, 3 do
   local id, content, reply = rows[i], rows[i + 2], (i - 1) / 3
   -- Many messages of a batch have the same delay.
   if rows[i + 1] ~= text then
     text = rows[i + 1]
-    due = due_of(text, now)
+    due, given = due_of(text, now)
     exact, head = string.format('%d', due), stamp(now, due)
   end
   local is_new = are_new
   if are_new then
     records[2 * reply - 1], records[2 * reply] = id, head .. content
+  elseif withdrawn and withdrawn[id] then
+    is_new = false
   elseif ended and ended[reply] and byte(id, -1) ~= 126 and tonumber(ended[reply]) > now then
     -- A message that one group acked may be alive for another.
     alive = redis.call('HEXISTS', messages, id) == 1 and id or alive
@@ -146,7 +142,7 @@ for i = 4, #rows, 3 do
       end
     else
       immediate = immediate or {}
-      immediate[#immediate + 1] = { id = id, due = due, priority = own and own.priority or 0, position = i }
+      immediate[#immediate + 1] = { id = id, given = given, priority = own and own.priority or 0, position = i }
     end
   end
 end
@@ -163,8 +159,8 @@ end
 if immediate then
   --@include groups
   table.sort(immediate, function(a, b)
-    if a.due ~= b.due then
-      return a.due < b.due
+    if a.given ~= b.given then
+      return a.given < b.given
     elseif a.priority ~= b.priority then
       return a.priority > b.priority
     end
@@ -175,7 +171,7 @@ if immediate then
     if owing then
       redis.call('HSET', owed, message.id, owing)
     end
-    redis.call('XADD', ready, '*', 'id', message.id, 'due', message.due, 'n', 1)
+    redis.call('XADD', ready, '*', 'id', message.id, 'due', now, 'n', 1)
   end
 end
 if alive and not first and not immediate then

@@ -13,8 +13,10 @@ if (redis.call('HGET', door, 'limits') or '') ~= before then
 end
 -- More may pass now than a manager waits for.
 wake(0, channel, topic)
+-- Removed first, so that a topic can be paused while the server has no memory.
+redis.call('HDEL', door, 'limits')
 if after == '' then
-  redis.call('HDEL', door, 'limits', 'spent', 'held')
+  redis.call('HDEL', door, 'spent', 'held')
 else
   redis.call('HSET', door, 'limits', after)
 end

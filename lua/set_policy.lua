@@ -8,9 +8,9 @@
 if (redis.call('HGET', topics, topic) or '') ~= before then
   return 0
 end
-if after == '' then
-  redis.call('HDEL', topics, topic)
-else
+-- Removed first, so that a topic can be paused while the server has no memory.
+redis.call('HDEL', topics, topic)
+if after ~= '' then
   redis.call('HSET', topics, topic, after)
 end
 return 1

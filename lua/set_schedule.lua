@@ -19,10 +19,10 @@ for other in string.gmatch(names or '', '%S+') do
   end
 end
 local log = string.format('%.0f %s %s', (tonumber(count) or 0) + 1, name, table.concat(latest, ' '))
-if after == '' then
-  redis.call('HDEL', schedules, name)
-  redis.call('HSET', schedules, '', log)
-else
-  redis.call('HSET', schedules, name, after, '', log)
+-- Removed first, so that a schedule can be paused or deleted while the server has no memory.
+redis.call('HDEL', schedules, name)
+if after ~= '' then
+  redis.call('HSET', schedules, name, after)
 end
+redis.call('HSET', schedules, '', log)
 return 1

@@ -1,8 +1,11 @@
 """Fixtures for all tests: a real server, clients, and a key prefix which no other test has."""
 
 import itertools
+import os
 import secrets
+import shutil
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
@@ -37,6 +40,7 @@ __all__ = [
     "pytest_xdist_make_scheduler",
 ]
 
+_ROOT = Path(__file__).parents[1]
 _SERVER_FIXTURES = {"redis_url"} | ({"own_server"} if own_kind() == chosen() else set())
 """A test with one of these uses a server of the kind that was chosen."""
 
@@ -99,6 +103,22 @@ def reserve_port() -> Iterator[Callable[[], int]]:
     """Reserve ports for servers which the test starts by itself: `reserve_port()`."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(reserved_port())
+
+
+@pytest.fixture(scope="session")
+def uv() -> Callable[..., None]:
+    """Run uv, the one that runs the tests if there is one; its output is shown when it fails."""
+    program = os.environ.get("UV") or shutil.which("uv") or shutil.which(_ROOT / ".tools/bin/uv")
+    if program is None:
+        pytest.skip("no uv on this machine; `make test` brings one")
+    # Else uv would take the environment of the tests for the one to install into.
+    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+
+    def run(*arguments: str | Path) -> None:
+        done = subprocess.run([program, *arguments], cwd=_ROOT, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    return run
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ local function read_door()
   return {
     paused = limits.paused == true, in_flight = at_least(limits.in_flight, 1),
     interval = at_least(limits.interval_ms, 0.0001), burst = at_least(limits.burst, 0) or 0,
-    per_key = at_least(limits.per_key, 1), most = at_least(limits.messages, 0), overflow = limits.overflow,
+    per_key = at_least(limits.per_key, 1), most = at_least(limits.messages, 0),
     used = time_in(stored[2]) or 0, shut = time_in(stored[3]),
   }
 end

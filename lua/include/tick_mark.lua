@@ -24,6 +24,8 @@ end
 local function set_tick_mark(name, mark)
   local text = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %s', mark.version, mark.last, mark.base, mark.due, mark.sent,
     mark.skipped, mark.id)
+  -- Removed first, so that a schedule can be paused or deleted while the server has no memory.
+  redis.call('HDEL', ticks, name)
   redis.call('HSET', ticks, name, text)
   return text
 end

@@ -164,7 +164,7 @@ _CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 @pytest.mark.parametrize(
     ("request_", "statuses"),
     [
-        (_HEAD + b"X: " + b"a" * 40_000 + b"\r\n\r\n", b"431"),
+        (_HEAD + b"X: " + b"a" * 200_000 + b"\r\n\r\n", b"431"),
         (_HEAD + b"X: a\r\n" * 20_000 + b"\r\n", b"431"),
         (_HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"400"),
         (_HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\ntopic=", b"400"),

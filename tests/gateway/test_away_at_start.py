@@ -1,8 +1,10 @@
 """Programs whose server is away when they start, and a gateway whose server is frozen: their probes tell of it."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from socket import socket
 
 import pytest
 
@@ -98,7 +100,7 @@ def test_calls_are_answered_while_a_gateway_waits(own: Gateways, server: Server)
 
 def test_a_frozen_server_does_not_hang_the_probes_of_a_gateway(own: Gateways, server: Server) -> None:
     """Each answers within two seconds, however many ask at once; and says when all is well again."""
-    _, url = own.gateway()
+    process, url = own.gateway()
     wait_until(lambda: probe(url, "/readyz") == (200, "ok\n"), 20, what="ready")
     server.freeze()
     try:
@@ -108,7 +110,29 @@ def test_a_frozen_server_does_not_hang_the_probes_of_a_gateway(own: Gateways, se
             assert time.monotonic() - began < 4, f"{path}: 1.5 s, and what a busy machine takes"
             assert status == 503, text
             assert probe(url, "/livez")[0] == 200
-        assert "no answer from the server within 1.5 s" in probe(url, "/readyz")[1]
+        assert probe(url, "/readyz")[1] == "the server does not answer\n"
+        process.wait_for("no answer from the server within 1.5 s")
     finally:
         server.thaw()
     wait_until(lambda: probe(url, "/readyz") == (200, "ok\n"), 20, what="ready again")
+    process.wait_for("the server answers again")
+
+
+@pytest.mark.parametrize(
+    "redis_url", ["redis://olaf:s3cret@127.0.0.1:1/0", "redis://olaf:s3cret@127.0.0.1:PORT/0"], ids=["away", "denied"]
+)
+def test_strangers_learn_nothing_of_a_server_that_is_away(own: Gateways, redis_url: str) -> None:
+    """Neither where it is, nor for whom the gateway asks; the log says more, and no password."""
+    with socket() as listener:
+        # A server that never answers.
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        where = redis_url.replace("PORT", str(listener.getsockname()[1]))
+        process, url = own.gateway(redis_url=where)
+        for path in ("/readyz", "/health/ready"):
+            status, text = probe(url, path)
+            assert status == 503
+            assert "the server does not answer" in text
+            assert not re.search(r"olaf|s3cret|127\.0\.0\.1|redis", text, re.IGNORECASE)
+        process.wait_for("the server does not answer: ")
+        assert "s3cret" not in process.log

@@ -200,3 +200,16 @@ async def test_ten_thousand_polls(stage: Stage, topic: str) -> None:
     finally:
         for client in (*clients, sender):
             await client.hang_up()
+
+
+@pytest.mark.long
+async def test_the_longest_polls(stage: Stage, topic: str) -> None:
+    """They are answered before proxies give up, which nginx does after 60 s: an empty list, whatever was asked for."""
+    clients = [AsyncWire(stage.first.address) for _ in range(2)]
+    began = time.monotonic()
+    polls = [_poll(client, topic, timeout_ms) for client, timeout_ms in zip(clients, (55_000, 2**62), strict=True)]
+    for reply, _ in await asyncio.gather(*polls):
+        assert reply.content == {"code": 200, "delayMsgList": []}
+    assert 49 < time.monotonic() - began < 58
+    for client in clients:
+        await client.hang_up()

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.errors import InvalidInput, QueueFull
 from lisa_common.model.keys import ShardKeys, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
@@ -134,6 +135,46 @@ async def test_a_letter_that_has_moved_on_is_not_sent_again(
     assert len(site.ids("last")) == 2
     stopped.finish()
     assert not site.ids("dead")
+
+
+async def test_no_topic_is_its_own_dead_letter_topic(site: Site, orders: Queue) -> None:
+    """A rejected message would go round for ever: refused as it is set, and left out of what others have stored."""
+    for call in (site.admin.set_policy, site.admin.create_topic):
+        with pytest.raises(InvalidInput, match="policy field dead_letter_topic must be another topic; got 'orders'"):
+            await call("orders", dead_letter_topic="orders")
+    assert site.client.hget(topics_key(site.prefix), "orders") == b"{}"
+    site.client.hset(topics_key(site.prefix), "orders", '{"dead_letter_topic":"orders","max_retries":3}')
+    policy = await site.admin.policy("orders")
+    assert (policy.dead_letter_topic, policy.max_retries) == (None, 3)
+    _bury(orders, "a")
+    async with site.managed():
+        # The manager has looked at all garbage by the time that it has moved that of another topic.
+        await site.admin.create_topic("other", dead_letter_topic="dead")
+        other = Queue(orders.connection, ShardKeys(site.prefix, "other"), now_ms=orders.now_ms)
+        _bury(other, "b")
+        await wait_until_async(lambda: len(site.ids("dead")) == 1)
+    assert site.ids("orders") == {"a"}
+    await site.admin.set_policy("orders", max_retries=5)
+    assert b"orders" not in site.client.hget(topics_key(site.prefix), "orders")
+
+
+async def test_a_full_target_multiplies_nothing(connection: AsyncConnection, site: Site, orders: Queue) -> None:
+    """Not even without a dedup window: the letter stays garbage, once, until there is room."""
+    await site.admin.create_topic("dead", max_messages=1, dedup_window_ms=0, dead_letter_topic="last")
+    policy = Policy(dead_letter_topic="dead", dedup_window_ms=0)
+    dead = Queue(orders.connection, ShardKeys(site.prefix, "dead"))
+    dead.send("fills it", due="+3600000")
+    _bury(orders, "a")
+    for _ in range(3):
+        moved = await connection.run(_page(orders, policy))
+        assert isinstance(moved.error, QueueFull)
+        await connection.run(_page(dead, Policy(dead_letter_topic="last")))
+    assert not site.ids("last")
+    assert len(orders.contents().garbage) == 1
+    dead.cancel("fills it")
+    await connection.run(_page(orders, policy))
+    assert len(site.ids("dead")) == 1
+    assert _is_empty(orders)
 
 
 async def test_a_page_that_was_held_up_is_read_again(connection: AsyncConnection, site: Site, orders: Queue) -> None:

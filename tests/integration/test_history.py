@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.model.keys import ShardKeys, history_key, topics_key, wake_channel
+from lisa_common.model.keys import ShardKeys, events_channel, history_key, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol.call import command
@@ -51,7 +51,7 @@ class Turns:
 
     async def events(self) -> dict[str, TopicEvents]:
         """What the reporter publishes in its next turn."""
-        async with aclosing(self._connection.listen(wake_channel(self.prefix))) as messages:
+        async with aclosing(self._connection.listen(events_channel(self.prefix))) as messages:
             async for message in messages:
                 if message is None:
                     await self.reporter.turn()

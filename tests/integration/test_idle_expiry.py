@@ -127,6 +127,8 @@ async def test_a_sharded_topic_expires_as_a_whole(site: Site, sender: AsyncProdu
         await idle_async(0.5)
         assert "orders" in await _topics(site)
         await site.admin.cancel("orders", ["a"])
+        # Repeats of the send know it for a minute.
+        site.client.delete(*(ShardKeys(site.prefix, "orders", shard).of("finished") for shard in "012"))
         await _gone(site, "orders")
 
 
@@ -140,3 +142,18 @@ async def test_a_damaged_topic_hurts_no_other(site: Site) -> None:
         await _gone(site, "orders")
         await wait_until_async(lambda: b"no topic" not in site.client.hgetall(idle_key(site.prefix)))
     assert await _topics(site) == {"damaged"}
+
+
+async def test_a_topic_with_schedules_is_used(site: Site) -> None:
+    """Even if its messages may be dropped: a schedule ends when somebody deletes it, and then the topic may expire."""
+    await site.admin.set_policy("orders", expire_idle_ms=1, expire_idle="always")
+    await site.admin.set_schedule("daily", topic="orders", every=86_400)
+    mark = idle_key(site.prefix)
+    async with site.managed():
+        await wait_until_async(lambda: site.client.hget(mark, "orders"))
+        first = site.client.hget(mark, "orders")
+        await wait_until_async(lambda: site.client.hget(mark, "orders") != first, what="another look")
+        assert "orders" in await _topics(site)
+        assert [state.schedule.name for state in await site.admin.list_schedules()] == ["daily"]
+        await site.admin.delete_schedule("daily")
+        await _gone(site, "orders")

@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from lisa_common.client import node
 from lisa_common.client.connection import Connection
 from lisa_common.client.lending import IdleConnections
+from lisa_common.errors import UnreadableReply
 from lisa_common.protocol.call import command
 from lisa_producer import Producer, SendOutcome, coalescing
 from lisa_producer.coalescing import Coalescer
@@ -163,3 +164,24 @@ def test_interrupts_use_up_no_connections(own_server: Callable[..., Server], mon
 
 def _interrupt(*_: Any) -> None:
     raise Interrupt
+
+
+class TimeLimit(Exception):
+    """What the signal handler of a task queue raises."""
+
+
+def test_a_time_limit_within_a_reply_is_no_error_of_the_reply(redis_url: str) -> None:
+    """It reaches the caller as it is; damaged data is an error of its call."""
+
+    def interrupted(_: Any) -> None:
+        raise TimeLimit
+
+    def damaged(_: Any) -> None:
+        raise KeyError("no such field")
+
+    with Connection(redis_url) as connection:
+        with pytest.raises(TimeLimit):
+            connection.call(command("PING", decode=interrupted))
+        with pytest.raises(UnreadableReply, match="no such field"):
+            connection.call(command("PING", decode=damaged))
+        assert connection.call(command("ECHO", "word")) == b"word"

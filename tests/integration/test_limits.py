@@ -435,8 +435,6 @@ def test_a_drop_leaves_no_door(admin: Admin, client: redis.Redis, prefix: str) -
         ({"max_messages": 0}, "policy field max_messages must be at least 1; got 0"),
         ({"burst": -1}, "policy field burst must be at least 0; got -1"),
         ({"paused": "yes"}, "policy field paused must be a valid boolean; got 'yes'"),
-        ({"overflow": "reject-dead-letter"}, "policy field overflow must be reject, where no dead_letter_topic is set"),
-        ({"overflow": "drop-head"}, "policy field overflow must be 'reject' or 'reject-dead-letter'"),
     ],
 )
 def test_bad_limits(admin: Admin, client: redis.Redis, prefix: str, fields: dict[str, Any], message: str) -> None:

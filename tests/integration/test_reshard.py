@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +10,15 @@ from typing import Any
 import pytest
 import redis
 
+from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.errors import LisaError
 from lisa_common.model.keys import dropped_key, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.sharding import Layout
 from lisa_consumer import Delivery
+from lisa_manager import AsyncAdmin
+from lisa_manager.doors import read_limits
+from lisa_manager.resharding import close_former
 from lisa_producer import AsyncProducer, CancelOutcome, Message, ProducerSettings, RescheduleOutcome, SendOutcome, State
 from support import wait_until_async
 from support.commands import Commands
@@ -249,3 +254,16 @@ async def test_a_topic_set_after_its_drop_has_all_former_shards(
     assert _layout(client, prefix).policy == Policy(shards=4, former=(2,), priority=1)
     await producer.send_many("orders", [Message(body=b"x", id=id) for id in IDS])
     assert {delivery.id for delivery in await consumers().read(limit=400)} == set(IDS)
+
+
+async def test_limits_are_whole_once_former_shards_have_drained(
+    prefix: str, connection: AsyncConnection, admin: AsyncAdmin
+) -> None:
+    """At once, so that a check finds nothing wrong."""
+    await admin.create_topic("orders", max_in_flight=6, rate="60/s", max_messages=30)
+    await admin.reshard("orders", 2)
+    assert await connection.run(close_former(prefix, "orders")) == [1]
+    assert (await admin.check("orders")).is_clean
+    layout = Layout(prefix, "orders", await admin.policy("orders"))
+    shares = [json.loads(await connection.call(read_limits(keys)))["in_flight"] for keys in layout.served]
+    assert sum(shares) == 6

@@ -1,5 +1,6 @@
-"""Finds undefined globals, unused locals and shadowed names in the text of a Lua script."""
+"""Finds undefined globals, unused locals, shadowed names and wakes that can fail a call in the text of a script."""
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ GLOBALS = frozenset(
 """What a script finds at the server, as far as our scripts use it."""
 
 _IGNORED = "_"
+_PUBLISHES = re.compile(r"redis\s*\.\s*call\s*\(\s*['\"]PUBLISH", re.IGNORECASE)
 _PARSER = Parser(Language(tree_sitter_lua.language()))
 
 
@@ -92,7 +94,13 @@ class _Checker:
             case "field" if node.children[0].type != "[":
                 self.visit(_child(node, "value"))
             case _:
+                self._check_call(node)
                 self._visit_children(node)
+
+    def _check_call(self, node: Node) -> None:
+        """A wake that the server refuses must not fail a call that has written: it is published by `redis.pcall`."""
+        if node.type == "function_call" and _PUBLISHES.match(_text(node)):
+            self.report(node, "PUBLISH by redis.call")
 
     @contextmanager
     def _scope(self) -> Iterator[None]:

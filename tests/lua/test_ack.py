@@ -232,7 +232,7 @@ def test_old_ack_spares_the_cancelled_record_of_a_later_message(queue: Queue) ->
 def test_old_ack_spares_a_later_message_due_at_the_same_time(queue: Queue, end: str) -> None:
     """An absolute due time may be that of an earlier message; what was delivered of that one is told by its age."""
     queue.join("g")
-    queue.send("a", due=str(EPOCH_MS), max_retries=0)
+    queue.send_as_before("a", EPOCH_MS, max_retries=0)
     (old,) = queue.read("g")
     if end == "cancelled":
         queue.cancel("a")
@@ -242,7 +242,7 @@ def test_old_ack_spares_a_later_message_due_at_the_same_time(queue: Queue, end: 
         queue.nack(old, rejected=True)
         queue.purge("g/a")
     queue.catch_up()
-    assert queue.send("a", due=str(EPOCH_MS), body=b"new") == EPOCH_MS
+    queue.send_as_before("a", EPOCH_MS, body=b"new")
     before = queue.contents()
     assert queue.ack(old) == [STALE]
     assert queue.contents() == before
@@ -331,7 +331,7 @@ def test_an_ack_of_a_lost_promotion_passes_no_door(queue: Queue, wakes: Callable
     queue.promote()
     (delivery,) = queue.read("g")
     queue.restore(dumps)
-    queue.send("b", due=str(queue.now_ms - 1))
+    queue.send("b", priority=1)
     queue.promote()
     assert queue.contents().ready_ids == ["b"]
     wakes()

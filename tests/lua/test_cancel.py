@@ -129,19 +129,19 @@ def test_sent_again_after_a_cancel(queue: Queue, before: str) -> None:
 def test_an_entry_of_an_earlier_message_due_at_the_same_time(queue: Queue, between: int) -> None:
     """It is not taken for the later one's, which goes at once: nothing of it is left that could be delivered."""
     queue.join("g")
-    queue.send("a", due=str(EPOCH_MS))
+    queue.send_as_before("a", EPOCH_MS)
     queue.nack(*queue.read("g"), rejected=True)
     queue.purge("g/a")
     if between:
         queue.catch_up()
         queue.send_all([outgoing(f"{n}") for n in range(between)])
-    queue.send("a", due=str(EPOCH_MS))
+    queue.send_as_before("a", EPOCH_MS)
     answer = queue.find("a")
     assert answer is not None
     assert [(copy.group, copy.state) for copy in answer.copies] == [("g", "ready")]
     assert queue.reschedule(("a", "+5")) == [("ready", 0)]
     assert queue.cancel("a") == ["cancelled"]
-    assert queue.send("a", due=str(EPOCH_MS), body=b"third") == EPOCH_MS
+    queue.send_as_before("a", EPOCH_MS, body=b"third")
     assert [d.body for d in queue.read("g") if d.id == "a"] == [b"third"]
 
 

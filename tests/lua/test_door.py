@@ -7,17 +7,10 @@ import pytest
 import redis
 
 from lisa_common.errors import QueueFull
-from lisa_common.protocol import managing
 from lisa_common.protocol.managing import PAUSED, TOO_MANY_IN_FLIGHT, Promoted
 from support.queue import EPOCH_MS, Queue, outgoing
 
 Wakes = Callable[[], list[str]]
-
-
-def set_limits(queue: Queue, **limits: object) -> None:
-    """Sets what a policy of today refuses."""
-    before = queue.door().get("limits", "")
-    assert queue.connection.call(managing.set_door(queue.keys, before, json.dumps(limits)))
 
 
 def _send(queue: Queue, count: int, *, due: str = "+0") -> None:
@@ -221,21 +214,18 @@ def test_max_messages(queue: Queue) -> None:
         queue.send("d")
 
 
-def test_what_is_refused_may_become_a_dead_letter(queue: Queue) -> None:
-    """Of the same call, all; a repeated send is refused again. What was known stays as it was."""
-    queue.join("g")
-    queue.send("known")
-    queue.limit(max_messages=2)
-    set_limits(queue, messages=2, overflow="reject-dead-letter")
+def test_what_is_refused_leaves_nothing(queue: Queue) -> None:
+    """Neither a message nor a known id: the same send is stored once there is room."""
+    queue.limit(max_messages=1)
+    queue.send("first")
     for _ in range(2):
-        with pytest.raises(QueueFull, match="2 more were refused"):
-            queue.send_all([outgoing("x"), outgoing("known"), outgoing("y", due="+5")])
+        with pytest.raises(QueueFull, match="holds 1 messages of at most 1; 1 more were refused"):
+            queue.send("second")
     contents = queue.contents()
-    assert contents.garbage == {"/x": EPOCH_MS, "/y": EPOCH_MS}
-    assert queue.failure("/x").reason == "full"
-    assert contents.ready_ids == ["known"]
-    assert queue.purge("/x", "/y") == 2
-    assert queue.send("x") == EPOCH_MS
+    assert [*contents.records] == ["first"]
+    assert not {"garbage", "failures", "finished"} & {*contents.left}
+    queue.cancel("first")
+    assert queue.send("second") == EPOCH_MS
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,18 @@ def test_a_full_server_can_be_emptied(queue: Queue) -> None:
     assert [d.id for d in queue.read("g")] == ["dead"]
 
 
+def test_a_full_server_takes_back_what_a_rate_limit_holds_up(queue: Queue) -> None:
+    """A handler that raised RateLimited gives its message back, and shuts the door."""
+    queue.join("g")
+    queue.send("a")
+    (held,) = queue.read("g")
+    fill(queue)
+    assert queue.release(held, shut_ms=50) == 1
+    assert queue.promote().count == 0
+    queue.advance(50)
+    assert queue.promote().count == 1
+
+
 def test_reschedule_is_refused_whole(queue: Queue) -> None:
     """A reschedule needs memory: it is refused, and nothing has changed."""
     queue.send_all([outgoing("a", due="+5"), outgoing("b", due="+5")])

@@ -54,12 +54,12 @@ def test_ready_after_the_clock_was_set_back(queue: Queue) -> None:
     queue.join("g")
     queue.catch_up()
     queue.advance(3_600_000)
-    queue.send("a", due=str(EPOCH_MS))
+    sent_ms = queue.send("a")
     queue.take("g")
     (entry,) = queue.contents().stream
     queue.connection.call(command("XACK", queue.keys.of("ready"), "g", entry))
     queue.now_ms = EPOCH_MS
-    assert mend(queue, "a", ("ready", "g", "a", EPOCH_MS))
+    assert mend(queue, "a", ("ready", "g", "a", sent_ms))
     assert [outcome for outcome, _ in queue.nack(*queue.read("g"))] == ["retry"]
 
 

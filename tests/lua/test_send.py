@@ -27,12 +27,28 @@ def test_due_now_is_ready_at_once(queue: Queue) -> None:
 
 
 def test_absolute_time_is_kept(queue: Queue) -> None:
-    """An absolute due time is stored as given; one in the past is ready now, and keeps its time."""
+    """An absolute due time is stored as given; one in the past is now."""
     assert queue.send("later", due=str(EPOCH_MS + 7)) == EPOCH_MS + 7
-    assert queue.send("past", due=str(EPOCH_MS - 7)) == EPOCH_MS - 7
+    assert queue.send("past", due=str(EPOCH_MS - 7)) == EPOCH_MS
     contents = queue.contents()
     assert contents.waiting == {"later": EPOCH_MS + 7}
-    assert list(contents.stream.values()) == [{"id": "past", "due": str(EPOCH_MS - 7), "n": "1"}]
+    assert list(contents.stream.values()) == [{"id": "past", "due": str(EPOCH_MS), "n": "1"}]
+
+
+def test_the_ttl_of_a_past_message_begins_now(queue: Queue) -> None:
+    """It can be delivered for as long as any other, whether it is ready at once, waits at a door, or is moved."""
+    queue.join("g")
+    queue.send("past", due="1", ttl_ms=10)
+    queue.send("moved", due="+5", ttl_ms=10)
+    assert queue.reschedule(("moved", "1")) == [("rescheduled", EPOCH_MS)]
+    queue.limit(paused=True)
+    queue.send("held", due="1", ttl_ms=10)
+    assert set(queue.contents().expiring.values()) == {EPOCH_MS + 10}
+    queue.limit()
+    queue.advance(9)
+    queue.promote()
+    assert queue.sweep().expired == 0
+    assert [delivery.id for delivery in queue.read("g")] == ["past", "held", "moved"]
 
 
 def test_the_server_tells_the_time(queue: Queue) -> None:

@@ -47,11 +47,11 @@ def test_expired_while_ready(queue: Queue, groups: tuple[str, ...]) -> None:
 def test_an_entry_of_an_earlier_message_due_at_the_same_time(queue: Queue) -> None:
     """It does not hide the later message: that one is ready, and expires."""
     queue.join("g")
-    queue.send("a", due=str(EPOCH_MS))
+    queue.send_as_before("a", EPOCH_MS)
     queue.nack(*queue.read("g"), rejected=True)
     queue.purge("g/a")
     queue.catch_up()
-    queue.send("a", due=str(EPOCH_MS), ttl_ms=9)
+    queue.send_as_before("a", EPOCH_MS, ttl_ms=9)
     assert queue.sweep().expired == 1
     assert queue.contents().garbage.keys() == {"g/a"}
     assert queue.read("g") == []

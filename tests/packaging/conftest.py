@@ -1,30 +1,9 @@
 """Distributions built once, and clean environments to install them into."""
 
-import os
-import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="session")
-def uv() -> Callable[..., None]:
-    """Run uv, the one that runs the tests if there is one; its output is shown when it fails."""
-    program = os.environ.get("UV") or shutil.which("uv") or shutil.which(ROOT / ".tools/bin/uv")
-    if program is None:
-        pytest.skip("no uv on this machine; `make test` brings one")
-    # Else uv would take the environment of the tests for the one to install into.
-    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-
-    def run(*arguments: str | Path) -> None:
-        done = subprocess.run([program, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-
-    return run
 
 
 @pytest.fixture(scope="session")

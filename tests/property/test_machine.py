@@ -29,6 +29,7 @@ from lisa_common.model.delivery import Delivery
 from lisa_common.model.keys import ShardKeys, copy_of, split_copy, topics_key
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import is_cancelled, unpack_record
+from lisa_common.protocol import managing
 from lisa_common.protocol.call import command
 from lisa_common.protocol.paging import START
 from lisa_common.protocol.registry import Topics
@@ -168,7 +169,7 @@ class Machine(RuleBasedStateMachine):
     ) -> None:
         """A message is sent, or sent once more."""
         due_ms = self._new_due(id, delay_ms)
-        due = str(due_ms) if absolute else f"+{due_ms - self.model.now_ms}"
+        due = self._moment(due_ms) if absolute else f"+{due_ms - self.model.now_ms}"
         message = Message(id, due_ms, body, ttl_ms, max_retries, priority)
         known = self.model.known(id)
         if self.model.is_full(id):
@@ -200,6 +201,10 @@ class Machine(RuleBasedStateMachine):
             due_ms += 10
         self.dues.add((id, due_ms))
         return due_ms
+
+    def _moment(self, due_ms: int) -> str:
+        # A time in the past is now.
+        return "1" if due_ms == self.model.now_ms else str(due_ms)
 
     @rule(limit=st.sampled_from((1, 2, 1_000)))
     def promote(self, limit: int) -> None:
@@ -396,7 +401,7 @@ class Machine(RuleBasedStateMachine):
         """A message is put off, or brought forward."""
         id = self._id(choice)
         due_ms = self._new_due(id, delay_ms)
-        assert self.queue.reschedule((id, str(due_ms)))[0][0] == self.model.reschedule(id, due_ms)
+        assert self.queue.reschedule((id, self._moment(due_ms)))[0][0] == self.model.reschedule(id, due_ms)
 
     @rule(choice=choices)
     def find(self, choice: int) -> None:
@@ -460,6 +465,22 @@ class Machine(RuleBasedStateMachine):
         found = self.queue.connection.call(command("HGETALL", ShardKeys(keys.prefix, target).of("messages")))
         records = {id.decode(): unpack_record(data).body for id, data in zip(found[::2], found[1::2], strict=True)}
         assert records == self.moved, "a dead letter is moved once, and whole"
+
+    @precondition(lambda self: any(self.model.copies("garbage")))
+    @rule()
+    def move_dead_letters_to_a_full_topic(self) -> None:
+        """Nothing is moved, and nothing changes, however often managers try."""
+        keys, limits = self.queue.keys, '{"messages":0}'
+        target = ShardKeys(keys.prefix, f"{keys.topic}.dead")
+        policy = Policy(dead_letter_topic=target.topic, dedup_window_ms=0)
+        call = self.queue.connection.call
+        assert call(managing.set_door(target, "", limits))
+        for _ in range(2):
+            moved = self.queue.connection.run(move_page(keys, policy, Topics(keys.prefix), START))
+            assert isinstance(moved.error, QueueFull)
+            assert not moved.moved
+        assert call(managing.set_door(target, limits, ""))
+        assert call(command("HLEN", target.of("messages"))) == len(self.moved)
 
     @rule()
     def sweep(self) -> None:

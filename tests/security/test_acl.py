@@ -16,6 +16,7 @@ from lisa_common.model.keys import (
     ShardKeys,
     activity_key,
     dropped_key,
+    events_channel,
     history_key,
     idle_key,
     managers_key,
@@ -34,10 +35,11 @@ from lisa_common.protocol.schedules import get_definition, read_definitions, sto
 from lisa_common.protocol.scheduling import declare
 from lisa_common.settings import Settings
 from lisa_consumer import AsyncLender, Consumer, ConsumerSettings, Note
-from lisa_manager import Activity, Admin, AsyncAdmin, ManagerSettings, Operation
+from lisa_manager import Activity, Admin, AsyncAdmin, ManagerSettings, Operation, TopicEvents
 from lisa_manager.admin.rights import RoleName, rules
 from lisa_manager.dead_lettering import move_page
 from lisa_manager.jobs.historian import Historian
+from lisa_manager.jobs.reporter import Reporter
 from lisa_producer import AsyncProducer, Confirm, Message, NotConfirmed, Producer, ProducerSettings
 from lisa_producer.spark.batch_sizes import BatchSizes
 from lisa_producer.spark.ready_messages import list_entries, read_groups
@@ -246,12 +248,11 @@ def _limit(queue: Queue, groups: list[str]) -> None:
         queue.nack(nacked, rejected=True)
         queue.release(released, shut_ms=10)
         queue.replay(f"{group}/{nacked.id}")
-    limits = '{"messages":0,"overflow":"reject-dead-letter"}'
+    limits = '{"messages":0}'
     queue.limit()
     queue.connection.call(managing.set_door(queue.keys, "", limits))
     with suppress(QueueFull):
         queue.send("refused")
-    queue.purge("/refused")
     queue.connection.call(managing.set_door(queue.keys, limits, ""))
     queue.shut(20)
     queue.advance(20)
@@ -304,7 +305,7 @@ def _pass_a_mark_on(queue: Queue, group: str) -> None:
 
 def _move_dead_letters(server: Server, queue: Queue, commands: Commands, admin: Connection) -> None:
     """To the same topic, which is ours; operators follow them."""
-    words = ("--dead-letter-topic", OURS, "--expire-idle", "1h")
+    words = ("--dead-letter-topic", "shop.dead", "--expire-idle", "1h")
     assert commands.manager("topic", "set", OURS, *words).code == 0
     queue.send("moved")
     queue.nack(*queue.read("billing"), rejected=True)
@@ -393,14 +394,21 @@ def _look(server: Server) -> None:
         assert len(operator.operations()) == 100
 
 
-async def _write_history(server: Server) -> None:
-    """What a manager does once a minute."""
+async def _write_history(server: Server, admin: Connection) -> None:
+    """What a manager does once a minute, and what it tells operators once a second."""
     settings = ManagerSettings(redis_url=user_url(server, RoleName.MANAGER, PREFIX), prefix=PREFIX)
     layout = Layout(PREFIX, OURS, Policy())
     async with AsyncConnection.of(settings, name="lisa-manager") as connection:
         await Historian(connection, settings, lambda: {OURS: layout}).turn()
-    async with AsyncAdmin(settings=settings) as operator:
-        assert (await operator.history([OURS]))[OURS]
+        async with AsyncAdmin(settings=settings) as operator:
+            assert (await operator.history([OURS]))[OURS]
+            heard = asyncio.ensure_future(anext(operator.events()))
+            listeners = command("PUBSUB", "NUMSUB", events_channel(PREFIX))
+            await wait_until_async(lambda: admin.call(listeners)[1])
+            reporter = Reporter(connection, PREFIX)
+            reporter.note_ended(OURS, ended=1)
+            await reporter.turn()
+            assert await heard == {OURS: TopicEvents(ended=1)}
 
 
 def _schedule(server: Server, admin: Connection) -> None:
@@ -434,7 +442,7 @@ async def _manage(server: Server, admin: Connection) -> None:
     """The daemon: it listens, adopts a topic that is sent to, and retires those that were dropped."""
     keys = ShardKeys(PREFIX, OURS)
     admin.call(command("HSET", topics_key(PREFIX), OURS, "{}"))
-    await _write_history(server)
+    await _write_history(server, admin)
     admin.call(command("HDEL", topics_key(PREFIX), OURS))
     admin.call(command("HSET", dropped_key(PREFIX), OURS, 1, "gone", 1))
     admin.call(command("ZADD", keys.of("waiting"), 1, "x"))
@@ -499,8 +507,9 @@ def _done(server: Server) -> set[Deed]:
         asyncio.run(_lend(server))
         _work_as_spark(server)
     # A gateway sends, reads and operates by the same flows, with the names of those clients. It follows no idle topics,
-    # and runs no Spark.
+    # runs no Spark, and says nothing for managers.
     shared = {deed for deed in deeds if deed[0] is not RoleName.READER and deed[2] not in ("idle", *OF_SPARK)}
+    shared.discard((RoleName.MANAGER, "publish", "events"))
     return deeds | {(RoleName.GATEWAY, verb, name) for _, verb, name in shared}
 
 
@@ -516,7 +525,7 @@ def rights(guarded: Server) -> Iterator[Rights]:
     ours = [*ShardKeys(PREFIX, OURS).all(), *ShardKeys(PREFIX, OURS, "1.2").all()]
     ours += _lent_keys(PREFIX)
     ours += [history_key(PREFIX, OURS), activity_key(PREFIX), operations_key(PREFIX), managers_key(PREFIX)]
-    ours += [*(f"{PREFIX}:{name}" for name in ("topics", "dropped", "idle", "schedules", "wake"))]
+    ours += [*(f"{PREFIX}:{name}" for name in ("topics", "dropped", "idle", "schedules", "wake", "events"))]
     with Connection(guarded.url) as admin:
         yield Rights(admin, [*ours, *THEIRS, *FOREIGN])
 
@@ -610,6 +619,13 @@ def test_a_consumer_reads_and_does_not_send(guarded: Server) -> None:
             producer.send(OURS, "x")
         with pytest.raises(AccessDenied):
             producer.cancel(OURS, sent.id)
+
+
+@pytest.mark.parametrize("role", [role for role in RoleName if role is not RoleName.MANAGER])
+def test_only_managers_publish_events(guarded: Server, role: RoleName) -> None:
+    """Gateways count them, so nobody who may send can make them up."""
+    with Connection(user_url(guarded, role, PREFIX), name="forger") as forger, pytest.raises(AccessDenied):
+        forger.call(command("PUBLISH", events_channel(PREFIX), b"{}"))
 
 
 @pytest.mark.parametrize("role", RoleName)

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -26,6 +27,8 @@ class _Link:
         """Whether the next reply is lost, and the connection with it."""
         self.dead = False
         """Whether it is open at both ends, and nothing arrives any more."""
+        self.is_waiting = False
+        """Whether a read that may wait at the server has not been answered."""
 
     def close(self) -> None:
         self.client.close()
@@ -43,6 +46,10 @@ class Proxy:
         self._clients: set[asyncio.Task[None]] = set()
         self.lost = 0
         """Replies that were lost so far."""
+        self.at_loss: Callable[[], Awaitable[object]] | None = None
+        """What to await once a reply is lost, before its connection is cut."""
+        self.change_request: Callable[[bytes], Awaitable[bytes | None]] | None = None
+        """Returns what to pass on of a piece of a request; None for nothing."""
         self.delay_s = 0.0
         """The delay of each piece, in seconds."""
         self.bytes_per_s = 0.0
@@ -59,6 +66,11 @@ class Proxy:
         """Where clients connect to."""
         assert self._server is not None
         return f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a read that may wait at the server has not been answered."""
+        return any(link.is_waiting for link in self._links)
 
     def lose_reply_to(self, marker: bytes) -> None:
         """Cuts the next connection whose request holds the marker: after the request, before the reply."""
@@ -122,14 +134,20 @@ class Proxy:
                 if self._marker and self._marker in data:
                     self._marker = None
                     link.losing = True
+                link.is_waiting = b"BLOCK" in data
+                if self.change_request and not (data := await self.change_request(data) or b""):
+                    continue
                 await self._pass_on(data, link, link.server)
         link.close()
 
     async def _replies(self, reader: asyncio.StreamReader, link: _Link) -> None:
         with suppress(OSError):
             while data := await reader.read(_SLOW_CHUNK if self.bytes_per_s else _CHUNK):
+                link.is_waiting = False
                 if link.losing:
                     self.lost += 1
+                    if self.at_loss:
+                        await self.at_loss()
                     break
                 await self._take_time(len(data))
                 await self._pass_on(data, link, link.client)

@@ -16,7 +16,7 @@ from lisa_common.model.failure import Failure, read_failure
 from lisa_common.model.key import KEY_HEADER
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import LIMIT_FIELDS, Policy
-from lisa_common.model.record import pack_content
+from lisa_common.model.record import VERSION, pack_content
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, managing, producing
 from lisa_common.protocol.call import Call, command
@@ -58,6 +58,8 @@ class Contents:
     records: dict[str, bytes]
     expiring: dict[str, float]
     finished: dict[str, float]
+    withdrawn: dict[str, float]
+    """Messages that were cancelled or purged soon after they were sent, which a repeat of the send must not undo."""
     owed: dict[str, str]
     retry: dict[str, float]
     failures: dict[str, Failure | None]
@@ -135,6 +137,15 @@ class Queue:
     def send(self, id: str, **options: Any) -> int:
         """Sends a message, due now unless `due` says otherwise. Result: its due time, 0 for a duplicate."""
         return self.send_all([outgoing(id, **options)])[0]
+
+    def send_as_before(self, id: str, due_ms: int, **options: Any) -> None:
+        """Stores a ready message as the previous release did, which kept due times in the past."""
+        message = outgoing(id, **options)
+        stamp = bytes((VERSION,)) + self.now_ms.to_bytes(6, "big") + due_ms.to_bytes(6, "big")
+        self._do(command("HSET", self.keys.of("messages"), id, stamp + message.content))
+        if ttl_ms := options.get("ttl_ms"):
+            self._do(command("ZADD", self.keys.of("expiring"), due_ms + ttl_ms, id))
+        self._do(command("XADD", self.keys.of("ready"), "*", "id", id, "due", due_ms, "n", 1))
 
     def send_all(self, messages: Sequence[Outgoing]) -> list[int]:
         """Sends messages in one call."""
@@ -362,7 +373,8 @@ class Queue:
             waiting=waiting,
             records=records,
             expiring=expiring,
-            finished=finished,
+            finished={id: until_ms for id, until_ms in finished.items() if not id.endswith("\0")},
+            withdrawn={id[:-1]: until_ms for id, until_ms in finished.items() if id.endswith("\0")},
             owed={id: names.decode() for id, names in owed.items()},
             retry=retry,
             failures={copy: read_failure(value) for copy, value in failures.items()},

@@ -13,6 +13,7 @@ from lisa_common.model.keys import (
     TOPIC_KEYS,
     activity_key,
     dropped_key,
+    events_channel,
     idle_key,
     managers_key,
     operations_key,
@@ -114,7 +115,7 @@ def key_name(prefix: str, key: str) -> str:
     """The name of a key, or of the channel, in `lisa_common.model.keys`, for any topic; empty for none of these."""
     shared = {topics_key(prefix): "topics", dropped_key(prefix): "dropped", idle_key(prefix): "idle"}
     shared[schedules_key(prefix)] = "schedules"
-    shared[wake_channel(prefix)] = "wake"
+    shared |= {wake_channel(prefix): "wake", events_channel(prefix): "events"}
     shared |= {activity_key(prefix): "activity", operations_key(prefix): "operations", managers_key(prefix): "managers"}
     of_topic = re.fullmatch(rf"{prefix}:{{[^}}]+}}:(\w+)(:.*)?", key)
     known = of_topic and of_topic[1] in (("loan", "note", "query") if of_topic[2] else (*TOPIC_KEYS, HISTORY, "pace"))
@@ -144,7 +145,7 @@ class _Watcher:
         if self._last:
             names = {key_name(self.prefix, word) for word in words} - {""}
             if not verb.endswith(("publish", "subscribe")):
-                names -= {"wake"}  # an argument
+                names -= {"wake", "events"}  # arguments
             self.deeds |= {(self._last, verb, name) for name in names or {""}}
 
 

@@ -49,7 +49,6 @@ def test_a_death_has_rabbitmqs_fields() -> None:
         ("expired", "expired"),
         ("nack", "delivery_limit"),
         ("abandoned", "delivery_limit"),
-        ("full", "maxlen"),
         ("unknown", "unknown"),
     ],
 )

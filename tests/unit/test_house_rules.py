@@ -12,12 +12,11 @@ ROOT = Path(__file__).parents[2]
 MODULES = sorted(ROOT.glob("*/src/**/*.py"))
 TESTS = sorted((ROOT / "tests").glob("**/*.py"))
 SCRIPTS = sorted(ROOT.glob("lua/**/*.lua"))
-FILE_LINES, FUNCTION_LINES = 300, 40
+FILE_LINES, FUNCTION_LINES = 500, 40
 
 # What may be longer, and why: "path" or "path::function" → reason.
 LONGER: dict[str, str] = {
     "common/src/lisa_common/cli/options.py::with_settings": "a decorator, with the command that it makes",
-    "gateway/src/lisa_gateway/polls.py": "one read, and all who wait for it: they share their state",
     "manager/src/lisa_manager/admin/rights.py::rules": "a table: one line for each right of a role",
     "manager/src/lisa_manager/commands/rights.py::acl": "one line for each option of the command",
 }
@@ -38,7 +37,7 @@ def _lengths() -> Iterator[tuple[str, int, int]]:
 
 
 def test_what_is_long_has_a_reason() -> None:
-    """No file over 300 lines and no function over 40, except those listed with a reason."""
+    """No file over 500 lines and no function over 40, except those listed with a reason."""
     long = {name: lines for name, lines, limit in _lengths() if lines > limit}
     assert {name: lines for name, lines in long.items() if name not in LONGER} == {}
     assert [name for name in LONGER if name not in long] == [], "no longer long: unlist them"

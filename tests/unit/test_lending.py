@@ -1,6 +1,7 @@
 """Connections that are lent: no more than there may be, in the order of asking, and none is lost."""
 
 import asyncio
+import threading
 from threading import Thread
 
 import pytest
@@ -69,7 +70,7 @@ def test_a_new_connection_takes_the_place_of_one_given_up(kind: type[IdleConnect
 def test_threads_are_served_in_their_order() -> None:
     """What was given back last is lent first, and nobody overtakes those who wait."""
     idle, served = IdleConnections(1), []
-    idle.pop(1)
+    held = idle.pop(1)
     threads = []
     for n in range(5):
         threads.append(Thread(target=lambda n=n: served.append((n, idle.pop(10)))))
@@ -79,6 +80,7 @@ def test_threads_are_served_in_their_order() -> None:
         idle.append(f"c{n}")
         wait_until(lambda n=n: len(served) == n + 1)
     assert served == [(n, f"c{n}") for n in range(5)]
+    assert not held
 
 
 async def test_tasks_are_served_in_their_order() -> None:
@@ -96,3 +98,11 @@ async def test_tasks_are_served_in_their_order() -> None:
     waiters[1].cancel()
     assert await waiters[2] == "one"
     assert not idle.has_free
+
+
+def test_a_lost_connection_is_replaced_at_once() -> None:
+    """A caller that finds none free looks for lost ones before it waits: nobody returns these."""
+    idle = IdleConnections(1)
+    lost = idle.track(idle.pop(1), _Lent())
+    del lost
+    assert not idle.pop(threading.TIMEOUT_MAX)

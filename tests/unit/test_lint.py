@@ -30,6 +30,10 @@ from lisa_common.protocol.scripts import load
         pytest.param("repeat local a = ARGV[1] until a", [], id="until sees the locals of its body"),
         pytest.param("local t = { a = 1 }\nreturn t.b, t:c()", [], id="fields are no globals"),
         pytest.param("local k = 1\nreturn { [k] = 2 }", [], id="computed field"),
+        pytest.param(
+            "redis.call('PUBLISH', KEYS[1], 'x')", ["PUBLISH by redis.call"], id="a wake that can fail a call"
+        ),
+        pytest.param("redis.pcall('PUBLISH', KEYS[1], 'x')", [], id="a wake that cannot"),
         pytest.param("return (", ["syntax error"], id="syntax error"),
     ],
 )

@@ -35,7 +35,6 @@ def test_defaults() -> None:
         "rate": None,
         "burst": None,
         "max_messages": None,
-        "overflow": "reject",
         "limits_revision": 0,
         "shards": 1,
         "former": (),

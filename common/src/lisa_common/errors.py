@@ -187,9 +187,13 @@ class Described(str):
 
 
 _SHOWN = 80
+_LONG = 1_000
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, (str, bytes)) and len(value) > _LONG:
+        # The repr of many MiB takes long.
+        return f"{value[: _SHOWN - 20]!r}… ({len(value)} characters)"
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - a repr may raise anything; Python's own refuse long numbers and deep lists

@@ -54,6 +54,7 @@ _OF_PROGRAMS = (
         "max_polls",
         "ended_s",
         "resend_ended",
+        "root_path",
         "nack_at_once",
     ),
     *("monitor_s", "access_log", "receipt_key", "grants", "insecure", "proxies", "proxy_user_header"),
@@ -158,9 +159,6 @@ class Settings(BaseSettings):
         return init_settings, env_settings, _TomlSource(settings_cls)
 
 
-_SECRET = [name for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation)]
-
-
 class _TomlSource(PydanticBaseSettingsSource):
     """The shared keys of `lisa.toml` and the program's own table; other programs check their tables themselves."""
 
@@ -214,12 +212,19 @@ def _revealed(secret: SecretStr | None) -> str | None:
 
 
 def _line(problem: Any, known: Mapping[str, FieldInfo]) -> str:
-    name = ".".join(str(part) for part in problem["loc"]) or "settings"
+    *table, last = map(str, problem["loc"] or ("settings",))
+    name = ".".join((*table, last))
     if problem["type"] == "extra_forbidden":
         # The value of an unknown setting may be a secret.
-        return f"setting must be one of {', '.join(known)}; got {name!r}"
-    whole = known.get(str(problem["loc"][0])) if problem["loc"] else None
-    is_secret = name in _SECRET or (whole is not None and not whole.repr)
+        expected = (
+            f"setting {'.'.join(table)} must have known fields"
+            if table
+            else f"setting must be one of {', '.join(known)}"
+        )
+        return f"{expected}; got {last!r}"
+    # A part of a setting is as secret as all of it.
+    field = known.get(table[0] if table else last)
+    is_secret = field is None or not field.repr or "SecretStr" in str(field.annotation)
     value = "" if is_secret else f"; got {problem['input']!r}"
     expected = "a table" if problem["type"] == "model_type" else expected_by(problem)
     return f"setting {name} must be {expected}{value}"

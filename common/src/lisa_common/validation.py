@@ -67,7 +67,7 @@ def check_name(field: str, value: object) -> str:
 
 def is_id(value: object) -> bool:
     """Whether a value may be a message id: printable text of 1 to 200 bytes in UTF-8."""
-    if not isinstance(value, str) or not value.isprintable():
+    if not isinstance(value, str) or len(value) > MAX_ID_BYTES or not value.isprintable():
         return False
     # A character has at most four bytes in UTF-8: most ids are so short that nobody needs to count.
     return 0 < 4 * len(value) <= MAX_ID_BYTES or 1 <= len(value.encode()) <= MAX_ID_BYTES

@@ -1,6 +1,8 @@
 """The asyncio consumer."""
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from typing_extensions import TypeVar as DefaultTypeVar
@@ -8,10 +10,11 @@ from typing_extensions import TypeVar as DefaultTypeVar
 from lisa_common.bodies import BodyType, Codec, check_codec
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.closing import AsyncClosing
+from lisa_common.errors import LisaError
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
-from lisa_common.validation import Duration
+from lisa_common.validation import Duration, duration_ms
 from lisa_consumer.core import Core
 from lisa_consumer.metrics import METRICS
 from lisa_consumer.names import topic_names
@@ -22,6 +25,9 @@ __all__ = ["AsyncConsumer"]
 
 T = TypeVar("T")
 V = DefaultTypeVar("V", default=Any)
+
+_GIVE_BACK_S = 1.0
+"""How long a cancelled read, or a close, may take to give back what arrived for nobody."""
 
 
 class AsyncConsumer(AsyncClosing, Generic[V]):
@@ -61,11 +67,17 @@ class AsyncConsumer(AsyncClosing, Generic[V]):
         visibility: Duration | None = None,
         topics: str | Sequence[str] | None = None,
     ) -> list[Delivery[V]]:
-        """Reads up to `limit` deliveries of each topic; see `Consumer.read`."""
+        """Reads up to `limit` deliveries of each topic; see `Consumer.read`.
+
+        A read may be cancelled: what it has taken is given back before, unless that takes longer than a second.
+        """
         names, block = topic_names(self._topics if topics is None else topics), self._settings.block_s
-        return await self._run(
-            read_values(self._core, self._body, names, limit=limit, wait=wait, block=block, visibility=visibility)
-        )
+        flow = read_values(self._core, self._body, names, limit=limit, wait=wait, block=block, visibility=visibility)
+        try:
+            return await self._run(flow, wait)
+        except asyncio.CancelledError:
+            await self._give_back()
+            raise
 
     async def ack(self, *deliveries: Delivery) -> list[AckOutcome]:
         """Acks handled deliveries, in one batch. Result: one outcome for each; see `AckOutcome`."""
@@ -97,7 +109,16 @@ class AsyncConsumer(AsyncClosing, Generic[V]):
 
         Deliveries that are not settled come again when their leases have run out.
         """
+        await self._give_back()
         await self._connection.close()
 
-    async def _run(self, flow: Flow[T]) -> T:
-        return await self._connection.run(flow, patience_s=self._settings.patience_s)
+    async def _give_back(self) -> None:
+        """Releases what arrived for nobody. What this does not manage, the next read, or the close, tries again."""
+        with suppress(LisaError, TimeoutError):
+            async with asyncio.timeout(_GIVE_BACK_S):
+                await self._connection.run(self._core.give_back())
+
+    async def _run(self, flow: Flow[T], wait: Duration | None = None) -> T:
+        # The patience begins when the wait ends.
+        patience_s = self._settings.patience_s + (0 if wait is None else duration_ms("wait", wait) / 1000)
+        return await self._connection.run(flow, patience_s=patience_s)

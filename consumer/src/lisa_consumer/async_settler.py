@@ -1,4 +1,4 @@
-"""Settles deliveries that any consumers have read, from the tasks of one event loop."""
+"""Settles deliveries that any consumers have read, from asyncio tasks."""
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence

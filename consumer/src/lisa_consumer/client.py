@@ -1,6 +1,7 @@
 """The blocking consumer."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from typing_extensions import TypeVar as DefaultTypeVar
@@ -8,10 +9,11 @@ from typing_extensions import TypeVar as DefaultTypeVar
 from lisa_common.bodies import BodyType, Codec, check_codec
 from lisa_common.client.closing import Closing
 from lisa_common.client.connection import Connection
+from lisa_common.errors import LisaError
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
-from lisa_common.validation import Duration
+from lisa_common.validation import Duration, duration_ms
 from lisa_consumer.core import Core
 from lisa_consumer.metrics import METRICS
 from lisa_consumer.names import topic_names
@@ -35,8 +37,9 @@ class Consumer(Closing, Generic[V]):
     returned. `codec` decodes bodies in place of JSON.
 
     While the server is away, calls retry for `settings.patience_s` seconds, then raise `Unreachable`. If a connection
-    breaks between request and reply, they raise `OutcomeUnknown`: deliveries of a lost read come again when their
-    leases have run out, and acking again is safe (the outcome may be STALE if the first ack arrived).
+    breaks between request and reply, `read`, `release` and `extend` repeat themselves: what a lost read has taken is
+    given back first, and no attempt is spent. `ack`, `nack` and `reject` raise `OutcomeUnknown`: repeating them is
+    safe, and the outcome is STALE if the first try had arrived.
     """
 
     def __init__(
@@ -82,9 +85,8 @@ class Consumer(Closing, Generic[V]):
         Handle and settle a delivery that is `alone` while nothing else runs: consumers died with it before.
         """
         names, block = topic_names(self._topics if topics is None else topics), self._settings.block_s
-        return self._run(
-            read_values(self._core, self._body, names, limit=limit, wait=wait, block=block, visibility=visibility)
-        )
+        flow = read_values(self._core, self._body, names, limit=limit, wait=wait, block=block, visibility=visibility)
+        return self._run(flow, wait)
 
     def ack(self, *deliveries: Delivery) -> list[AckOutcome]:
         """Acks handled deliveries, in one batch. Result: one outcome for each; see `AckOutcome`."""
@@ -114,9 +116,14 @@ class Consumer(Closing, Generic[V]):
     def close(self) -> None:
         """Closes the connections; later calls raise Closed.
 
-        Deliveries that are not settled come again when their leases have run out.
+        Deliveries that are not settled come again when their leases have run out; those of a read that was interrupted
+        are given back.
         """
+        with suppress(LisaError):
+            self._connection.run(self._core.give_back())
         self._connection.close()
 
-    def _run(self, flow: Flow[T]) -> T:
-        return self._connection.run(flow, patience_s=self._settings.patience_s)
+    def _run(self, flow: Flow[T], wait: Duration | None = None) -> T:
+        # The patience begins when the wait ends.
+        patience_s = self._settings.patience_s + (0 if wait is None else duration_ms("wait", wait) / 1000)
+        return self._connection.run(flow, patience_s=patience_s)

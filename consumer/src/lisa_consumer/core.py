@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from lisa_common.errors import InvalidInput, NoGroup
+from lisa_common.errors import InvalidInput, NoGroup, OutcomeUnknown
 from lisa_common.model.delivery import Delivery, Entry
 from lisa_common.model.keys import ShardKeys
 from lisa_common.model.policy import Policy
@@ -22,6 +22,7 @@ from lisa_common.protocol.triage import sort_entries
 from lisa_common.validation import Duration, check_int, check_name, duration_ms
 from lisa_consumer.arguments import check_delivery, error_text
 from lisa_consumer.error_details import last_frames
+from lisa_consumer.lost_reads import LostReads
 from lisa_consumer.mark_hooks import MarkHooks, count_begun
 from lisa_consumer.metrics import METRICS, count_acks, count_deliveries, count_expired, count_nacks
 from lisa_consumer.names import consumer_name
@@ -33,6 +34,9 @@ __all__ = ["Core", "ReadPlan", "ReadResult"]
 T = TypeVar("T")
 
 MAX_BATCH = 1_000  # most deliveries in one script call
+
+_REPEATS = 5
+"""Most replies in a row that one read may lose, as when its server restarts again and again."""
 
 
 class Core:
@@ -46,10 +50,15 @@ class Core:
         self.topics = Topics(prefix)
         self.joined: set[ShardKeys] = set()
         """The shards in which this consumer has joined its group."""
+        self._groupless: set[str] = set()
+        """Topics that were read when a group or a stream was gone."""
         self._plan: ReadPlan | None = None
         self._keys = KeysByPlace(prefix)
         self._clock = clock
         self._records = RecordFetcher(self.group, self.name, clock)
+        self._lost = LostReads(self.group, clock)
+        self._unanswered = 0
+        """Reads in a row whose replies were lost."""
         self._hooks: MarkHooks | None = None
         self.ahead_ms = 0.0  # how far the server's clock is ahead of this machine's, by the latest read
 
@@ -67,7 +76,9 @@ class Core:
         Waits up to `wait` while there are none; None does not wait. One command waits no longer than `block`.
         `visibility` sets the length of the leases.
         """
-        result = yield from self.read_leased(topics, limit=limit, wait=wait, block=block, visibility=visibility)
+        result = yield from self.read_leased(
+            topics, limit=limit, wait=wait, block=block, visibility=visibility, repeats=_REPEATS
+        )
         return result.deliveries
 
     def read_leased(
@@ -78,15 +89,18 @@ class Core:
         wait: Duration | None = None,
         block: Duration = 2.0,
         visibility: Duration | None = None,
+        repeats: int = 0,
     ) -> Flow[ReadResult]:
-        """As `read`, and also returns since when the leases surely last."""
+        """As `read`, and also returns since when the leases surely last.
+
+        Repeats a read whose reply is lost, up to `repeats` times in a row: what it has taken is given back first.
+        """
         check_int("limit", limit, 1, MAX_BATCH)
         deadline = None if wait is None else self._clock() + duration_ms("wait", wait) / 1000
         block_ms = duration_ms("block", block, low_ms=1)
         lease_ms = None if visibility is None else duration_ms("visibility", visibility, low_ms=1)
         while True:
-            if self._records.has_unfetched:
-                yield from self._records.release()
+            yield from self.give_back()
             plan = yield from self._resolve(topics)
             left_ms = None if deadline is None else math.ceil((deadline - self._clock()) * 1000)
             wait_ms = None if left_ms is None or left_ms <= 0 else min(left_ms, block_ms)
@@ -95,17 +109,54 @@ class Core:
             each = max(1, min(limit, most) // plan.widest)
             # The server may lease entries at any time from now on.
             leased_at = self._clock()
-            try:
-                batches = yield consuming.read(plan.shards, self.group, self.name, limit=each, block_ms=wait_ms)
-            except NoGroup:
-                self.joined.clear()
-                self._plan = None
+            read = yield from self._read_entries(plan, each, wait_ms, repeats)
+            if read is None:
                 continue
-            layouts = yield from self.topics.resolve_sent({keys.topic for keys, _ in batches})
+            layouts, batches = read
             result, skipped = yield from self._fetch(layouts, batches, leased_at, lease_ms)
             # There may be more entries behind the skipped ones.
             if result.batches or (wait_ms is None and not skipped):
                 return result
+
+    def _read_entries(
+        self, plan: ReadPlan, limit: int, wait_ms: int | None, repeats: int
+    ) -> Flow[tuple[dict[str, Layout], list[tuple[ShardKeys, list[Entry]]]] | None]:
+        """Reads entries, and the layouts of their topics; None if that has to be tried again."""
+        # What a worker has not begun costs no attempt when its lease runs out.
+        watched = () if self.name.endswith(MARKING) else plan.shards
+        try:
+            with self._lost.watch(watched, wait_ms):
+                batches = yield consuming.read(plan.shards, self.group, self.name, limit=limit, block_ms=wait_ms)
+                layouts = yield from self.topics.resolve_sent({keys.topic for keys, _ in batches})
+        except NoGroup:
+            self.joined.clear()
+            self._plan = None
+            self._groupless.update(plan.layouts)
+            return None
+        except OutcomeUnknown:
+            self._unanswered += 1
+            if self._unanswered <= repeats:
+                return None
+            self._unanswered = 0
+            raise
+        self._unanswered = 0
+        self._lost.note(batches)
+        return layouts, batches
+
+    def leave(self, deliveries: Sequence[Delivery]) -> None:
+        """Takes note of deliveries that have arrived for nobody: `give_back`, and the next read, release them."""
+        batches = [(keys, [each.entry for _, each in batch]) for keys, batch in self._by_shard(deliveries)]
+        self._records.note_unfetched(batches)
+
+    def give_back(self) -> Flow[None]:
+        """Releases what reads have taken that were given up, or whose replies were lost; no attempt is spent.
+
+        Its errors are only logged: the next read tries again.
+        """
+        if self._lost:
+            self._records.note_unfetched((yield from self._lost.find(self.name)))
+        if self._records.has_unfetched:
+            yield from self._records.release()
 
     def max_per_read(self, topic: str) -> int:
         """How many messages of a topic one read should bring: few if they are large."""

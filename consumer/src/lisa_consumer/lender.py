@@ -1,10 +1,12 @@
 """The asyncio consumer that lends its deliveries."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_tasks import cancel_all
+from lisa_common.client.per_loop import PerLoop
 from lisa_common.errors import OutcomeUnknown
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.consuming import AckOutcome, NackOutcome
@@ -47,8 +49,7 @@ class AsyncLender(AsyncConsumer):
         self._connection = AsyncConnection.of(
             self._settings, name="lisa-lender", url=url, blocking_s=self._settings.block_s
         )
-        self._endings: list[tuple[Ending, asyncio.Future[Any]]] = []
-        self._ender: asyncio.Task[None] | None = None
+        self._enders = PerLoop(lambda: _Ender(self._end_batch))
 
     @property
     def group(self) -> str:
@@ -103,22 +104,45 @@ class AsyncLender(AsyncConsumer):
 
     async def close(self) -> None:
         """Closes the connections; see `AsyncConsumer.close`."""
-        if self._ender:
-            await cancel_all(self._ender)
+        await self._enders.get().close()
         await super().close()
 
     async def _end(self, ending: Ending) -> Any:
         topic_names(ending.topic)
+        return await self._enders.get().end(ending)
+
+    async def _end_batch(self, endings: list[Ending]) -> list[Any]:
+        try:
+            return await self._run(self._core.end_each(endings))
+        except OutcomeUnknown:
+            # An ending is fenced by its entry: a second one changes nothing if the first arrived.
+            return await self._run(self._core.end_each(endings))
+
+
+class _Ender:
+    """Carries out endings in batches: requests that arrive during one batch go into the next. For one event loop."""
+
+    def __init__(self, end_batch: Callable[[list[Ending]], Awaitable[list[Any]]]) -> None:
+        self._end_batch = end_batch
+        self._waiting: list[tuple[Ending, asyncio.Future[Any]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def end(self, ending: Ending) -> Any:
+        """Returns the outcome of an ending."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._endings.append((ending, future))
-        if self._ender is None or self._ender.done():
-            self._ender = asyncio.create_task(self._end_all())
+        self._waiting.append((ending, future))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._end_all())
         return await future
 
+    async def close(self) -> None:
+        """Ends the batch that is under way."""
+        if self._task:
+            await cancel_all(self._task)
+
     async def _end_all(self) -> None:
-        """Carries out endings in batches: requests that arrive during one batch go into the next."""
-        while self._endings:
-            batch, self._endings = self._endings[:_MAX_ENDINGS], self._endings[_MAX_ENDINGS:]
+        while self._waiting:
+            batch, self._waiting = self._waiting[:_MAX_ENDINGS], self._waiting[_MAX_ENDINGS:]
             try:
                 outcomes = await self._end_batch([ending for ending, _ in batch])
             except Exception as error:  # noqa: BLE001 - each caller gets it
@@ -134,10 +158,3 @@ class AsyncLender(AsyncConsumer):
                     future.set_exception(outcome)
                 else:
                     future.set_result(outcome)
-
-    async def _end_batch(self, endings: list[Ending]) -> list[Any]:
-        try:
-            return await self._run(self._core.end_each(endings))
-        except OutcomeUnknown:
-            # An ending is fenced by its entry: a second one changes nothing if the first arrived.
-            return await self._run(self._core.end_each(endings))

@@ -106,10 +106,10 @@ class RecordFetcher:
                 fetched, _, leased_at = yield from self._renew(layouts, fetched, (), leased_at)
         except GeneratorExit:
             # The read was cancelled: its result is lost.
-            self._note_unfetched([*_batches(fetched), *pending])
+            self.note_unfetched([*_batches(fetched), *pending])
             raise
         except LisaError as error:
-            self._note_unfetched(pending)
+            self.note_unfetched(pending)
             yield from self.release()
             if not fetched:
                 raise
@@ -118,7 +118,7 @@ class RecordFetcher:
 
     def _leave(self, batches: Sequence[Batch]) -> Flow[Sequence[Batch]]:
         """Releases entries, as the read has brought enough. Result: none."""
-        self._note_unfetched(batches)
+        self.note_unfetched(batches)
         yield from self.release()
         return ()
 
@@ -135,7 +135,7 @@ class RecordFetcher:
             results = yield [call for call, _ in calls]
         except GeneratorExit:
             # As in `fetch`.
-            self._note_unfetched(_batches(fetched))
+            self.note_unfetched(_batches(fetched))
             raise
         except LisaError as error:
             fields = event("skip_failed", group=self._group, error=str(error))
@@ -144,7 +144,8 @@ class RecordFetcher:
         for (_, count), result in zip(calls, results, strict=True):
             count(result)
 
-    def _note_unfetched(self, batches: Sequence[Batch]) -> None:
+    def note_unfetched(self, batches: Sequence[Batch]) -> None:
+        """Takes note of entries that nobody has, to be released."""
         until = self._clock() + _UNFETCHED_S
         self._unfetched += (_Unfetched(until, batch) for batch in batches)
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from lisa_common.bodies import BodyType, InvalidBody
+from lisa_common.errors import LisaError
+from lisa_common.logs import event
 from lisa_common.model.delivery import Delivery
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.consuming import Nack
@@ -36,7 +38,16 @@ def read_values(
             return deliveries
         fitting, rejected = _sorted(body, deliveries)
         if rejected:
-            yield from core.nack_each(rejected)
+            try:
+                yield from core.nack_each(rejected)
+            except GeneratorExit:
+                core.leave(deliveries)
+                raise
+            except LisaError as error:
+                fields = event("reject_failed", group=core.group, error=str(error))
+                logger.warning("cannot reject %d deliveries, they come again: %s", len(rejected), error, extra=fields)
+                if not fitting:
+                    raise
         if fitting or not rejected:
             return fitting
         # All were rejected: there may be more behind them, and there is time left to wait.

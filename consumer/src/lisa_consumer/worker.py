@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import Any, NoReturn, TypeVar, overload
 
 from lisa_common.bodies import Codec, check_codec
 from lisa_common.client.async_connection import AsyncConnection
+from lisa_common.client.per_loop import is_loop_running
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.logs import event
 from lisa_common.observing.health import Health
@@ -191,8 +193,13 @@ class Worker(DeclaresSchedules, Pausable):
         """Works until SIGTERM or SIGINT, then drains; a SIGINT during the drain ends it. Call it in the main thread.
 
         Ends the process with exit code 1 if the drain is ended, or if a handler still runs after it: a plain function,
-        as no thread can be stopped, or a coroutine that ignores its cancellation.
+        as no thread can be stopped, or a coroutine that ignores its cancellation. Raises LisaError in a running event
+        loop, and outside the main thread, which alone receives signals: use `await worker.serve()` there.
         """
+        if is_loop_running() or threading.current_thread() is not threading.main_thread():
+            raise LisaError(
+                "Worker.run needs the main thread, and starts an event loop of its own; use `await worker.serve()`"
+            )
         was_drained = asyncio.run(self._serve_until_signalled())
         if threads_left(self._drain_until if was_drained else 0):
             asyncio.run(self._abandon_handlers())

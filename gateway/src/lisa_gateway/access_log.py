@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 from lisa_common.logs import event
-from lisa_gateway.access import caller_name
+from lisa_gateway.access import caller_of
 
 __all__ = ["log_request"]
 
@@ -19,7 +19,7 @@ def log_request(scope: Any, status: str, took_s: float) -> None:
     path = scope["path"]
     path = path if len(path) <= _MOST_CHARACTERS else f"{path[:_MOST_CHARACTERS]}…"
     client = scope.get("client")
-    peer, caller, took_ms = client[0] if client else "", caller_name(scope), round(took_s * 1000, 1)
+    peer, caller, took_ms = client[0] if client else "", caller_of(scope).name, round(took_s * 1000, 1)
     fields = event(
         "request", method=scope["method"], path=path, status=status, took_ms=took_ms, caller=caller, peer=peer
     )

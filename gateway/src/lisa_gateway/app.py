@@ -1,6 +1,6 @@
 """The gateway as an ASGI application, to serve or to mount."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -8,10 +8,10 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lisa_gateway import health, v1
-from lisa_gateway.access import Access, AccessMiddleware, Forbidden
+from lisa_gateway.access import AccessMiddleware, Forbidden
 from lisa_gateway.access_log import log_request
 from lisa_gateway.camellia.interface import Direct, interface
 from lisa_gateway.dashboard import PAGES, dashboard_routes
@@ -22,9 +22,6 @@ from lisa_gateway.problems import Problem, refuse, response_of
 from lisa_gateway.settings import GatewaySettings
 
 __all__ = ["app", "lifespan"]
-
-_PUBLIC = (*health.PUBLIC, "/camellia/health/status", "/camellia/health/check")
-"""Paths for balancers and supervisors, which have no token."""
 
 
 def app(settings: GatewaySettings | None = None) -> Starlette:
@@ -41,6 +38,22 @@ def app(settings: GatewaySettings | None = None) -> Starlette:
     )
     application.state.gateway = gateway
     return application
+
+
+class _BelowRoot:
+    """Serves the same below the path of the setting `root_path`, as proxies pass it that do not cut it off."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self._app = app
+        self._root_path = root_path
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Serves one connection of ASGI."""
+        if scope["type"] == "http":
+            root = scope.get("root_path", "") + self._root_path
+            if scope["path"].startswith(f"{root}/"):
+                scope["root_path"] = root
+        return self._app(scope, receive, send)
 
 
 class _Application(Starlette):
@@ -61,8 +74,9 @@ class _Application(Starlette):
         settings = self._gateway.settings
         direct = Direct(super().build_middleware_stack(), self._camellia)
         limited = BodyLimits(direct, settings)
-        guarded = AccessMiddleware(limited, Access(settings), public=_PUBLIC, pages=self._pages)
-        return CountRequests(guarded, log_request if settings.access_log else None)
+        guarded = AccessMiddleware(limited, settings, pages=self._pages)
+        counted = CountRequests(guarded, log_request if settings.access_log else None)
+        return _BelowRoot(counted, settings.root_path)
 
 
 async def _forbid(_: Request, error: Exception) -> Response:

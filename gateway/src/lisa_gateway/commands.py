@@ -36,11 +36,12 @@ def run(*, wait: WaitOption = None, settings: GatewaySettings) -> None:
 
 
 @program.command()
-def openapi() -> None:
-    """Prints the OpenAPI 3.1 document of /v1, which a gateway serves at /v1/openapi.json."""
+@with_settings(GatewaySettings)
+def openapi(*, settings: GatewaySettings) -> None:
+    """Prints the OpenAPI 3.1 document of /v1, which a gateway of these settings serves at /v1/openapi.json."""
     from lisa_gateway.v1 import openapi as describe  # noqa: PLC0415
 
-    print_json(describe())
+    print_json(describe(settings.root_path))
 
 
 @program.command()

@@ -12,9 +12,12 @@ from lisa_common.logs import event
 from lisa_common.observing.health import Health
 from lisa_common.settings import Settings
 from lisa_consumer import AsyncLender, AsyncSettler, ConsumerSettings
+from lisa_gateway.access.quotas import Quota
 from lisa_gateway.clock import ServerClock
+from lisa_gateway.loop_lag import LoopLag
 from lisa_gateway.metrics import METRICS, flush, gather, stop_gathering
 from lisa_gateway.polls import Polls
+from lisa_gateway.problems import Busy
 from lisa_gateway.settings import GatewaySettings
 from lisa_gateway.topics import KnownTopics
 from lisa_manager import AsyncAdmin, TopicEvents
@@ -67,6 +70,7 @@ class Gateway:
         self.stopping = asyncio.Event()
         self.health = Health()
         """Whether the event loop runs, and the server answered lately."""
+        self._lag = LoopLag()
         self._problem = "the server was not asked yet"
         self._look: asyncio.Task[str] | None = None
         """The question that the server was asked last; probes share it."""
@@ -81,7 +85,8 @@ class Gateway:
         """Begins to watch the server and to beat, until the gateway closes."""
         self.health.check("server", lambda: self._problem)
         gather()
-        self._pulse = [asyncio.create_task(self._watch_server()), asyncio.create_task(self.health.run(self._count))]
+        tasks = self._watch_server(), self.health.run(self._count), self._lag.run()
+        self._pulse = [asyncio.create_task(task) for task in tasks]
 
     async def find_problem(self) -> str:
         """Asks the server, for a second and a half at most. Result: why the gateway is not ready; "" if it is."""
@@ -109,12 +114,21 @@ class Gateway:
         return await self.clock.now_ms(self.desk().lender)
 
     async def _watch_server(self) -> None:
+        was_away = False
         while True:
             self._problem = await self.find_problem()
+            is_away = bool(self._problem) and not self.stopping.is_set()
+            if is_away and not was_away:
+                extra = event("server_away", error=self._problem)
+                logger.warning("the server does not answer: %s", self._problem, extra=extra)
+            elif was_away and not self._problem:
+                logger.info("the server answers again", extra=event("server_back"))
+            was_away = is_away
             await asyncio.sleep(_LOOK_S)
 
     def _count(self) -> None:
         METRICS.set("lisa_http_polls", self.count_polls())
+        METRICS.set("lisa_http_loop_lag_seconds", self._lag.worst_s)
         flush()
         self._close_idle()
 
@@ -140,25 +154,33 @@ class Gateway:
                 )
                 await asyncio.sleep(RECONNECT.compute(failures))
 
-    def desk(self, group: str | None = None) -> GroupDesk:
-        """The desk of a group, by default the group of the settings. Raises InvalidInput for an invalid name."""
+    def desk(self, group: str | None = None, quota: Quota | None = None) -> GroupDesk:
+        """The desk of a group, by default the group of the settings.
+
+        Raises InvalidInput for an invalid name, OverQuota, and Busy if too many groups have requests.
+        """
         name = group or self.settings.group
+        if quota:
+            quota.use_group(name, self._desks)
         desk = self._desks.get(name)
         if desk is None:
-            desk = self._desks[name] = GroupDesk(name, self.consumer_settings, self.settings.max_body_bytes)
-            if len(self._desks) > _MAX_GROUPS:
-                self._close_first()
+            made = GroupDesk(name, self.consumer_settings, self.settings.max_body_bytes)
+            # The group of the settings also serves what names no group.
+            if len(self._desks) >= _MAX_GROUPS and not self._close_first() and name != self.settings.group:
+                raise Busy(f"requests of {_MAX_GROUPS} groups are under way")
+            desk = self._desks[name] = made
         else:
             self._desks.move_to_end(name)
         desk.used_s = time.monotonic()
         return desk
 
-    def _close_first(self) -> None:
-        """Closes the desk that was asked for the longest ago, of those without requests."""
+    def _close_first(self) -> bool:
+        """Closes the desk that was asked for the longest ago, of those without requests; False if there is none."""
         for name, desk in self._desks.items():
             if not desk.polls.is_busy:
                 self._close_desk(name)
-                return
+                return True
+        return False
 
     def _close_idle(self) -> None:
         """Closes desks that nobody has asked for lately, but not that of the settings."""

@@ -9,9 +9,7 @@ from starlette.routing import Route
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.metrics import name_route
 
-__all__ = ["PUBLIC", "routes"]
-
-PUBLIC = ("/livez", "/readyz", "/health/live", "/health/ready")
+__all__ = ["routes"]
 
 
 def routes(gateway: Gateway) -> list[Route]:
@@ -30,16 +28,22 @@ def routes(gateway: Gateway) -> list[Route]:
     async def alive() -> str:
         return ""
 
+    async def ready() -> str:
+        if not await gateway.find_problem():
+            return ""
+        # Anybody may ask; the log says more, such as where the server is.
+        return "the gateway is stopping" if gateway.stopping.is_set() else "the server does not answer"
+
     return [
         probe("/livez", alive, _as_text),
-        probe("/readyz", gateway.find_problem, _as_text),
+        probe("/readyz", ready, _as_text),
         probe("/health/live", alive, _as_json),
-        probe("/health/ready", gateway.find_problem, _as_json),
+        probe("/health/ready", ready, _as_json),
     ]
 
 
 def _as_text(problem: str) -> Response:
-    return PlainTextResponse(f"{problem or 'ok'}\n".encode("utf-8", "backslashreplace"), 503 if problem else 200)
+    return PlainTextResponse(f"{problem or 'ok'}\n", 503 if problem else 200)
 
 
 def _as_json(problem: str) -> Response:

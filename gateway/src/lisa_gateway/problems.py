@@ -1,6 +1,7 @@
 """Errors over HTTP: problem details of RFC 9457."""
 
-import json
+import math
+import reprlib
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -23,8 +24,9 @@ from lisa_common.errors import (
     UnknownTopic,
     Unreachable,
 )
+from lisa_gateway import json_text
 
-__all__ = ["PROBLEMS", "Problem", "Refusal", "problem_of", "refuse", "response_of", "send_problem"]
+__all__ = ["PROBLEMS", "Busy", "OverQuota", "Problem", "Refusal", "problem_of", "refuse", "response_of", "send_problem"]
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -45,6 +47,7 @@ PROBLEMS = {
     "too-many-groups": "The topic has as many groups as its policy allows",
     "queue-full": "The topic holds as many messages as its policy allows",
     "too-busy": "The gateway serves as much as it may",
+    "over-quota": "The grant has a quota, and it is used up",
     "server-away": "The server of messages is away, or refuses for now; nothing was done",
     "outcome-unknown": "The server broke off before its reply; the request may have been carried out",
     "server-refuses": "The server of messages does not accept the gateway, has an error, or its reply cannot be read",
@@ -76,6 +79,8 @@ class Problem:
     @property
     def headers(self) -> dict[str, str]:
         """Headers of the response."""
+        if self.kind == "over-quota":
+            return {"retry-after": str(self.more["retry_after"])}
         headers = {"retry-after": str(_AWAY_S)} if self.kind in ("server-away", "too-busy") else {}
         return headers | ({"connection": "close"} if self.closes else {})
 
@@ -86,6 +91,20 @@ class Refusal(LisaError):
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         super().__init__(problem.detail)
+
+
+class Busy(LisaError):
+    """The gateway serves as much as it may."""
+
+
+class OverQuota(LisaError):
+    """A quota of the caller's grant is used up; it has room again after about `wait_s` seconds."""
+
+    def __init__(self, quota: str, limit: float, wait_s: float) -> None:
+        self.quota = quota
+        self.limit = limit
+        self.retry_after = max(1, math.ceil(wait_s))
+        super().__init__(f"the grant allows {quota} = {limit:.15g}; try again after {self.retry_after} s")
 
 
 _SHOWN = 200
@@ -99,7 +118,7 @@ def _shown(value: object) -> Any:
         return value if abs(value) < 2**53 else str(value)[:_SHOWN]
     if isinstance(value, str):
         return value[:_SHOWN]
-    return repr(value)[:_SHOWN]
+    return reprlib.repr(value)[:_SHOWN]
 
 
 _OF_ERRORS: tuple[tuple[type[LisaError], int, str, tuple[str, ...]], ...] = (
@@ -109,6 +128,8 @@ _OF_ERRORS: tuple[tuple[type[LisaError], int, str, tuple[str, ...]], ...] = (
     (UnknownGroup, 404, "unknown-group", ("topic", "group")),
     (TooManyGroups, 409, "too-many-groups", ()),
     (QueueFull, 409, "queue-full", ("limit", "count")),
+    (OverQuota, 429, "over-quota", ("quota", "limit", "retry_after")),
+    (Busy, 503, "too-busy", ()),
     (OutcomeUnknown, 504, "outcome-unknown", ()),
     (Unreachable, 503, "server-away", ()),
     (Refused, 503, "server-away", ()),
@@ -135,8 +156,7 @@ def problem_of(error: LisaError) -> Problem:
 
 def encode(problem: Problem) -> bytes:
     """The JSON object, as bytes."""
-    # Ids and values may hold lone surrogates, which UTF-8 cannot encode; ASCII escapes them.
-    return json.dumps(problem.document, separators=(",", ":")).encode()
+    return json_text.encode(problem.document)
 
 
 def response_of(problem: Problem, **headers: str) -> Response:

@@ -1,6 +1,7 @@
 """Settings of a gateway."""
 
-from typing import Annotated, ClassVar
+import re
+from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, SecretStr, field_validator
 
@@ -11,9 +12,13 @@ from lisa_gateway.address import parse_listen
 from lisa_gateway.dashboard.settings import DashboardSettings
 from lisa_gateway.limits.settings import LimitSettings
 
-__all__ = ["GatewaySettings"]
+__all__ = ["MAX_WAIT_S", "GatewaySettings"]
 
 _TEN_YEARS_S = 10 * 365 * 86_400
+_ROOT_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
+
+MAX_WAIT_S: Final = 50.0
+"""Longest wait for messages, in seconds: nginx and other proxies give up on an answer after 60 s."""
 
 
 class GatewaySettings(AccessSettings, LimitSettings, DashboardSettings):
@@ -24,6 +29,10 @@ class GatewaySettings(AccessSettings, LimitSettings, DashboardSettings):
     listen: Annotated[
         str, Field(description="address to serve: host:port, [v6]:port, port 0 for any, or unix:/path")
     ] = "127.0.0.1:8080"
+    root_path: Annotated[
+        str,
+        Field(description="path below which a proxy serves the gateway without cutting it off, such as /tools/queue"),
+    ] = ""
     group: Annotated[str, Field(description="the consumer group of requests that name none")] = "http"
     ttl_s: Annotated[
         float, Field(gt=0, le=_TEN_YEARS_S, description="time to live of messages that name none, in seconds")
@@ -36,7 +45,7 @@ class GatewaySettings(AccessSettings, LimitSettings, DashboardSettings):
         Field(ge=0.001, le=_TEN_YEARS_S, description="lease on what is pulled, if the pull names none, in seconds"),
     ] = 30.0
     poll_s: Annotated[
-        float, Field(ge=0.001, le=3_600, description="how long a poll waits that names no time, in seconds")
+        float, Field(ge=0.001, le=3_600, description="how long a poll waits that names no time, in seconds; 50 at most")
     ] = 10.0
     max_polls: Annotated[
         int, Field(ge=1, le=1_000_000, description="most polls that wait for one topic; one more is answered at once")
@@ -80,6 +89,13 @@ class GatewaySettings(AccessSettings, LimitSettings, DashboardSettings):
     @classmethod
     def _group_is_a_name(cls, value: str) -> str:
         return check_name("group", value)
+
+    @field_validator("root_path")
+    @classmethod
+    def _root_path_is_a_path(cls, value: str) -> str:
+        if not _ROOT_PATH.fullmatch(value):
+            raise ValueError("a path such as /tools/queue, without a slash at its end")
+        return value
 
     @field_validator("listen")
     @classmethod

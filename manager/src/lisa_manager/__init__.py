@@ -10,6 +10,7 @@ from lisa_common.protocol.registry import Topic
 from lisa_manager.admin.activity import Activity
 from lisa_manager.admin.async_client import AsyncAdmin
 from lisa_manager.admin.bulk import BulkResult, GarbageFilter, GarbageList, OnProgress, StopBulk
+from lisa_manager.admin.cancel_many import WaitingFilter
 from lisa_manager.admin.check import CheckReport, Finding
 from lisa_manager.admin.client import Admin
 from lisa_manager.admin.consumers import ConsumerStatus
@@ -83,6 +84,7 @@ __all__ = [
     "TopicSizes",
     "TopicStatus",
     "TopicTraffic",
+    "WaitingFilter",
     "__version__",
     "new_operation_id",
 ]

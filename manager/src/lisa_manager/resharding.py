@@ -148,4 +148,7 @@ def close_former(prefix: str, topic: str) -> Flow[list[int]]:
         return []
     fields = layout.policy.model_dump(exclude_unset=True) | {"drained": (*layout.policy.drained, *drained)}
     removed = yield store_policy(prefix, topic, stored, Policy.of(fields))
+    if removed and layout.policy.is_limited:
+        # The shares of the former shards are free.
+        yield from set_doors(prefix, topic)
     return [len(layout.former[number]) for number in drained] if removed else []

@@ -1,17 +1,17 @@
 """How a topic is dropped, beside running producers, consumers and managers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from lisa_common.errors import OF_THE_SERVER, LisaError
-from lisa_common.model.keys import ShardKeys, dropped_key, history_key, idle_key
+from lisa_common.errors import OF_THE_SERVER, LisaError, OutcomeUnknown
+from lisa_common.model.keys import ShardKeys, history_key, idle_key
 from lisa_common.model.sharding import Layout
 from lisa_common.protocol import consuming, managing, producing
 from lisa_common.protocol.call import Call, Flow, command, script
 from lisa_common.protocol.consuming import server_time
-from lisa_common.protocol.registry import Topics, dropped_mark, store_policy
+from lisa_common.protocol.registry import Topics, dropped_mark, mark_drop, store_policy
 from lisa_common.protocol.schedules import parse_definition, read_definitions
 from lisa_common.protocol.scheduling import Change, change, settle
 from lisa_manager.doors import set_doors
@@ -36,10 +36,13 @@ class Dropped:
     """Shards that were deleted before messages were found in another one. Their groups were made again."""
 
 
-def drop_topic(prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys, str] = _ANY) -> Flow[Dropped]:
+def drop_topic(
+    prefix: str, topic: str, *, force: bool, keep_scheduled: bool = False, last: Mapping[ShardKeys, str] = _ANY
+) -> Flow[Dropped]:
     """Deletes all keys of a topic; without `force` only if no schedule sends to it and it holds no messages.
 
-    Raises UnknownTopic. With `force`, its schedules are deleted first, as they would declare it again.
+    Raises UnknownTopic. With `force`, its schedules are deleted first, as they would declare it again; with
+    `keep_scheduled`, a topic that has any is not dropped.
 
     `last` has the last entries that shards ever had, "0-0" for none: those where more has become ready are not dropped.
 
@@ -48,23 +51,24 @@ def drop_topic(prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys,
     """
     yield from existing_as_stored(prefix, topic)
     schedules = yield from _schedules_of(prefix, topic)
-    if schedules and not force:
+    if schedules and (keep_scheduled or not force):
         return Dropped(done=False, messages=0, schedules=len(schedules))
     topics = Topics(prefix)
-    made = yield from _delete_schedules(prefix, topics, schedules)
-    dropped = yield from _drop(prefix, topic, force=force, last=last)
-    # A manager that still knows them finds the marks of their deletion, which the drop has removed if they were there.
-    for each in made:
-        if each.after is not None:
-            yield from settle(prefix, topics, each.after)
+    gone = _Gone()
+    try:
+        for name in schedules:
+            # Without what is due: its messages would go with the topic.
+            gone.schedules += [(yield from change(prefix, topics, name, lambda _, __: None, catches_up=False))]
+        dropped = yield from _drop(prefix, topic, gone, force=force, last=last)
+        # A manager that still knows them finds the marks of their deletion. If these were there, the drop removed them.
+        for each in gone.schedules:
+            if each.after is not None:
+                yield from settle(prefix, topics, each.after)
+    except LisaError as error:
+        if not gone.schedules and not gone.shards:
+            raise
+        raise OutcomeUnknown(f"{topic} was dropped in part, drop it again: {error}") from error
     return replace(dropped, schedules=len(schedules))
-
-
-def _delete_schedules(prefix: str, topics: Topics, names: Sequence[str]) -> Flow[list[Change]]:
-    made: list[Change] = []
-    for name in names:
-        made += [(yield from change(prefix, topics, name, lambda _, __: None))]
-    return made
 
 
 def _schedules_of(prefix: str, topic: str) -> Flow[list[str]]:
@@ -73,8 +77,7 @@ def _schedules_of(prefix: str, topic: str) -> Flow[list[str]]:
     return [name for name, each in known.items() if each and each.schedule and each.schedule.topic == topic]
 
 
-def _drop(prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys, str]) -> Flow[Dropped]:
-    gone = _Gone()
+def _drop(prefix: str, topic: str, gone: "_Gone", *, force: bool, last: Mapping[ShardKeys, str]) -> Flow[Dropped]:
     while True:
         layout, stored = yield from existing_as_stored(prefix, topic)
         if not (yield from _drop_shards(layout, gone, force=force, last=last)):
@@ -85,9 +88,11 @@ def _drop(prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys, str]
         now = yield server_time()
         mark = dropped_mark(now, layout)
         # The mark comes first, so that managers always see the mark or the topic.
-        yield command("HSET", dropped_key(prefix), topic, mark)
+        yield mark_drop(layout, mark)
         if (yield store_policy(prefix, topic, stored, None)):
             yield command("UNLINK", history_key(prefix, topic))
+            # A reader that was waiting makes its group again at once. From now on it can tell that the topic is gone.
+            yield [_drop_shard(keys, force=False, last="") for keys in layout.served]
             if layout.policy.expire_idle_ms is not None:
                 yield command("HDEL", idle_key(prefix), topic)
             return Dropped(done=True, messages=gone.messages)
@@ -99,6 +104,7 @@ def _drop(prefix: str, topic: str, *, force: bool, last: Mapping[ShardKeys, str]
 class _Gone:
     """The parts of a topic that a drop has deleted so far."""
 
+    schedules: list[Change] = field(default_factory=list)
     shards: set[ShardKeys] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
     messages: int = 0

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from lisa_common.bodies import Codec, check_codec, coded
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.closing import AsyncClosing
+from lisa_common.client.per_loop import PerLoop
 from lisa_common.observing import tracing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.producing import CancelOutcome, Found, RescheduleOutcome
@@ -36,7 +37,7 @@ T = TypeVar("T")
 
 
 class AsyncProducer(AsyncClosing):
-    """Sends messages from the tasks of one event loop, with the guarantees of `Producer`."""
+    """Sends messages from the tasks of any event loops, with the guarantees of `Producer`."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class AsyncProducer(AsyncClosing):
         self._pace = Pace(self._settings.batch_messages)
         self._topics = Topics(self._settings.prefix)
         self._connection = AsyncConnection.of(self._settings, name="lisa-producer", url=url)
-        self._coalescer = AsyncCoalescer(self._connection, self._settings)
+        self._coalescers = PerLoop(lambda: AsyncCoalescer(self._connection, self._settings))
 
     async def send(
         self,
@@ -146,6 +147,10 @@ class AsyncProducer(AsyncClosing):
         """Closes the connections. Queued calls end with Unreachable, later ones with Closed."""
         self._coalescer.close()
         await self._connection.close()
+
+    @property
+    def _coalescer(self) -> AsyncCoalescer:
+        return self._coalescers.get()
 
     def _send(self, topic: str, message: Message, confirm: Confirm | None) -> SharedFlow[SendResult]:
         confirm = check_confirm(confirm) or self._confirm

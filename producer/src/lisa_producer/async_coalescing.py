@@ -111,7 +111,7 @@ class AsyncCoalescer:
 
     def _enqueue(self, queue: RequestQueue | Request, request: Request, deadline: float) -> PendingRequest:
         if isinstance(queue, Request):
-            queue = self._queues[request.key] = RequestQueue(queue, self._settings)
+            queue = self._queues[request.key] = RequestQueue(queue, self._settings, self._connection.outage)
         pending = _TaskRequest(queue, request, deadline, asyncio.get_running_loop().create_future())
         queue.pending.append(pending)
         self._queued_bytes[request.topic] += request.size
@@ -122,7 +122,7 @@ class AsyncCoalescer:
             while queue.pending:
                 _wake(queue.expire())
                 if batch := queue.take_batch():
-                    _wake(queue.settle(await self._call(queue.first, [pending.item for pending in batch])))
+                    _wake(queue.settle(await self._call(queue.first, queue.items(batch))))
                 # Woken callers may have more for the next call. After a failure it waits a while.
                 await asyncio.sleep(queue.delay_s)
         finally:

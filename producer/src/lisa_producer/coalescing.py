@@ -119,7 +119,7 @@ class Coalescer:
             if _is_lost(queue):
                 state.queues[request.key] = own
                 return None
-            queue = state.queues[request.key] = RequestQueue(queue[0], self._settings, owner=queue)
+            queue = state.queues[request.key] = RequestQueue(queue[0], self._settings, self._connection.outage, queue)
         pending = PendingRequest(queue, request, deadline, threading.Lock(), owner=own)
         pending.waiter.acquire()
         state.queued_bytes[request.topic] += request.size
@@ -159,7 +159,7 @@ class Coalescer:
             _wake(queue.expire())
             batch = queue.take_batch()
         if batch:
-            results = self._call(queue.first, [pending.item for pending in batch])
+            results = self._call(queue.first, queue.items(batch))
             with state.lock:
                 _wake(queue.settle(results))
 

@@ -20,6 +20,7 @@ from lisa_common.cli import (
     print_json,
     progress,
     read_duration,
+    read_header,
     read_moment,
     say,
     shown,
@@ -94,7 +95,7 @@ def send(
         "delay": _read(read_duration, "delay", delay),
         "at": _read(read_moment, "at", at),
         "ttl": _read(read_duration, "ttl", ttl),
-        "headers": dict(_header(text) for text in header or ()),
+        "headers": dict(map(read_header, header or ())),
         "key": key,
     }
     confirmation = _confirmation(confirm)
@@ -158,13 +159,6 @@ def _print_result(topic: str, result: SendResult, *, json: bool) -> None:
 
 def _read(read: Callable[[str, str], T], name: str, text: str | None) -> T | None:
     return None if text is None else read(name, text)
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise InvalidInput("header", text, "KEY=VALUE")
-    return name, value
 
 
 @program.command()

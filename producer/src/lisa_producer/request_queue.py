@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from lisa_common.backoff import RECONNECT
+from lisa_common.client.outage import Outage, after
 from lisa_common.errors import LisaError, NoFreeConnection, OutcomeUnknown, Refused, ServerError, Unreachable
 from lisa_producer.settings import ProducerSettings
 from lisa_producer.shared_flow import Request
@@ -28,13 +29,19 @@ _LATE = 0.1
 class PendingRequest:
     """A request in a queue, or in the call under way."""
 
-    __slots__ = ("abandoned", "deadline", "done", "item", "outcome", "owner", "queue", "size", "unknown", "waiter")
+    __slots__ = (
+        *("abandoned", "again", "deadline", "done", "item", "outcome", "owner", "queue", "size", "tried_at", "unknown"),
+        "waiter",
+    )
 
     def __init__(
         self, queue: "RequestQueue", request: Request, deadline: float, waiter: Any, owner: Any = None
     ) -> None:
         self.queue = queue
         self.item = request.item
+        self.again = request.again
+        self.tried_at: float | None = None
+        """When the first call began whose reply was lost."""
         self.size = request.size
         self.deadline = deadline
         self.waiter = waiter
@@ -68,11 +75,14 @@ class RequestQueue:
     failure: LisaError | None = None
     """Error of the latest call."""
     failures = 0
+    began = 0.0
+    """When the latest call began."""
     delay_s = 0.0
     """Delay before the next call."""
     closed = False
 
-    def __init__(self, first: Request, settings: ProducerSettings, owner: Any = None) -> None:
+    def __init__(self, first: Request, settings: ProducerSettings, outage: Outage, owner: Any = None) -> None:
+        self.outage = outage
         self.first = first
         """The request whose call was under way when the queue was created."""
         self.owner = owner
@@ -101,6 +111,11 @@ class RequestQueue:
             self.pending.popleft()
         return batch
 
+    def items(self, batch: Sequence[PendingRequest]) -> list[Any]:
+        """The items of a call that begins now."""
+        self.began = time.monotonic()
+        return [each.again(each.item, each.tried_at) if each.tried_at and each.again else each.item for each in batch]
+
     def settle(self, results: Sequence[Any]) -> list[PendingRequest]:
         """Takes the results of the call under way. Returns the finished requests; the others go back to the front."""
         batch, self.under_way = self.under_way, ()
@@ -120,10 +135,13 @@ class RequestQueue:
         for request, result, may_retry in zip(batch, results, retryable, strict=True):
             if isinstance(result, OutcomeUnknown):
                 request.unknown = request.unknown or result
+                request.tried_at = request.tried_at or self.began
             if may_retry and latest <= request.deadline and not self.closed:
                 retries.append(request)
+                self.outage.begin(result, request.deadline)
             else:
-                request.finish(_own_error(result))
+                error = _own_error(result)
+                request.finish(after(error, request.deadline - self.settings.patience_s) if may_retry else error)
                 finished.append(request)
         self.pending.extendleft(reversed(retries))
         return finished

@@ -23,6 +23,8 @@ class Request(NamedTuple):
     """Bytes."""
     repeatable: bool = True
     """Whether making the request twice has the effect of making it once."""
+    again: Callable[[Any, float], Any] | None = None
+    """Returns the item for a call that repeats one whose reply was lost, and which began at that moment."""
 
 
 SharedFlow = Generator[Request, Any, T]

@@ -1,15 +1,17 @@
 """Sending one message, without I/O: a flow for both clients, whose calls several callers share."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 from lisa_common.errors import LisaError, NotConfirmed, QueueFull, Resharded
 from lisa_common.model.keys import ShardKeys
+from lisa_common.model.policy import DEFAULT_POLICY
 from lisa_common.model.sharding import Layout
 from lisa_common.observing.tracing import Tracing
 from lisa_common.protocol.call import Flow
 from lisa_common.protocol.ids import new_ids
-from lisa_common.protocol.producing import Outgoing
+from lisa_common.protocol.producing import Outgoing, repeated
 from lisa_common.protocol.registry import Topics
 from lisa_producer import layout_requests
 from lisa_producer.message import Confirm, Message
@@ -27,6 +29,8 @@ _Results = list[SendResult | LisaError | None]
 
 _Key = tuple[int, Confirm | None, bool, bool]
 """What messages of one call have in common: shard, confirmation, whether repeatable, whether a shard was closed."""
+
+_ANY_SIZE = DEFAULT_POLICY.model_copy(update={"max_body_bytes": sys.maxsize})
 
 _OVERHEAD = 200
 """Bytes that a queued message takes beside its content; its id takes at most as many."""
@@ -61,6 +65,8 @@ def _send(
 ) -> SharedFlow[SendResult]:
     layout = declared = topics.known(topic, declared=True)
     if layout is None:
+        # What needs no policy is refused even while no server answers.
+        message.outgoing(_ANY_SIZE, "")
         layout = topics.known(topic) or (yield layout_requests.resolve(topics, topic))
     outgoing = message.outgoing(layout.policy, new_ids(1)[0] if message.id is None else "", context)
     if declared is None:
@@ -88,7 +94,7 @@ def _request(
         make = partial(_send_unless_known, layout, keys, key)
     else:
         make = partial(_send_part, keys, confirm, repeatable)
-    return Request(key, outgoing, make, layout.topic, len(outgoing.content) + _OVERHEAD, repeatable)
+    return Request(key, outgoing, make, layout.topic, len(outgoing.content) + _OVERHEAD, repeatable, repeated)
 
 
 def _send_unless_known(layout: Layout, keys: ShardKeys, key: _Key, batch: Sequence[Outgoing]) -> Flow[_Results]:

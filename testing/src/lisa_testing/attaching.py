@@ -66,13 +66,6 @@ class Attached:
     def _changes(self) -> dict[str, Any]:
         return {name: getattr(self._own, name) for name in _OVERRIDDEN}
 
-    async def renew_async(self) -> None:
-        """Closes the connections of asyncio clients, before their event loop ends, and opens them anew."""
-        for client, _ in self._before:
-            if isinstance(client, (AsyncProducer, AsyncConsumer)):
-                await client.close()
-                self._renew(client)
-
     def restore(self) -> None:
         """Closes what was opened here, and restores the clients."""
         while self._before:

@@ -8,6 +8,7 @@ from typing import Any
 
 from lisa_common.client.address import read_url
 from lisa_common.client.connection import Connection
+from lisa_common.client.per_loop import is_loop_running
 from lisa_common.errors import InvalidInput
 from lisa_common.model.keys import TOPIC_KEYS, dropped_key, topics_key
 from lisa_common.model.policy import Policy
@@ -151,24 +152,14 @@ class Lisa:
         In an asyncio test, await `drain_async`. Messages that come again later, as their handlers failed, wait for
         `advance`.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
+        if is_loop_running():
             raise InvalidInput("drain", worker.name, "awaited in an event loop: await lisa.drain_async(worker)")
-        return asyncio.run(self._drain_and_renew(worker))
+        return asyncio.run(self.drain_async(worker))
 
     async def drain_async(self, worker: Worker) -> Drained:
         """As `drain`, in the event loop of the test."""
         self.attach(worker)
         return await drain(worker, self._work, self._failures, rounds=_MOST_ROUNDS)
-
-    async def _drain_and_renew(self, worker: Worker) -> Drained:
-        try:
-            return await self.drain_async(worker)
-        finally:
-            await self._attached.renew_async()
 
     def fail_once(
         self,

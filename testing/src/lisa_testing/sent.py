@@ -119,7 +119,7 @@ def _report(calls: Sequence[Call[Any]], results: Sequence[Any], on_sent: Callabl
 
 
 def _sent(topic: str, due_ms: int, row: dict[str, Any]) -> Sent:
-    record, due = unpack_record(_STAMP + row["content"]), str(row["due"])
+    record, due = unpack_record(_STAMP + row["content"]), row["due"]
     return Sent(
         topic=topic,
         id=row["id"],

@@ -1,4 +1,4 @@
-"""An operator pauses the topic with limits, and goes on with it."""
+"""An operator pauses the topic with limits, and goes on with it; and limits the topic of dead letters."""
 
 import random
 from typing import Any
@@ -9,7 +9,7 @@ from chaos.arena import PREFIX, Arena
 from chaos.faults import Steps, fault
 from chaos.faults.operator import operate
 from chaos.history import Problem, now
-from chaos.topics import METERED
+from chaos.topics import LETTERS, METERED
 from lisa_common.model.keys import ShardKeys
 
 _READY = ShardKeys(PREFIX, METERED).of("ready")
@@ -28,6 +28,15 @@ def pause(arena: Arena, dice: random.Random) -> Steps:
         text = f"{METERED}: {after[1]} became ready after {before[1]}, while it was paused"
         arena.recorder.write(Problem(now(), 15, text))
     while (yield from operate(arena, "topic", "set", METERED, "--paused", "no")) != 0:
+        yield 0.5
+
+
+@fault("fill the dead letter topic", "letters", about=LETTERS)
+def fill_letters(arena: Arena, dice: random.Random) -> Steps:
+    """No dead letter fits into it for a while: they stay where they died, and move later, each once."""
+    yield from operate(arena, "topic", "set", LETTERS, "--max-messages", "1")
+    yield dice.uniform(1, 4)
+    while (yield from operate(arena, "topic", "set", LETTERS, "--max-messages", "none")) != 0:
         yield 0.5
 
 

@@ -8,11 +8,16 @@ import redis
 
 from chaos.arena import Arena
 from chaos.faults import Steps, fault
-from chaos.history import Outage, now
+from chaos.history import Outage, Problem, now
+from lisa_common.errors import OutcomeUnknown, Refused, Unreachable
+from lisa_manager import Admin, ManagerSettings
+from lisa_producer import Producer, ProducerSettings
 from support.waiting import wait_until
 
 HOUR_S = 3_600
 _START_S = 120.0
+_ROOM = "room"
+"""The prefix of a topic that is dropped."""
 _LOAD_DELAY_US = "50"
 
 
@@ -111,10 +116,26 @@ def busy(arena: Arena, dice: random.Random) -> Steps:
 
 @fault("fill the memory", "server", weight=15)
 def fill_memory(arena: Arena, dice: random.Random) -> Steps:
-    """OOM: sends are refused, all else goes on."""
-    arena.admin.config_set("maxmemory", "1mb")
-    yield dice.uniform(1, 4)
+    """OOM: sends are refused, all else goes on. An operator pauses a topic, and drops it to make room."""
+    url = arena.server.url
+    with (
+        Producer(settings=ProducerSettings(redis_url=url, prefix=_ROOM)) as producer,
+        Admin(settings=ManagerSettings(redis_url=url, prefix=_ROOM)) as admin,
+        # Another fault may break a connection.
+        contextlib.suppress(Unreachable, OutcomeUnknown),
+    ):
+        producer.send("runaway", b"x", delay=HOUR_S)
+        arena.admin.config_set("maxmemory", "1mb")
+        yield dice.uniform(1, 4)
+        try:
+            admin.set_policy("runaway", paused=True)
+            admin.drop_topic("runaway", force=True)
+        except Refused as error:
+            arena.recorder.write(Problem(now(), 14, f"a topic was not dropped from a server without memory: {error}"))
     arena.admin.config_set("maxmemory", "0")
+    # No manager serves this prefix, and forgets the drop.
+    for key in arena.admin.keys(f"{_ROOM}:*"):
+        arena.admin.delete(key)
 
 
 @fault("fill the disk", "server", weight=10)

@@ -1,10 +1,11 @@
-"""A plain consumer, which settles in every way, also long after its leases have run out."""
+"""A plain consumer, which gives up some reads, and settles in every way, also long after its leases have run out."""
 
 import asyncio
 import os
 import random
 import signal
 import sys
+from contextlib import suppress
 
 from chaos.history import Begun, Ended, now
 from chaos.load import plan_of
@@ -20,6 +21,10 @@ _LATE_S = 5.0
 """Longer than the longest visibility timeout of the load."""
 
 _PAUSE_S = 0.2
+
+_GIVEN_UP = 0.3
+"""Share of reads that are given up, unless they end sooner, and after how long."""
+_PATIENCE_S = (0.002, 0.01, 0.1)
 
 
 async def main(group: str) -> None:
@@ -44,7 +49,7 @@ async def main(group: str) -> None:
 
         while not stopping.is_set():
             try:
-                deliveries = await consumer.read(20, wait=0.5)
+                deliveries = await _read(consumer, dice)
                 if not deliveries:
                     continue
                 done = [delivery for delivery in deliveries if handle(delivery)]
@@ -54,6 +59,13 @@ async def main(group: str) -> None:
                 print(error, file=sys.stderr, flush=True)  # noqa: T201 - its log
                 # Errors may come at once and repeatedly.
                 await asyncio.sleep(_PAUSE_S)
+
+
+async def _read(consumer: AsyncConsumer, dice: random.Random) -> list[Delivery]:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(dice.choice(_PATIENCE_S) if dice.random() < _GIVEN_UP else None):
+            return await consumer.read(20, wait=0.5)
+    return []
 
 
 async def _settle(consumer: AsyncConsumer, dice: random.Random, done: list[Delivery], failed: list[Delivery]) -> None:

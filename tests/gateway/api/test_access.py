@@ -1,11 +1,16 @@
 """Who may do what: tokens, proxies, loopback."""
 
 import json
+from typing import Any
 
 import httpx
 import pytest
 
+from lisa_common.errors import InvalidSettings
+from lisa_common.settings import Settings
+from lisa_gateway import GatewaySettings
 from lisa_gateway.access import hash_of, new_token
+from lisa_gateway.push import PushSettings
 from support.commands import Commands
 from support.gateways import Gateways
 from support.wire import raw_exchange
@@ -13,7 +18,12 @@ from support.wire import raw_exchange
 SHOP, BILLING, ADMIN = new_token(), new_token(), new_token()
 GRANTS = [
     {"name": "shop", "tokens": [hash_of("old"), hash_of(SHOP)], "roles": ["send"], "topics": ["orders*"]},
-    {"name": "billing", "tokens": [hash_of(BILLING)], "roles": ["consume"], "topics": ["orders-?", "invoices"]},
+    {
+        "name": "billing",
+        "tokens": [hash_of(BILLING)],
+        "roles": ["consume"],
+        "topics": ["orders-7", "orders-r", "orders-c", "invoices"],
+    },
     {"name": "admin", "tokens": [hash_of(ADMIN)], "roles": ["admin"]},
     {"name": "*", "roles": ["consume"], "topics": ["public"]},
 ]
@@ -151,6 +161,11 @@ def test_pages_of_other_sites_are_refused_where_no_token_is_asked_for(gateways: 
     assert httpx.get(f"{url}/v1/topics", headers={"origin": url}).status_code == 200
 
 
+_TWIN = json.dumps({"name": "a", "roles": ["send"], "tokens": [hash_of("s3cret")]})
+_SHARER = _TWIN.replace('"a"', '"b"')
+_TOPICS = "setting grants.0.topics.1 must be a name of a topic, the beginning of names and *, as in orders*, or * for"
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
@@ -161,6 +176,18 @@ def test_pages_of_other_sites_are_refused_where_no_token_is_asked_for(gateways: 
         (("--grants", '[{"name": "a", "roles": ["send"], "tokens": ["s3cret"]}]'), "setting grants.0.tokens must be"),
         (("--grants", '[{"name": "a", "roles": "send"}]'), "setting grants.0.roles must be a list"),
         (("--grants", "[5]"), "setting grants.0 must be a table"),
+        (("--grants", '[{"name": "a", "roles": []}]'), "setting grants.0.roles must be a list of at least one"),
+        (("--grants", '[{"name": "a", "roles": ["send"], "topics": []}]'), "setting grants.0.topics must be a list of"),
+        (("--grants", '[{"name": "a", "roles": ["send"], "rate": 1}]'), "setting grants.0 must have known fields; got"),
+        (("--grants", f"[{_TWIN}, {_TWIN}]"), "setting grants must be grants of different names; 2 are named 'a'"),
+        (
+            ("--grants", f"[{_TWIN}, {_SHARER}]"),
+            "setting grants must be grants with different tokens; one token is in those of 'a', 'b'",
+        ),
+        *(
+            (("--grants", json.dumps([{"name": "a", "roles": ["send"], "topics": ["t", topics]}])), _TOPICS)
+            for topics in ("[!b]*", "orders-?", "*-eu", "a*b", "**", "orders**", "", "a b", "orders/*")
+        ),
         (("--proxies", "nowhere"), "setting proxies must be addresses and networks"),
     ],
 )
@@ -171,6 +198,7 @@ def test_bad_settings_end_the_start_in_one_line(redis_url: str, options: tuple[s
     assert ran.code == 2
     assert line in said
     assert "s3cret" not in said
+    assert hash_of("s3cret") not in said
     assert said.count("\n") == 1
 
 
@@ -178,6 +206,87 @@ def test_other_addresses_are_served_with_insecure(gateways: Gateways) -> None:
     """Then the gateway listens there."""
     process, _ = gateways.gateway(host="0.0.0.0", insecure="true")  # noqa: S104 - that is the case
     assert process.stop() == 0
+
+
+def test_a_name_is_exact_and_only_a_trailing_star_stands_for_more(gateways: Gateways) -> None:
+    """A dot is a dot; the beginning itself is covered; and a star among others is all topics."""
+    tokens = {"exact": ["a.b"], "begins": ["a.*"], "all": ["other", "*"]}
+    made = {name: new_token() for name in tokens}
+    grants = [
+        {"name": name, "tokens": [hash_of(made[name])], "roles": ["admin"], "topics": topics}
+        for name, topics in tokens.items()
+    ]
+    _, url = gateways.gateway(grants=json.dumps(grants))
+
+    def may(name: str, path: str) -> bool:
+        return httpx.get(f"{url}{path}", headers=_bearer(made[name])).status_code != 403
+
+    asked = {
+        name: [topic for topic in ("a.b", "axb", "a.", "a.c", "A.b") if may(name, f"/v1/topics/{topic}")]
+        for name in made
+    }
+    assert asked == {"exact": ["a.b"], "begins": ["a.b", "a.", "a.c"], "all": ["a.b", "axb", "a.", "a.c", "A.b"]}
+    assert [name for name in made if may(name, "/metrics")] == ["all"]
+
+
+@pytest.mark.parametrize("topic", ["[!b]*", "a*b", "", "**"])
+def test_a_token_for_other_patterns_is_refused(topic: str) -> None:
+    """Before it is made."""
+    ran = Commands("embedded://", "none").gateway("token", "shop", "--role", "send", "--topic", topic)
+    assert ran.code == 2
+    assert ran.err.startswith("lisa-gateway: topics must be a name of a topic, the beginning of names and *")
+    assert f"got {topic!r}" in ran.err
+    assert "lisa_" not in ran.out
+
+
+_PUSHED: dict[str, Any] = {"topic": "orders", "url": "https://olaf:s3cret@hooks.example/s3cret?key=s3cret"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "line"),
+    [
+        (GatewaySettings, {"receipt_key": ["s3cret"]}, "setting receipt_key must be a valid string"),
+        (GatewaySettings, {"receipt_key": {"s3cret": 1}}, "setting receipt_key must be a valid string"),
+        (GatewaySettings, {"grants": [{"name": "s3cret" * 50, "roles": ["send"]}]}, "setting grants.0.name must be"),
+        (PushSettings, {"secret": ["s3cret"]}, "setting secret must be a valid string"),
+        (PushSettings, {"targets": _PUSHED}, "setting targets must be a list"),
+        (PushSettings, {"targets": [_PUSHED | {"concurrency": 0}]}, "setting targets.0.concurrency must be"),
+        (PushSettings, {"targets": [_PUSHED | {"s3": 0}]}, "setting targets.0 must have known fields; got 's3'"),
+        (PushSettings, {"targets": [{"topic": "a", "url": "s3cret"}]}, "setting targets.0.url must be an http"),
+        (PushSettings, {"targets": [{"topic": "a", "url": "https://h:s3cret/"}]}, "setting targets.0.url must be"),
+        (PushSettings, {"targets": [{"url": "https://h/s3cret"}]}, "setting targets.0.topic must be given"),
+        (PushSettings, {"targets": ["s3cret"]}, "setting targets.0 must be a table"),
+        (PushSettings, {"redis_url": ["s3cret"]}, "setting redis_url must be a valid string"),
+    ],
+)
+def test_no_error_of_settings_prints_a_secret(kind: type[Settings], given: dict[str, Any], line: str) -> None:
+    """Whatever its type is, and whatever is wrong beside it."""
+    with pytest.raises(InvalidSettings) as raised:
+        kind(**given)
+    assert str(raised.value).startswith(line)
+    assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://olaf:s3cret@host/s3cret", "https://olaf:s3cret@/x", "https:///s3cret", "s3cret", "https://h:s3cret/",
+            "https://olaf:s3cret@ho%20st/s3cret", "https://host/s3cret\n", "https://[s3cret/"],
+)  # fmt: skip
+def test_a_refused_url_of_a_receiver_is_not_printed(url: str) -> None:
+    """Only its host is."""
+    ran = Commands("embedded://", "none").gateway("push", "orders", url)
+    assert ran.code == 2
+    assert "url must be" in ran.err
+    assert "s3cret" not in ran.err
+
+
+def test_settings_show_no_secret() -> None:
+    """Neither as text, nor in the help of the commands."""
+    gateway = GatewaySettings(receipt_key="s3cret", grants=[{"name": "a", "roles": ["send"], "tokens": [hash_of("x")]}])
+    pusher = PushSettings(targets=[_PUSHED], secret="whsec_" + "c2VjcmV0" * 4)
+    for shown in (repr(gateway), str(gateway), repr(pusher), str(pusher), repr(pusher.targets), str(pusher.targets[0])):
+        assert "s3cret" not in shown
+        assert "c2VjcmV0" not in shown
+        assert hash_of("x") not in shown
 
 
 def test_a_token_is_made_for_the_settings() -> None:

@@ -35,6 +35,14 @@ def _settle(http: httpx.Client, verb: str, *receipts: str, **options: Any) -> An
     return answer.json()
 
 
+@pytest.mark.parametrize("wait", [50.001, 3_600, "51s", "50001ms", "1m", "60"])
+def test_the_longest_wait(http: httpx.Client, wait: float | str) -> None:
+    """A longer one would be cut off by proxies that wait for 60 s; it is refused, as a number and as text."""
+    answer = http.post("/v1/topics/t/groups/g/read", json={"wait": wait})
+    assert (answer.status_code, answer.json()["field"]) == (400, "wait")
+    assert "at most 50" in answer.json()["detail"]
+
+
 def test_a_receipt_is_valid_at_any_gateway(http: httpx.Client, other_url: str, topic: str) -> None:
     """Read at one, renewed and acked at the other; a second ack is stale."""
     _send(http, topic, "a")

@@ -264,7 +264,10 @@ def test_other_paths_methods_and_types(http: httpx.Client) -> None:
     assert "GET" in refused.headers["allow"]
     _problem(http.post("/v1/ack", content=b"x", headers={"content-type": "text/plain"}), 415, "media-type")
     form = {"content-type": "application/x-www-form-urlencoded"}
-    _problem(http.post("/v1/topics/t/messages", content=b'{"body": 1}', headers=form), 415, "media-type")
+    # As `curl -d` sends JSON.
+    for path in ("/v1/topics/t/messages", "/v1/topics/t/batch", "/v1/topics/t/groups/g/read", "/v1/ack"):
+        refused = _problem(http.post(path, content=b'{"body": 1}', headers=form), 415, "media-type")
+        assert "--json" in refused["detail"]
     compressed = {"content-type": "application/json", "content-encoding": "gzip"}
     _problem(http.post("/v1/topics/t/messages", content=b"x", headers=compressed), 415, "media-type")
     assert _problem(http.get("/v1/topics?x=1"), 400, "invalid-input")["value"] == "x"

@@ -95,6 +95,32 @@ def test_viewers_change_nothing(http: httpx.Client, producer: Producer, admin: A
     assert "secret body" in operator.get("message", topic=topic, id="a").text
 
 
+def test_bodies_are_hidden_wherever_they_are_quoted(
+    http: httpx.Client, producer: Producer, admin: Admin, topic: str, kill: Kill
+) -> None:
+    """In errors, in the history of a dead letter, in Activity and in operations; filters do not find out either."""
+    death = {"queue": "secret", "reason": "secret", "count": 1, "first-time": 1, "last-time": 1, "error": "secret"}
+    producer.send(topic, "secret", id="a", headers={"x-death": json.dumps([death]), "secret": "secret"})
+    kill(topic, 1, error="cannot read 'secret'")
+    producer.send(topic, "b", id="b", delay=3600)
+    viewer, operator = Browser(http, **_basic(VIEWER)), Browser(http, **_basic(OPERATOR))
+    for field in ("body", "header", "error"):
+        asked = operator.get("confirm", what="purge", topic=topic, state="garbage", id="none", **{field: "secret"})
+        operator.send(asked, asked.form("do-bulk"))
+        assert viewer.get("messages", topic=topic, state="garbage", **{field: "secret"}).status == 400
+    wait_until(lambda: sum(each.topic == topic for each in admin.activity()) == 3, 20)
+    paths = ("activity", f"messages?topic={topic}&state=garbage", f"message?topic={topic}&id=a&trace=1")
+    for path in paths:
+        assert "secret" in operator.get(path).html, path
+        shown = viewer.get(path)
+        assert (shown.status, "secret" in shown.html) == (200, False), path
+    assert "body=…" in viewer.get("activity").text
+    with viewer.client.stream("GET", "live?page=activity", headers=_basic(VIEWER)) as stream:
+        lines = iter(stream.iter_lines())
+        assert next(line for line in lines if line == "event: part")
+        assert "secret" not in next(lines)
+
+
 def test_grants_limit_topics(http: httpx.Client, producer: Producer) -> None:
     """A topic outside of the grant is neither listed nor shown, also not by its number or by a search."""
     producer.send("other-topic", "x", id="hidden", delay=60)
@@ -105,6 +131,9 @@ def test_grants_limit_topics(http: httpx.Client, producer: Producer) -> None:
         assert operator.get(path).status == 403
     assert "other-topic" not in operator.get("find", id="hidden").text.replace("find?", "")
     assert operator.client.get("live?page=topic&topic=other-topic", headers=_basic(OPERATOR)).status_code == 403
+    # The page about the server names topics, and sizes of all together.
+    assert operator.get("server").status == 403
+    assert "server" not in operator.get().links
 
 
 @pytest.mark.parametrize(

@@ -150,8 +150,19 @@ def test_mounted_in_another_application(redis_url: str, gateways: Gateways, prod
 
 def test_behind_a_proxy_that_cuts_a_prefix(base_url: str, producer: Producer, topic: str) -> None:
     """Links, forms, redirects, static files and live parts stay below the prefix."""
+    with below_prefix(base_url, "/tools/queue") as url:
+        _use_below(url, producer, topic)
+
+
+def test_behind_a_proxy_that_keeps_a_prefix(gateways: Gateways, producer: Producer, topic: str) -> None:
+    """The same, by the setting `root_path`."""
+    url = gateways.gateway("--dashboard", "--root-path", "/tools/queue")[1]
+    _use_below(f"{url}/tools/queue", producer, topic)
+
+
+def _use_below(url: str, producer: Producer, topic: str) -> None:
     producer.send(topic, "x", id="a", delay=3_600)
-    with below_prefix(base_url, "/tools/queue") as url, httpx.Client(base_url=url, timeout=30) as client:
+    with httpx.Client(base_url=url, timeout=30) as client:
         answer = client.get(f"{url}/dashboard")
         assert client.get(f"{url}/{answer.headers['location']}".replace("/queue//", "/queue/")).status_code == 200
         pages = httpx.Client(base_url=f"{url}/dashboard/", timeout=30)

@@ -19,7 +19,7 @@ from lisa_common.cli.output import (
     shown_exactly,
     shown_moment,
 )
-from lisa_common.cli.parse import DURATION_FORM, read_duration, read_moment, read_ms
+from lisa_common.cli.parse import DURATION_FORM, read_duration, read_header, read_moment, read_ms
 from lisa_common.cli.program import EXIT_FINE, EXIT_NOT_DONE, EXIT_WRONG, Declined, confirm, new_program, sub_commands
 from lisa_common.cli.progress import progress
 from lisa_common.cli.waiting import WaitOption, wait_s
@@ -42,6 +42,7 @@ __all__ = [
     "print_table",
     "progress",
     "read_duration",
+    "read_header",
     "read_moment",
     "read_ms",
     "say",

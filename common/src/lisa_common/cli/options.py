@@ -77,6 +77,7 @@ def _warn_of_secrets(flags: Mapping[str, Any]) -> None:
     """Warns of secrets in the command line, which process lists show and shells store."""
     exposed = ["redis_url"] if _IN_URL.search(flags.get("redis_url") or "") else []
     exposed += [name for name in ("tls_key", "tls_cert") if _PRIVATE in (flags.get(name) or "")]
+    exposed += [name for name in ("receipt_key", "secret") if flags.get(name)]
     for name in exposed:
         warning = f"others can read the secret in --{flag_of(name)}; set LISA_{name.upper()} instead"
         if is_json():

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from lisa_common.errors import InvalidInput
 
-__all__ = ["DURATION_FORM", "read_duration", "read_moment", "read_ms"]
+__all__ = ["DURATION_FORM", "read_duration", "read_header", "read_moment", "read_ms"]
 
 DURATION_FORM = "seconds, or numbers with units, as in 250ms, 30s, 15m, 1h30m, 7d"
 """What a duration must be, for errors."""
@@ -30,6 +30,14 @@ def read_duration(field: str, text: str) -> float:
     if not _ALL_PARTS.fullmatch(text):
         raise InvalidInput(field, text, DURATION_FORM)
     return sum(float(number) * _UNIT_S[unit] for number, unit in _PART.findall(text))
+
+
+def read_header(text: str) -> tuple[str, str]:
+    """Name and value of a header, from "KEY=VALUE"."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise InvalidInput("header", text, "KEY=VALUE")
+    return name, value
 
 
 def read_moment(field: str, text: str) -> datetime:

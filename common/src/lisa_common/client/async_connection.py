@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from lisa_common.client.async_node import AsyncNode
 from lisa_common.client.closing import AsyncClosing
 from lisa_common.client.cluster.async_cluster import AsyncCluster
+from lisa_common.client.per_loop import PerLoop, close_with_loop
 from lisa_common.client.retry import PipelineRetry
 from lisa_common.client.shell import Shell
 from lisa_common.client.wire import has_errors, read_reply
@@ -25,13 +26,25 @@ T = TypeVar("T")
 
 
 class AsyncConnection(Shell[AsyncCluster | AsyncNode], AsyncClosing):
-    """Connections to one server, or to all nodes of a Cluster, for the tasks of one event loop.
+    """Connections to one server, or to all nodes of a Cluster. Same guarantees as `Connection`.
 
-    Same guarantees as `Connection`.
+    Each event loop that uses it has its own, up to `max_connections`, which end with that loop.
     """
 
     _node_type = AsyncNode
     _cluster_type = AsyncCluster
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self._servers = PerLoop(self._open_here)
+
+    def _open_here(self) -> tuple[AsyncCluster | AsyncNode, AsyncGenerator[None]]:
+        server = self._open()
+        return server, close_with_loop(server.close)
+
+    @property
+    def _server(self) -> AsyncCluster | AsyncNode:
+        return self._servers.get()[0]
 
     async def run(self, flow: Flow[T], *, patience_s: float = 0.0, deadline: float | None = None) -> T:
         """Drives a flow to its result. Patience ends after `patience_s`, or at `deadline` of the monotonic clock."""
@@ -66,13 +79,18 @@ class AsyncConnection(Shell[AsyncCluster | AsyncNode], AsyncClosing):
         return results
 
     async def _retry(self, calls: Sequence[Call[Any]], deadline: float) -> list[Any]:
+        began = time.monotonic()
         results = await self._try(calls)
         if not has_errors(results):
+            if self.outage.began is not None:
+                self.outage.end()
             return results
-        retry = PipelineRetry(calls, results, deadline)
+        retry = PipelineRetry(calls, results, deadline, self.outage, began)
         while retry.left:
             await asyncio.sleep(retry.delay_s)
-            retry.take(await self._try(retry.left))
+            retry.take(await self._try(retry.next_calls()))
+        if not has_errors(retry.results):
+            self.outage.end()
         return retry.results
 
     async def _try(self, calls: Sequence[Call[Any]]) -> list[Any]:
@@ -127,4 +145,8 @@ class AsyncConnection(Shell[AsyncCluster | AsyncNode], AsyncClosing):
     async def close(self) -> None:
         """Closes all connections. Later calls raise Closed."""
         self._is_closed = True
-        await self._server.close()
+        for loop, (server, ending) in self._servers.take_all():
+            if loop is asyncio.get_running_loop():
+                await ending.aclose()
+            elif loop.is_running():
+                asyncio.run_coroutine_threadsafe(server.close(), loop)

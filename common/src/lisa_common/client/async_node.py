@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, TypeVar
 
 import redis.asyncio
@@ -105,11 +106,14 @@ class AsyncNode:
     async def listen(self, channel: str) -> AsyncGenerator[bytes | None]:
         """See `AsyncConnection.listen`."""
         try:
-            async with aclosing(subscribe(self._client, channel)) as messages:
+            async with aclosing(subscribe(self._client, channel, partial(self._publish, channel))) as messages:
                 async for message in messages:
                     yield message
         except (redis.exceptions.RedisError, OSError) as error:
             raise lisa_error(error) from error
+
+    async def _publish(self, channel: str, data: bytes) -> None:
+        check_replies(await self.ask([command("PUBLISH", channel, data)]))
 
     async def _probe(self) -> None:
         await self._attempt(self._ping(), unreachable_at=self._address)

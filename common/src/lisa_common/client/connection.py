@@ -33,6 +33,10 @@ class Connection(Shell[Cluster | Node], Closing):
     _node_type = Node
     _cluster_type = Cluster
 
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self._server = self._open()
+
     def run(
         self,
         flow: Flow[T],
@@ -81,16 +85,21 @@ class Connection(Shell[Cluster | Node], Closing):
     def _retry(
         self, calls: Sequence[Call[Any]], deadline: float, meanwhile: Callable[[], object] | None = None
     ) -> list[Any]:
+        began = time.monotonic()
         try:
             results = self.execute_each(calls, meanwhile)
         except LisaError as error:
             results = [error] * len(calls)
         if not has_errors(results):
+            if self.outage.began is not None:
+                self.outage.end()
             return results
-        retry = PipelineRetry(calls, results, deadline)
+        retry = PipelineRetry(calls, results, deadline, self.outage, began)
         while retry.left:
             time.sleep(retry.delay_s)
-            retry.take(self._try(retry.left))
+            retry.take(self._try(retry.next_calls()))
+        if not has_errors(retry.results):
+            self.outage.end()
         return retry.results
 
     def _try(self, calls: Sequence[Call[Any]]) -> list[Any]:

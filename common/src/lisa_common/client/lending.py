@@ -111,8 +111,8 @@ class IdleConnections(_IdleConnections):
         try:
             with self._lock:
                 self._waiters.append(waiter)
-            self._serve()
-            if waiter.served.acquire(timeout=timeout_s) or self._found_lost(waiter) or not self._withdraw(waiter):
+            # Those that were lost are found at once: nobody waits for them.
+            if self._found_lost(waiter) or waiter.served.acquire(timeout=timeout_s) or not self._withdraw(waiter):
                 return waiter.connection
         except BaseException:
             if not self._withdraw(waiter):

@@ -1,12 +1,15 @@
 """Retries of a pipeline that failed, as a whole or in parts: which calls, and after which delay."""
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from lisa_common.backoff import RECONNECT
+from lisa_common.client.outage import Outage, after
 from lisa_common.errors import LisaError, OutcomeUnknown, Refused, Unreachable
-from lisa_common.protocol.call import Call, Each, units
+from lisa_common.protocol.call import Call, Each, Once, units
+from lisa_common.protocol.producing import send_again
 
 __all__ = ["PipelineRetry"]
 
@@ -18,14 +21,23 @@ class PipelineRetry:
     or whose time is up, raises its error; in a pipeline of `Each` the error becomes its result.
     """
 
-    def __init__(self, calls: Sequence[Call[Any]], results: list[Any], deadline: float) -> None:
+    def __init__(
+        self,
+        calls: Sequence[Call[Any]],
+        results: list[Any],
+        deadline: float,
+        outage: Outage | None = None,
+        began: float | None = None,
+    ) -> None:
         self.left = calls
         self.results = results
         self.delay_s = 0.0
-        self._deadline = deadline
+        self._deadline = -math.inf if isinstance(calls, Once) else deadline
         self._raises = not isinstance(calls, Each)
         self._positions: Sequence[int] = range(len(calls))
         self._failures = 0
+        self._began = time.monotonic() if began is None else began
+        self._outage = outage or Outage()
         self._unknown: dict[int, OutcomeUnknown] = {}
         self.take(results)
 
@@ -37,7 +49,14 @@ class PipelineRetry:
         self.delay_s = RECONNECT.compute(self._failures)
         is_late = time.monotonic() + self.delay_s > self._deadline
         again = [at for unit in units(self.left) if self._judge(unit, results, is_late=is_late) for at in unit]
+        if again:
+            self._outage.begin(next(results[at] for at in again if isinstance(results[at], LisaError)), self._deadline)
         self.left, self._positions = [self.left[at] for at in again], [self._positions[at] for at in again]
+
+    def next_calls(self) -> list[Call[Any]]:
+        """The calls that are left, as they are repeated."""
+        lost = {at for unit in units(self.left) if self._positions[unit[0]] in self._unknown for at in unit}
+        return [send_again(call, self._began) if at in lost else call for at, call in enumerate(self.left)]
 
     def _judge(self, unit: range, results: Sequence[Any], *, is_late: bool) -> bool:
         """Whether a unit is repeated; if it must not be, its error is raised or becomes its result."""
@@ -63,7 +82,10 @@ class PipelineRetry:
         once = [results[at] for at in unit if not self.left[at].repeatable]
         if is_late or (once and unknown) or not all(isinstance(result, LisaError) for result in once):
             if unknown is None or unknown is error:
-                raise error
+                raise self._told(error)
             # The last attempt did nothing, but an earlier one may have been carried out.
-            raise unknown from error
+            raise self._told(unknown) from error
         return True
+
+    def _told(self, error: LisaError) -> LisaError:
+        return after(error, self._began) if self._failures > 1 else error

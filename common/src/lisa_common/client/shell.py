@@ -1,8 +1,10 @@
 """The part that both shells share: opening connections by a URL or by settings."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from lisa_common.client.address import read_url
+from lisa_common.client.outage import Outage
 from lisa_common.errors import Closed
 from lisa_common.settings import MAX_CONNECTIONS, Settings
 from lisa_common.tls import NO_TLS, Tls
@@ -31,8 +33,17 @@ class Shell(Generic[Server]):
         kind = self._cluster_type if address.nodes else self._node_type
         self.shown = address.shown
         """The URL, without passwords."""
+        self.outage = Outage()
         self._is_closed = False
-        self._server: Server = kind(address, name=name, timeout_s=timeout_s, max_connections=max_connections)
+        self._connect: Callable[[], Server] = lambda: kind(
+            address, name=name, timeout_s=timeout_s, max_connections=max_connections
+        )
+        # Made now, as it refuses options of the URL that it does not know.
+        self._first: Server | None = self._connect()
+
+    def _open(self) -> Server:
+        server, self._first = self._first or self._connect(), None
+        return server
 
     @classmethod
     def of(cls, settings: Settings, *, name: str, url: str | None = None, blocking_s: float = 0.0) -> Self:

@@ -1,5 +1,6 @@
 """Packs calls for the wire, and reads replies as results."""
 
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import redis.exceptions as redis_errors
 from lisa_common.client.translation import first_line, lisa_error
 from lisa_common.errors import LisaError, UnreadableReply
 from lisa_common.protocol.call import Call, command, units
+from lisa_common.protocol.producing import RepeatedDue
 from lisa_common.protocol.scripts import Arg
 
 __all__ = ["LOADS", "check_replies", "forgotten", "has_errors", "merge_waits", "pack", "read_reply", "script_loads"]
@@ -41,17 +43,17 @@ def pack(calls: Sequence[Call[Any]]) -> bytes:
     return b"".join([hiredis.pack_command(_texts(call.args)) for call in calls])  # type: ignore[arg-type] # declared for one item
 
 
-_NUMBERS = frozenset((int, float, bool))
+_CONVERTED = frozenset((int, float, bool, RepeatedDue))
 
 
 def _texts(args: tuple[Arg, ...]) -> tuple[Arg, ...]:
-    """The arguments, with numbers as text.
+    """The arguments as text.
 
     hiredis has Python convert them, and crashes where a signal handler raises meanwhile, as for Ctrl-C.
     """
-    if _NUMBERS.isdisjoint(map(type, args)):
+    if _CONVERTED.isdisjoint(map(type, args)):
         return args
-    return tuple([str(arg) if type(arg) in _NUMBERS else arg for arg in args])
+    return tuple([str(arg) if type(arg) in _CONVERTED else arg for arg in args])
 
 
 _WAITS = ("WAIT", "WAITAOF")
@@ -92,10 +94,24 @@ def script_loads(calls: Sequence[Call[Any]]) -> list[Call[Any]]:
     return [command("SCRIPT", "LOAD", script.text) for script in {call.script for call in calls if call.script}]
 
 
+_OF_DATA = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+"""What decoding raises on data that others wrote."""
+
+
 def read_reply(call: Call[Any], reply: Any) -> Any:
     """The result of a call, or its LisaError.
 
-    Whatever `decode` raises is an error of this call alone: the data may be damaged.
+    What `decode` raises on damaged data is an error of this call alone. Anything else is not about the reply: a signal
+    handler may raise at any moment, as for a time limit.
     """
     if isinstance(reply, LisaError):
         return reply
@@ -107,7 +123,7 @@ def read_reply(call: Call[Any], reply: Any) -> Any:
         return call.decode(reply)
     except LisaError as error:
         return error
-    except Exception as error:  # noqa: BLE001 - a decode may raise anything on data that others wrote
+    except _OF_DATA as error:
         name = call.script.name if call.script else str(call.args[0])
         return UnreadableReply(f"the reply to {name} cannot be read: {first_line(error)}; got {_excerpt(reply)}")
 

@@ -20,7 +20,6 @@ DEATHS: Final = "x-death"
 FIRST_ID: Final = "x-first-death-id"
 """The id that the message had where it died first."""
 
-_REASONS: Final = {"rejected": "rejected", "expired": "expired", "full": "maxlen"}
 _LIMIT: Final = dict.fromkeys(("nack", "abandoned", "isolated"), "delivery_limit")
 _REJECTED: Final = "rejected"
 
@@ -38,7 +37,7 @@ class Death:
     queue: str
     """The topic."""
     reason: str
-    """RabbitMQ's word: rejected, expired, delivery_limit or maxlen; unknown where the failure was lost."""
+    """RabbitMQ's word: rejected, expired or delivery_limit; unknown where the failure was lost."""
     count: int
     first_ms: int
     last_ms: int
@@ -54,8 +53,7 @@ class Death:
     @classmethod
     def of(cls, queue: str, failure_reason: str, died_ms: int, **details: Any) -> "Death":
         """A first death, for a reason of a failure: `nack`, `abandoned`, `rejected`, `expired`."""
-        reason = {**_REASONS, **_LIMIT}.get(failure_reason, failure_reason)
-        return cls(queue, reason, 1, died_ms, died_ms, **details)
+        return cls(queue, _LIMIT.get(failure_reason, failure_reason), 1, died_ms, died_ms, **details)
 
 
 def read_deaths(headers: Mapping[str, str]) -> tuple[Death, ...]:

@@ -34,7 +34,6 @@ def limits_of(layout: Layout, keys: ShardKeys) -> str:
         limits["burst"] = _share(policy.effective_burst, at, count)
     if policy.max_messages is not None and keys in layout.shards:
         limits["messages"] = _share(policy.max_messages, layout.shards.index(keys), len(layout.shards))
-        limits["overflow"] = policy.overflow
     return json.dumps(limits, separators=(",", ":"))
 
 

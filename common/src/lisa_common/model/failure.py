@@ -31,6 +31,11 @@ class Failure:
     trace: tuple[str, ...] = ()
     """The last frames of the handler's traceback as "file:line in function", the innermost last; empty if unknown."""
 
+    @property
+    def details(self) -> str:
+        """The error, and the frames of its traceback, each on a line."""
+        return with_trace(self.error, self.trace)
+
 
 def with_trace(error: str, trace: Sequence[str]) -> str:
     """The text of an error and the frames of its traceback, as one text to store."""

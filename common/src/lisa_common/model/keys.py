@@ -19,6 +19,7 @@ __all__ = [
     "bytes_of",
     "copy_of",
     "dropped_key",
+    "events_channel",
     "history_key",
     "idle_key",
     "managers_key",
@@ -104,6 +105,11 @@ def schedules_key(prefix: str) -> str:
 def wake_channel(prefix: str) -> str:
     """The Pub/Sub channel on which sends wake sleeping managers."""
     return f"{prefix}:wake"
+
+
+def events_channel(prefix: str) -> str:
+    """The Pub/Sub channel on which managers publish what they did; only they may write to it."""
+    return f"{prefix}:events"
 
 
 @dataclass(frozen=True, slots=True)

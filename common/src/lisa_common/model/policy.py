@@ -33,7 +33,7 @@ TopicName = Annotated[str, AfterValidator(lambda name: check_name("topic", name)
 LAYOUT_FIELDS = ("shards", "former", "drained")
 """Fields that say where the messages are, not how they are treated."""
 
-LIMIT_FIELDS = ("paused", "max_in_flight", "max_in_flight_per_key", "rate", "burst", "max_messages", "overflow")
+LIMIT_FIELDS = ("paused", "max_in_flight", "max_in_flight_per_key", "rate", "burst", "max_messages")
 """Fields that scripts read from the door of a shard, so that they hold from the moment when they are set."""
 
 MAX_LIMIT = 100_000_000
@@ -130,10 +130,6 @@ class Policy(BaseModel):
         int | None,
         Field(ge=1, le=MAX_LIMIT, description="most messages, in whatever state; none: any number"),
     ] = None
-    overflow: Annotated[
-        Literal["reject", "reject-dead-letter"],
-        Field(description="whether messages beyond max_messages are only refused, or also become dead letters"),
-    ] = "reject"
     limits_revision: Annotated[
         int, Field(ge=0, le=_MAX_REVISION, description="tells the limits from earlier and later ones")
     ] = 0
@@ -188,9 +184,6 @@ class Policy(BaseModel):
             # Shards are selected by ids, so the messages of a key would be in several.
             expected = "none, where the topic has several shards, or former ones that hold messages"
             raise InvalidInput("policy field max_in_flight_per_key", self.max_in_flight_per_key, expected)
-        if self.overflow == "reject-dead-letter" and self.dead_letter_topic is None:
-            # Refused messages count until they have moved there.
-            raise InvalidInput("policy field overflow", self.overflow, "reject, where no dead_letter_topic is set")
         if self.rate is not None and read_rate(self.rate)[0] < served:
             expected = f"at least {served} messages in a period, one for each shard"
             raise InvalidInput("policy field rate", self.rate, expected)

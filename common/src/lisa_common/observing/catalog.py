@@ -228,6 +228,10 @@ METRICS: Final = (
     ),
     Metric("lisa_http_polls", Kind.GAUGE, _GATEWAY, (), "Long polls that wait now."),
     Metric(
+        *("lisa_http_loop_lag_seconds", Kind.GAUGE, _GATEWAY, ()),
+        "The longest time in the last 15 to 30 s for which the gateway's event loop kept its requests waiting.",
+    ),
+    Metric(
         *("lisa_http_stale_acks_total", Kind.COUNTER, _GATEWAY, ()),
         "Acks by id of messages that no client held, or no longer.",
     ),

@@ -16,6 +16,7 @@ __all__ = [
     "Call",
     "Each",
     "Flow",
+    "Once",
     "Unfinished",
     "command",
     "complete",
@@ -49,6 +50,12 @@ class Call(NamedTuple, Generic[T]):
 
 class Each(tuple[Call[Any], ...]):
     """A pipeline for several callers: the error of a call is its result, and does not concern the other calls."""
+
+    __slots__ = ()
+
+
+class Once(Each):
+    """As `Each`, but no call is tried again, whatever the patience: the flow goes on without its result."""
 
     __slots__ = ()
 

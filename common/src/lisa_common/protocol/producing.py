@@ -1,10 +1,11 @@
 """Calls of the producer: send, cancel, reschedule, find."""
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from lisa_common.errors import OutcomeUnknown
 from lisa_common.model.death import Death, read_deaths
@@ -45,6 +46,22 @@ class Outgoing(NamedTuple):
         return self.id.endswith(GENERATED_SUFFIX)
 
 
+class RepeatedDue(str):
+    """A due time in a send that is repeated. When it is packed for the wire, it says how long the send was tried."""
+
+    __slots__ = ("_began",)
+    _began: float
+
+    def __new__(cls, due: str, began: float) -> Self:
+        """`began` is a moment of the monotonic clock."""
+        new = super().__new__(cls, due)
+        new._began = began
+        return new
+
+    def __str__(self) -> str:
+        return f"~{(time.monotonic() - self._began) * 1000:.3f} {super().__str__()}"
+
+
 def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now_ms: Arg = "") -> Call[list[int]]:
     """Stores and schedules messages. Result: for each its due time in ms, 0 for a duplicate.
 
@@ -61,6 +78,25 @@ def send(keys: ShardKeys, messages: Sequence[Outgoing], *, repeatable: bool, now
         return Call((*head, *messages[0]), lambda reply: [number(reply)], loaded, repeatable)
     items: Sequence[Sequence[Arg]] = messages
     return Call((*head, *chain.from_iterable(items)), lambda reply: numbers(reply, len(items)), loaded, repeatable)
+
+
+def send_again(call: Call[Any], began: float) -> Call[Any]:
+    """The call that repeats one whose reply was lost, and whose first try began at that moment; most stay as they are.
+
+    If a send stored a message, and that was cancelled or purged since, the message is a duplicate.
+    """
+    if call.script is None or call.script.name != "send":
+        return call
+    # After EVALSHA, the hash, the number of keys and the keys.
+    first = 3 + int(call.args[2]) + len(call.script.args)
+    args = list(call.args)
+    args[first + 1 :: 3] = [RepeatedDue(str(due), began) for due in args[first + 1 :: 3]]
+    return call._replace(args=tuple(args))
+
+
+def repeated(message: Outgoing, began: float) -> Outgoing:
+    """The message in a send that is repeated, as by `send_again`."""
+    return message._replace(due=RepeatedDue(message.due, began))
 
 
 def close_shard(keys: ShardKeys, ids: Sequence[str], *, now_ms: Arg = "") -> Call[list[bool]]:

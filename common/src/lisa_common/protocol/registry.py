@@ -21,6 +21,7 @@ __all__ = [
     "Topic",
     "Topics",
     "dropped_mark",
+    "mark_drop",
     "parse_registry",
     "parse_topic",
     "read_dropped",
@@ -59,7 +60,12 @@ def parse_topic(name: str, stored: bytes) -> Topic:
 @lru_cache(maxsize=100_000)
 def _parse_topic(name: str, stored: bytes) -> Topic:
     try:
-        return Topic(name, Policy.load(stored))
+        policy = Policy.load(stored)
+        if policy.dead_letter_topic != name:
+            return Topic(name, policy)
+        text = "the policy of topic %r names it as its own dead letter topic, which is ignored"
+        logger.error(text, name, extra=event("policy_damaged", topic=name, error="its own dead letter topic"))
+        return Topic(name, policy.model_copy(update={"dead_letter_topic": None}))
     except ValueError as error:  # InvalidInput is one
         text = "damaged policy of topic %r, using the default: %s"
         logger.error(text, name, error, extra=event("policy_damaged", topic=name, error=str(error)))
@@ -102,6 +108,12 @@ def dropped_mark(now_ms: int, layout: Layout) -> str:
     return f"{now_ms} {layout.policy.dump()}"
 
 
+def mark_drop(layout: Layout, mark: str) -> Call[bool]:
+    """Notes that a topic is dropped."""
+    keys = ShardKeys(layout.prefix, layout.topic)
+    return script("mark_drop", keys, decode=bool, topic=layout.topic, mark=mark)
+
+
 def read_mark(prefix: str, name: str, mark: bytes) -> tuple[int, Layout]:
     """When a topic was dropped, in ms, and its layout then; 0 and the default layout for a damaged mark."""
     at, _, policy = mark.partition(b" ")
@@ -121,8 +133,10 @@ def _by_topic(place: str, reply: list[bytes]) -> dict[str, bytes]:
 def store_policy(prefix: str, topic: str, before: bytes | None, policy: Policy | None) -> Call[bool]:
     """Sets a topic's policy, or with None forgets the topic, if the registry still has the value `before`.
 
-    Result: whether it had.
+    Result: whether it had. Raises InvalidInput for a topic that is its own dead letter topic: letters would go round.
     """
+    if policy and policy.dead_letter_topic == topic:
+        raise InvalidInput("policy field dead_letter_topic", topic, "another topic")
     after = policy.dump() if policy else ""
     keys = ShardKeys(prefix, topic)
     return script("set_policy", keys, decode=bool, repeatable=False, topic=topic, before=before or b"", after=after)

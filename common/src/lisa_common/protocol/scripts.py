@@ -35,6 +35,7 @@ SCRIPT_NAMES = (
     "join",
     "list_messages",
     "list_pending",
+    "mark_drop",
     "nack",
     "promote",
     "purge",

@@ -1,23 +1,27 @@
-"""Access: bearer tokens or users that a trusted proxy names, and the middleware that checks them."""
+"""Access: who calls, by bearer tokens or a trusted proxy; what each route needs; and the middleware that checks it."""
 
-from lisa_gateway.access.callers import OPEN, Access, Caller, Forbidden, Unauthorized
+from lisa_gateway.access.browsers import check_browser
+from lisa_gateway.access.callers import OPEN, STRANGER, Caller, Forbidden
 from lisa_gateway.access.grants import ALL_TOPICS, Grant, Role, hash_of, new_token
-from lisa_gateway.access.middleware import AccessMiddleware, caller_name, caller_of
+from lisa_gateway.access.middleware import AccessMiddleware, caller_of
+from lisa_gateway.access.routes import ROUTES, Rule, Scope
 from lisa_gateway.access.settings import AccessSettings
 
 __all__ = [
     "ALL_TOPICS",
     "OPEN",
-    "Access",
+    "ROUTES",
+    "STRANGER",
     "AccessMiddleware",
     "AccessSettings",
     "Caller",
     "Forbidden",
     "Grant",
     "Role",
-    "Unauthorized",
-    "caller_name",
+    "Rule",
+    "Scope",
     "caller_of",
+    "check_browser",
     "hash_of",
     "new_token",
 ]

@@ -3,19 +3,22 @@
 import base64
 import binascii
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from lisa_common.errors import LisaError
-from lisa_gateway.access.grants import ANY_USER, Grant, Role, hash_of
+from lisa_gateway.access.grants import ALL_TOPICS, ANY_USER, Grant, Role, hash_of
+from lisa_gateway.access.quotas import Quota
 from lisa_gateway.access.settings import AccessSettings, is_loopback
 
-__all__ = ["OPEN", "Access", "Caller", "Forbidden", "Unauthorized"]
+__all__ = ["OPEN", "STRANGER", "Access", "Caller", "Forbidden", "Unauthorized"]
 
 _Headers = Sequence[tuple[bytes, bytes]]
 
 _MAX_TOKEN = 1_024
+
+_NO_LIMITS = Quota()
 
 
 class Unauthorized(LisaError):
@@ -32,47 +35,63 @@ class Caller:
 
     name: str
     grant: Grant | None = None
+    quota: Quota = _NO_LIMITS
+    """What all callers with this grant have used."""
+    by_browser: bool = False
+    """Whether a browser sends by itself what identifies the caller: then pages of other sites can have it sent, too."""
 
     def may(self, role: Role, topic: str | None = None) -> bool:
-        """Whether the caller has a role: for one topic, or with None for any."""
+        """Whether the caller has a role: for a topic, for ALL_TOPICS, or with None for any topic."""
         grant = self.grant
-        return grant is None or (role in grant.roles and (topic is None or bool(grant.pattern.fullmatch(topic))))
+        return grant is None or (role in grant.roles and (topic is None or grant.covers(topic)))
 
     def require(self, topic: str | None, *roles: Role) -> None:
-        """Raises Forbidden unless the caller has one of these roles for a topic."""
-        if self.grant is not None and not any(self.may(role, topic) for role in roles):
-            place = "" if topic is None else f" for topic {topic!r}"
+        """Raises Forbidden unless the caller has one of these roles; for `topic` see `may`."""
+        if not any(self.may(role, topic) for role in roles):
+            place = {None: "", ALL_TOPICS: " for all topics (*)"}.get(topic, f" for topic {topic!r}")
             raise Forbidden(f"{self.name!r} must have the role {' or '.join(roles)}{place}")
 
+    def require_target(self, topic: object) -> None:
+        """Raises Forbidden unless dead letters may go to a topic for the caller: they become messages there."""
+        if isinstance(topic, str):
+            self.require(topic, Role.SEND, Role.ADMIN)
 
-OPEN = Caller("anybody")
-"""The caller where access is open."""
+
+OPEN = Caller("anybody", by_browser=True)
+"""The caller where access is open: a browser of this machine needs nothing to be one."""
+
+STRANGER = Caller("nobody", Grant.model_construct(name="nobody", tokens=(), roles=(), topics=()))
+"""The caller of public routes, and of requests that are refused. It may do nothing."""
 
 
 class Access:
     """The grants of a gateway."""
 
     def __init__(self, settings: AccessSettings) -> None:
-        self._by_token = {token: Caller(grant.name, grant) for grant in settings.grants for token in grant.tokens}
+        self._quotas = {grant.name: Quota(grant) for grant in settings.grants}
+        self._by_token = {
+            token: Caller(grant.name, grant, self._quotas[grant.name])
+            for grant in settings.grants
+            for token in grant.tokens
+        }
         self._by_name = {grant.name: grant for grant in settings.grants}
         self._settings = settings
         self._user_header = settings.proxy_user_header.lower().encode()
         self._open = not settings.grants
         self._anywhere = settings.insecure
 
-    def identify(self, scope: Any, *, by_browser: bool = False) -> Caller:
+    def identify(self, scope: Any, *, basic: bool = False) -> Caller:
         """Who sends a request, given as ASGI scope. Raises Unauthorized, Forbidden.
 
-        `by_browser` is for pages: they also take a token as the password of Basic authentication, since browsers ask
-        for one, and links of other sites may lead to them.
+        With `basic`, also takes a token as the password of Basic authentication, for which browsers ask.
         """
         headers: _Headers = scope["headers"]
         if self._open:
-            self._check_page(headers, is_link=by_browser and _is_link(scope))
+            self._check_host(headers)
             return OPEN
         given = [value for name, value in headers if name == b"authorization"]
         if given:
-            return self._bearer(given, basic=by_browser)
+            return self._bearer(given, basic=basic)
         client = scope.get("client")
         if self._settings.is_proxy(client[0] if client else None):
             return self._user([value for name, value in headers if name == self._user_header])
@@ -80,14 +99,15 @@ class Access:
 
     def _bearer(self, given: list[bytes], *, basic: bool) -> Caller:
         scheme, _, token = given[0].partition(b" ")
-        if basic and scheme.lower() == b"basic":
+        by_browser = basic and scheme.lower() == b"basic"
+        if by_browser:
             scheme, token = b"bearer", _password(token)
         if len(given) > 1 or scheme.lower() != b"bearer" or len(token) > _MAX_TOKEN:
             raise Unauthorized("authorization must be one bearer token")
         caller = self._by_token.get(hash_of(token.strip().decode("latin-1")))
         if caller is None:
             raise Unauthorized("the bearer token is not known")
-        return caller
+        return replace(caller, by_browser=True) if by_browser else caller
 
     def _user(self, named: list[bytes]) -> Caller:
         if len(named) != 1 or not named[0].strip():
@@ -97,40 +117,14 @@ class Access:
         grant = grant or self._by_name.get(ANY_USER)
         if grant is None:
             raise Forbidden(f"user {name!r} has no grant")
-        return Caller(name, grant)
+        return Caller(name, grant, self._quotas[grant.name], by_browser=True)
 
-    def _check_page(self, headers: _Headers, *, is_link: bool) -> None:
-        """Refuses requests that web pages of other sites make through a browser of this machine.
-
-        A page can send forms to any address. It can also make its own host name resolve to a loopback address.
-        """
-        given = dict(headers)
-        if len(given) < len(headers) and any(_count(headers, name) > 1 for name in (b"host", b"origin")):
-            raise Forbidden("host and origin must be given once each; got several")
-        host, is_local = _host(given.get(b"host", b"localhost"))
-        if not self._anywhere and not is_local:
-            raise Forbidden(f"host must be a loopback address where no token is required; got {host!r}")
-        if is_link:
-            return
-        origin = given.get(b"origin")
-        is_foreign = origin is not None and _host_of(origin.rpartition(b"/")[2]) != host
-        # A page may also name the gateway as an image, which browsers ask for without an origin.
-        if is_foreign or given.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
-            raise Forbidden("pages of other sites may not call a gateway that requires no token")
-
-
-def _count(headers: _Headers, name: bytes) -> int:
-    return sum(given == name for given, _ in headers)
-
-
-def _is_link(scope: Any) -> bool:
-    """Whether a browser follows a link to a page. The site with the link cannot read the page."""
-    given = dict(scope["headers"])
-    return (
-        scope["method"] in ("GET", "HEAD")
-        and given.get(b"sec-fetch-mode") == b"navigate"
-        and given.get(b"sec-fetch-dest") == b"document"
-    )
+    def _check_host(self, headers: _Headers) -> None:
+        """Refuses other hosts than this machine: a page can make its own host name resolve to a loopback address."""
+        for name, value in headers:
+            if name == b"host" and not self._anywhere and not _is_this_machine(value):
+                host = value.decode("latin-1")
+                raise Forbidden(f"host must be a loopback address where no token is required; got {host!r}")
 
 
 def _password(encoded: bytes) -> bytes:
@@ -142,12 +136,6 @@ def _password(encoded: bytes) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _host(authority: bytes) -> tuple[str, bool]:
-    """The host of a request, and whether it is a loopback one."""
-    host = _host_of(authority)
-    return host, is_loopback(host)
-
-
-def _host_of(authority: bytes) -> str:
+def _is_this_machine(authority: bytes) -> bool:
     text = authority.decode("latin-1")
-    return text[: text.find("]") + 1] if text.startswith("[") else text.partition(":")[0]
+    return is_loopback(text[: text.find("]") + 1] if text.startswith("[") else text.partition(":")[0])

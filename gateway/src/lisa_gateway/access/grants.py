@@ -4,13 +4,14 @@ import hashlib
 import re
 import secrets
 from enum import StrEnum
-from fnmatch import translate
 from functools import cached_property
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
-from lisa_common.validation import MAX_NAME_LENGTH
+from lisa_common.errors import InvalidInput
+from lisa_common.validation import MAX_NAME_LENGTH, check_name
+from lisa_gateway.access.quotas import Quotas
 
 __all__ = ["ALL_TOPICS", "ANY_USER", "Grant", "Role", "hash_of", "new_token"]
 
@@ -22,10 +23,9 @@ ANY_USER = "*"
 """The name of the grant for all users of a proxy who have no grant of their own."""
 
 ALL_TOPICS = "*"
-"""The glob of every topic. It is not a valid topic name, so no other glob matches it."""
+"""Stands for all topics, also for those that come later. It is not the name of a topic."""
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
-_GLOB = re.compile(r"[A-Za-z0-9_.:*?\[\]!-]+")
 
 
 class Role(StrEnum):
@@ -41,25 +41,35 @@ class Role(StrEnum):
     """See the pages of the dashboard, and change nothing."""
 
 
-class Grant(BaseModel):
-    """The rights of one name: its roles, for the topics that one of its globs matches."""
+def _check_topics(value: str) -> str:
+    """A name of a topic, the beginning of names with a trailing `*`, or `*` alone."""
+    try:
+        return value if value == ALL_TOPICS else check_name("topics", value.removesuffix("*")) and value
+    except InvalidInput:
+        expected = "a name of a topic, the beginning of names and *, as in orders*, or * for all topics"
+        raise InvalidInput("topics", value, expected) from None
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+
+class Grant(Quotas):
+    """The rights of one name: its roles, for its topics, and its quotas."""
 
     name: Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH, description="who it is, for logs")]
     tokens: Annotated[
         tuple[str, ...], Field(description="SHA-256 of each bearer token, as `lisa-gateway token` prints it")
     ] = ()
     roles: Annotated[tuple[Role, ...], Field(description="send, consume, admin, view")]
-    topics: Annotated[tuple[str, ...], Field(min_length=1, description="globs of topics, as in orders*")] = ("*",)
+    topics: Annotated[
+        tuple[Annotated[str, AfterValidator(_check_topics)], ...],
+        Field(description="names of topics, the beginning of names and *, as in orders*, or * for all"),
+    ] = (ALL_TOPICS,)
 
-    @field_validator("roles")
+    @field_validator("roles", "topics")
     @classmethod
-    def _has_a_role(cls, roles: tuple[Role, ...]) -> tuple[Role, ...]:
+    def _is_not_empty(cls, given: tuple[str, ...]) -> tuple[str, ...]:
         # A bound of the field would add a second error to that of an unknown role.
-        if not roles:
-            raise ValueError("at least one of send, consume, admin, view")
-        return roles
+        if not given:
+            raise ValueError("a list of at least one")
+        return given
 
     @field_validator("tokens")
     @classmethod
@@ -68,17 +78,14 @@ class Grant(BaseModel):
             raise ValueError("'sha256:' and 64 hexadecimal digits each, as `lisa-gateway token` prints them")
         return tokens
 
-    @field_validator("topics")
-    @classmethod
-    def _topics_are_globs(cls, globs: tuple[str, ...]) -> tuple[str, ...]:
-        if not all(map(_GLOB.fullmatch, globs)):
-            raise ValueError("globs of names: letters, digits, _ . : - and * ? [ ]")
-        return globs
-
     @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        """Matches each topic that it covers."""
-        return re.compile("|".join(translate(glob) for glob in self.topics))
+    def _prefixes(self) -> tuple[str, ...]:
+        return tuple(each.removesuffix("*") for each in self.topics if each.endswith("*"))
+
+    def covers(self, topic: str) -> bool:
+        """Whether a topic is one of its topics; with ALL_TOPICS, whether every topic is."""
+        # No beginning but that of "*", which is empty, begins ALL_TOPICS.
+        return topic in self.topics or topic.startswith(self._prefixes)
 
 
 def new_token() -> str:

@@ -1,31 +1,35 @@
 """Finds the caller of a request before anything else of it is read."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
-from lisa_gateway.access.callers import OPEN, Access, Caller, Forbidden, Unauthorized
-from lisa_gateway.problems import Problem, send_problem
+from lisa_gateway.access.browsers import check_browser
+from lisa_gateway.access.callers import STRANGER, Access, Caller, Forbidden, Unauthorized
+from lisa_gateway.access.routes import ROUTES, Rule, Scope
+from lisa_gateway.access.settings import AccessSettings
+from lisa_gateway.camellia.answers import refusal
+from lisa_gateway.problems import OverQuota, Problem, problem_of, send_problem
 
-__all__ = ["AccessMiddleware", "caller_name", "caller_of"]
+__all__ = ["AccessMiddleware", "caller_of"]
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
 
-_KEY, _REFUSED = "lisa.caller", "lisa.refused"
+_KEY = "lisa.caller"
+_OTHER = Rule(Scope.CALLER)
 
 
 class AccessMiddleware:
-    """Puts the caller into the scope of each request; refuses requests without a valid caller.
+    """Puts the caller into the scope of each request; refuses requests without a valid caller, unless they are public.
 
-    `public` are paths that anybody may ask for, such as health checks. Below `pages` browsers ask for pages; None:
-    nowhere.
+    Below `pages` browsers ask for pages; None: nowhere.
     """
 
-    def __init__(self, app: Any, access: Access, *, public: tuple[str, ...] = (), pages: str | None = None) -> None:
+    def __init__(self, app: Any, settings: AccessSettings, *, pages: str | None = None) -> None:
         self._app: Callable[..., Awaitable[None]] = app
-        self._access = access
-        self._public = frozenset(public)
+        self._access = Access(settings)
+        self._settings = settings
         self._pages = None if pages is None else f"{pages}/"
 
     # No coroutine of its own: it would be one more in the way of each request.
@@ -34,28 +38,53 @@ class AccessMiddleware:
         if scope["type"] != "http":
             return self._app(scope, receive, send)
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if path not in self._public:
+        rule = ROUTES.get(path, _OTHER)
+        scope[_KEY] = STRANGER
+        if rule.scope is not Scope.PUBLIC:
             is_page = self._pages is not None and f"{path}/".startswith(self._pages)
             try:
-                scope[_KEY] = self._access.identify(scope, by_browser=is_page)
+                scope[_KEY] = caller = self._access.identify(scope, basic=is_page)
+                if caller.by_browser:
+                    check_browser(
+                        scope,
+                        self._settings,
+                        is_page=is_page,
+                        changes_by_get=rule.changes_by_get,
+                        is_named=caller.grant is not None,
+                    )
             except Unauthorized as error:
-                scope[_REFUSED] = True
                 # RFC 6750, section 3; RFC 7617, section 2.
                 kind = b"Basic" if is_page else b"Bearer"
                 challenge = (b"www-authenticate", kind + b' realm="lisa"')
                 return send_problem(send, Problem(401, "unauthorized", str(error)), challenge)
             except Forbidden as error:
-                scope[_REFUSED] = True
                 return send_problem(send, Problem(403, "forbidden", str(error)))
+            if scope[_KEY].grant is not None:
+                quota, length = scope[_KEY].quota, _length(scope["headers"])
+                try:
+                    quota.admit_request(length)
+                except OverQuota as error:
+                    return _send_over_quota(send, path, error)
+                receive, send = quota.counting(length, receive, send)
         return self._app(scope, receive, send)
 
 
+def _length(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """The declared length of a body; 0 if there is none."""
+    length = next((value for name, value in headers if name == b"content-length"), b"")
+    return int(length) if length.isdigit() else 0
+
+
+async def _send_over_quota(send: _Send, path: str, error: OverQuota) -> None:
+    if not path.startswith("/camellia/"):
+        await send_problem(send, problem_of(error))
+        return
+    reply = refusal(error)
+    await send(reply.head())
+    await send({"type": "http.response.body", "body": reply.body})
+
+
 def caller_of(scope: Any) -> Caller:
-    """Who sends a request. Mounted in an app without the middleware, that app decides who may call."""
-    caller: Caller = scope.get(_KEY, OPEN)
+    """Who sends a request."""
+    caller: Caller = scope.get(_KEY, STRANGER)
     return caller
-
-
-def caller_name(scope: Any) -> str:
-    """Who sends a request, for logs; "nobody" where the middleware could not tell, or refused them."""
-    return "nobody" if _REFUSED in scope else caller_of(scope).name

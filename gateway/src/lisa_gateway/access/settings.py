@@ -1,6 +1,7 @@
 """Settings: who may use a gateway."""
 
 import ipaddress
+from collections import Counter
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -38,6 +39,20 @@ class AccessSettings(Settings):
     @classmethod
     def _grants_from_json(cls, value: Any) -> Any:
         return json_list(value)
+
+    @field_validator("grants")
+    @classmethod
+    def _grants_differ(cls, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+        names = Counter(grant.name for grant in grants)
+        tokens = Counter(token for grant in grants for token in set(grant.tokens))
+        for name, count in names.items():
+            if count > 1:
+                raise ValueError(f"grants of different names; {count} are named {name!r}")
+        for token, count in tokens.items():
+            if count > 1:
+                sharing = ", ".join(repr(grant.name) for grant in grants if token in grant.tokens)
+                raise ValueError(f"grants with different tokens; one token is in those of {sharing}")
+        return grants
 
     @field_validator("proxies")
     @classmethod

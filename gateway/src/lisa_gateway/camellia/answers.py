@@ -1,17 +1,16 @@
 """Answers of the interface: HTTP 200 for each request that was understood, with the outcome as `code` in the body."""
 
-import json
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
+from lisa_common.errors import LisaError
 from lisa_gateway.handover import Handover
+from lisa_gateway.json_text import encode
+from lisa_gateway.problems import problem_of
 
-__all__ = ["Code", "Failed", "Misunderstood", "Reply", "answer", "answer_text"]
-
-
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+__all__ = ["Code", "Failed", "Misunderstood", "Reply", "answer", "refusal"]
 
 
 class Code(IntEnum):
@@ -70,9 +69,11 @@ def answer(code: int = Code.SUCCESS, msg: str | None = "success", *, status: int
         return Reply(to_json(content), status)
     except ValueError:
         # A lone surrogate, which UTF-8 cannot encode.
-        return Reply(_encode(content).encode("utf-8", "replace"), status)
+        return Reply(encode(content), status)
 
 
-def answer_text(text: str, media_type: bytes = b"application/json") -> Reply:
-    """An answer in UTF-8. Replaces characters that UTF-8 cannot encode, such as lone surrogates."""
-    return Reply(text.encode("utf-8", "replace"), media_type=media_type)
+def refusal(error: LisaError) -> Reply:
+    """The answer to a request that came at a bad moment, with its status and when to try again."""
+    problem = problem_of(error)
+    headers = tuple((name.encode(), text.encode()) for name, text in problem.headers.items())
+    return answer(Code.UNKNOWN, problem.detail, status=problem.status)._replace(headers=headers)

@@ -9,7 +9,7 @@ from starlette.types import Receive
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.delivery import Delivery
-from lisa_common.validation import MAX_DELAY_S
+from lisa_common.validation import MAX_DELAY_S, check_name
 from lisa_consumer import AckOutcome, NackOutcome, Note
 from lisa_gateway.camellia.answers import Code, Failed, Reply, answer
 from lisa_gateway.camellia.known import find_known
@@ -28,6 +28,7 @@ from lisa_gateway.gateway import Gateway
 from lisa_gateway.handover import Handover
 from lisa_gateway.metrics import METRICS
 from lisa_gateway.polls import MAX_BATCH, Poller
+from lisa_gateway.settings import MAX_WAIT_S
 from lisa_producer import CancelOutcome, RescheduleOutcome, State
 
 __all__ = ["MessageCalls"]
@@ -54,7 +55,8 @@ class MessageCalls:
     async def long_poll(self, parameters: Parameters, receive: Receive) -> Reply:
         """`longPollingMsg`: messages that are ready, or become ready before the timeout; else none."""
         wait_ms = parameters.positive("longPollingTimeoutMillis", round(self._settings.poll_s * 1000))
-        return await self._pull(parameters, receive, wait_s=wait_ms / 1000)
+        with parameters.caller.quota.poll():
+            return await self._pull(parameters, receive, wait_s=min(wait_ms / 1000, MAX_WAIT_S))
 
     async def _pull(self, parameters: Parameters, receive: Receive, *, wait_s: float) -> Reply:
         topic = parameters.required_text("topic")
@@ -62,13 +64,18 @@ class MessageCalls:
         lease_ms = parameters.positive("ackTimeoutMillis", round(self._settings.ack_timeout_s * 1000))
         if lease_ms > _MAX_MS:
             raise Failed(Code.PARAM_WRONG, f"ackTimeoutMillis must be at most {_MAX_MS}, ten years; got {lease_ms}")
-        polls = self._gateway.desk(parameters.text("group")).polls
+        group, quota = parameters.text("group"), parameters.caller.quota
+        if group:
+            check_name("group", group)
+        topics = self._gateway.topics
+        await topics.declare(topic, quota)
+        polls = self._gateway.desk(group, quota).polls
         if wait_s and polls.count_of(topic) >= self._settings.max_polls:
             return answer(msg=None, delayMsgList=[])
         began = time.monotonic()
         async with Handover(polls, Poller(topic, batch, lease_ms / 1000, by_id=True), receive) as handover:
             try:
-                deliveries = await handover.read(wait_s)
+                deliveries = await topics.unless_dropped(topic, handover.read(wait_s))
             except LisaError:
                 await handover.wait_gone(min(_HOLD_S, wait_s) - (time.monotonic() - began))
                 raise
@@ -85,7 +92,7 @@ class MessageCalls:
     async def ack(self, parameters: Parameters, _: Receive) -> Reply:
         """`ackMsg`: ends a delivery that a client holds, or gives it back. Only counts an ack of any other message."""
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
-        lender = self._gateway.desk(parameters.text("group")).lender
+        lender = self._gateway.desk(parameters.text("group"), parameters.caller.quota).lender
         outcome: AckOutcome | NackOutcome | None
         if parameters.flag("ack", default=True):
             outcome = await lender.ack_lent(topic, id, note=await self._note(topic))

@@ -9,21 +9,24 @@ import os
 import platform
 import resource
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 
 from prometheus_client import generate_latest
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from lisa_common.errors import LisaError
 from lisa_common.observing import prometheus
-from lisa_gateway.access import ALL_TOPICS, Role, caller_of
-from lisa_gateway.camellia.monitor import Gap, Monitor
+from lisa_common.observing.catalog import MAX_TOPICS, OTHER
+from lisa_gateway.access import ROUTES, caller_of
+from lisa_gateway.camellia.monitor import Gap, Monitor, Window
 from lisa_gateway.camellia.observation import topic_info
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.metrics import flush, name_route
+from lisa_manager import TopicStatus
 
 __all__ = ["route"]
 
@@ -40,6 +43,7 @@ _BUCKETS = (
     "size_7day_30day",
     "size_30day_infinite",
 )
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _STARTED = time.time()
 
 _Row = tuple[Mapping[str, str], float]
@@ -50,25 +54,37 @@ def route(gateway: Gateway, monitor: Monitor) -> Route:
 
     async def metrics(request: Request) -> Response:
         name_route(request.scope, _PATH)
-        # The gauges name all topics.
-        caller_of(request.scope).require(ALL_TOPICS, Role.ADMIN)
-        lines = [*_process(), *_windows(monitor), *_own(gateway, monitor)]
+        ROUTES[_PATH].check(caller_of(request.scope))
+        window = monitor.complete()
         try:
-            infos = [topic_info(status) for status in await gateway.admin.status()]
+            statuses = await gateway.admin.status()
         except LisaError:
-            infos = []
-        rows: list[_Row] = []
-        for info in infos:
-            sizes = {name: info[name] for name in ("readyQueueSize", "ackQueueSize", "waitingQueueSize")}
-            sizes |= zip(_BUCKETS, info["waitingQueueInfo"].values(), strict=True)
-            rows += [({"topic": info["topic"], "type": kind}, size) for kind, size in sizes.items()]
-        lines += _gauge("topic_info", rows)
-        # In a thread: a thousand topics take longer than other requests should wait.
+            statuses = []
+
+        def text() -> bytes:
+            lines = [*_process(), *_windows(window), *_own(gateway, monitor), *_sizes(statuses)]
+            own = "".join(f"{line}\n" for line in lines)
+            return generate_latest(prometheus.default()) + own.encode("utf-8", "backslashreplace")
+
         flush()
-        common = await asyncio.to_thread(generate_latest, prometheus.default())
-        return PlainTextResponse(common + "".join(f"{line}\n" for line in lines).encode(), media_type=_TYPE)
+        # In a thread: a thousand topics take longer than other requests should wait.
+        return Response(await asyncio.to_thread(text), media_type=_TYPE)
 
     return Route(_PATH, metrics)
+
+
+def _sizes(statuses: Iterable[TopicStatus]) -> Iterator[str]:
+    """The sizes of `MAX_TOPICS` topics, and of all others together."""
+    rows: dict[str, Counter[str]] = {}
+    for status in statuses:
+        info = topic_info(status)
+        of = rows.setdefault(info["topic"] if len(rows) < MAX_TOPICS else OTHER, Counter())
+        sizes = {name: info[name] for name in ("readyQueueSize", "ackQueueSize", "waitingQueueSize")}
+        of.update(sizes | dict(zip(_BUCKETS, info["waitingQueueInfo"].values(), strict=True)))
+    yield from _gauge(
+        "topic_info",
+        (({"topic": topic, "type": kind}, size) for topic, of in rows.items() for kind, size in of.items()),
+    )
 
 
 def _process() -> Iterator[str]:
@@ -83,8 +99,7 @@ def _process() -> Iterator[str]:
     yield from _gauge("gc", [({"type": "count"}, collected)])
 
 
-def _windows(monitor: Monitor) -> Iterator[str]:
-    window = monitor.complete()
+def _windows(window: Window) -> Iterator[str]:
     counts = [({"topic": topic, "type": str(name)}, n) for topic, of in window.events.items() for name, n in of.items()]
     yield from _gauge("request", counts)
     for name, gaps in (("pull_msg_time_gap", window.pulled), ("ready_queue_time_gap", window.ready)):
@@ -106,6 +121,5 @@ def _own(gateway: Gateway, monitor: Monitor) -> Iterator[str]:
 def _gauge(name: str, rows: Iterable[_Row]) -> Iterator[str]:
     yield f"# TYPE {name} gauge"
     for labels, value in rows:
-        # Names of topics and versions hold no character that needs an escape.
-        shown = ",".join(f'{label}="{text}"' for label, text in labels.items())
+        shown = ",".join(f'{label}="{text.translate(_ESCAPES)}"' for label, text in labels.items())
         yield f"{name}{{{shown}}} {value:.15g}" if shown else f"{name} {value:.15g}"

@@ -8,9 +8,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.logs import event
-from lisa_gateway.access import ALL_TOPICS, Forbidden, Role, caller_of
+from lisa_gateway.access import ROUTES, Forbidden, Rule, caller_of
+from lisa_gateway.access import Scope as About
 from lisa_gateway.camellia import exposition
-from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, Reply, answer
+from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, Reply, answer, refusal
 from lisa_gateway.camellia.calls import MessageCalls
 from lisa_gateway.camellia.monitor import Monitor
 from lisa_gateway.camellia.observation import ObservationCalls
@@ -19,7 +20,7 @@ from lisa_gateway.camellia.sending import SendCalls
 from lisa_gateway.camellia.status import ServiceStatus
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.metrics import name_route
-from lisa_gateway.problems import Refusal
+from lisa_gateway.problems import Busy, OverQuota, Refusal
 
 __all__ = ["Direct", "Interface", "interface"]
 
@@ -27,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 _Call = Callable[[Parameters, Receive], Awaitable[Reply]]
 
-_Route = tuple[frozenset[str], _Call, tuple[Role, ...]]
-"""Methods, call, and the roles of which a caller must have one; without any, anybody may call."""
+_Route = tuple[frozenset[str], _Call]
+"""Methods, and the call."""
 
 _NAMES = {"id": "msgId", "body": "msg", "delay": "delayMillis", "lease": "ackTimeoutMillis"}
 """Our names of fields, as clients know them."""
@@ -41,28 +42,28 @@ _POST = frozenset(("POST",))
 
 def interface(gateway: Gateway) -> "tuple[Interface, Route]":
     """An application for all below `/camellia`, and the route `/metrics`."""
-    monitor = Monitor(gateway.settings.monitor_s)
+    monitor = Monitor(gateway.settings.monitor_s, gateway.topics.is_known)
     sends, messages = SendCalls(gateway, monitor), MessageCalls(gateway, monitor)
     observation = ObservationCalls(gateway, monitor)
     status = ServiceStatus(gateway)
     calls: dict[str, _Route] = {
-        "/delayQueue/sendMsg": (_POST, sends.send, (Role.SEND,)),
-        "/delayQueue/sendMsgBatch": (_POST, sends.send_batch, (Role.SEND,)),
-        "/delayQueue/triggerMsg": (_POST, messages.trigger, (Role.SEND,)),
-        "/delayQueue/rescheduleMsg": (_POST, messages.reschedule, (Role.SEND,)),
-        "/delayQueue/deleteMsg": (_POST, messages.delete, (Role.SEND,)),
-        "/delayQueue/pullMsg": (_POST, messages.pull, (Role.CONSUME,)),
-        "/delayQueue/longPollingMsg": (_POST, messages.long_poll, (Role.CONSUME,)),
-        "/delayQueue/ackMsg": (_POST, messages.ack, (Role.CONSUME,)),
-        "/delayQueue/getMsg": (_POST, messages.get, (Role.SEND, Role.CONSUME, Role.ADMIN)),
-        "/delayQueue/getMonitorData": (_GET, observation.monitor_data, (Role.ADMIN,)),
-        "/delayQueue/getMonitorString": (_GET, observation.monitor_string, (Role.ADMIN,)),
-        "/delayQueue/getTopicInfo": (_GET, observation.topic_info, (Role.ADMIN,)),
-        "/delayQueue/getTopicInfoList": (_GET, observation.topic_infos, (Role.ADMIN,)),
-        "/health/status": (_ANY, status.status, ()),
-        "/health/check": (_ANY, status.check, ()),
-        "/health/online": (_ANY, status.online, (Role.ADMIN,)),
-        "/health/offline": (_ANY, status.offline, (Role.ADMIN,)),
+        "/delayQueue/sendMsg": (_POST, sends.send),
+        "/delayQueue/sendMsgBatch": (_POST, sends.send_batch),
+        "/delayQueue/triggerMsg": (_POST, messages.trigger),
+        "/delayQueue/rescheduleMsg": (_POST, messages.reschedule),
+        "/delayQueue/deleteMsg": (_POST, messages.delete),
+        "/delayQueue/pullMsg": (_POST, messages.pull),
+        "/delayQueue/longPollingMsg": (_POST, messages.long_poll),
+        "/delayQueue/ackMsg": (_POST, messages.ack),
+        "/delayQueue/getMsg": (_POST, messages.get),
+        "/delayQueue/getMonitorData": (_GET, observation.monitor_data),
+        "/delayQueue/getMonitorString": (_GET, observation.monitor_string),
+        "/delayQueue/getTopicInfo": (_GET, observation.topic_info),
+        "/delayQueue/getTopicInfoList": (_GET, observation.topic_infos),
+        "/health/status": (_ANY, status.status),
+        "/health/check": (_ANY, status.check),
+        "/health/online": (_ANY, status.online),
+        "/health/offline": (_ANY, status.offline),
     }
     application = Interface(calls, status, lambda: gateway.listen(monitor.count_managers))
     return application, exposition.route(gateway, monitor)
@@ -71,14 +72,14 @@ def interface(gateway: Gateway) -> "tuple[Interface, Route]":
 class Direct:
     """Passes requests below the prefix of the interface to it, all others on: a router costs more than most calls."""
 
-    def __init__(self, app: ASGIApp, target: "Interface") -> None:
+    def __init__(self, app: ASGIApp, target: ASGIApp) -> None:
         self._app = app
         self._target = target
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serves one connection of ASGI."""
-        if scope["type"] == "http" and (path := path_of(scope)).startswith(_PREFIX):
-            return self._target(scope, receive, send, path)
+        if scope["type"] == "http" and path_of(scope).startswith(_PREFIX):
+            return self._target(scope, receive, send)
         return self._app(scope, receive, send)
 
 
@@ -94,13 +95,13 @@ class Interface:
 
     def __init__(self, calls: dict[str, _Route], status: ServiceStatus, listen: Callable[[], None]) -> None:
         self._listen = listen
-        self._calls = {path: (*route, f"/camellia{path}") for path, route in calls.items()}
+        self._calls = {path: (*call, ROUTES[f"/camellia{path}"], f"/camellia{path}") for path, call in calls.items()}
         self._status = status
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
-        """Serves a request, as an ASGI application with the request's path within it."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves a request of ASGI."""
         self._listen()
-        path = path.removeprefix("/camellia")
+        path = path_of(scope).removeprefix("/camellia")
         if path.startswith("/delayQueue/"):
             self._status.note_call()
         try:
@@ -114,23 +115,22 @@ class Interface:
     async def _call(self, scope: Scope, receive: Receive, path: str) -> Reply:
         if path not in self._calls:
             raise Misunderstood("path: there is no such call", 404)
-        methods, call, roles, name = self._calls[path]
+        methods, call, rule, name = self._calls[path]
         name_route(scope, name)
         if scope["method"] not in methods:
             allowed = ", ".join(sorted(methods))
             raise Misunderstood(f"method: must be {allowed}; got {scope['method']}", 405, {"Allow": allowed})
         parameters = await read_parameters(scope, receive)
-        _require(scope, parameters, roles)
+        _check(scope, parameters, rule)
         return await call(parameters, receive)
 
 
-def _require(scope: Scope, parameters: Parameters, roles: tuple[Role, ...]) -> None:
-    if roles:
-        try:
-            # Without a topic, a call is about all of them.
-            caller_of(scope).require(parameters.text("topic") or ALL_TOPICS, *roles)
-        except Forbidden as error:
-            raise Misunderstood(str(error), 403) from None
+def _check(scope: Scope, parameters: Parameters, rule: Rule) -> None:
+    topic = parameters.required_text("topic") if rule.scope is About.TOPIC else None
+    try:
+        rule.check(caller_of(scope), topic)
+    except Forbidden as error:
+        raise Misunderstood(str(error), 403) from None
 
 
 def _answer_to(error: Exception, path: str) -> Reply:
@@ -145,6 +145,6 @@ def _answer_to(error: Exception, path: str) -> Reply:
         named = InvalidInput(_NAMES.get(error.field, error.field), error.value, error.expected)
         return answer(Code.PARAM_WRONG, str(named))
     if isinstance(error, LisaError):
-        return answer(Code.UNKNOWN, str(error))
+        return refusal(error) if isinstance(error, (Busy, OverQuota)) else answer(Code.UNKNOWN, str(error))
     logger.error("a call of %s failed", path, extra=event("call_failed", path=path), exc_info=error)
     return answer(Code.UNKNOWN, "internal error; the log of the gateway says more")

@@ -1,7 +1,6 @@
 """Messages as clients see them, and notes on those that have ended."""
 
 import base64
-import json
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -9,6 +8,7 @@ from lisa_common.model.delivery import Delivery
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
 from lisa_consumer import Lent
+from lisa_gateway.json_text import decode, encode
 from lisa_producer import CopyState, Found, State
 
 __all__ = [
@@ -162,7 +162,7 @@ def _status_of(found: Found, copy: CopyState | None, state: State, retry: int, n
 
 def ended_note(shown: Message, status: Status) -> bytes:
     """The note on a message that ends with this status."""
-    return json.dumps(shown | {"status": int(status)}, ensure_ascii=False, separators=(",", ":")).encode()
+    return encode(shown | {"status": int(status)})
 
 
 def lent_note(lent: Lent, policy: Policy) -> bytes:
@@ -175,7 +175,7 @@ def lent_note(lent: Lent, policy: Policy) -> bytes:
 def from_note(note: bytes | None) -> Message | None:
     """A message by its note; None for none, or a damaged one."""
     try:
-        shown = json.loads(note or b"null")
-    except ValueError:
+        shown = decode(note or b"null")
+    except (ValueError, RecursionError):
         return None
     return shown if isinstance(shown, dict) else None

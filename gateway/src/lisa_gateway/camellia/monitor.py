@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from lisa_common.observing.catalog import MAX_TOPICS, OTHER
 from lisa_manager import TopicEvents
 
 __all__ = ["Event", "Gap", "Monitor", "Window"]
@@ -61,10 +62,19 @@ class Window:
 
 
 class Monitor:
-    """Counts in windows of `length_s` seconds; shows the last complete one."""
+    """Counts in windows of `length_s` seconds; shows the last complete one.
 
-    def __init__(self, length_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    Up to `MAX_TOPICS` topics that are known count by name, all others as `OTHER`.
+    """
+
+    def __init__(
+        self,
+        length_s: float,
+        is_known: Callable[[str], bool] = lambda _: True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._length_s = length_s
+        self._is_known = is_known
         self._clock = clock
         self._ends = clock() + length_s
         self._present = Window()
@@ -78,22 +88,29 @@ class Monitor:
 
     def count(self, topic: str, event: Event, number: int = 1) -> None:
         """Counts events of this moment."""
-        self._rotate()
-        self._present.events[topic][event] += number
+        self._present.events[self._name(topic)][event] += number
 
     def count_pulled(self, topic: str, gaps_ms: list[int]) -> None:
         """Counts messages that were pulled so long after they were due."""
         self.count(topic, Event.PULL, len(gaps_ms))
-        self._present.pulled[topic].add(gaps_ms)
+        self._present.pulled[self._name(topic)].add(gaps_ms)
 
     def count_managers(self, events: Mapping[str, TopicEvents]) -> None:
         """Counts what a manager did lately."""
         for topic, of in events.items():
+            name = self._name(topic, by_manager=True)
             for event, number in ((Event.READY, of.ready), (Event.END_LIFE, of.ended), (Event.TIMEOUT, of.timeouts)):
-                if number:
-                    self.count(topic, event, number)
+                self._present.events[name][event] += number
             if of.ready:
-                self._present.ready[topic].merge(of.ready, of.late_ms, of.latest_ms)
+                self._present.ready[name].merge(of.ready, of.late_ms, of.latest_ms)
+
+    def _name(self, topic: str, *, by_manager: bool = False) -> str:
+        """The name under which a topic counts in the present window: clients may make up any number of names."""
+        self._rotate()
+        events = self._present.events
+        if topic in events or (len(events) < MAX_TOPICS and (by_manager or self._is_known(topic))):
+            return topic
+        return OTHER
 
     def complete(self) -> Window:
         """The last complete window; empty before the first one has ended."""

@@ -1,6 +1,5 @@
 """Calls that observe: recent events, and the numbers of messages."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,10 +7,11 @@ from starlette.types import Receive
 
 from lisa_common.errors import UnknownTopic
 from lisa_common.validation import check_name
-from lisa_gateway.camellia.answers import Reply, answer, answer_text
+from lisa_gateway.camellia.answers import Reply, answer
 from lisa_gateway.camellia.monitor import Monitor
 from lisa_gateway.camellia.parameters import Parameters
 from lisa_gateway.gateway import Gateway
+from lisa_gateway.json_text import encode
 from lisa_manager import TopicStatus
 
 __all__ = ["ObservationCalls", "bucket_sizes", "topic_info"]
@@ -58,7 +58,7 @@ class ObservationCalls:
             "topicInfoStats": [{name: info[name] for name in sizes} for info in infos],
             "waitingQueueStats": [{"topic": info["topic"], **info["waitingQueueInfo"]} for info in infos],
         }
-        return answer_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")), b"text/plain; charset=utf-8")
+        return Reply(encode(content), media_type=b"text/plain; charset=utf-8")
 
     async def topic_info(self, parameters: Parameters, _: Receive) -> Reply:
         """`getTopicInfo`: the sizes of one topic; all zero where there is no such topic."""

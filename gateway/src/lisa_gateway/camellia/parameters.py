@@ -7,17 +7,22 @@ from urllib.parse import unquote_to_bytes
 
 from starlette.types import Receive, Scope
 
+from lisa_gateway.access import OPEN, Caller, caller_of
+from lisa_gateway.aside import aside
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood
+from lisa_gateway.camellia.forms import MAX_FIELDS, is_multipart, read_multipart
 
 __all__ = ["MAX_FORM_BYTES", "Parameters", "read_parameters"]
 
 MAX_FORM_BYTES: Final = 4 * 1024 * 1024
-"""Largest form: a message of 1 MiB, of which every byte is percent-encoded, and its other parameters."""
+"""Largest form, if `max_body_bytes` allows it: a message of 1 MiB, every byte percent-encoded, and its parameters."""
 
-_MAX_DISCARDED = 4 * MAX_FORM_BYTES
+_MAX_DISCARDED = 2 * MAX_FORM_BYTES
 """How much of a larger form is read, and forgotten, before it is refused."""
 
-_MAX_FIELDS = 64
+_PIECES = re.compile(rb"(?s).{1,16384}(?:(?<=%)..?|(?<=%.).)?")
+"""Parts that cut no escape. To decode all at once would keep other requests waiting, even from another thread."""
+
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}")
 _BITS = {64: 2**63, 32: 2**31}
 _SHORT = 10
@@ -29,8 +34,9 @@ _MAX_SHOWN = 40
 class Parameters:
     """The parameters of one request, by name."""
 
-    def __init__(self, fields: dict[str, str]) -> None:
+    def __init__(self, fields: dict[str, str], caller: Caller = OPEN) -> None:
         self._fields = fields
+        self.caller = caller
 
     def has(self, name: str) -> bool:
         """Whether a parameter is present, though perhaps empty."""
@@ -89,24 +95,38 @@ class Parameters:
 
 
 async def read_parameters(scope: Scope, receive: Receive) -> Parameters:
-    """The parameters of a request. Raises Misunderstood for what cannot be read, Refusal for a cut body."""
+    """Returns the parameters of a request. Raises Misunderstood for what cannot be read, Refusal for a cut body."""
+    kind = _content_type(scope)
     # Another body is read as well: no answer says success for a body that was cut off.
     body = await _read_body(receive) if scope["method"] == "POST" else b""
     form = body if _has_form(scope) else b""
+    more = await read_multipart(kind, body) if is_multipart(kind) else ()
+    fields = await aside(len(form), lambda: _fields(scope["query_string"], form))
+    for name, value in more:
+        fields.setdefault(name, value)
+    return Parameters(fields, caller_of(scope))
+
+
+def _fields(query: bytes, form: bytes) -> dict[str, str]:
     fields: dict[str, str] = {}
-    if query := scope["query_string"]:
+    if query:
         _parse(query, fields)
     if form:
         _parse(form, fields)
-    return Parameters(fields)
+    return fields
 
 
-def _has_form(scope: Scope) -> bool:
+def _content_type(scope: Scope) -> bytes:
+    """The type of a body that may be a form; else empty."""
     if scope["method"] == "POST":
         for name, value in scope["headers"]:
             if name == b"content-type":
-                return _means_form(value)
-    return False
+                return bytes(value)
+    return b""
+
+
+def _has_form(scope: Scope) -> bool:
+    return _means_form(_content_type(scope))
 
 
 @lru_cache(maxsize=64)
@@ -136,18 +156,14 @@ async def _read_body(receive: Receive) -> bytes:
             # Most clients read an answer only after they have sent all.
             chunks.clear()
     if size > MAX_FORM_BYTES:
-        raise _too_large()
+        raise Misunderstood(f"body: must be at most {MAX_FORM_BYTES} bytes", 413, {"Connection": "close"})
     return b"".join(chunks)
-
-
-def _too_large() -> Misunderstood:
-    return Misunderstood(f"body: must be at most {MAX_FORM_BYTES} bytes", 413, {"Connection": "close"})
 
 
 def _parse(encoded: bytes, fields: dict[str, str]) -> None:
     """Adds the fields of a form; the first of a name counts."""
-    if encoded.count(b"&") >= _MAX_FIELDS:
-        raise Misunderstood(f"body: must have at most {_MAX_FIELDS} parameters")
+    if encoded.count(b"&") >= MAX_FIELDS:
+        raise Misunderstood(f"body: must have at most {MAX_FIELDS} parameters")
     if encoded.isascii() and b"%" not in encoded and b"+" not in encoded:
         # One look at the whole spares several at each part.
         _parse_plain(encoded.decode(), fields)
@@ -172,7 +188,8 @@ def _parse_plain(text: str, fields: dict[str, str]) -> None:
 
 def _decode(name: str, encoded: bytes) -> str:
     try:
-        return unquote_to_bytes(encoded.replace(b"+", b" ")).decode()
+        pieces = _PIECES.finditer(encoded)
+        return b"".join(unquote_to_bytes(piece[0].replace(b"+", b" ")) for piece in pieces).decode()
     except UnicodeDecodeError:
         raise Misunderstood(f"{name}: must be UTF-8, percent-encoded") from None
 

@@ -1,7 +1,6 @@
 """The calls that send: sendMsg, and sendMsgBatch for many at once."""
 
 import asyncio
-import json
 import secrets
 from collections.abc import Awaitable
 from typing import Any, NamedTuple
@@ -10,12 +9,14 @@ from starlette.types import Receive
 
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import MAX_DELAY_S, MAX_RETRIES, check_new_id
+from lisa_gateway.aside import aside
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, Reply, answer
 from lisa_gateway.camellia.known import find_known
 from lisa_gateway.camellia.messages import END_STATES, Message, Status, from_note, message
 from lisa_gateway.camellia.monitor import Event, Monitor
 from lisa_gateway.camellia.parameters import Parameters
 from lisa_gateway.gateway import Gateway
+from lisa_gateway.json_text import decode
 from lisa_producer import SendResult, State
 
 __all__ = ["MAX_BATCH", "SendCalls"]
@@ -27,6 +28,7 @@ _MAX_MS = MAX_DELAY_S * 1000
 _TRIES = 5
 """Further tries to send an id whose message ends meanwhile."""
 
+_MOST_SHOWN = 40
 _FIELDS = ("msg", "delayMillis", "msgId", "ttlMillis", "maxRetry")
 
 
@@ -54,7 +56,7 @@ class SendCalls:
         topic = parameters.required_text("topic")
         new = self._read(parameters)
         if not self._gateway.topics.is_declared(topic):
-            await self._gateway.topics.declare(topic)
+            await self._gateway.topics.declare(topic, parameters.caller.quota)
         result = await self._store(topic, new)
         sent = await self._again(topic, new) if result.duplicate else self._sent(topic, new, result.due_ms)
         return answer(delayMsg=sent)
@@ -62,8 +64,9 @@ class SendCalls:
     async def send_batch(self, parameters: Parameters, _: Receive) -> Reply:
         """`sendMsgBatch`: sends many messages of one topic. If one of them has a wrong value, none is sent."""
         topic = parameters.required_text("topic")
-        new = [self._item(place, item) for place, item in enumerate(_items(parameters.required_text("msgs")))]
-        await self._gateway.topics.declare(topic)
+        text = parameters.required_text("msgs")
+        new = await aside(len(text), lambda: [self._item(place, item) for place, item in enumerate(_items(text))])
+        await self._gateway.topics.declare(topic, parameters.caller.quota)
         most = (await self._gateway.topics.policy(topic)).max_body_bytes
         for place, each in enumerate(new):
             if len(each.body) > most:
@@ -78,12 +81,14 @@ class SendCalls:
         return answer(delayMsgList=results)
 
     def _item(self, place: int, item: Any) -> _New:
-        if not isinstance(item, dict) or not all(type(value) in (str, int) for value in item.values()):
+        if not isinstance(item, dict):
             raise Failed(Code.PARAM_WRONG, f"msgs.{place} must be an object of texts and whole numbers")
-        if unknown := item.keys() - _FIELDS:
-            raise Failed(
-                Code.PARAM_WRONG, f"msgs.{place} must have fields of {', '.join(_FIELDS)}; got {min(unknown)!r}"
-            )
+        for name, value in item.items():
+            if name not in _FIELDS:
+                expected = f"msgs.{place} must have fields of {', '.join(_FIELDS)}"
+                raise Failed(Code.PARAM_WRONG, f"{expected}; got {name[:_MOST_SHOWN]!r}")
+            if type(value) not in (str, int):
+                raise Failed(Code.PARAM_WRONG, f"msgs.{place} must be an object of texts and whole numbers")
         try:
             new = self._read(Parameters({name: str(value) for name, value in item.items()}))
             check_new_id(new.id)
@@ -179,7 +184,7 @@ class SendCalls:
 
 def _items(text: str) -> list[Any]:
     try:
-        items = json.loads(text)
+        items = decode(text.encode())
     except (ValueError, RecursionError):
         items = None
     if not isinstance(items, list) or not 1 <= len(items) <= MAX_BATCH:

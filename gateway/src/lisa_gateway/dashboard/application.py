@@ -10,15 +10,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.errors import ByteCount, InvalidInput, LisaError
 from lisa_common.logs import event
-from lisa_gateway.access import Forbidden
+from lisa_gateway.access import ROUTES, Forbidden, Scope
+from lisa_gateway.aside import aside
 from lisa_gateway.dashboard import live
+from lisa_gateway.dashboard.bodies import MOST_EDITED
 from lisa_gateway.dashboard.bulk import BulkRunner
 from lisa_gateway.dashboard.fragments import Fragments
 from lisa_gateway.dashboard.pages import ACTIONS, PAGES, PARTS
 from lisa_gateway.dashboard.sampler import Sampler
-from lisa_gateway.dashboard.security import HEADERS, check_origin
+from lisa_gateway.dashboard.security import HEADERS
 from lisa_gateway.dashboard.site import Site
 from lisa_gateway.dashboard.user import User, user_of
 from lisa_gateway.dashboard.view import Desk, Handler, Silent, View, read_fields
@@ -31,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 _FOR_EVER = "public, max-age=31536000, immutable"
 _FORM = "application/x-www-form-urlencoded"
+
+_MOST_OF_FORM = 4 * MOST_EDITED
+"""Bytes of a form: an edited body, of which each byte is percent-encoded, and its other fields."""
 
 _Identify = Callable[[Request], User | None] | None
 
@@ -49,11 +54,14 @@ def application(gateway: Gateway, identify: _Identify) -> Starlette:
             return Response(asset.packed, 200, headers | {"content-encoding": "gzip"}, asset.media_type)
         return Response(asset.content, 200, headers, asset.media_type)
 
-    pages = [Route(f"/{name}", _endpoint(desk, identify, page), methods=["GET"]) for name, page in PAGES.items()]
-    actions = [Route(f"/do-{name}", _endpoint(desk, identify, act), methods=["POST"]) for name, act in ACTIONS.items()]
+    pages = [Route(f"/{name}", _endpoint(desk, identify, name, page), methods=["GET"]) for name, page in PAGES.items()]
+    actions = [
+        Route(f"/do-{name}", _endpoint(desk, identify, f"do-{name}", act), methods=["POST"])
+        for name, act in ACTIONS.items()
+    ]
     routes = [
         Route("/static/{name}", static),
-        Route("/live", _endpoint(desk, identify, live.streaming(PARTS))),
+        Route("/live", _endpoint(desk, identify, "live", live.streaming(PARTS))),
         *pages,
         *actions,
     ]
@@ -67,14 +75,16 @@ def application(gateway: Gateway, identify: _Identify) -> Starlette:
     return made
 
 
-def _endpoint(desk: Desk, identify: _Identify, handler: Handler) -> Callable[..., object]:
+def _endpoint(desk: Desk, identify: _Identify, name: str, handler: Handler) -> Callable[..., object]:
+    rule = ROUTES[f"/dashboard/{name}"]
+
     async def endpoint(request: Request) -> Response:
-        view = View(desk, request, User("nobody"))
+        view = View(desk, request, rule)
         try:
-            view.user = user_of(request, identify)
+            view.user = user_of(request, desk.gateway.settings, identify)
             if request.method == "POST":
-                check_origin(request, behind_proxy=_is_behind_proxy(desk, request))
                 view.form = await _read_form(request)
+            view.check(view.topic if rule.scope is Scope.TOPIC else None)
             return await handler(view)
         except Exception as error:  # noqa: BLE001 - logged there, if it is not the client's or the server's
             return _refuse(view, _problem(request, error))
@@ -98,13 +108,11 @@ def _refuse(view: View, problem: Problem) -> Response:
     return view.page("error.html", status=problem.status, detail=problem.detail, title="Not done")
 
 
-def _is_behind_proxy(desk: Desk, request: Request) -> bool:
-    return desk.gateway.settings.is_proxy(request.client.host if request.client else None)
-
-
 async def _read_form(request: Request) -> dict[str, str]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = await request.body()
     if body and kind != _FORM:
         raise InvalidInput("content-type", kind, _FORM)
-    return read_fields(body.decode("utf-8", "surrogateescape"))
+    if len(body) > _MOST_OF_FORM:
+        raise InvalidInput("form", ByteCount(len(body)), f"at most {_MOST_OF_FORM} bytes")
+    return await aside(len(body), lambda: read_fields(body.decode("utf-8", "surrogateescape")))

@@ -43,14 +43,14 @@ def dashboard(
     # Imported here, as settings of gateways import this package.
     from starlette.middleware import Middleware  # noqa: PLC0415
 
-    from lisa_gateway.access import Access, AccessMiddleware  # noqa: PLC0415
+    from lisa_gateway.access import AccessMiddleware  # noqa: PLC0415
     from lisa_gateway.app import lifespan  # noqa: PLC0415
     from lisa_gateway.gateway import Gateway  # noqa: PLC0415
     from lisa_gateway.limits import BodyLimits  # noqa: PLC0415
     from lisa_gateway.settings import GatewaySettings  # noqa: PLC0415
 
     gateway = Gateway(settings or GatewaySettings.load())
-    access = [] if user else [Middleware(AccessMiddleware, Access(gateway.settings), pages="")]
+    access = [] if user else [Middleware(AccessMiddleware, gateway.settings, pages="")]
     application = Starlette(
         routes=[Mount("/", app=_application(gateway, user))],
         middleware=[*access, Middleware(BodyLimits, gateway.settings)],

@@ -1,6 +1,5 @@
 """The form of a policy, made from the fields that policies have: a new field appears by itself."""
 
-import json
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
@@ -9,6 +8,7 @@ from pydantic import ValidationError
 from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import DEFAULT_POLICY, LAYOUT_FIELDS, Policy
 from lisa_common.validation import expected_by
+from lisa_gateway.json_text import decode
 from lisa_manager import DEFAULT
 
 __all__ = ["FormField", "changes", "form_fields"]
@@ -63,7 +63,7 @@ def form_fields(policy: Policy) -> list[FormField]:
 
 def _seen(text: str) -> dict[str, Any]:
     try:
-        values = json.loads(text or "{}")
+        values = decode((text or "{}").encode())
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):

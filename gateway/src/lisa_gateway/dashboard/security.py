@@ -1,10 +1,6 @@
-"""What protects the pages in a browser: headers of each answer, and where requests that change something come from."""
+"""What protects the pages in a browser: headers of each answer."""
 
-from starlette.requests import Request
-
-from lisa_gateway.access import Forbidden
-
-__all__ = ["HEADERS", "check_origin"]
+__all__ = ["HEADERS"]
 
 HEADERS = {
     "content-security-policy": (
@@ -17,26 +13,3 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-
-
-def check_origin(request: Request, *, behind_proxy: bool) -> None:
-    """Raises Forbidden for a form that was not sent from one of our own pages.
-
-    There is no session and no secret: browsers themselves say where a form was, and pages cannot change that. All send
-    `Origin` with a POST, and `Sec-Fetch-Site` where the address is secure.
-    """
-    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    if site is not None and site != "same-origin":
-        raise Forbidden("forms of other sites may not be sent here")
-    if site is None and origin is None:
-        raise Forbidden("the browser must say by Origin or Sec-Fetch-Site which page sends a form")
-    # Where both are there, a proxy may have changed the host, but not what the browser says of the site.
-    if site is None and origin is not None and origin.partition("://")[2].lower() not in _hosts(request, behind_proxy):
-        raise Forbidden(f"forms must be sent by a page of this host; got the origin {origin!r}")
-
-
-def _hosts(request: Request, behind_proxy: bool) -> set[str]:  # noqa: FBT001 - passed on
-    hosts = {request.headers.get("host", "").lower()}
-    if behind_proxy:
-        hosts |= {host.strip().lower() for host in request.headers.get("x-forwarded-host", "").split(",")}
-    return hosts - {""}

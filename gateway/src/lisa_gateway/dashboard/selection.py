@@ -1,5 +1,6 @@
 """Which messages of a topic a list or an operation is about. Its text is the query of the page that shows them."""
 
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Self
@@ -10,10 +11,14 @@ from lisa_common.errors import InvalidInput
 from lisa_common.validation import check_name
 from lisa_manager import REASONS, GarbageFilter, ListedMessage, State
 
-__all__ = ["STATES", "Selection"]
+__all__ = ["STATES", "Selection", "without_contents"]
 
 STATES = ("waiting", "ready", "delivered", "retry", "garbage")
 _LONGEST = 500
+_CONTENTS = ("header", "body", "error")
+"""Filters by what messages hold, or what quotes it."""
+
+_OF_CONTENTS = re.compile(rf"\b({'|'.join(_CONTENTS)})=[^&\s]*")
 _FIELDS = ("group", "reason", "age", "header", "body", "error", "id", "to")
 
 
@@ -36,9 +41,9 @@ class Selection:
         for name, text in given.items():
             if len(text) > _LONGEST:
                 raise InvalidInput(name, f"{len(text)} characters", f"at most {_LONGEST} characters")
-        if not sees_bodies and given.keys() & {"header", "body"}:
-            name = min(given.keys() & {"header", "body"})
-            raise InvalidInput(name, given[name], "absent, as you may not see headers and bodies")
+        if not sees_bodies and (hidden := given.keys() & _CONTENTS):
+            name = min(hidden)
+            raise InvalidInput(name, given[name], "absent, as you may not see headers and bodies, which errors quote")
         selection = cls(topic, State(state), given)
         selection.check()
         return selection
@@ -112,6 +117,11 @@ class Selection:
         if "body" in given and (record is None or given["body"].encode("utf-8", "surrogateescape") not in record.body):
             return False
         return "header" not in given or (record is not None and _has_header(record.headers, given["header"]))
+
+
+def without_contents(text: str) -> str:
+    """The text of a selection, without the filters' values that may quote bodies and headers."""
+    return _OF_CONTENTS.sub(r"\1=…", text)
 
 
 def _has_header(headers: object, text: str) -> bool:

@@ -1,14 +1,24 @@
 """Who looks at a page, and what they may see and do."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from starlette.requests import Request
 
-from lisa_gateway.access import Caller, Forbidden, Role, caller_of
+from lisa_gateway.access import (
+    ALL_TOPICS,
+    STRANGER,
+    AccessSettings,
+    Caller,
+    Forbidden,
+    Grant,
+    Role,
+    caller_of,
+    check_browser,
+)
 
-__all__ = ["User", "user_of"]
+__all__ = ["NOBODY", "User", "user_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +29,7 @@ class User:
     """As Activity shows it."""
     role: Literal["viewer", "operator"] = "viewer"
     caller: Caller | None = None
-    """The caller of a gateway with grants, which may be limited to some topics."""
+    """Says what they may see and do, of which topics; None: all that their role may, of all topics."""
 
     @property
     def rights(self) -> str:
@@ -29,35 +39,27 @@ class User:
 
     def sees(self, topic: str) -> bool:
         """Whether they may look into a topic."""
-        if self.caller is None:
-            return True
-        return self.caller.may(Role.VIEW, topic) or self.caller.may(Role.ADMIN, topic)
+        return self.operates(topic) or (self.caller or STRANGER).may(Role.VIEW, topic)
 
     def operates(self, topic: str) -> bool:
         """Whether they may change a topic and its messages."""
-        return self.role == "operator" and (self.caller is None or self.caller.may(Role.ADMIN, topic))
-
-    def require_view(self, topic: str) -> None:
-        """Raises Forbidden unless they may look into a topic."""
-        if not self.sees(topic):
-            raise Forbidden(f"{self.name!r} must have the role view or admin for topic {topic!r}")
-
-    def require_operator(self, topic: str) -> None:
-        """Raises Forbidden unless they may change a topic and its messages."""
-        if not self.operates(topic):
-            raise Forbidden(f"{self.name!r} must be an operator (role admin) of topic {topic!r}")
+        return (self.caller or STRANGER).may(Role.ADMIN, topic)
 
 
-def user_of(request: Request, identify: Callable[[Request], User | None] | None) -> User:
+NOBODY = User("nobody", caller=STRANGER)
+"""Who has not said who they are."""
+
+
+def user_of(request: Request, settings: AccessSettings, identify: Callable[[Request], User | None] | None) -> User:
     """Who asks for a page. Raises Forbidden."""
-    if identify is not None:
-        user = identify(request)
-        if user is None:
-            raise Forbidden("you may not see this dashboard")
-        return user
-    caller = caller_of(request.scope)
-    if caller.may(Role.ADMIN):
-        return User(caller.name, "operator", caller)
-    if caller.may(Role.VIEW):
-        return User(caller.name, "viewer", caller)
-    raise Forbidden(f"{caller.name!r} must have the role view or admin")
+    if identify is None:
+        caller = caller_of(request.scope)
+        return User(caller.name, "operator" if caller.may(Role.ADMIN) else "viewer", caller)
+    # However they have signed in, a browser may send it by itself.
+    check_browser(request.scope, settings, is_page=True)
+    user = identify(request)
+    if user is None:
+        raise Forbidden("you may not see this dashboard")
+    roles = (Role.VIEW, Role.ADMIN) if user.role == "operator" else (Role.VIEW,)
+    grant = Grant.model_construct(name=user.name, tokens=(), roles=roles, topics=(ALL_TOPICS,))
+    return user if user.caller else replace(user, caller=Caller(user.name, grant))

@@ -1,6 +1,7 @@
 """A request for a page: who asks, what for, and what pages have in common."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,18 +11,22 @@ from urllib.parse import parse_qs
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lisa_common.errors import InvalidInput, LisaError
+from lisa_common.errors import InvalidInput, LisaError, Refused
+from lisa_common.logs import event
 from lisa_common.validation import check_name
+from lisa_gateway.access import ALL_TOPICS, STRANGER, Rule
 from lisa_gateway.dashboard.bulk import BulkRunner
 from lisa_gateway.dashboard.fragments import Fragments
 from lisa_gateway.dashboard.sampler import Sampler
 from lisa_gateway.dashboard.security import HEADERS
 from lisa_gateway.dashboard.site import Site, encode, link
-from lisa_gateway.dashboard.user import User
+from lisa_gateway.dashboard.user import NOBODY, User
 from lisa_gateway.gateway import Gateway
 from lisa_manager import Activity, AsyncAdmin
 
 __all__ = ["Desk", "Handler", "Silent", "View", "read_fields", "see_other"]
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -54,7 +59,9 @@ class View:
 
     desk: Desk
     request: Request
-    user: User
+    rule: Rule
+    """Who may have this page."""
+    user: User = NOBODY
     form: dict[str, str] = field(default_factory=dict)
     """The fields of a sent form."""
 
@@ -74,10 +81,14 @@ class View:
 
     @property
     def topic(self) -> str:
-        """The topic that the request names. Raises InvalidInput, and Forbidden unless the user may see it."""
+        """The topic that the request names. Raises InvalidInput, and Forbidden unless the user may have its page."""
         topic = check_name("topic", self.text("topic"))
-        self.user.require_view(topic)
+        self.check(topic)
         return topic
+
+    def check(self, topic: str | None = None) -> None:
+        """Raises Forbidden unless the user may have the page, of a topic where it is about one."""
+        self.rule.check(self.user.caller or STRANGER, topic)
 
     def number(self, name: str, default: int, low: int, high: int) -> int:
         """A whole number among the parameters. Raises InvalidInput."""
@@ -88,11 +99,10 @@ class View:
             raise InvalidInput(name, text, f"a whole number from {low:,} to {high:,}")
         return int(text)
 
-    @property
-    def sees_bodies(self) -> bool:
-        """Whether the user may see bodies and headers of messages."""
+    def sees_bodies(self, topic: str) -> bool:
+        """Whether the user may see bodies and headers of a topic's messages, and texts that may quote them."""
         who = self.desk.gateway.settings.dashboard_bodies
-        return who == "all" or (who == "operators" and self.user.role == "operator")
+        return who == "all" or (who == "operators" and self.user.operates(topic))
 
     async def soon(self, work: Awaitable[T]) -> T:
         """The result of a call, within the time that a page waits. Raises Silent."""
@@ -103,12 +113,16 @@ class View:
             raise Silent(f"the server has not answered within {self.desk.wait_s:g} s") from None
 
     async def note(self, what: str, topic: str = "", count: int = 1, detail: str = "") -> None:
-        """Adds what the user did to Activity."""
-        await self.admin.note_activity(Activity(self.user.name, what, topic, count, detail))
+        """Adds what the user did to Activity. Where the server refuses that, what was done is still said."""
+        try:
+            await self.admin.note_activity(Activity(self.user.name, what, topic, count, detail))
+        except Refused as error:
+            fields = event("activity_unsaved", who=self.user.name, what=what, topic=topic, error=str(error))
+            logger.warning("%s of %s by %s is not in Activity: %s", what, topic, self.user.name, error, extra=fields)
 
     def fragment(self, template: str, /, **values: Any) -> str:
         """A part of a page."""
-        return self.desk.site.render(template, user=self.user, sees_bodies=self.sees_bodies, **values)
+        return self.desk.site.render(template, user=self.user, **values)
 
     def page(self, template: str, /, *, status: int = 200, **values: Any) -> Response:
         """A whole page."""
@@ -117,7 +131,9 @@ class View:
             template,
             path=self.request.url.path.rpartition("/")[2],
             silent_s=sampler.silent_s,
-            server_error=sampler.error,
+            # Errors of the sampler may name any topic.
+            server_error=sampler.error if self.user.sees(ALL_TOPICS) else "",
+            sees_all=self.user.sees(ALL_TOPICS),
             said=self.query.get("said", "")[:500],
             find_topic=self.query.get("topic", ""),
             **values,

@@ -1,5 +1,6 @@
 """The routes of /v1."""
 
+import asyncio
 from collections import defaultdict
 from functools import cache
 from typing import Any
@@ -7,10 +8,11 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from lisa_gateway.gateway import Gateway
+from lisa_gateway.json_text import encode
 from lisa_gateway.metrics import name_route
 from lisa_gateway.problems import refuse
 from lisa_gateway.v1 import deliveries, garbage, messages, stream, topics
@@ -33,9 +35,14 @@ _OPERATIONS: tuple[Operation, ...] = (
 
 
 @cache
-def openapi() -> dict[str, Any]:
-    """The OpenAPI 3.1 document of /v1."""
-    return document(_OPERATIONS)
+def openapi(root_path: str = "") -> dict[str, Any]:
+    """The OpenAPI 3.1 document of /v1, which is served below a path."""
+    return document(_OPERATIONS) | {"servers": [{"url": root_path or "/"}]}
+
+
+@cache
+def _encoded(root_path: str) -> bytes:
+    return encode(openapi(root_path))
 
 
 def mount(gateway: Gateway) -> Mount:
@@ -46,7 +53,14 @@ def mount(gateway: Gateway) -> Mount:
     for operation in _OPERATIONS:
         by_path[operation.path][operation.method] = operation
     routes = [_route(path, operations, state) for path, operations in by_path.items()]
-    api = Starlette(routes=[Route("/openapi.json", _show), *routes], exception_handlers={HTTPException: refuse})
+
+    async def show(request: Request) -> Response:
+        name_route(request.scope, f"{_ROOT}/openapi.json")
+        root_path = request.scope["root_path"].removesuffix(_ROOT) or settings.root_path
+        # The first time, it takes longer than other requests should wait.
+        return Response(await asyncio.to_thread(_encoded, root_path), media_type="application/json")
+
+    api = Starlette(routes=[Route("/openapi.json", show), *routes], exception_handlers={HTTPException: refuse})
     api.router.redirect_slashes = False
     return Mount(_ROOT, app=api)
 
@@ -60,8 +74,3 @@ def _route(path: str, operations: dict[str, Operation], state: State) -> Route:
     # An id may hold slashes; each path with one ends in it.
     pattern = path.removeprefix(_ROOT).replace("{id}", "{id:path}")
     return Route(pattern, endpoint, methods=list(operations))
-
-
-async def _show(request: Request) -> Response:
-    name_route(request.scope, f"{_ROOT}/openapi.json")
-    return JSONResponse(openapi())

@@ -1,17 +1,19 @@
 """Operations on deliveries: read them, and settle them by their receipts."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import duration_ms
 from lisa_consumer import Held
-from lisa_gateway.access import Role
+from lisa_gateway.access import Forbidden
+from lisa_gateway.aside import aside
 from lisa_gateway.handover import Handover
 from lisa_gateway.polls import Poller
-from lisa_gateway.problems import Problem, Refusal
+from lisa_gateway.problems import Busy
 from lisa_gateway.v1 import answers
-from lisa_gateway.v1.content import content_of
+from lisa_gateway.v1.content import OVERHEAD, encode_list, encode_message
 from lisa_gateway.v1.models import Extends, Input, Nacks, Read, Receipts, Rejects, duration_of
 from lisa_gateway.v1.operation import Answer, Call, Operation
 
@@ -21,26 +23,31 @@ __all__ = ["OPERATIONS"]
 async def _read(call: Call) -> Answer:
     """Reads deliveries; waits for the first, up to `wait`."""
     given: Read = call.body
-    gateway, topic = call.state.gateway, call.topic
+    gateway, topic, quota = call.state.gateway, call.topic, call.caller.quota
     wait_s, lease_s = duration_of("wait", given.wait) or 0.0, duration_of("lease", given.lease)
+    if lease_s is not None:
+        # Checked before anything is read: a lease of 0 would mean the visibility timeout.
+        duration_ms("lease", lease_s, low_ms=1)
+    policy = await gateway.topics.ensure(topic, quota)
     if lease_s is None:
-        lease_s = (await gateway.topics.policy(topic)).visibility_ms / 1000
-    # Checked before anything is read: a lease of 0 would mean the visibility timeout.
-    duration_ms("lease", lease_s, low_ms=1)
-    desk = gateway.desk(call.path["group"])
+        lease_s = policy.visibility_ms / 1000
+    desk = gateway.desk(call.path["group"], quota)
     most = gateway.settings.max_polls
     if wait_s and desk.polls.count_of(topic) >= most:
-        raise Refusal(Problem(503, "too-busy", f"{most} reads wait for topic {topic!r} already"))
+        raise Busy(f"{most} reads wait for topic {topic!r} already")
     poller = Poller(topic, given.limit, lease_s, by_id=False)
     async with Handover(desk.polls, poller, call.request.receive) as handover:
-        held = [Held(delivery, desk.lender.name) for delivery in await handover.read(wait_s)]
-        return Answer({"deliveries": [_delivery(call, each, given) for each in held]}, handover=handover)
+        with quota.poll() if wait_s else nullcontext():
+            read = await gateway.topics.unless_dropped(topic, handover.read(wait_s))
+        held = [Held(delivery, desk.lender.name) for delivery in read]
+        size = sum(OVERHEAD + len(each.delivery.body) for each in held)
+        items = (_delivery(call, each, given) for each in held)
+        return Answer(await aside(size, lambda: encode_list("deliveries", items)), handover=handover)
 
 
-def _delivery(call: Call, held: Held, given: Read) -> dict[str, Any]:
+def _delivery(call: Call, held: Held, given: Read) -> bytes:
     delivery = held.delivery
-    content = content_of(delivery.body, delivery.headers, given.bodies)
-    return {
+    members = {
         "receipt": call.state.receipts.write(delivery, held.consumer),
         "topic": delivery.topic,
         "group": delivery.group,
@@ -48,15 +55,17 @@ def _delivery(call: Call, held: Held, given: Read) -> dict[str, Any]:
         "attempt": delivery.attempt,
         "due_ms": delivery.due_ms,
         "sent_ms": delivery.sent_ms,
-        **content,
     }
+    return encode_message(members, delivery.body, delivery.headers, given.bodies)
 
 
 def _held(call: Call) -> Sequence[Held]:
     """The deliveries of a request; raises Forbidden unless the caller may consume all of their topics."""
     held = [_receipt(call, place, receipt) for place, receipt in enumerate(call.body.receipts)]
-    for topic in {each.delivery.topic for each in held}:
-        call.caller.require(topic, Role.CONSUME)
+    for place, each in enumerate(held):
+        if not call.shows(each.delivery.topic):
+            # Its topic may be one that the caller does not know.
+            raise Forbidden(f"receipts.{place} is of a topic for which {call.caller.name!r} may not consume")
     return held
 
 
@@ -96,7 +105,6 @@ def _settling(name: str, summary: str, answer: Any, body: type[Input], result: A
         path=f"/v1/{name}",
         name=name,
         summary=summary,
-        roles=(Role.CONSUME,),
         answer=answer,
         answers={200: result},
         body=body,
@@ -110,7 +118,6 @@ OPERATIONS = (
         path="/v1/topics/{topic}/groups/{group}/read",
         name="read",
         summary="Reads messages that are due, and waits for the first",
-        roles=(Role.CONSUME,),
         answer=_read,
         answers={200: answers.Deliveries},
         body=Read,

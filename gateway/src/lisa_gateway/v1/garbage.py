@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lisa_common.errors import InvalidInput
-from lisa_gateway.access import Role
 from lisa_gateway.v1 import topic_answers as answers
 from lisa_gateway.v1.models import GarbageQuery, GarbageWork, duration_of
 from lisa_gateway.v1.operation import Answer, Call, Operation
@@ -64,7 +63,6 @@ OPERATIONS = (
         path=_GARBAGE,
         name="listGarbage",
         summary="Lists dead letters, the latest first",
-        roles=(Role.ADMIN,),
         answer=_list,
         answers={200: answers.Garbage},
         query=GarbageQuery,
@@ -75,7 +73,6 @@ OPERATIONS = (
         path=f"{_GARBAGE}/replay",
         name="replayGarbage",
         summary="Makes dead letters ready again, with all their attempts",
-        roles=(Role.ADMIN,),
         answer=_replay,
         answers={200: answers.Worked},
         body=GarbageWork,
@@ -86,7 +83,6 @@ OPERATIONS = (
         path=f"{_GARBAGE}/purge",
         name="purgeGarbage",
         summary="Deletes dead letters for good",
-        roles=(Role.ADMIN,),
         answer=_purge,
         answers={200: answers.Worked},
         body=GarbageWork,

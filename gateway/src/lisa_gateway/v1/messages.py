@@ -4,11 +4,12 @@ from typing import Any
 
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import check_new_id
-from lisa_gateway.access import Role
+from lisa_gateway.aside import aside
+from lisa_gateway.json_text import encode
 from lisa_gateway.limits import STREAMS
 from lisa_gateway.problems import Problem, Refusal
 from lisa_gateway.v1 import answers
-from lisa_gateway.v1.content import content_of, message_of, options_of
+from lisa_gateway.v1.content import OVERHEAD, encode_list, encode_message, message_of, options_of
 from lisa_gateway.v1.models import (
     MessageInput,
     MessageQuery,
@@ -18,6 +19,7 @@ from lisa_gateway.v1.models import (
     moment_of,
 )
 from lisa_gateway.v1.operation import (
+    URLENCODED,
     Answer,
     Call,
     Operation,
@@ -34,7 +36,7 @@ from lisa_producer import CancelOutcome, Found, Message, RescheduleOutcome, Send
 __all__ = ["OPERATIONS"]
 
 _JSON = "application/json"
-_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+_FORMS = (URLENCODED, "multipart/form-data")
 
 
 def _media_type(call: Call) -> str:
@@ -50,13 +52,16 @@ async def _send(call: Call) -> Answer:
     if kind == _JSON:
         _check_no_options(call)
         check_json(call.request)
-        message = message_of(validated(MessageInput, parsed(await call.request.body())))
+        message = await _json_message(await call.request.body())
     elif kind in _FORMS:
-        # curl sends this type by default, with any body, also with JSON.
         raise Refusal(unsupported(kind, "the type of the body; use PUT to send a form as it is"))
     else:
         message = await _raw_message(call, None)
     return await _send_one(call, message)
+
+
+async def _json_message(data: bytes) -> Message:
+    return await aside(len(data), lambda: message_of(validated(MessageInput, parsed(data))))
 
 
 def _check_no_options(call: Call) -> None:
@@ -90,6 +95,7 @@ def _header(text: str) -> tuple[str, str]:
 
 
 async def _send_one(call: Call, message: Message) -> Answer:
+    await call.state.gateway.topics.admit(call.topic, call.caller.quota)
     result: SendResult = await call.state.gateway.producer.send(
         call.topic,
         message.body,
@@ -110,7 +116,7 @@ async def _find(call: Call) -> Answer:
     found = await call.state.gateway.producer.find(call.topic, call.path["id"])
     if found is None:
         raise _unknown(call)
-    return Answer(_found(found))
+    return Answer(await aside(len(found.record.body) if found.record else 0, lambda: _found(found)))
 
 
 def _unknown(call: Call) -> Refusal:
@@ -119,7 +125,7 @@ def _unknown(call: Call) -> Refusal:
     return Refusal(Problem(404, "unknown-message", detail, {"topic": topic, "id": id}))
 
 
-def _found(found: Found) -> dict[str, Any]:
+def _found(found: Found) -> bytes:
     copies = [
         {
             "group": copy.group,
@@ -138,10 +144,10 @@ def _found(found: Found) -> dict[str, Any]:
         "attempts": found.attempts,
         "copies": copies,
     }
-    if record := found.record:
-        limits = {"ttl_ms": record.ttl_ms, "max_retries": record.max_retries, "priority": record.priority}
-        document |= {"sent_ms": record.sent_ms} | limits | content_of(record.body, record.headers)
-    return document
+    if not (record := found.record):
+        return encode(document)
+    limits = {"ttl_ms": record.ttl_ms, "max_retries": record.max_retries, "priority": record.priority}
+    return encode_message(document | {"sent_ms": record.sent_ms} | limits, record.body, record.headers)
 
 
 async def _cancel(call: Call) -> Answer:
@@ -173,11 +179,12 @@ async def _list(call: Call) -> Answer:
     page = await call.state.gateway.admin.messages(
         call.topic, State(query.state), group=query.group, limit=query.limit, cursor=query.cursor
     )
-    messages = [_listed(message, query.bodies) for message in page.messages]
-    return Answer({"messages": messages, "cursor": page.cursor})
+    size = sum(OVERHEAD + len(message.record.body if message.record else b"") for message in page.messages)
+    items = (_listed(message, query.bodies) for message in page.messages)
+    return Answer(await aside(size, lambda: encode_list("messages", items, cursor=page.cursor)))
 
 
-def _listed(message: ListedMessage, bodies: Any) -> dict[str, Any]:
+def _listed(message: ListedMessage, bodies: Any) -> bytes:
     failure, record = message.failure, message.record
     document = {
         "id": message.id,
@@ -187,12 +194,11 @@ def _listed(message: ListedMessage, bodies: Any) -> dict[str, Any]:
         "reason": failure.reason if failure else None,
         "error": failure.error if failure else None,
     }
-    if record:
-        document |= {"sent_ms": record.sent_ms} | content_of(record.body, record.headers, bodies)
-    return document
+    if not record:
+        return encode(document)
+    return encode_message(document | {"sent_ms": record.sent_ms}, record.body, record.headers, bodies)
 
 
-_ANY = (Role.SEND, Role.CONSUME, Role.ADMIN)
 _MESSAGES = "/v1/topics/{topic}/messages"
 _MESSAGE = "/v1/topics/{topic}/messages/{id}"
 
@@ -202,7 +208,6 @@ OPERATIONS = (
         path=_MESSAGES,
         name="sendMessage",
         summary="Sends one message, or a stream of them",
-        roles=(Role.SEND,),
         answer=_send,
         answers={201: answers.Sent, 200: answers.Sent | answers.StreamResult},
         query=MessageQuery,
@@ -215,7 +220,6 @@ OPERATIONS = (
         path=_MESSAGES,
         name="listMessages",
         summary="Lists the messages of one state, page by page",
-        roles=(Role.ADMIN,),
         answer=_list,
         answers={200: answers.Listed},
         query=MessagesQuery,
@@ -226,7 +230,6 @@ OPERATIONS = (
         path=_MESSAGE,
         name="putMessage",
         summary="Sends the body of the request, whatever its content type, under an id",
-        roles=(Role.SEND,),
         answer=_put,
         answers={201: answers.Sent, 200: answers.Sent},
         query=MessageQuery,
@@ -238,7 +241,6 @@ OPERATIONS = (
         path=_MESSAGE,
         name="findMessage",
         summary="Finds a message, in whatever state",
-        roles=_ANY,
         answer=_find,
         answers={200: answers.FoundMessage},
         problems=(404,),
@@ -248,7 +250,6 @@ OPERATIONS = (
         path=_MESSAGE,
         name="cancelMessage",
         summary="Cancels a message that was not delivered yet",
-        roles=(Role.SEND, Role.ADMIN),
         answer=_cancel,
         answers={200: answers.Cancelled},
         problems=(404, 409),
@@ -258,7 +259,6 @@ OPERATIONS = (
         path=_MESSAGE,
         name="rescheduleMessage",
         summary="Gives a message that waits, or is to be retried, another due time",
-        roles=(Role.SEND, Role.ADMIN),
         answer=_reschedule,
         answers={200: answers.Rescheduled},
         body=Reschedule,

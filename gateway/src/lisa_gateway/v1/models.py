@@ -1,17 +1,19 @@
 """The fields of requests to /v1: validated strictly, and described by the OpenAPI document."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
 
 from lisa_common.cli import read_duration, read_moment, read_ms
+from lisa_common.errors import InvalidInput
 from lisa_common.validation import MAX_DELAY_S, MAX_ID_BYTES, MAX_RETRIES
+from lisa_gateway.settings import MAX_WAIT_S
 from lisa_manager import REASONS
 
 __all__ = [
     "MAX_BATCH",
-    "MAX_WAIT_S",
     "Bodies",
     "DurationText",
     "Extends",
@@ -29,12 +31,16 @@ __all__ = [
     "Rejects",
     "Reschedule",
     "Shards",
+    "UnknownMember",
     "duration_of",
     "moment_of",
 ]
 
 MAX_BATCH = 1_000
 """Most messages or receipts in one request."""
+
+_MOST_HEADERS = 1_000
+"""Most headers of a message; they have 16 KiB."""
 
 
 def _moment(value: str) -> str:
@@ -51,21 +57,29 @@ def _ms(value: int) -> int:
     return value
 
 
+_LONGEST = f"at most {MAX_WAIT_S:g} s"
+
+
+def _wait(value: str) -> str:
+    if read_duration("wait", value) > MAX_WAIT_S:
+        raise InvalidInput("wait", value, _LONGEST)
+    return value
+
+
 def _reason(value: str) -> str:
     if value not in REASONS:
         raise ValueError(f"one of {', '.join(REASONS)}")
     return value
 
 
-MAX_WAIT_S = 60.0
-"""Longest wait of a read, in seconds."""
-
 _DURATION = r"^([0-9]+(\.[0-9]+)?|([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+)$"
 
 DurationText = Annotated[str, Field(pattern=_DURATION, max_length=40, examples=["250ms", "15m", "1h30m"])]
 _Seconds = Annotated[float, Field(ge=0, le=MAX_DELAY_S, allow_inf_nan=False)]
 _Duration = _Seconds | DurationText
-_Wait = Annotated[float, Field(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)] | DurationText
+_Wait = (
+    Annotated[float, Field(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)] | Annotated[DurationText, AfterValidator(_wait)]
+)
 _Moment = (
     Annotated[
         int,
@@ -74,15 +88,46 @@ _Moment = (
     ]
     | Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"}), AfterValidator(_moment)]
 )
+
+
+def _few(most: int, what: str) -> BeforeValidator:
+    """Refuses too many members before each of them is looked at."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, list | dict) and len(value) > most:
+            raise ValueError(f"at most {most} {what}")
+        return value
+
+    return BeforeValidator(check)
+
+
 _Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_BYTES)]
 Bodies = Literal["text", "json", "base64"]
 Reason = Annotated[str, Field(json_schema_extra={"enum": list(REASONS)}), AfterValidator(_reason)]
+
+
+class UnknownMember(ValueError):
+    """An object has a member that its model does not know."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        self.name = name
+        self.known = tuple(known)
 
 
 class Input(BaseModel):
     """A part of a request: converts no values, and refuses unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _members_are_known(cls, value: Any) -> Any:
+        # Pydantic describes each unknown member, and there may be a hundred thousand.
+        if isinstance(value, dict) and cls.model_config["extra"] == "forbid":
+            for name in value:
+                if name not in cls.model_fields:
+                    raise UnknownMember(name, cls.model_fields)
+        return value
 
 
 class Options(Input):
@@ -117,13 +162,17 @@ class MessageInput(Options):
     body_base64: Annotated[
         str | None, Field(description="bytes, in base64", json_schema_extra={"contentEncoding": "base64"})
     ] = None
-    headers: Annotated[dict[str, str] | None, Field(description="text to text, at most 16 KiB")] = None
+    headers: Annotated[
+        dict[str, str] | None, _few(_MOST_HEADERS, "headers"), Field(description="text to text, at most 16 KiB")
+    ] = None
 
 
 class MessageBatch(Input):
     """Messages to send together."""
 
-    messages: Annotated[list[MessageInput], Field(min_length=1, max_length=MAX_BATCH)]
+    messages: Annotated[
+        list[MessageInput], FailFast(), _few(MAX_BATCH, "messages"), Field(min_length=1, max_length=MAX_BATCH)
+    ]
 
 
 class MessageQuery(Options):
@@ -158,7 +207,7 @@ class Read(Input):
 
     limit: Annotated[int, Field(ge=1, le=MAX_BATCH, description="most deliveries")] = 1
     wait: Annotated[
-        _Wait | None, Field(description="how long to wait for the first, up to 60 s; by default not at all")
+        _Wait | None, Field(description=f"how long to wait for the first, {_LONGEST}; by default not at all")
     ] = None
     lease: Annotated[
         _Duration | None, Field(description="how long they belong to the reader; by default the visibility timeout")
@@ -170,7 +219,9 @@ class Receipts(Input):
     """Deliveries, by the receipts that came with them."""
 
     receipts: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=2_000)]], Field(min_length=1, max_length=MAX_BATCH)
+        list[Annotated[str, Field(min_length=1, max_length=2_000)]],
+        _few(MAX_BATCH, "receipts"),
+        Field(min_length=1, max_length=MAX_BATCH),
     ]
 
 
@@ -211,7 +262,9 @@ class GarbageQuery(Input):
 class GarbageWork(Input):
     """Dead letters by the ids of their messages, or all; the filters select among them."""
 
-    ids: Annotated[list[_Id] | None, Field(min_length=1, max_length=MAX_BATCH)] = None
+    ids: Annotated[Annotated[list[_Id], Field(min_length=1, max_length=MAX_BATCH)] | None, _few(MAX_BATCH, "ids")] = (
+        None
+    )
     all: Annotated[bool, Field(description="all dead letters; excludes `ids`")] = False
     group: Annotated[str | None, Field(description="only copies of this group; empty: of none")] = None
     reason: Annotated[Reason | None, Field(description="only those that died for this reason")] = None

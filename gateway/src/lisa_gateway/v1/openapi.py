@@ -1,6 +1,6 @@
 """The OpenAPI 3.1 document of /v1, made of the operations and their models."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -10,7 +10,7 @@ from pydantic.json_schema import JsonSchemaMode
 from typing_extensions import TypedDict
 
 from lisa_common.validation import MAX_ID_BYTES, MAX_NAME_LENGTH
-from lisa_gateway.access import Role
+from lisa_gateway.access import Rule, Scope
 from lisa_gateway.limits import STREAMS
 from lisa_gateway.problems import MEDIA_TYPE, PROBLEMS
 from lisa_gateway.v1.operation import Operation
@@ -19,6 +19,8 @@ __all__ = ["document"]
 
 _REF = "#/components/schemas/{model}"
 _JSON = "application/json"
+_BYTES = {"type": "string", "format": "binary"}
+"""A body of any bytes. Generators of clients know only this form, of OpenAPI 3.0; to OpenAPI 3.1 it says nothing."""
 
 _NAME = {"type": "string", "minLength": 1, "maxLength": MAX_NAME_LENGTH, "pattern": "^[A-Za-z0-9_.:-]+$"}
 _PARTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -39,11 +41,12 @@ _STATUS = {
     409: "The state of the message or topic does not allow this",
     413: "The body is too large",
     415: "The content type is not supported",
+    429: "A quota of the caller's grant is used up; nothing was done",
     502: "The server of messages does not accept the gateway, has an error, or its reply cannot be read",
     503: "The server of messages is away, or refuses for now",
     504: "The server of messages broke off; the request may have been carried out",
 }
-_ALWAYS = (400, 401, 403, 404, 502, 503, 504)
+_ALWAYS = (400, 401, 403, 404, 429, 502, 503, 504)
 _WITH_BODY = (408, 413)
 
 _DESCRIPTION = """\
@@ -79,7 +82,6 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
             "description": _DESCRIPTION,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": "/"}],
         "security": [{"bearer": []}, {}],
         "paths": paths,
         "components": {
@@ -96,7 +98,9 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "description": f"Needs the role {_roles(operation.roles)}.",
+        "description": _needs(operation.rule),
+        "x-lisa-scope": operation.rule.scope,
+        "x-lisa-roles": list(operation.rule.roles),
         "parameters": parameters,
         "responses": _responses(operation, schemas),
     }
@@ -105,8 +109,13 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     return described
 
 
-def _roles(roles: Iterable[Role]) -> str:
-    return " or ".join(f"`{role}`" for role in roles)
+def _needs(rule: Rule) -> str:
+    of = {
+        Scope.TOPIC: "for the topic",
+        Scope.RECEIPTS: "for the topics of all receipts",
+        Scope.OWN_TOPICS: "and shows the topics for which the caller has it",
+    }
+    return f"Needs the role {' or '.join(f'`{role}`' for role in rule.roles)} {of[rule.scope]}."
 
 
 def _part(name: str) -> dict[str, Any]:
@@ -115,7 +124,7 @@ def _part(name: str) -> dict[str, Any]:
 
 
 def _query(model: type, schemas: dict[str, Any]) -> list[dict[str, Any]]:
-    schema = TypeAdapter(model).json_schema(ref_template=_REF, mode="validation")
+    schema = _json_schema(model, "validation")
     schemas |= schema.get("$defs", {})
     required = schema.get("required", ())
     parameters = []
@@ -123,8 +132,6 @@ def _query(model: type, schemas: dict[str, Any]) -> list[dict[str, Any]]:
         field = dict(described)
         # A parameter that is not given says null; no text does.
         branches = [branch for branch in field.pop("anyOf", ()) if branch != {"type": "null"}]
-        if field.get("default", 0) is None:
-            del field["default"]
         if branches:
             field |= branches[0] if len(branches) == 1 else {"anyOf": branches}
         description = field.pop("description", "")
@@ -141,9 +148,8 @@ def _body(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
         if operation.body is not None:
             lines = "Lines, each a message as in application/json"
             content[STREAMS[0].decode()] = {"schema": {"type": "string", "description": lines}}
-        content["application/octet-stream"] = {"schema": {}}
+        content["application/octet-stream"] = content["*/*"] = {"schema": _BYTES}
         content["text/plain"] = {"schema": {"type": "string"}}
-        content["*/*"] = {"schema": {}}
     return {"required": operation.body_required and not operation.takes_bytes, "content": content}
 
 
@@ -172,4 +178,10 @@ def _schema(model: Any, mode: JsonSchemaMode, schemas: dict[str, Any]) -> dict[s
 
 @cache
 def _json_schema(model: Any, mode: JsonSchemaMode) -> dict[str, Any]:
-    return TypeAdapter(model).json_schema(ref_template=_REF, mode=mode)
+    schema = TypeAdapter(model).json_schema(ref_template=_REF, mode=mode)
+    for part in (schema, *schema.get("$defs", {}).values()):
+        for field in part.get("properties", {}).values():
+            # Told in words: to openapi-typescript, a member with a default is one that must be sent.
+            if default := field.pop("default", None):
+                field["description"] = "; ".join(filter(None, (field.get("description"), f"by default {default}")))
+    return schema

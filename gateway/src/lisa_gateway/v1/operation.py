@@ -1,10 +1,9 @@
 """Operations of /v1: what a request must hold, who may make it, and the function that answers it."""
 
-import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast
 from urllib.parse import unquote_to_bytes
 
 from pydantic import BaseModel, ValidationError
@@ -13,15 +12,18 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from lisa_common.cli import DURATION_FORM
-from lisa_common.errors import InvalidInput, LisaError
-from lisa_common.strict_json import strict_json
+from lisa_common.errors import ByteCount, InvalidInput, LisaError
 from lisa_common.validation import check_id, check_name, expected_by
-from lisa_gateway.access import Caller, Forbidden, Role, caller_of
+from lisa_gateway.access import ROUTES, Caller, Forbidden, Rule, caller_of
+from lisa_gateway.aside import aside
 from lisa_gateway.handover import Handover
+from lisa_gateway.json_text import decode, encode
 from lisa_gateway.problems import Problem, Refusal, problem_of, response_of
+from lisa_gateway.v1.models import UnknownMember
 from lisa_gateway.v1.state import State
 
 __all__ = [
+    "URLENCODED",
     "Answer",
     "Call",
     "Operation",
@@ -33,7 +35,7 @@ __all__ = [
     "validated",
 ]
 
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+URLENCODED = "application/x-www-form-urlencoded"
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -45,6 +47,7 @@ class Call:
     request: Request
     state: State
     caller: Caller
+    rule: Rule
     path: Mapping[str, str]
     """The parts of the path, checked."""
     query: Any = None
@@ -56,12 +59,17 @@ class Call:
         """The topic that the path names."""
         return self.path["topic"]
 
+    def shows(self, topic: str) -> bool:
+        """Whether the caller may make this call about a topic."""
+        return any(self.caller.may(role, topic) for role in self.rule.roles)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The result of a call."""
 
     document: Any
+    """What is to be JSON, or its bytes."""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     handover: Handover | None = None
@@ -76,8 +84,6 @@ class Operation:
     path: str
     name: str
     summary: str
-    roles: tuple[Role, ...]
-    """The caller must have one of them, for the topic that the path names."""
     answer: Callable[[Call], Awaitable[Answer]]
     answers: Mapping[int, Any]
     """The type of the answer for each status of success."""
@@ -88,6 +94,11 @@ class Operation:
     body_required: bool = True
     problems: tuple[int, ...] = ()
     """Statuses of problems, beside those that each operation may have."""
+
+    @property
+    def rule(self) -> Rule:
+        """Who may call it."""
+        return ROUTES[f"{self.method} {self.path}"]
 
 
 async def respond(operation: Operation, state: State, request: Request) -> Response:
@@ -100,8 +111,7 @@ async def respond(operation: Operation, state: State, request: Request) -> Respo
         return response_of(problem_of(error))
     handover = answer.handover
     async with handover or nullcontext():
-        # ASCII, as ids of damaged messages may hold what UTF-8 cannot encode.
-        content = _encode(answer.document)
+        content = answer.document if isinstance(answer.document, bytes) else encode(answer.document)
     if handover is None:
         return Response(content, answer.status, answer.headers, "application/json")
     return _HandedOver(handover, content)
@@ -112,7 +122,7 @@ class _HandedOver(Response):
 
     media_type = "application/json"
 
-    def __init__(self, handover: Handover, content: str) -> None:
+    def __init__(self, handover: Handover, content: bytes) -> None:
         self._handover = handover
         super().__init__(content)
 
@@ -124,7 +134,7 @@ class _HandedOver(Response):
 async def _read(operation: Operation, request: Request, state: State) -> Call:
     path = _path_of(request)
     caller = caller_of(request.scope)
-    caller.require(path.get("topic"), *operation.roles)
+    operation.rule.check(caller, path.get("topic"))
     query = None if operation.query is None else _query_of(operation.query, request)
     if operation.query is None and request.url.query and operation.body is None and not operation.takes_bytes:
         name = next(iter(request.query_params), "")
@@ -132,8 +142,14 @@ async def _read(operation: Operation, request: Request, state: State) -> Call:
     body = None
     if operation.body is not None and not operation.takes_bytes:
         body = await _body_of(operation, request)
-    return Call(request, state, caller, path, query, body)
+    return Call(request, state, caller, operation.rule, path, query, body)
 
+
+_MOST_PARAMETERS = 100
+"""Most query parameters; a message may have many headers."""
+
+_MOST_OF_NAME = 200
+"""Characters of a name that an error shows."""
 
 _CHECKS: dict[str, Callable[[str], str]] = {
     "topic": lambda value: check_name("topic", value),
@@ -158,6 +174,9 @@ def _path_of(request: Request) -> dict[str, str]:
 def _query_of(model: type[M], request: Request) -> M:
     """Reads query parameters: a repeated one is a list, and only where a list is allowed."""
     _check_utf_8("query", request.scope["query_string"])
+    encoded = request.scope["query_string"]
+    if encoded.count(b"&") >= _MOST_PARAMETERS:
+        raise InvalidInput("query", ByteCount(len(encoded)), f"at most {_MOST_PARAMETERS} parameters")
     fields: dict[str, Any] = {}
     for name in request.query_params:
         values = request.query_params.getlist(name)
@@ -175,7 +194,7 @@ async def _body_of(operation: Operation, request: Request) -> BaseModel:
     if not data and not operation.body_required:
         return validated(model, {})
     check_json(request)
-    return validated(model, parsed(data))
+    return await aside(len(data), lambda: validated(model, parsed(data)))
 
 
 def check_json(request: Request) -> None:
@@ -197,14 +216,15 @@ def check_plain(request: Request) -> None:
 
 def unsupported(kind: str, expected: str) -> Problem:
     """The problem of another content type."""
-    detail = f"content-type must be {expected}; got {kind!r}"
+    hint = " (curl -d sends this for any body; --json is for JSON)" if kind == URLENCODED else ""
+    detail = f"content-type must be {expected}; got {kind!r}{hint}"
     return Problem(415, "media-type", detail, {"field": "content-type", "value": kind, "expected": expected})
 
 
 def parsed(data: bytes, field: str = "body") -> Any:
     """JSON as a value. Raises InvalidInput, also for two members of one name: one of them would be dropped."""
     try:
-        return strict_json(data)
+        return decode(data)
     except (ValueError, RecursionError) as error:
         shown = data[:200].decode("utf-8", "replace")
         raise InvalidInput(field, shown, f"JSON ({error})") from None
@@ -224,9 +244,9 @@ def validated(model: type[M], value: Any, field: str = "") -> M:
         first = next((each for each in branches if isinstance(each.get("ctx", {}).get("error"), InvalidInput)), first)
         name = ".".join((field, *place) if field else place) if place else field or "body"
         match first["type"]:
-            case "extra_forbidden":
-                known = ", ".join(_model_at(model, place[:-1]).model_fields)
-                raise InvalidInput("field", name, f"one of {known}") from None
+            case "value_error" if isinstance(cause := first["ctx"]["error"], UnknownMember):
+                unknown = ".".join((*place, cause.name[:_MOST_OF_NAME]))
+                raise InvalidInput("field", unknown, f"one of {', '.join(cause.known)}") from None
             case "missing":
                 raise InvalidInput(name, None, "given") from None
             case "float_type" | "float_parsing" if len(branches) > 1:
@@ -241,26 +261,10 @@ def validated(model: type[M], value: Any, field: str = "") -> M:
                 raise InvalidInput(name, first["input"], expected_by(first)) from None
 
 
-def _model_at(model: type[BaseModel], place: Sequence[str]) -> type[BaseModel]:
-    """The model of a part of the input; of a union of several models the first."""
-    for name in place:
-        # Others are positions in lists.
-        if name in model.model_fields:
-            model = next(_models_in(model.model_fields[name].annotation), model)
-    return model
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for part in get_args(annotation):
-        yield from _models_in(part)
-
-
 def _place(problem: Any, value: Any) -> tuple[str, ...]:
     """The names that lead to what does not fit. Pydantic adds the branch of a union, which is no part of the input."""
     if problem["type"] == "missing":
-        return tuple(map(str, problem["loc"]))
+        return tuple(str(part)[:_MOST_OF_NAME] for part in problem["loc"])
     names: list[str] = []
     for part in problem["loc"]:
         if value is problem["input"] or not isinstance(value, (dict, list)):
@@ -270,5 +274,5 @@ def _place(problem: Any, value: Any) -> tuple[str, ...]:
         except (KeyError, IndexError, TypeError):
             # A branch of a union, and not a part of the input.
             break
-        names.append(str(part))
+        names.append(str(part)[:_MOST_OF_NAME])
     return tuple(names)

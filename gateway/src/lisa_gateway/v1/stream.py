@@ -1,12 +1,13 @@
 """Operations that send many messages: a batch, with an outcome for each message, and a stream of any length."""
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from lisa_common.errors import ByteCount, InvalidInput, LisaError
-from lisa_gateway.access import Role
+from lisa_common.errors import ByteCount, Described, InvalidInput, LisaError
+from lisa_gateway.aside import Turn, aside
 from lisa_gateway.problems import Refusal, problem_of
 from lisa_gateway.v1 import answers
 from lisa_gateway.v1.content import message_of
@@ -17,21 +18,14 @@ from lisa_producer import Message, PartialSend, SendOutcome, SendReport, SendRes
 __all__ = ["OPERATIONS", "send_stream"]
 
 _MOST_PROBLEMS = 100
-"""The number of lines of a stream whose problems are reported."""
+"""The number of lines of a stream whose problems are reported, and of invalid lines at which it ends."""
 
 
 async def _send_batch(call: Call) -> Answer:
     """Sends a batch. A refused message does not stop the others."""
     given: MessageBatch = call.body
-    results: list[dict[str, Any] | None] = [None] * len(given.messages)
-    messages: list[Message] = []
-    places: list[int] = []
-    for place, message in enumerate(given.messages):
-        try:
-            messages.append(message_of(message))
-            places.append(place)
-        except InvalidInput as error:
-            results[place] = _failed(message.id, error)
+    size = len(await call.request.body())
+    results, messages, places = await aside(size, lambda: _sort_out(given.messages))
     report, stopped = await _send_all(call, messages)
     for result in report.results:
         results[places[result.position]] = _item(result)
@@ -49,10 +43,28 @@ async def _send_batch(call: Call) -> Answer:
     return Answer(document)
 
 
+_Item = dict[str, Any]
+
+
+def _sort_out(given: Sequence[MessageInput]) -> tuple[list[_Item | None], list[Message], list[int]]:
+    """The outcome of each message that is refused, else None; the others, and their places."""
+    results: list[_Item | None] = [None] * len(given)
+    messages: list[Message] = []
+    places: list[int] = []
+    for place, message in enumerate(given):
+        try:
+            messages.append(message_of(message))
+            places.append(place)
+        except InvalidInput as error:
+            results[place] = _failed(message.id, error)
+    return results, messages, places
+
+
 async def _send_all(call: Call, messages: list[Message]) -> tuple[SendReport, LisaError | None]:
     """Sends messages. Result: their report, and the error that ended the whole send, if one did."""
     if not messages:
         return SendReport(), None
+    await call.state.gateway.topics.admit(call.topic, call.caller.quota)
     try:
         return await call.state.gateway.producer.send_many(call.topic, messages), None
     except PartialSend as error:
@@ -82,6 +94,7 @@ def _stopped(error: LisaError, document: dict[str, Any]) -> Refusal:
 async def send_stream(call: Call) -> Answer:
     """Sends the lines of a request as they arrive. An invalid line does not stop the others."""
     check_plain(call.request)
+    await call.state.gateway.topics.admit(call.topic, call.caller.quota)
     stream = _Stream(call)
     try:
         await call.state.gateway.producer.send_many(call.topic, stream.messages(), on_result=stream.take)
@@ -91,6 +104,10 @@ async def send_stream(call: Call) -> Answer:
             raise
         raise _stopped(cause, stream.document) from None
     return Answer(stream.document)
+
+
+def _message(line: bytes) -> Message:
+    return message_of(validated(MessageInput, parsed(line, "line"), "line"))
 
 
 class _Stream:
@@ -105,30 +122,39 @@ class _Stream:
 
     async def messages(self) -> AsyncIterator[Message]:
         """The messages of the valid lines."""
-        number = 0
-        async for line in self._split():
-            number += 1
-            if not line.strip():
-                continue
+        async for number, line in self._split():
             try:
-                message = message_of(validated(MessageInput, parsed(line, "line"), "line"))
+                message = await aside(len(line), partial(_message, line))
             except InvalidInput as error:
                 self._report.failed += 1
                 self._tell(number, error)
-                continue
+                if self._report.failed < _MOST_PROBLEMS:
+                    continue
+                raise InvalidInput("stream", Described("the hundredth invalid one"), "of valid lines") from None
             self._lines.append(number)
             yield message
 
-    async def _split(self) -> AsyncIterator[bytes]:
+    async def _split(self) -> AsyncIterator[tuple[int, bytes]]:
+        """The lines that are not empty, with their numbers."""
         most = self._call.state.gateway.settings.max_body_bytes
-        rest = b""
+        rest = bytearray()
+        number = 1
+        turn = Turn()
         async for part in self._call.request.stream():
-            *lines, rest = (rest + part).split(b"\n")
-            for line in lines:
-                yield line
+            await turn.step()
+            first, *lines = part.split(b"\n")
+            rest += first
+            if lines:
+                for line in (bytes(rest), *lines[:-1]):
+                    if line.strip():
+                        await turn.step()
+                        yield number, line
+                    number += 1
+                rest = bytearray(lines[-1])
             if len(rest) > most:
                 raise InvalidInput("line", ByteCount(len(rest)), f"at most {most} bytes")
-        yield rest
+        if rest.strip():
+            yield number, bytes(rest)
 
     def take(self, result: SendResult) -> None:
         """Counts the outcome of the next line that was sent."""
@@ -155,7 +181,6 @@ OPERATIONS = (
         path="/v1/topics/{topic}/batch",
         name="sendBatch",
         summary="Sends up to 1,000 messages, and reports the outcome of each",
-        roles=(Role.SEND,),
         answer=_send_batch,
         answers={200: answers.BatchResult},
         body=MessageBatch,

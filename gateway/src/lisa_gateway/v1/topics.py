@@ -3,11 +3,10 @@
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from lisa_common.errors import InvalidInput
 from lisa_common.model.policy import Policy
-from lisa_gateway.access import Role
 from lisa_gateway.problems import Problem, Refusal
 from lisa_gateway.v1 import topic_answers as answers
 from lisa_gateway.v1.models import Input, Shards
@@ -27,6 +26,8 @@ class _Force(Input):
 
 _FIELDS = tuple(name for name in Policy.model_fields if name not in ("former", "drained", "limits_revision"))
 
+_MOST_FIELDS = 100
+
 
 def _describe(schema: dict[str, Any]) -> None:
     """Adds the fields of a policy to its schema, each nullable."""
@@ -40,6 +41,13 @@ class _PolicyFields(Input):
 
     model_config = ConfigDict(extra="allow", json_schema_extra=_describe)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _are_few(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > _MOST_FIELDS:
+            raise ValueError(f"an object of at most {_MOST_FIELDS} fields")
+        return value
+
 
 def _policy_fields(call: Call, *excluded: str) -> dict[str, Any]:
     fields: dict[str, Any] = call.body.model_extra or {}
@@ -47,6 +55,7 @@ def _policy_fields(call: Call, *excluded: str) -> dict[str, Any]:
     for name in fields:
         if name not in known:
             raise InvalidInput("policy field", name, f"one of {', '.join(known)}")
+    call.caller.require_target(fields.get("dead_letter_topic"))
     return {name: DEFAULT if value is None else value for name, value in fields.items()}
 
 
@@ -60,14 +69,13 @@ def _sizes(sizes: TopicSizes) -> dict[str, Any]:
 
 
 async def _list(call: Call) -> Answer:
-    topics = await call.state.gateway.admin.topics()
-    seen = [topic for topic in topics if call.caller.may(Role.ADMIN, topic.name)]
-    return Answer({"topics": [{"topic": topic.name, "policy": _policy(topic.policy)} for topic in seen]})
+    topics = [topic for topic in await call.state.gateway.admin.topics() if call.shows(topic.name)]
+    return Answer({"topics": [{"topic": topic.name, "policy": _policy(topic.policy)} for topic in topics]})
 
 
 async def _all_sizes(call: Call) -> Answer:
     sizes = await call.state.gateway.admin.sizes()
-    return Answer({"topics": [_sizes(each) for each in sizes if call.caller.may(Role.ADMIN, each.topic)]})
+    return Answer({"topics": [_sizes(each) for each in sizes if call.shows(each.topic)]})
 
 
 async def _sizes_of(call: Call) -> Answer:
@@ -87,6 +95,7 @@ async def _create(call: Call) -> Answer:
     """Declares a topic. A repeat with the same fields changes nothing."""
     admin = call.state.gateway.admin
     fields = {name: value for name, value in _policy_fields(call).items() if value is not DEFAULT}
+    await call.state.gateway.topics.admit(call.topic, call.caller.quota)
     created = await admin.create_topic(call.topic, **fields)
     policy = await admin.policy(call.topic)
     differing = [name for name, value in fields.items() if getattr(policy, name) != value]
@@ -140,7 +149,6 @@ async def _drop_group(call: Call) -> Answer:
 
 
 def _operation(method: str, path: str, name: str, summary: str, answer: Any, *problems: int, **more: Any) -> Operation:
-    more = {"roles": (Role.ADMIN,)} | more
     if "body" in more:
         problems = (*problems, 413, 415)
     return Operation(method=method, path=path, name=name, summary=summary, answer=answer, problems=problems, **more)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from lisa_common.client.async_connection import AsyncConnection
 from lisa_common.client.async_start import wait_for_server
 from lisa_common.client.closing import AsyncClosing
-from lisa_common.model.keys import wake_channel
+from lisa_common.model.keys import events_channel
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
 from lisa_common.protocol.call import Flow, command
@@ -22,6 +22,7 @@ from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, sta
 from lisa_manager.admin.async_observing_client import AsyncObservingAdmin
 from lisa_manager.admin.async_schedule_client import AsyncScheduleAdmin
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
+from lisa_manager.admin.cancel_many import ALL_WAITING, WaitingFilter, cancel_many
 from lisa_manager.admin.check import CheckReport
 from lisa_manager.admin.events import TopicEvents, read_events
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
@@ -43,7 +44,7 @@ T = TypeVar("T")
 
 
 class AsyncAdmin(AsyncScheduleAdmin, AsyncObservingAdmin, AsyncClosing):
-    """Looks into topics and operates them, from the tasks of one event loop. Promises what `Admin` promises."""
+    """Looks into topics and operates them, from asyncio tasks. Promises what `Admin` promises."""
 
     def __init__(self, url: str | None = None, *, settings: Settings | None = None, patience_s: float = 0.0) -> None:
         self._settings = settings or ManagerSettings.load(redis_url=url)
@@ -85,6 +86,18 @@ class AsyncAdmin(AsyncScheduleAdmin, AsyncObservingAdmin, AsyncClosing):
     async def cancel(self, topic: str, ids: Sequence[str]) -> dict[str, CancelOutcome]:
         """See `Admin.cancel`."""
         return await self._run(by_id.cancel(self._prefix, topic, ids))
+
+    async def cancel_many(
+        self,
+        topic: str,
+        where: WaitingFilter = ALL_WAITING,
+        *,
+        dry_run: bool = False,
+        on_progress: OnProgress | None = None,
+    ) -> BulkResult:
+        """See `Admin.cancel_many`."""
+        flow = cancel_many(self._prefix, topic, where, dry_run=dry_run, on_progress=on_progress)
+        return await self._run(flow)
 
     async def reschedule(
         self, topic: str, ids: Sequence[str], *, delay: Duration | None = None, at: datetime | None = None
@@ -181,7 +194,7 @@ class AsyncAdmin(AsyncScheduleAdmin, AsyncObservingAdmin, AsyncClosing):
 
         Raises when the subscription breaks.
         """
-        async with aclosing(self._connection.listen(wake_channel(self._prefix))) as messages:
+        async with aclosing(self._connection.listen(events_channel(self._prefix))) as messages:
             async for message in messages:
                 if message is not None and (events := read_events(message)):
                     yield events

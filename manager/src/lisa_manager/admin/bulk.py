@@ -34,7 +34,7 @@ OnProgress = Callable[[int, int], object]
 
 
 class StopBulk(Exception):
-    """Raised by `on_progress`: ends a replay or purge after this step. The call returns what it has done so far."""
+    """Raised by `on_progress`: ends the call after this step. It returns what it has done so far."""
 
 
 _MOST_LISTED = 1_000_000
@@ -74,13 +74,14 @@ class GarbageList:
 
 @dataclass(frozen=True, slots=True)
 class BulkResult:
-    """The outcome of a replay or a purge."""
+    """The outcome of a replay, a purge or a cancel of many."""
 
     done: int
-    """Dead letters that were replayed or purged."""
+    """Dead letters that were replayed or purged, or messages that were cancelled."""
     failed: Mapping[str, int]
     """How many were not, by reason: "unknown" (not in the garbage), "unreadable" (the record is damaged), "no group"
-    (the group was dropped), "passed over" (named, but not selected by the filter)."""
+    (the group was dropped), "passed over" (named, but not selected by the filter). Of a cancel: messages that have left
+    the waiting set meanwhile, by `CancelOutcome`."""
     stopped: bool = False
     """Whether `on_progress` ended it early."""
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from lisa_common.client.closing import Closing
 from lisa_common.client.connection import Connection
+from lisa_common.client.per_loop import is_loop_running
 from lisa_common.model.policy import Policy
 from lisa_common.model.record import Record
 from lisa_common.protocol.call import Flow
@@ -18,6 +19,7 @@ from lisa_common.validation import Duration
 from lisa_manager.admin import bulk, by_id, check, groups, listing, reshard, status, topics, traffic
 from lisa_manager.admin.async_client import AsyncAdmin
 from lisa_manager.admin.bulk import ALL_GARBAGE, BulkResult, GarbageFilter, GarbageList, OnProgress
+from lisa_manager.admin.cancel_many import ALL_WAITING, WaitingFilter, cancel_many
 from lisa_manager.admin.check import CheckReport
 from lisa_manager.admin.groups import DroppedGroup, GroupDebt
 from lisa_manager.admin.listing import MessagePage
@@ -116,6 +118,17 @@ class Admin(ScheduleAdmin, ObservingAdmin, Closing):
         Raises UnknownTopic; OutcomeUnknown where a reply was lost.
         """
         return self._run(by_id.cancel(self._prefix, topic, ids))
+
+    def cancel_many(
+        self,
+        topic: str,
+        where: WaitingFilter = ALL_WAITING,
+        *,
+        dry_run: bool = False,
+        on_progress: OnProgress | None = None,
+    ) -> BulkResult:
+        """Cancels the selected waiting messages, or with `dry_run` counts them; leaves those sent meanwhile."""
+        return self._run(cancel_many(self._prefix, topic, where, dry_run=dry_run, on_progress=on_progress))
 
     def reschedule(
         self, topic: str, ids: Sequence[str], *, delay: Duration | None = None, at: datetime | None = None
@@ -277,9 +290,7 @@ class Admin(ScheduleAdmin, ObservingAdmin, Closing):
 
 
 def _run_async(work: Coroutine[Any, Any, T]) -> T:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not is_loop_running():
         return asyncio.run(work)
     # A notebook, for example, runs a loop in its thread.
     with ThreadPoolExecutor(1) as thread:

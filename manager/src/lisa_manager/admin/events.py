@@ -7,9 +7,6 @@ from typing import Any
 
 __all__ = ["TopicEvents", "read_events", "write_events"]
 
-_MARK = b"events "
-"""Begins such messages on the channel of wakes."""
-
 _LIMIT = 10**15
 
 
@@ -31,15 +28,13 @@ class TopicEvents:
 
 def write_events(events: Mapping[str, TopicEvents]) -> bytes:
     """As published."""
-    return _MARK + json.dumps({topic: astuple(of) for topic, of in events.items()}, separators=(",", ":")).encode()
+    return json.dumps({topic: astuple(of) for topic, of in events.items()}, separators=(",", ":")).encode()
 
 
 def read_events(message: bytes) -> dict[str, TopicEvents] | None:
-    """The published events; None for other or damaged messages, as every client with the right to send can publish."""
-    if not message.startswith(_MARK):
-        return None
+    """The published events; None for damaged messages."""
     try:
-        content = json.loads(message[len(_MARK) :])
+        content = json.loads(message)
         return {topic: TopicEvents(*map(_number, counts)) for topic, counts in content.items() if _is_row(counts)}
     except (ValueError, AttributeError, RecursionError):
         return None

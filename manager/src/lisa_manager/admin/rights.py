@@ -16,6 +16,7 @@ from lisa_common.model.keys import (
     ShardKeys,
     activity_key,
     dropped_key,
+    events_channel,
     idle_key,
     managers_key,
     operations_key,
@@ -60,6 +61,8 @@ class _Role:
     """Commands on the hash of schedules."""
     channel: str = ""
     """Commands on the wake channel."""
+    events: str = ""
+    """Commands on the channel of events."""
     in_cluster: str = "asking cluster|slots"
     """Further commands that a Cluster requires."""
 
@@ -85,12 +88,12 @@ _ROLES = {
             "ready": "exists xadd xdel xinfo|groups xpending xrange",
             "messages": "hdel hexists hget hlen hmget hset hsetnx hstrlen",
             "expiring": "exists zadd zrem",
-            "finished": "zmscore zscore",
+            "finished": "zadd zmscore zscore",
             "owed": "hdel hexists hget hset",
             "retry": "zadd zrange zrem zscore",
-            "failures": "hdel hget hset",
-            "garbage": "zadd zrem zscore",
-            "closed": "set",
+            "failures": "hdel hget",
+            "garbage": "zrem zscore",
+            "closed": "del set",
             "door": "hget hmget",
             "closed door": "exists",
             "expiring busy": "exists",
@@ -105,7 +108,7 @@ _ROLES = {
         in_cluster="asking client|id client|unblock cluster|slots eval",
         channel="publish",
         registry="hmget",
-        schedules="evalsha hget hset",
+        schedules="evalsha hdel hget hset",
         on={
             "waiting": "zadd zrem zscore",
             "ready": "exists xack xadd xclaim xdel xgroup|create xgroup|delconsumer"
@@ -128,6 +131,7 @@ _ROLES = {
         keyless=f"{_CONNECTED} {_SCRIPTING} script|exists info",
         in_cluster="asking cluster|info cluster|slots",
         channel="publish subscribe",
+        events="publish subscribe",
         registry="evalsha hdel hget hgetall hmget hset hsetnx",
         dropped="evalsha hdel hget hgetall hset",
         idle="hdel hgetall hmget hset",
@@ -147,7 +151,7 @@ _ROLES = {
             "retry": "zadd zcard zcount zrange zrem zremrangebyrank zscan zscore",
             "failures": "hdel hget hmget hscan hset",
             "garbage": "zadd zcard zcount zmscore zrange zrem zscan zscore",
-            "closed": "exists set",
+            "closed": "del exists set",
             "door": "exists hdel hget hmget hset",
             HISTORY: "pexpire unlink xadd xrevrange",
             "ticks": "hdel hget hgetall hset",
@@ -182,7 +186,7 @@ _OF_SPARK = ("pace", "query:*")
 """Keys that only Spark's jobs use."""
 
 
-def _union(*roles: _Role, on: Mapping[str, str]) -> _Role:
+def _union(*roles: _Role, on: Mapping[str, str], events: str) -> _Role:
     """A role that does the work of several, and more of its own."""
     commands: dict[str, list[str]] = {}
     for rights in (*(role.on for role in roles), on):
@@ -194,15 +198,18 @@ def _union(*roles: _Role, on: Mapping[str, str]) -> _Role:
         return " ".join(dict.fromkeys(verb for role in roles for verb in getattr(role, field).split()))
 
     return _Role(
+        events=events,
         on={name: " ".join(dict.fromkeys(verbs)) for name, verbs in commands.items()},
         **{name: every(name) for name in _MERGED},
     )
 
 
-# A gateway does for its clients what producers, consumers and operators do, and remembers what it lends to them.
+# A gateway does for its clients what producers, consumers and operators do, and remembers what it lends to them. Of
+# events it only hears.
 _ROLES[RoleName.GATEWAY] = _union(
     *(_ROLES[role] for role in (RoleName.PRODUCER, RoleName.CONSUMER, RoleName.MANAGER)),
     on={"loan:* note:*": "get set unlink"},
+    events="subscribe",
 )
 
 
@@ -235,6 +242,7 @@ def rules(
     together = [*(name for name in names_of_keys if "*" not in name and name != HISTORY), *[ABSENT] * cluster]
     selectors = [
         _selector(rights.channel, [f"&{wake_channel(prefix)}"]),
+        _selector(rights.events, [f"&{events_channel(prefix)}"]),
         _selector(rights.registry, [f"~{topics_key(prefix)}"]),
         *(_selector(on, [f"~{key}"]) for on, key in _of_some(rights, prefix)),
         _selector(rights.on_all, [f"~{topic.of(name)}" for topic in keys for name in together]),

@@ -11,9 +11,12 @@ from lisa_common.cli import (
     EXIT_WRONG,
     Column,
     JsonFlag,
+    YesFlag,
+    confirm,
     print_json,
     print_table,
     read_duration,
+    read_header,
     read_moment,
     say,
     shown,
@@ -21,15 +24,27 @@ from lisa_common.cli import (
 )
 from lisa_common.errors import Described, InvalidInput
 from lisa_common.model.death import DEATHS
-from lisa_manager import CancelOutcome, CopyState, Death, Found, Hop, ManagerSettings, Record, RescheduleOutcome
+from lisa_manager import (
+    Admin,
+    CancelOutcome,
+    CopyState,
+    Death,
+    Found,
+    Hop,
+    ManagerSettings,
+    Record,
+    RescheduleOutcome,
+    WaitingFilter,
+)
 from lisa_manager.commands.bodies import read_body, record_document
-from lisa_manager.commands.shared import TopicName, admin_command, opened
+from lisa_manager.commands.shared import TopicName, admin_command, opened, progress_of
 
 __all__ = ["cancel", "reschedule", "show"]
 
 _DONE = {CancelOutcome.CANCELLED, CancelOutcome.DELIVERED}
 
 MessageId = Annotated[str, typer.Argument(metavar="ID", help="The message.", show_default=False)]
+SomeIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="These messages.", show_default=False)]
 MessageIds = Annotated[list[str], typer.Argument(metavar="ID...", help="The messages.", show_default=False)]
 
 
@@ -162,12 +177,60 @@ def _copy_document(copy: CopyState) -> dict[str, Any]:
 
 
 @admin_command
-def cancel(topic: TopicName, ids: MessageIds, *, json: JsonFlag = False, settings: ManagerSettings) -> None:
-    """Cancels messages; exits with 1 if it is too late for any: it was acked, is garbage, or is unknown."""
+def cancel(
+    topic: TopicName,
+    ids: SomeIds = None,
+    *,
+    all_: Annotated[bool, typer.Option("--all", help="All waiting messages that the other options select.")] = False,
+    id_prefix: Annotated[str | None, typer.Option(metavar="TEXT", help="Only ids that begin so.")] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Only messages with this header; repeat the option for more."),
+    ] = None,
+    due_before: Annotated[
+        str | None, typer.Option(metavar="MOMENT", help="Only messages due before: ISO 8601 with its zone.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only count the messages that --all would cancel.")
+    ] = False,
+    yes: YesFlag = False,
+    json: JsonFlag = False,
+    settings: ManagerSettings,
+) -> None:
+    """Cancels messages by their ids, or with --all the waiting ones.
+
+    Exits with 1 if it is too late for any: it was acked, is garbage, or is unknown.
+    """
+    filters = {"--id-prefix": id_prefix, "--header": header, "--due-before": due_before, "--dry-run": dry_run}
+    if bool(ids) == all_:
+        raise InvalidInput("messages", Described("both" if ids else "neither"), "named by ids or selected by --all")
+    if ids and (given := [name for name, value in filters.items() if value]):
+        raise InvalidInput(given[0], Described("given with ids"), "given with --all")
     with opened(settings) as admin:
+        if not ids:
+            moment = None if due_before is None else read_moment("due_before", due_before)
+            where = WaitingFilter(id_prefix, dict(map(read_header, header or ())), moment)
+            _cancel_all(admin, topic, where, dry_run=dry_run, yes=yes, json=json)
+            return
         outcomes = admin.cancel(topic, ids)
     _print_outcomes(outcomes, json=json)
     if not _DONE.issuperset(outcomes.values()):
+        raise typer.Exit(EXIT_WRONG)
+
+
+def _cancel_all(admin: Admin, topic: str, where: WaitingFilter, *, dry_run: bool, yes: bool, json: bool) -> None:
+    if dry_run or not yes:
+        with progress_of("counting") as show:
+            count = admin.cancel_many(topic, where, dry_run=True, on_progress=show).done
+        if dry_run:
+            print_json({"selected": count}) if json else say(f"{count:,} messages would be cancelled")
+            return
+        confirm(f"Cancel {count:,} waiting messages of {topic}?", yes=yes)
+    with progress_of("cancelling") as show:
+        result = admin.cancel_many(topic, where, on_progress=show)
+    counts = {"cancelled": result.done, **result.failed}
+    print_json(counts) if json else say(", ".join(f"{name} {count:,}" for name, count in counts.items()))
+    if not _DONE.issuperset(counts):
         raise typer.Exit(EXIT_WRONG)
 
 

@@ -109,7 +109,11 @@ class IdleExpirer:
 
     async def _drop(self, layout: Layout, use: TopicUse, unused_ms: int) -> None:
         force = layout.policy.expire_idle == "always"
-        dropped = await self._connection.run(drop_topic(layout.prefix, layout.topic, force=force, last=use.last))
+        drop = drop_topic(layout.prefix, layout.topic, force=force, keep_scheduled=True, last=use.last)
+        dropped = await self._connection.run(drop)
+        if dropped.schedules:
+            # It is used by these.
+            await self._connection.call(command("HSET", idle_key(layout.prefix), layout.topic, use.now_ms))
         if dropped.done:
             self.dropped += 1
             log = logger.warning if dropped.messages else logger.info

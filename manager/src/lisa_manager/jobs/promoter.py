@@ -18,7 +18,6 @@ from lisa_common.protocol import managing
 from lisa_common.protocol.call import Call, command
 from lisa_common.protocol.consuming import server_time
 from lisa_common.protocol.managing import Promoted
-from lisa_manager.admin.events import read_events
 from lisa_manager.jobs.adopter import UnknownShards
 from lisa_manager.jobs.batches import Batches
 from lisa_manager.jobs.reporter import Reporter
@@ -271,8 +270,6 @@ class Promoter:
                 await asyncio.sleep(RECONNECT.compute(failures))
 
     def _hear(self, message: bytes) -> None:
-        if read_events(message) is not None:
-            return
         if lease := _LEASE.fullmatch(message):
             self._hear_of_lease(lease[1].decode("utf-8", "replace"), int(lease[2]))
             return

@@ -1,7 +1,7 @@
 """The reporter: publishes the events of the other jobs, for gateways, which count them in windows."""
 
 from lisa_common.client.async_connection import AsyncConnection
-from lisa_common.model.keys import wake_channel
+from lisa_common.model.keys import events_channel
 from lisa_common.protocol.call import command
 from lisa_common.protocol.managing import Promoted
 from lisa_manager.admin.events import TopicEvents, write_events
@@ -46,4 +46,4 @@ class Reporter:
         """Publishes the gathered events, if there are any."""
         events, self._events = self._events, {}
         if events:
-            await self._connection.call(command("PUBLISH", wake_channel(self._prefix), write_events(events)))
+            await self._connection.call(command("PUBLISH", events_channel(self._prefix), write_events(events)))

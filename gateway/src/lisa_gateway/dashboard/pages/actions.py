@@ -24,7 +24,6 @@ _KEPT_OF_ID = 100
 def _handler(what: str, act: _Act) -> Handler:
     async def handle(view: View) -> Response:
         topic, id = view.topic, check_id(view.text("id"))
-        view.user.require_operator(topic)
         done, said = await act(view, topic, id)
         if done:
             await view.note(what, topic, detail=id)
@@ -93,8 +92,7 @@ async def _replay_edited(view: View) -> Response:
     form that is sent twice sends one message.
     """
     topic, id = view.topic, check_id(view.text("id"))
-    view.user.require_operator(topic)
-    if not view.sees_bodies:
+    if not view.sees_bodies(topic):
         raise Forbidden("you may not see bodies of messages")
     found = await view.soon(view.admin.find(topic, id))
     if found is None or found.record is None or not any(copy.state == "garbage" for copy in found.copies):
@@ -134,10 +132,10 @@ async def _send_edited(view: View, topic: str, id: str, record: Record) -> str:
 async def _stop(view: View) -> Response:
     """Asks for the end of an operation."""
     id = view.text("operation")
-    known = next((each for each in await view.soon(view.admin.operations()) if each.id == id), None)
+    operations = await view.soon(view.admin.operations())
+    known = next((each for each in operations if each.id == id and view.user.operates(each.topic)), None)
     if known is None:
         raise InvalidInput("operation", id, "the id of an operation that is known")
-    view.user.require_operator(known.topic)
     stopped = await view.soon(view.admin.stop_operation(id))
     if stopped:
         await view.note(f"stop {known.what}", known.topic, detail=known.selection)

@@ -1,11 +1,13 @@
 """Activity: operations with their progress, and who did what."""
 
+from dataclasses import replace
 from functools import partial
 
 from starlette.responses import Response
 
 from lisa_common.errors import InvalidInput
 from lisa_gateway.dashboard.parts import Part
+from lisa_gateway.dashboard.selection import without_contents
 from lisa_gateway.dashboard.view import View
 
 __all__ = ["part", "show"]
@@ -25,7 +27,11 @@ async def show(view: View) -> Response:
         "activity.html",
         title="Activity",
         # An action on no topic is for all who may see anything.
-        actions=[each for each in actions if not each.topic or view.user.sees(each.topic)],
+        actions=[
+            each if view.sees_bodies(each.topic) else replace(each, detail=without_contents(each.detail))
+            for each in actions
+            if not each.topic or view.user.sees(each.topic)
+        ],
         next=actions[-1].entry if len(actions) == _ON_PAGE else "",
         part=await _part(view),
     )
@@ -38,5 +44,13 @@ def part(view: View) -> Part:
 
 async def _part(view: View) -> str:
     operations = await view.soon(view.admin.operations())
-    rows = [each for each in operations if view.user.sees(each.topic)]
+    rows = [
+        each
+        if view.sees_bodies(each.topic)
+        else replace(
+            each, selection=without_contents(each.selection), error=each.error and "see the log of the gateway"
+        )
+        for each in operations
+        if view.user.sees(each.topic)
+    ]
     return view.fragment("_activity.html", operations=[(each, view.user.operates(each.topic)) for each in rows])

@@ -22,7 +22,6 @@ _SINGLE = {
 async def confirm(view: View) -> Response:
     """Asks whether to go on, with the number of messages."""
     topic, what = view.topic, view.text("what")
-    view.user.require_operator(topic)
     if view.text("id_only"):
         return _confirm_one(view, topic, what)
     selection = _selection(view, topic, what)
@@ -64,7 +63,7 @@ def _selection(view: View, topic: str, what: str) -> Selection:
     fields = read_fields(view.form["selection"]) if "selection" in view.form else view.query
     if "to" in view.form:
         fields = fields | {"to": view.form["to"]}
-    selection = Selection.of(topic, fields, sees_bodies=view.sees_bodies)
+    selection = Selection.of(topic, fields, sees_bodies=view.sees_bodies(topic))
     if selection.state not in VERBS[what]:
         raise InvalidInput("state", str(selection.state), f"{' or '.join(VERBS[what])} for {what}")
     return selection
@@ -87,7 +86,6 @@ async def _count(view: View, selection: Selection) -> tuple[int, bool]:
 
 async def _start(view: View) -> Response:
     topic, what = view.topic, view.text("what")
-    view.user.require_operator(topic)
     selection = _selection(view, topic, what)
     if what == "reschedule" and selection.target is None:
         raise InvalidInput("to", "", "a time in ISO 8601 with its zone, as in 2026-01-31T12:00:00+01:00")
@@ -99,7 +97,8 @@ async def _start(view: View) -> Response:
 async def _resume(view: View) -> Response:
     """Starts an operation anew that did not come to its end: what is done is no longer selected."""
     id = view.text("operation")
-    known = next((each for each in await view.soon(view.admin.operations()) if each.id == id), None)
+    operations = await view.soon(view.admin.operations())
+    known = next((each for each in operations if each.id == id and view.user.operates(each.topic)), None)
     if known is None or known.status == "running":
         raise InvalidInput("operation", id, "the id of an operation that has ended")
     view.form = {"topic": known.topic, "what": known.what, "selection": known.selection}

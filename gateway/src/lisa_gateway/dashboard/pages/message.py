@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from lisa_common.errors import LisaError
 from lisa_common.validation import check_id
-from lisa_gateway.access import Forbidden
+from lisa_gateway.access import ALL_TOPICS, Forbidden
 from lisa_gateway.dashboard.bodies import MOST_EDITED, show_body
 from lisa_gateway.dashboard.security import HEADERS
 from lisa_gateway.dashboard.view import View
@@ -23,7 +23,7 @@ class _Event:
     what: str
 
 
-def _timeline(found: Found) -> list[_Event]:
+def _timeline(found: Found, *, sees_bodies: bool) -> list[_Event]:
     """What is known to have happened, and what is to come, in order."""
     record, events = found.record, list[_Event]()
     if record:
@@ -38,7 +38,8 @@ def _timeline(found: Found) -> list[_Event]:
             events.append(_Event(copy.at_ms, f"retry due{of}"))
         if copy.at_ms and copy.state is State.GARBAGE:
             events.append(_Event(copy.at_ms, f"became garbage{of}"))
-    for death in found.deaths:
+    # What a header says.
+    for death in found.deaths if sees_bodies else ():
         events.append(_Event(death.last_ms, f"died in {death.queue}: {death.reason}, {death.count} times"))
     return sorted(dict.fromkeys(events), key=lambda event: event.at_ms)
 
@@ -75,7 +76,8 @@ async def show(view: View) -> Response:
         return view.page("error.html", status=404, title="No such message", detail=detail)
     hops, untraced = await _trace(view, topic, id)
     known = view.desk.sampler.topics.get(topic)
-    record = found.record if view.sees_bodies else None
+    sees_bodies = view.sees_bodies(topic)
+    record = found.record if sees_bodies else None
     actions = _actions(found) if view.user.operates(topic) else []
     return view.page(
         "message.html",
@@ -86,7 +88,8 @@ async def show(view: View) -> Response:
         body=show_body(record.body, view.text("view")) if record else None,
         editable=record.body.decode() if record and "replay-edited" in actions else "",
         actions=[each for each in actions if each != "replay-edited" or record],
-        timeline=_timeline(found),
+        timeline=_timeline(found, sees_bodies=sees_bodies),
+        sees_bodies=sees_bodies,
         hops=hops,
         has_dead_letters=bool(known is None or known.policy.dead_letter_topic),
         untraced=untraced,
@@ -100,14 +103,15 @@ async def _trace(view: View, topic: str, id: str) -> tuple[tuple[Hop, ...], str]
     try:
         hops = await view.soon(view.admin.trace(topic, id))
     except LisaError as error:
-        return (), str(error)
+        # It may name topics that the user may not see.
+        return (), str(error) if view.user.sees(ALL_TOPICS) else "it cannot be followed now"
     return tuple(hop for hop in hops if view.user.sees(hop.topic)), ""
 
 
 async def download(view: View) -> Response:
     """The body as it is, to be saved: browsers never show it as a page."""
     topic, id = view.topic, check_id(view.text("id"))
-    if not view.sees_bodies:
+    if not view.sees_bodies(topic):
         raise Forbidden("you may not see bodies of messages")
     found = await view.soon(view.admin.find(topic, id))
     record: Record | None = found.record if found else None

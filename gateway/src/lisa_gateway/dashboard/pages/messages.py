@@ -23,7 +23,8 @@ _AT_ONCE = 50
 async def show(view: View) -> Response:
     """The page."""
     topic = view.topic
-    selection = Selection.of(topic, view.query, sees_bodies=view.sees_bodies)
+    sees_bodies = view.sees_bodies(topic)
+    selection = Selection.of(topic, view.query, sees_bodies=sees_bodies)
     sampler = view.desk.sampler
     with sampler.watching([topic]):
         await sampler.first([topic], wait_s=view.desk.wait_s)
@@ -40,6 +41,7 @@ async def show(view: View) -> Response:
         reasons=REASONS,
         verbs=[verb for verb, states in VERBS.items() if selection.state in states and verb != "reschedule"],
         operates=view.user.operates(topic),
+        sees_bodies=sees_bodies,
     )
 
 

@@ -1,12 +1,13 @@
 """Schedules: what they send when, and their actions."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 from starlette.responses import Response
 
-from lisa_common.errors import InvalidInput
+from lisa_common.errors import InvalidInput, UnknownSchedule
 from lisa_common.validation import check_name
-from lisa_gateway.access import ALL_TOPICS
+from lisa_gateway.access import ALL_TOPICS, Forbidden
 from lisa_gateway.dashboard.bodies import show_body
 from lisa_gateway.dashboard.view import Handler, View, see_other
 from lisa_manager import ScheduleState
@@ -22,6 +23,23 @@ def _topic(state: ScheduleState) -> str:
     return state.schedule.topic if state.schedule else ALL_TOPICS
 
 
+async def _schedule(view: View) -> ScheduleState:
+    """The schedule that a request names. Raises UnknownSchedule, also where the user may not know of it."""
+    state = await view.soon(view.admin.schedule(check_name("schedule", view.text("name"))))
+    try:
+        view.check(_topic(state))
+    except Forbidden:
+        raise UnknownSchedule(state.name) from None
+    return _without_damage(view, state)
+
+
+def _without_damage(view: View, state: ScheduleState) -> ScheduleState:
+    """The same; without what may quote its body, for a user who may not see it."""
+    if not state.damage or view.sees_bodies(_topic(state)):
+        return state
+    return replace(state, damage="it cannot be read")
+
+
 async def show(view: View) -> Response:
     """All schedules: those with problems first, then by their next run."""
     text = view.text("q")[:200].lower()
@@ -33,7 +51,10 @@ async def show(view: View) -> Response:
     return view.page(
         "schedules.html",
         title="Schedules",
-        rows=[(each, view.user.operates(_topic(each))) for each in matching[first : first + _ON_PAGE]],
+        rows=[
+            (_without_damage(view, each), view.user.operates(_topic(each)))
+            for each in matching[first : first + _ON_PAGE]
+        ],
         count=len(matching),
         all=len(states),
         text=text,
@@ -44,9 +65,8 @@ async def show(view: View) -> Response:
 
 async def show_one(view: View) -> Response:
     """One schedule with its next ten runs."""
-    state = await view.soon(view.admin.schedule(check_name("schedule", view.text("name"))))
-    view.user.require_view(_topic(state))
-    schedule = state.schedule if view.sees_bodies else None
+    state = await _schedule(view)
+    schedule = state.schedule if view.sees_bodies(_topic(state)) else None
     return view.page(
         "schedule.html",
         title=state.name,
@@ -64,12 +84,11 @@ _Act = Callable[[View, str], Awaitable[str]]
 
 def _handler(what: str, act: _Act) -> Handler:
     async def handle(view: View) -> Response:
-        name = check_name("schedule", view.text("name"))
-        state = await view.soon(view.admin.schedule(name))
+        state = await _schedule(view)
+        name = state.name
         if state.schedule is None:
             raise InvalidInput("name", name, "the name of a schedule that can be read")
         topic = state.schedule.topic
-        view.user.require_operator(topic)
         said = await act(view, name)
         if said:
             await view.note(what, topic, detail=f"{name}: {said}")

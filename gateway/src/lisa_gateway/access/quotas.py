@@ -1,0 +1,145 @@
+"""Quotas: how much the callers of one grant may do at one gateway."""
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from lisa_gateway.problems import OverQuota
+
+__all__ = ["Quota", "Quotas"]
+
+_MIB = 1024 * 1024
+_HOUR_S = 3_600
+_GROUP_S = 60
+"""A gateway forgets a group that nobody has used for so long."""
+
+_PREPAID = 8 * _MIB
+"""Bytes of a body that count before they arrive; those of a longer stream count as they come."""
+
+_Message = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[_Message]]
+_Send = Callable[[_Message], Awaitable[None]]
+
+
+class Quotas(BaseModel):
+    """The fields of a grant that limit its use, at each gateway."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    requests_s: Annotated[float, Field(gt=0, description="requests a second")] = 1_000
+    bytes_s: Annotated[float, Field(ge=1_024, description="bytes a second, of bodies and of answers")] = 8 * _MIB
+    polls: Annotated[float, Field(ge=0, description="reads that wait at once")] = 1_000
+    groups: Annotated[float, Field(ge=1, description="consumer groups in use at once")] = 32
+    new_topics: Annotated[float, Field(ge=0, description="topics an hour that a send or a read makes")] = 100
+
+
+_NONE = Quotas(**dict.fromkeys(Quotas.model_fields, math.inf))
+
+
+class Quota:
+    """What one grant has used. By default there are no limits."""
+
+    def __init__(self, quotas: Quotas = _NONE, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = quotas
+        self._requests = _Bucket(quotas.requests_s, max(1, quotas.requests_s), clock)
+        self._bytes = _Bucket(quotas.bytes_s, quotas.bytes_s, clock)
+        self._topics = _Bucket(quotas.new_topics / _HOUR_S, quotas.new_topics, clock)
+        self._polls = 0
+        self._groups: set[str] = set()
+
+    def admit_request(self, length: int) -> None:
+        """Counts a request with a body of so many bytes, 0 where that is not known. Raises OverQuota.
+
+        Bytes are admitted while any are left, so that there is no body that never fits.
+        """
+        if self._bytes.left <= 0:
+            raise OverQuota("bytes_s", self._most.bytes_s, self._bytes.wait_s(1))
+        if not self._requests.take():
+            raise OverQuota("requests_s", self._most.requests_s, self._requests.wait_s(1))
+        self._bytes.spend(min(length, _PREPAID))
+
+    def counting(self, length: int, receive: _Receive, send: _Send) -> tuple[_Receive, _Send]:
+        """`receive` and `send` of an admitted request. They count bytes, and slow down what comes too fast."""
+        paid = min(length, _PREPAID)
+
+        async def counted_receive() -> _Message:
+            nonlocal paid
+            message = await receive()
+            size = len(message.get("body", b""))
+            free = min(paid, size)
+            paid -= free
+            if size > free:
+                self._bytes.spend(size - free)
+                await asyncio.sleep(self._bytes.wait_s(0))
+            return message
+
+        def counted_send(message: _Message) -> Awaitable[None]:
+            self._bytes.spend(len(message.get("body", b"")))
+            return send(message)
+
+        return counted_receive, counted_send
+
+    @contextmanager
+    def poll(self) -> Iterator[None]:
+        """Counts a read that waits while its block runs. Raises OverQuota."""
+        if self._polls >= self._most.polls:
+            raise OverQuota("polls", self._most.polls, 1)
+        self._polls += 1
+        try:
+            yield
+        finally:
+            self._polls -= 1
+
+    def use_group(self, group: str, served: Collection[str]) -> None:
+        """Counts a group; `served` are those that the gateway serves at all. Raises OverQuota."""
+        if group in self._groups:
+            return
+        self._groups.intersection_update(served)
+        if len(self._groups) >= self._most.groups:
+            raise OverQuota("groups", self._most.groups, _GROUP_S)
+        self._groups.add(group)
+
+    def admit_topic(self) -> None:
+        """Counts a topic that is about to be made. Raises OverQuota."""
+        if not self._topics.take():
+            raise OverQuota("new_topics", self._most.new_topics, self._topics.wait_s(1))
+
+
+class _Bucket:
+    """A bucket of tokens that fills at a rate."""
+
+    def __init__(self, rate_s: float, most: float, clock: Callable[[], float]) -> None:
+        self._rate_s = rate_s
+        self._most = self._left = most
+        self._clock = clock
+        self._at_s = clock()
+
+    @property
+    def left(self) -> float:
+        """The tokens in it; less than 0 for a debt."""
+        now_s = self._clock()
+        if self._left < self._most:
+            self._left = min(self._most, self._left + (now_s - self._at_s) * self._rate_s)
+        self._at_s = now_s
+        return self._left
+
+    def spend(self, tokens: float) -> None:
+        """Takes tokens, and leaves a debt where there are too few."""
+        self._left = self.left - tokens
+
+    def take(self) -> bool:
+        """Takes one token if there is one."""
+        if self.left < 1:
+            return False
+        self._left -= 1
+        return True
+
+    def wait_s(self, tokens: float) -> float:
+        """The time until so many tokens are there."""
+        missing = tokens - self.left
+        return 0.0 if missing <= 0 else missing / self._rate_s if self._rate_s else _HOUR_S

@@ -1,0 +1,106 @@
+"""Cancelling the waiting messages of a topic that a filter selects, in bounded steps."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from lisa_common.errors import InvalidInput
+from lisa_common.model.keys import ShardKeys
+from lisa_common.model.scores import PARKED_MS
+from lisa_common.model.sharding import Layout
+from lisa_common.protocol import paging, producing
+from lisa_common.protocol.call import Flow, command
+from lisa_common.protocol.consuming import server_time
+from lisa_common.protocol.paging import END, START, Listed, Page, Point
+from lisa_common.protocol.producing import CancelOutcome, State
+from lisa_common.validation import MAX_ID_BYTES, headers_json, is_id, moment_ms
+from lisa_manager.admin.bulk import BulkResult, OnProgress, StopBulk
+from lisa_manager.admin.queries import existing
+
+__all__ = ["ALL_WAITING", "WaitingFilter", "cancel_many"]
+
+_AT_ONCE: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingFilter:
+    """Selects waiting messages by the fields that are set; raises InvalidInput for a value that none can have."""
+
+    id_prefix: str | None = None
+    """Only messages whose ids begin so."""
+    headers: Mapping[str, str] | None = None
+    """Only messages that have all these headers, among others."""
+    due_before: datetime | None = None
+    """Only messages that are due before this time, an aware datetime."""
+
+    def __post_init__(self) -> None:
+        headers_json(self.headers)
+        if self.id_prefix is not None and not is_id(self.id_prefix):
+            raise InvalidInput("id_prefix", self.id_prefix, f"1 to {MAX_ID_BYTES} bytes of printable text")
+        if self.due_before is not None:
+            moment_ms("due_before", self.due_before)
+
+    def spans(self) -> tuple[tuple[Point, Point], ...]:
+        """The parts of the waiting set that may hold selected messages."""
+        if self.due_before is None:
+            return ((START, END),)
+        due_ms = moment_ms("due_before", self.due_before)
+        return (START, Point(due_ms)), (Point(PARKED_MS), Point(PARKED_MS + due_ms))
+
+    def matches(self, message: Listed) -> bool:
+        """Whether it selects a message of these spans."""
+        if self.due_before is not None and message.at_ms >= moment_ms("due_before", self.due_before):
+            return False
+        if self.headers and not (message.record and self.headers.items() <= message.record.headers.items()):
+            return False
+        return message.id.startswith(self.id_prefix or "")
+
+
+ALL_WAITING = WaitingFilter()
+
+
+def cancel_many(
+    prefix: str, topic: str, where: WaitingFilter, *, dry_run: bool, on_progress: OnProgress | None
+) -> Flow[BulkResult]:
+    """Cancels selected waiting messages, those that are due first before others; leaves out those sent meanwhile."""
+    layout = yield from existing(prefix, topic)
+    now: int = yield server_time()
+    total, looked = (yield from _count(layout, where)), 0
+    outcomes = Counter[CancelOutcome]()
+    stopped = False
+    for keys, start, end in _parts(layout, where):
+        rest: Point | None = start
+        while rest is not None and not stopped:
+            page: Page = yield paging.list_messages(keys, State.WAITING, rest, end, limit=_AT_ONCE, bodies=False)
+            ids = [each.id for each in page.messages if where.matches(each) and _is_known(each, now)]
+            if ids:
+                outcomes.update(
+                    [CancelOutcome.CANCELLED] * len(ids) if dry_run else (yield producing.cancel(keys, ids))
+                )
+            rest, looked = page.rest, looked + len(page.messages)
+            try:
+                if on_progress is not None:
+                    on_progress(looked, max(total, looked))
+            except StopBulk:
+                stopped = True
+    done = outcomes.pop(CancelOutcome.CANCELLED, 0)
+    return BulkResult(done, {str(name): number for name, number in sorted(outcomes.items())}, stopped)
+
+
+def _parts(layout: Layout, where: WaitingFilter) -> Iterator[tuple[ShardKeys, Point, Point]]:
+    return ((keys, start, end) for keys in layout.served for start, end in where.spans())
+
+
+def _count(layout: Layout, where: WaitingFilter) -> Flow[int]:
+    counts: list[int] = yield [
+        command("ZCOUNT", keys.of("waiting"), repr(start.score), repr(end.score))
+        for keys, start, end in _parts(layout, where)
+    ]
+    return sum(counts)
+
+
+def _is_known(message: Listed, now_ms: int) -> bool:
+    # Other programs may have written an id that no call takes.
+    return is_id(message.id) and (message.record is None or message.record.sent_ms <= now_ms)

@@ -1,0 +1,142 @@
+"""Operators' calls on a server without memory: what frees memory works, and an error says what was done."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from lisa_common.errors import OutcomeUnknown, Refused
+from lisa_common.model.keys import topics_key
+from lisa_consumer import Consumer, ConsumerSettings
+from lisa_manager import Admin, ManagerSettings, WaitingFilter
+from lisa_producer import Message, Producer, ProducerSettings
+from support import Server
+
+_SMALL = 1_000_000
+"""Less than an empty server needs, in bytes."""
+
+
+@pytest.fixture
+def server(own_server: Callable[..., Server]) -> Server:
+    """A server of the test's own."""
+    return own_server(maxmemory_policy="noeviction")
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[redis.Redis]:
+    """A plain client of it."""
+    with server.client() as opened:
+        yield opened
+
+
+@pytest.fixture
+def admin(server: Server, prefix: str) -> Iterator[Admin]:
+    """An operator without patience."""
+    with Admin(settings=ManagerSettings(redis_url=server.url, prefix=prefix), patience_s=0) as opened:
+        yield opened
+
+
+@pytest.fixture
+def producer(server: Server, prefix: str) -> Iterator[Producer]:
+    """A producer without patience."""
+    with Producer(settings=ProducerSettings(redis_url=server.url, prefix=prefix, patience_s=0)) as opened:
+        yield opened
+
+
+def _fill(client: redis.Redis) -> None:
+    client.config_set("maxmemory", _SMALL)
+    with pytest.raises(redis.exceptions.OutOfMemoryError):
+        client.set("x", "y")
+
+
+def _send(producer: Producer, topic: str, *ids: str) -> None:
+    producer.send_many(topic, [Message(body=b"x" * 100, id=id, delay=3600) for id in ids])
+
+
+def test_a_topic_is_dropped(admin: Admin, producer: Producer, client: redis.Redis) -> None:
+    """With its groups, former shards, limits, history and schedules; what is said is what was done."""
+    admin.create_topic("orders", max_in_flight=10, expire_idle_ms=3_600_000)
+    admin.create_group("orders", "g")
+    admin.set_schedule("daily", topic="orders", every=3600)
+    _send(producer, "orders", "a", "b")
+    admin.reshard("orders", 3)
+    _send(producer, "orders", "c")
+    _fill(client)
+    dropped = admin.drop_topic("orders", force=True)
+    assert (dropped.done, dropped.schedules) == (True, 1)
+    assert dropped.messages >= 3
+    assert [topic.name for topic in admin.topics()] == []
+    assert admin.list_schedules() == []
+
+
+def test_a_topic_is_paused_and_goes_on(admin: Admin, producer: Producer, client: redis.Redis) -> None:
+    """In the registry and in its shards."""
+    admin.create_topic("orders", shards=2)
+    _send(producer, "orders", "a", "b", "c")
+    _fill(client)
+    for paused in (True, False):
+        admin.set_policy("orders", paused=paused)
+        assert [status.paused for status in admin.status("orders")] == [paused]
+        assert admin.check().is_clean
+
+
+def test_messages_are_cancelled_and_purged(
+    admin: Admin, producer: Producer, client: redis.Redis, server: Server, prefix: str
+) -> None:
+    """Waiting, ready, retried and dead ones, and a group with all that it owes."""
+    settings = ConsumerSettings(redis_url=server.url, prefix=prefix)
+    with Consumer("orders", "g", settings=settings) as consumer:
+        consumer.read(wait=0)
+        for id in ("dead", "retried", "ready"):
+            producer.send("orders", b"x", id=id)
+        taken = {delivery.id: delivery for delivery in consumer.read(2, wait=5)}
+        consumer.reject(taken["dead"])
+        consumer.nack(taken["retried"], delay=3600)
+    _send(producer, "orders", "waiting", "many-1", "many-2")
+    _fill(client)
+    assert admin.purge_all("orders").done == 1
+    assert admin.cancel_many("orders", WaitingFilter(id_prefix="many-")).done == 2
+    assert set(admin.cancel("orders", ["waiting", "retried"]).values()) == {"cancelled"}
+    assert admin.drop_group("orders", "g", force=True).ended == 1
+    assert admin.sizes("orders")[0].stored == 0
+
+
+def test_a_schedule_is_paused_and_deleted(admin: Admin, client: redis.Redis) -> None:
+    """A schedule that fills the server can be stopped."""
+    admin.set_schedule("often", topic="orders", every=1)
+    _fill(client)
+    admin.pause_schedule("often")
+    [schedule] = admin.list_schedules()
+    assert schedule.schedule.paused
+    admin.delete_schedule("often")
+    assert admin.list_schedules() == []
+
+
+def test_what_needs_memory_is_refused_and_leaves_nothing(admin: Admin, producer: Producer, client: redis.Redis) -> None:
+    """Before anything is written."""
+    admin.create_topic("orders")
+    _send(producer, "orders", "a")
+    before = admin.find("orders", "a")
+    _fill(client)
+    with pytest.raises(Refused):
+        admin.create_group("orders", "g")
+    with pytest.raises(Refused):
+        admin.reshard("orders", 2)
+    with pytest.raises(Refused):
+        admin.reschedule("orders", ["a"], delay=1)
+    assert admin.groups("orders") == []
+    assert [topic.policy.shards for topic in admin.topics()] == [1]
+    assert admin.find("orders", "a") == before
+
+
+def test_a_drop_that_breaks_off_says_so(admin: Admin, producer: Producer, client: redis.Redis, prefix: str) -> None:
+    """Messages are gone already, and the topic is still there. The same call completes the drop."""
+    _send(producer, "orders", "a")
+    client.hset(f"{prefix}:dropped", "orders", "x")
+    client.rename(f"{prefix}:dropped", "kept")
+    client.set(f"{prefix}:dropped", "of a wrong type")
+    with pytest.raises(OutcomeUnknown, match="orders was dropped in part, drop it again"):
+        admin.drop_topic("orders", force=True)
+    assert client.hexists(topics_key(prefix), "orders")
+    client.delete(f"{prefix}:dropped")
+    assert admin.drop_topic("orders", force=True).done
