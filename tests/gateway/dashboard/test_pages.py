@@ -136,8 +136,10 @@ def test_message_shows_where_its_handler_failed(browser: Browser, producer: Prod
         _ = 1 / 0
     except ZeroDivisionError as error:
         kill(topic, 1, error=error)
-    page = browser.get("message", topic=topic, id="a")
-    assert re.search(r"ZeroDivisionError: division by zero\n  at \S+test_pages.py:[0-9]+ in test_message_shows", page.text), page.text
+    text = browser.get("message", topic=topic, id="a").text
+    assert re.search(
+        r"ZeroDivisionError: division by zero\n  at \S+test_pages.py:[0-9]+ in test_message_shows", text
+    ), text
 
 
 def test_find_by_id_in_one_topic_and_in_all(browser: Browser, producer: Producer, topic: str) -> None:
