@@ -45,7 +45,7 @@ M = TypeVar("M", bound=Middleware)
 K = TypeVar("K", bound=Hook)
 
 _INTERRUPTED_S = 3.0
-"""How long a worker that was interrupted twice may take to cancel its handlers and to settle."""
+"""How long a worker that was interrupted twice may take to cancel its handlers and to settle; or to give them back."""
 
 
 class Worker(DeclaresSchedules, Pausable):
@@ -239,8 +239,9 @@ class Worker(DeclaresSchedules, Pausable):
     async def _abandon_handlers(self) -> NoReturn:
         """Gives back what still runs, and ends the process, so that nothing is handled twice at once."""
         if self._leases and (running := self._leases.running):
-            with suppress(LisaError):
-                async with AsyncConnection.of(self.settings, name="lisa-worker", url=self.url) as connection:
+            with suppress(LisaError, TimeoutError):
+                limit = asyncio.timeout(_INTERRUPTED_S)
+                async with limit, AsyncConnection.of(self.settings, name="lisa-worker", url=self.url) as connection:
                     await connection.run(self._core.release(running), patience_s=1)
         abandon_handlers()
 
