@@ -41,11 +41,11 @@ async def handle(delivery: Delivery) -> None:
         _obey(what, delivery.attempt)
 
 
-@worker.on("mail", timeout=_TIMEOUT_S, concurrency=1)
+@worker.on("mail", timeout=_TIMEOUT_S, concurrency=4)
 def handle_in_thread(delivery: Delivery) -> None:
     """The same in a thread, which nothing can end: so it hangs only for a while.
 
-    It has one slot: what waits behind a long one for a visibility timeout is given back.
+    It has few slots: what waits behind long ones for a visibility timeout is given back.
     """
     with recorded(history, delivery):
         what = plan_of(delivery.body).what
