@@ -43,15 +43,18 @@ class KnownTopics:
         """Whether the topic was found declared lately, or at some time before."""
         return topic in self._policies
 
-    async def declare(self, topic: str, quota: Quota) -> None:
-        """Makes the topic and its group, unless they exist, so that later pulls get what is sent now.
+    async def declare(self, topic: str, quota: Quota, group: str = "") -> None:
+        """Makes the topic and the group of the settings, unless they exist, so that later pulls get what is sent now.
 
+        With another `group`, makes the topic alone: a group in which nobody pulls would keep its messages for ever.
         Raises InvalidInput for an invalid name, OverQuota, TooManyGroups and other errors of the server.
         """
         if self.is_declared(topic):
             return
         # An id that has ended may be sent again at once, as with camellia.
         await self.ensure(topic, quota, **({"dedup_window_ms": 0} if self._settings.resend_ended else {}))
+        if group and group != self._settings.group:
+            return
         task = self._under_way.get(topic)
         if task is None:
             task = self._under_way[topic] = asyncio.create_task(self._make_group(topic))

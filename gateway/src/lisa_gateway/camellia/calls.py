@@ -68,7 +68,7 @@ class MessageCalls:
         if group:
             check_name("group", group)
         topics = self._gateway.topics
-        await topics.declare(topic, quota)
+        await topics.declare(topic, quota, group)
         polls = self._gateway.desk(group, quota).polls
         if wait_s and polls.count_of(topic) >= self._settings.max_polls:
             return answer(msg=None, delayMsgList=[])
