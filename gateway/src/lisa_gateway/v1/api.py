@@ -15,29 +15,20 @@ from lisa_gateway.gateway import Gateway
 from lisa_gateway.json_text import encode
 from lisa_gateway.metrics import name_route
 from lisa_gateway.problems import refuse
-from lisa_gateway.v1 import deliveries, garbage, messages, stream, topics
+from lisa_gateway.v1 import deliveries, garbage, messages, stream, topics  # noqa: F401 - they register operations
 from lisa_gateway.v1.openapi import document
-from lisa_gateway.v1.operation import Operation, respond
+from lisa_gateway.v1.operation import OPERATIONS, Operation, respond
 from lisa_gateway.v1.receipts import Receipts
-from lisa_gateway.v1.state import State
 
 __all__ = ["mount", "openapi"]
 
 _ROOT = "/v1"
 
-_OPERATIONS: tuple[Operation, ...] = (
-    *messages.OPERATIONS,
-    *stream.OPERATIONS,
-    *deliveries.OPERATIONS,
-    *topics.OPERATIONS,
-    *garbage.OPERATIONS,
-)
-
 
 @cache
 def openapi(root_path: str = "") -> dict[str, Any]:
     """The OpenAPI 3.1 document of /v1, which is served below a path."""
-    return document(_OPERATIONS) | {"servers": [{"url": root_path or "/"}]}
+    return document(OPERATIONS) | {"servers": [{"url": root_path or "/"}]}
 
 
 @cache
@@ -48,11 +39,11 @@ def _encoded(root_path: str) -> bytes:
 def mount(gateway: Gateway) -> Mount:
     """All of /v1, with its document at /v1/openapi.json."""
     settings = gateway.settings
-    state = State(gateway, Receipts(settings.prefix, settings.receipt_key.get_secret_value()))
+    receipts = Receipts(settings.prefix, settings.receipt_key.get_secret_value())
     by_path: dict[str, dict[str, Operation]] = defaultdict(dict)
-    for operation in _OPERATIONS:
+    for operation in OPERATIONS:
         by_path[operation.path][operation.method] = operation
-    routes = [_route(path, operations, state) for path, operations in by_path.items()]
+    routes = [_route(path, operations, gateway, receipts) for path, operations in by_path.items()]
 
     async def show(request: Request) -> Response:
         name_route(request.scope, f"{_ROOT}/openapi.json")
@@ -65,11 +56,11 @@ def mount(gateway: Gateway) -> Mount:
     return Mount(_ROOT, app=api)
 
 
-def _route(path: str, operations: dict[str, Operation], state: State) -> Route:
+def _route(path: str, operations: dict[str, Operation], gateway: Gateway, receipts: Receipts) -> Route:
     async def endpoint(request: Request) -> Response:
         name_route(request.scope, path)
         method = "GET" if request.method == "HEAD" else request.method
-        return await respond(operations[method], state, request)
+        return await respond(operations[method], gateway, receipts, request)
 
     # An id may hold slashes; each path with one ends in it.
     pattern = path.removeprefix(_ROOT).replace("{id}", "{id:path}")

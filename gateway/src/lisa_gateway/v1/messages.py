@@ -22,9 +22,9 @@ from lisa_gateway.v1.operation import (
     URLENCODED,
     Answer,
     Call,
-    Operation,
     check_json,
     check_plain,
+    operation,
     parsed,
     unsupported,
     validated,
@@ -33,7 +33,8 @@ from lisa_gateway.v1.stream import send_stream
 from lisa_manager import ListedMessage, State
 from lisa_producer import CancelOutcome, Found, Message, RescheduleOutcome, SendResult
 
-__all__ = ["OPERATIONS"]
+_MESSAGES = "/v1/topics/{topic}/messages"
+_MESSAGE = "/v1/topics/{topic}/messages/{id}"
 
 _JSON = "application/json"
 _FORMS = (URLENCODED, "multipart/form-data")
@@ -43,8 +44,16 @@ def _media_type(call: Call) -> str:
     return call.request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def _send(call: Call) -> Answer:
-    """Sends what the request holds, by its content type."""
+@operation(
+    f"POST {_MESSAGES}",
+    {201: answers.Sent, 200: answers.Sent | answers.StreamResult},
+    query=MessageQuery,
+    body=MessageInput,
+    takes_bytes=True,
+    conflicts=True,
+)
+async def send_message(call: Call) -> Answer:
+    """Sends one message, or a stream of them."""
     kind = _media_type(call)
     if kind.encode() in STREAMS:
         _check_no_options(call)
@@ -70,8 +79,11 @@ def _check_no_options(call: Call) -> None:
         raise InvalidInput("query parameter", min(given), "absent, as the JSON body holds the options")
 
 
-async def _put(call: Call) -> Answer:
-    """Sends the body of the request under the id in its path."""
+@operation(
+    f"PUT {_MESSAGE}", {201: answers.Sent, 200: answers.Sent}, query=MessageQuery, takes_bytes=True, conflicts=True
+)
+async def put_message(call: Call) -> Answer:
+    """Sends the body of the request, whatever its content type, under an id."""
     return await _send_one(call, await _raw_message(call, check_new_id(call.path["id"])))
 
 
@@ -95,8 +107,8 @@ def _header(text: str) -> tuple[str, str]:
 
 
 async def _send_one(call: Call, message: Message) -> Answer:
-    await call.state.gateway.topics.admit(call.topic, call.caller.quota)
-    result: SendResult = await call.state.gateway.producer.send(
+    await call.gateway.topics.admit(call.topic, call.caller.quota)
+    result: SendResult = await call.gateway.producer.send(
         call.topic,
         message.body,
         delay=message.delay,
@@ -112,8 +124,10 @@ async def _send_one(call: Call, message: Message) -> Answer:
     return Answer(document, 200 if result.duplicate else 201)
 
 
-async def _find(call: Call) -> Answer:
-    found = await call.state.gateway.producer.find(call.topic, call.path["id"])
+@operation(f"GET {_MESSAGE}", {200: answers.FoundMessage})
+async def find_message(call: Call) -> Answer:
+    """Finds a message, in whatever state."""
+    found = await call.gateway.producer.find(call.topic, call.path["id"])
     if found is None:
         raise _unknown(call)
     return Answer(await aside(len(found.record.body) if found.record else 0, lambda: _found(found)))
@@ -150,8 +164,10 @@ def _found(found: Found) -> bytes:
     return encode_message(document | {"sent_ms": record.sent_ms} | limits, record.body, record.headers)
 
 
-async def _cancel(call: Call) -> Answer:
-    outcome = await call.state.gateway.producer.cancel(call.topic, call.path["id"])
+@operation(f"DELETE {_MESSAGE}", {200: answers.Cancelled}, conflicts=True)
+async def cancel_message(call: Call) -> Answer:
+    """Cancels a message that was not delivered yet."""
+    outcome = await call.gateway.producer.cancel(call.topic, call.path["id"])
     if outcome is CancelOutcome.UNKNOWN:
         raise _unknown(call)
     if outcome in (CancelOutcome.GARBAGE, CancelOutcome.FINISHED):
@@ -164,9 +180,11 @@ def _conflict(state: str, expected: str) -> Refusal:
     return Refusal(Problem(409, "conflict", detail, {"field": "state", "value": state, "expected": expected}))
 
 
-async def _reschedule(call: Call) -> Answer:
+@operation(f"PATCH {_MESSAGE}", {200: answers.Rescheduled}, body=Reschedule, conflicts=True)
+async def reschedule_message(call: Call) -> Answer:
+    """Gives a message that waits, or is to be retried, another due time."""
     delay, at = duration_of("delay", call.body.delay), moment_of("at", call.body.at)
-    outcome = await call.state.gateway.producer.reschedule(call.topic, call.path["id"], delay=delay, at=at)
+    outcome = await call.gateway.producer.reschedule(call.topic, call.path["id"], delay=delay, at=at)
     if outcome is RescheduleOutcome.UNKNOWN:
         raise _unknown(call)
     if outcome is not RescheduleOutcome.RESCHEDULED:
@@ -174,9 +192,11 @@ async def _reschedule(call: Call) -> Answer:
     return Answer({"id": call.path["id"], "outcome": outcome})
 
 
-async def _list(call: Call) -> Answer:
+@operation(f"GET {_MESSAGES}", {200: answers.Listed}, query=MessagesQuery)
+async def list_messages(call: Call) -> Answer:
+    """Lists the messages of one state, page by page."""
     query = call.query
-    page = await call.state.gateway.admin.messages(
+    page = await call.gateway.admin.messages(
         call.topic, State(query.state), group=query.group, limit=query.limit, cursor=query.cursor
     )
     size = sum(OVERHEAD + len(message.record.body if message.record else b"") for message in page.messages)
@@ -197,71 +217,3 @@ def _listed(message: ListedMessage, bodies: Any) -> bytes:
     if not record:
         return encode(document)
     return encode_message(document | {"sent_ms": record.sent_ms}, record.body, record.headers, bodies)
-
-
-_MESSAGES = "/v1/topics/{topic}/messages"
-_MESSAGE = "/v1/topics/{topic}/messages/{id}"
-
-OPERATIONS = (
-    Operation(
-        method="POST",
-        path=_MESSAGES,
-        name="sendMessage",
-        summary="Sends one message, or a stream of them",
-        answer=_send,
-        answers={201: answers.Sent, 200: answers.Sent | answers.StreamResult},
-        query=MessageQuery,
-        body=MessageInput,
-        takes_bytes=True,
-        problems=(409, 413, 415),
-    ),
-    Operation(
-        method="GET",
-        path=_MESSAGES,
-        name="listMessages",
-        summary="Lists the messages of one state, page by page",
-        answer=_list,
-        answers={200: answers.Listed},
-        query=MessagesQuery,
-        problems=(404,),
-    ),
-    Operation(
-        method="PUT",
-        path=_MESSAGE,
-        name="putMessage",
-        summary="Sends the body of the request, whatever its content type, under an id",
-        answer=_put,
-        answers={201: answers.Sent, 200: answers.Sent},
-        query=MessageQuery,
-        takes_bytes=True,
-        problems=(409, 413, 415),
-    ),
-    Operation(
-        method="GET",
-        path=_MESSAGE,
-        name="findMessage",
-        summary="Finds a message, in whatever state",
-        answer=_find,
-        answers={200: answers.FoundMessage},
-        problems=(404,),
-    ),
-    Operation(
-        method="DELETE",
-        path=_MESSAGE,
-        name="cancelMessage",
-        summary="Cancels a message that was not delivered yet",
-        answer=_cancel,
-        answers={200: answers.Cancelled},
-        problems=(404, 409),
-    ),
-    Operation(
-        method="PATCH",
-        path=_MESSAGE,
-        name="rescheduleMessage",
-        summary="Gives a message that waits, or is to be retried, another due time",
-        answer=_reschedule,
-        answers={200: answers.Rescheduled},
-        body=Reschedule,
-        problems=(404, 409, 413, 415),
-    ),
-)

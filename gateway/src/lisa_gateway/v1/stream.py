@@ -12,17 +12,18 @@ from lisa_gateway.problems import Refusal, problem_of
 from lisa_gateway.v1 import answers
 from lisa_gateway.v1.content import message_of
 from lisa_gateway.v1.models import MessageBatch, MessageInput
-from lisa_gateway.v1.operation import Answer, Call, Operation, check_plain, parsed, validated
+from lisa_gateway.v1.operation import Answer, Call, check_plain, operation, parsed, validated
 from lisa_producer import Message, PartialSend, SendOutcome, SendReport, SendResult
 
-__all__ = ["OPERATIONS", "send_stream"]
+__all__ = ["send_stream"]
 
 _MOST_PROBLEMS = 100
 """The number of lines of a stream whose problems are reported, and of invalid lines at which it ends."""
 
 
-async def _send_batch(call: Call) -> Answer:
-    """Sends a batch. A refused message does not stop the others."""
+@operation("POST /v1/topics/{topic}/batch", {200: answers.BatchResult}, body=MessageBatch, conflicts=True)
+async def send_batch(call: Call) -> Answer:
+    """Sends up to 1,000 messages, and reports the outcome of each."""
     given: MessageBatch = call.body
     size = len(await call.request.body())
     results, messages, places = await aside(size, lambda: _sort_out(given.messages))
@@ -64,9 +65,9 @@ async def _send_all(call: Call, messages: list[Message]) -> tuple[SendReport, Li
     """Sends messages. Result: their report, and the error that ended the whole send, if one did."""
     if not messages:
         return SendReport(), None
-    await call.state.gateway.topics.admit(call.topic, call.caller.quota)
+    await call.gateway.topics.admit(call.topic, call.caller.quota)
     try:
-        return await call.state.gateway.producer.send_many(call.topic, messages), None
+        return await call.gateway.producer.send_many(call.topic, messages), None
     except PartialSend as error:
         return error.report, error.__cause__ if isinstance(error.__cause__, LisaError) else None
 
@@ -94,10 +95,10 @@ def _stopped(error: LisaError, document: dict[str, Any]) -> Refusal:
 async def send_stream(call: Call) -> Answer:
     """Sends the lines of a request as they arrive. An invalid line does not stop the others."""
     check_plain(call.request)
-    await call.state.gateway.topics.admit(call.topic, call.caller.quota)
+    await call.gateway.topics.admit(call.topic, call.caller.quota)
     stream = _Stream(call)
     try:
-        await call.state.gateway.producer.send_many(call.topic, stream.messages(), on_result=stream.take)
+        await call.gateway.producer.send_many(call.topic, stream.messages(), on_result=stream.take)
     except PartialSend as error:
         cause = error.__cause__
         if not isinstance(cause, LisaError):
@@ -136,7 +137,7 @@ class _Stream:
 
     async def _split(self) -> AsyncIterator[tuple[int, bytes]]:
         """The lines that are not empty, with their numbers."""
-        most = self._call.state.gateway.settings.max_body_bytes
+        most = self._call.gateway.settings.max_body_bytes
         rest = bytearray()
         number = 1
         turn = Turn()
@@ -173,17 +174,3 @@ class _Stream:
         report = self._report
         counts = {"sent": report.sent, "duplicates": report.duplicates, "failed": report.failed}
         return counts | {"problems": self._problems}
-
-
-OPERATIONS = (
-    Operation(
-        method="POST",
-        path="/v1/topics/{topic}/batch",
-        name="sendBatch",
-        summary="Sends up to 1,000 messages, and reports the outcome of each",
-        answer=_send_batch,
-        answers={200: answers.BatchResult},
-        body=MessageBatch,
-        problems=(409, 413, 415),
-    ),
-)
