@@ -35,10 +35,6 @@ class KnownTopics:
         self._policies: dict[str, tuple[float, Policy]] = {}
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
-    def is_declared(self, topic: str) -> bool:
-        """Whether `declare` would find it known: then it need not be awaited."""
-        return self._declared.get(topic, 0) > time.monotonic()
-
     def is_known(self, topic: str) -> bool:
         """Whether the topic was found declared lately, or at some time before."""
         return topic in self._policies
@@ -48,7 +44,7 @@ class KnownTopics:
 
         Raises InvalidInput for an invalid name, OverQuota, TooManyGroups and other errors of the server.
         """
-        if self.is_declared(topic):
+        if self._declared.get(topic, 0) > time.monotonic():
             return
         # An id that has ended may be sent again at once, as with camellia.
         await self.ensure(topic, quota, **({"dedup_window_ms": 0} if self._settings.resend_ended else {}))

@@ -3,12 +3,14 @@
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
+from starlette.responses import Response
+
 from lisa_gateway.access.browsers import check_browser
 from lisa_gateway.access.callers import STRANGER, Access, Caller, Forbidden, Unauthorized
 from lisa_gateway.access.routes import ROUTES, Rule, Scope
 from lisa_gateway.access.settings import AccessSettings
 from lisa_gateway.camellia.answers import refusal
-from lisa_gateway.problems import OverQuota, Problem, problem_of, send_problem
+from lisa_gateway.problems import OverQuota, Problem, problem_of, response_of, send_problem
 
 __all__ = ["AccessMiddleware", "caller_of"]
 
@@ -64,7 +66,7 @@ class AccessMiddleware:
                 try:
                     quota.admit_request(length)
                 except OverQuota as error:
-                    return _send_over_quota(send, path, error)
+                    return _refuse_over_quota(path, error)(scope, receive, send)
                 receive, send = quota.counting(length, receive, send)
         return self._app(scope, receive, send)
 
@@ -75,13 +77,9 @@ def _length(headers: Iterable[tuple[bytes, bytes]]) -> int:
     return int(length) if length.isdigit() else 0
 
 
-async def _send_over_quota(send: _Send, path: str, error: OverQuota) -> None:
-    if not path.startswith("/camellia/"):
-        await send_problem(send, problem_of(error))
-        return
-    reply = refusal(error)
-    await send(reply.head())
-    await send({"type": "http.response.body", "body": reply.body})
+def _refuse_over_quota(path: str, error: OverQuota) -> Response:
+    """Clients of camellia's calls get its form of answers."""
+    return refusal(error) if path.startswith("/camellia/") else response_of(problem_of(error))
 
 
 def caller_of(scope: Any) -> Caller:

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+from starlette.responses import Response
 from starlette.types import Receive
 
 from lisa_common.errors import UnknownTopic
 from lisa_common.validation import check_name
-from lisa_gateway.camellia.answers import Reply, answer
+from lisa_gateway.camellia.answers import answer
 from lisa_gateway.camellia.monitor import Monitor
 from lisa_gateway.camellia.parameters import Parameters
 from lisa_gateway.gateway import Gateway
@@ -36,7 +37,7 @@ class ObservationCalls:
         self._gateway = gateway
         self._monitor = monitor
 
-    async def monitor_data(self, _: Parameters, __: Receive) -> Reply:
+    async def monitor_data(self, _: Parameters, __: Receive) -> Response:
         """`getMonitorData`: the last complete window."""
         requests, pulled, ready = self._windows()
         data = {
@@ -46,7 +47,7 @@ class ObservationCalls:
         }
         return answer(msg=None, data=data)
 
-    async def monitor_string(self, _: Parameters, __: Receive) -> Reply:
+    async def monitor_string(self, _: Parameters, __: Receive) -> Response:
         """`getMonitorString`: the same, and the sizes of all topics, as one line of text."""
         requests, pulled, ready = self._windows()
         infos = [topic_info(status) for status in await self._gateway.admin.status()]
@@ -58,9 +59,9 @@ class ObservationCalls:
             "topicInfoStats": [{name: info[name] for name in sizes} for info in infos],
             "waitingQueueStats": [{"topic": info["topic"], **info["waitingQueueInfo"]} for info in infos],
         }
-        return Reply(encode(content), media_type=b"text/plain; charset=utf-8")
+        return Response(encode(content), media_type="text/plain")
 
-    async def topic_info(self, parameters: Parameters, _: Receive) -> Reply:
+    async def topic_info(self, parameters: Parameters, _: Receive) -> Response:
         """`getTopicInfo`: the sizes of one topic; all zero where there is no such topic."""
         topic = check_name("topic", parameters.required_text("topic"))
         try:
@@ -69,7 +70,7 @@ class ObservationCalls:
             status = TopicStatus(topic=topic)
         return answer(msg=None, data=topic_info(status))
 
-    async def topic_infos(self, _: Parameters, __: Receive) -> Reply:
+    async def topic_infos(self, _: Parameters, __: Receive) -> Response:
         """`getTopicInfoList`: the sizes of all topics."""
         return answer(msg=None, data=[topic_info(status) for status in await self._gateway.admin.status()])
 

@@ -2,15 +2,15 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable
 from typing import Any, NamedTuple
 
+from starlette.responses import Response
 from starlette.types import Receive
 
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import MAX_DELAY_S, MAX_RETRIES, check_new_id
 from lisa_gateway.aside import aside
-from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, Reply, answer
+from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer
 from lisa_gateway.camellia.known import find_known
 from lisa_gateway.camellia.messages import END_STATES, Message, Status, from_note, message
 from lisa_gateway.camellia.monitor import Event, Monitor
@@ -51,17 +51,14 @@ class SendCalls:
         self._monitor = monitor
         self._ttl_ms = round(gateway.settings.ttl_s * 1000)
 
-    async def send(self, parameters: Parameters, _: Receive) -> Reply:
+    async def send(self, parameters: Parameters, _: Receive) -> Response:
         """`sendMsg`: sends one message. If a message with its id is alive, answers with that message."""
         topic = parameters.required_text("topic")
         new = self._read(parameters)
-        if not self._gateway.topics.is_declared(topic):
-            await self._gateway.topics.declare(topic, parameters.caller.quota)
-        result = await self._store(topic, new)
-        sent = await self._again(topic, new) if result.duplicate else self._sent(topic, new, result.due_ms)
-        return answer(delayMsg=sent)
+        await self._gateway.topics.declare(topic, parameters.caller.quota)
+        return answer(delayMsg=await self._send(topic, new))
 
-    async def send_batch(self, parameters: Parameters, _: Receive) -> Reply:
+    async def send_batch(self, parameters: Parameters, _: Receive) -> Response:
         """`sendMsgBatch`: sends many messages of one topic. If one of them has a wrong value, none is sent."""
         topic = parameters.required_text("topic")
         text = parameters.required_text("msgs")
@@ -117,9 +114,8 @@ class SendCalls:
         result = await self._store(topic, new)
         return await self._again(topic, new) if result.duplicate else self._sent(topic, new, result.due_ms)
 
-    # No coroutine of its own: it would be one more in the way of each call.
-    def _store(self, topic: str, new: _New) -> Awaitable[SendResult]:
-        return self._gateway.producer.send(
+    async def _store(self, topic: str, new: _New) -> SendResult:
+        return await self._gateway.producer.send(
             topic,
             new.body,
             delay=new.delay_ms / 1000,

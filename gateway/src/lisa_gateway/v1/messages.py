@@ -5,6 +5,7 @@ from typing import Any
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import check_new_id
 from lisa_gateway.aside import aside
+from lisa_gateway.forms import URLENCODED
 from lisa_gateway.json_text import encode
 from lisa_gateway.limits import STREAMS
 from lisa_gateway.problems import Problem, Refusal
@@ -19,7 +20,6 @@ from lisa_gateway.v1.models import (
     moment_of,
 )
 from lisa_gateway.v1.operation import (
-    URLENCODED,
     Answer,
     Call,
     check_json,

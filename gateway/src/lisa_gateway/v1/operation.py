@@ -9,23 +9,23 @@ from urllib.parse import unquote_to_bytes
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from lisa_common.cli import DURATION_FORM
 from lisa_common.errors import ByteCount, InvalidInput, LisaError
 from lisa_common.validation import check_id, check_name, expected_by
 from lisa_gateway.access import ROUTES, Caller, Forbidden, Rule, caller_of
 from lisa_gateway.aside import aside
+from lisa_gateway.forms import URLENCODED
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.handover import Handover
 from lisa_gateway.json_text import decode, encode
 from lisa_gateway.problems import Problem, Refusal, problem_of, response_of
+from lisa_gateway.responses import HandedOver
 from lisa_gateway.v1.models import UnknownMember
 from lisa_gateway.v1.receipts import Receipts
 
 __all__ = [
     "OPERATIONS",
-    "URLENCODED",
     "Answer",
     "Call",
     "Operation",
@@ -37,8 +37,6 @@ __all__ = [
     "unsupported",
     "validated",
 ]
-
-URLENCODED = "application/x-www-form-urlencoded"
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -147,21 +145,7 @@ async def respond(operation: Operation, gateway: Gateway, receipts: Receipts, re
         content = answer.document if isinstance(answer.document, bytes) else encode(answer.document)
     if handover is None:
         return Response(content, answer.status, answer.headers, "application/json")
-    return _HandedOver(handover, content)
-
-
-class _HandedOver(Response):
-    """The response with messages, unless its client is gone."""
-
-    media_type = "application/json"
-
-    def __init__(self, handover: Handover, content: bytes) -> None:
-        self._handover = handover
-        super().__init__(content)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if await self._handover.claim():
-            await super().__call__(scope, receive, send)
+    return HandedOver(handover, content)
 
 
 async def _read(operation: Operation, gateway: Gateway, receipts: Receipts, request: Request) -> Call:

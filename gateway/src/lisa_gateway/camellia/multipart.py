@@ -22,15 +22,18 @@ _PART = 65_536
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 
-def is_multipart(content_type: bytes) -> bool:
+def is_multipart(content_type: str) -> bool:
     """Whether a body of this type is such a form."""
-    return content_type.partition(b";")[0].strip().lower() == b"multipart/form-data"
+    return content_type.partition(";")[0].strip().lower() == "multipart/form-data"
 
 
-async def read_multipart(content_type: bytes, body: bytes) -> list[tuple[str, str]]:
-    """Returns names and values in their order. Raises Misunderstood for a malformed form, and for a file in it."""
+async def read_multipart(content_type: str, body: bytes) -> dict[str, str]:
+    """Returns the fields, the first of each name; bytes that are no UTF-8 become surrogates.
+
+    Raises Misunderstood for a malformed form, and for a file in it.
+    """
     # The last charset counts. Starlette would guess the encoding; by this one, each character stands for its byte.
-    kind = f"{content_type.decode('latin-1')}; charset=latin-1"
+    kind = f"{content_type}; charset=latin-1"
 
     async def parts() -> AsyncGenerator[bytes, None]:
         for start in range(0, len(body), _PART):
@@ -48,11 +51,8 @@ async def read_multipart(content_type: bytes, body: bytes) -> list[tuple[str, st
     *before, end = (b"\r\n" + body).split(b"\r\n--" + parse_options_header(kind)[1][b"boundary"], MAX_FIELDS + 2)
     if len(before) != len(fields) + 1 or not end.startswith(b"--"):
         raise Misunderstood("body: must be multipart/form-data up to its last boundary; got a part of it")
-    return [(_text("a name", name), _text(name, str(value))) for name, value in fields]
+    return {_text(name): _text(str(value)) for name, value in reversed(fields)}
 
 
-def _text(name: str, text: str) -> str:
-    try:
-        return text.encode("latin-1").decode()
-    except UnicodeDecodeError:
-        raise Misunderstood(f"{name}: must be UTF-8") from None
+def _text(text: str) -> str:
+    return text.encode("latin-1").decode("utf-8", "surrogateescape")
