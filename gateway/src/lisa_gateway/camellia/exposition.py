@@ -25,7 +25,7 @@ from lisa_gateway.access import ROUTES, caller_of
 from lisa_gateway.camellia.monitor import Gap, Monitor, Window
 from lisa_gateway.camellia.observation import topic_info
 from lisa_gateway.gateway import Gateway
-from lisa_gateway.metrics import flush, name_route
+from lisa_gateway.metrics import name_route
 from lisa_manager import TopicStatus
 
 __all__ = ["route"]
@@ -66,7 +66,6 @@ def route(gateway: Gateway, monitor: Monitor) -> Route:
             own = "".join(f"{line}\n" for line in lines)
             return generate_latest(prometheus.default()) + own.encode("utf-8", "backslashreplace")
 
-        flush()
         # In a thread: a thousand topics take longer than other requests should wait.
         return Response(await asyncio.to_thread(text), media_type=_TYPE)
 
