@@ -10,21 +10,21 @@ from starlette.types import Receive
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.model.delivery import Delivery
-from lisa_common.validation import MAX_DELAY_S, check_name
+from lisa_common.validation import check_name
 from lisa_consumer import AckOutcome, NackOutcome, Note
 from lisa_gateway.camellia.answers import Code, Failed, answer, encode_answer
-from lisa_gateway.camellia.known import find_known
 from lisa_gateway.camellia.messages import (
     END_STATES,
     Known,
     Status,
     delivered,
     ended_note,
+    find_known,
     from_note,
     lent_note,
 )
 from lisa_gateway.camellia.monitor import Event, Monitor
-from lisa_gateway.camellia.parameters import Parameters
+from lisa_gateway.camellia.parameters import MAX_MS, Parameters, check_ms
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.handover import Handover
 from lisa_gateway.metrics import METRICS
@@ -37,7 +37,6 @@ __all__ = ["MessageCalls"]
 
 logger = logging.getLogger(__name__)
 
-_MAX_MS = MAX_DELAY_S * 1000
 _HOLD_S = 1.0
 """How long the answer to a failed poll is held, as clients ask again at once."""
 
@@ -64,8 +63,7 @@ class MessageCalls:
         topic = parameters.required_text("topic")
         batch = min(parameters.positive("batch", 1, 32), MAX_BATCH)
         lease_ms = parameters.positive("ackTimeoutMillis", round(self._settings.ack_timeout_s * 1000))
-        if lease_ms > _MAX_MS:
-            raise Failed(Code.PARAM_WRONG, f"ackTimeoutMillis must be at most {_MAX_MS}, ten years; got {lease_ms}")
+        check_ms("ackTimeoutMillis", lease_ms)
         group, quota = parameters.text("group"), parameters.caller.quota
         if group:
             check_name("group", group)
@@ -100,7 +98,7 @@ class MessageCalls:
             outcome = await lender.ack_lent(topic, id, note=await self._note(topic))
         else:
             delay_ms = parameters.number("delayMillis", 0 if self._settings.nack_at_once else None)
-            delay = None if delay_ms is None else timedelta(milliseconds=min(max(0, delay_ms), _MAX_MS))
+            delay = None if delay_ms is None else timedelta(milliseconds=min(max(0, delay_ms), MAX_MS))
             outcome = await lender.nack_lent(topic, id, delay=delay, error="ack=false")
         if outcome in (None, AckOutcome.STALE, NackOutcome.STALE):
             self._monitor.stale += 1
@@ -148,8 +146,7 @@ class MessageCalls:
 
     async def _reschedule(self, parameters: Parameters, delay_ms: int, fine: tuple[RescheduleOutcome, ...]) -> Response:
         topic, id = parameters.required_text("topic"), parameters.required_text("msgId")
-        if delay_ms > _MAX_MS:
-            raise Failed(Code.PARAM_WRONG, f"delayMillis must be at most {_MAX_MS}, ten years; got {delay_ms}")
+        check_ms("delayMillis", delay_ms)
         outcome = await self._gateway.producer.reschedule(topic, id, delay=timedelta(milliseconds=delay_ms))
         if outcome not in fine:
             raise Failed(Code.NOT_EXISTS, f"no waiting message has this id: it is {outcome}")

@@ -23,7 +23,7 @@ from lisa_common.observing import prometheus
 from lisa_common.observing.catalog import MAX_TOPICS, OTHER
 from lisa_gateway.access import ROUTES, caller_of
 from lisa_gateway.camellia.monitor import Gap, Monitor, Window
-from lisa_gateway.camellia.observation import topic_info
+from lisa_gateway.camellia.observation import BUCKETS, topic_info
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.metrics import name_route
 from lisa_manager import TopicStatus
@@ -32,17 +32,7 @@ __all__ = ["route"]
 
 _PATH = "/metrics"
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_BUCKETS = (
-    "size_0_1min",
-    "size_1min_10min",
-    "size_10min_30min",
-    "size_30min_1hour",
-    "size_1hour_6hour",
-    "size_6hour_1day",
-    "size_1day_7day",
-    "size_7day_30day",
-    "size_30day_infinite",
-)
+_BUCKETS = tuple(f"size_{low}_{high}" for low, high in BUCKETS)
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _STARTED = time.time()
 

@@ -17,10 +17,9 @@ from lisa_gateway.camellia import exposition
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer, refusal
 from lisa_gateway.camellia.calls import MessageCalls
 from lisa_gateway.camellia.monitor import Monitor
-from lisa_gateway.camellia.observation import ObservationCalls
+from lisa_gateway.camellia.observation import ObservationCalls, ServiceStatus
 from lisa_gateway.camellia.parameters import Parameters, read_parameters
 from lisa_gateway.camellia.sending import SendCalls
-from lisa_gateway.camellia.status import ServiceStatus
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.metrics import name_route
 from lisa_gateway.problems import Busy, OverQuota, Refusal

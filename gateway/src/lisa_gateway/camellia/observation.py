@@ -1,6 +1,8 @@
-"""Calls that observe: recent events, and the numbers of messages."""
+"""Calls that observe: recent events, the numbers of messages, and whether this node is in service."""
 
+import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from starlette.responses import Response
@@ -15,19 +17,13 @@ from lisa_gateway.gateway import Gateway
 from lisa_gateway.json_text import encode
 from lisa_manager import TopicStatus
 
-__all__ = ["ObservationCalls", "bucket_sizes", "topic_info"]
+__all__ = ["BUCKETS", "ObservationCalls", "ServiceStatus", "topic_info"]
 
-_BUCKETS = (
-    "sizeOf0To1min",
-    "sizeOf1minTo10min",
-    "sizeOf10minTo30min",
-    "sizeOf30minTo1hour",
-    "sizeOf1hourTo6hour",
-    "sizeOf6hourTo1day",
-    "sizeOf1dayTo7day",
-    "sizeOf7dayTo30day",
-    "sizeOf30dayToInfinite",
-)
+_QUIET_S = 20.0
+"""An offline node may be stopped after this long without a call."""
+
+BUCKETS = tuple(pairwise(("0", "1min", "10min", "30min", "1hour", "6hour", "1day", "7day", "30day", "infinite")))
+"""Times until messages are due: from, to."""
 
 
 class ObservationCalls:
@@ -83,12 +79,48 @@ class ObservationCalls:
         )
 
 
+class ServiceStatus:
+    """The switch that camellia's deploy scripts read and set, and when the last call came.
+
+    Calls are served in either position.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._online = True
+        self._last_call = time.monotonic()
+
+    def note_call(self) -> None:
+        """Notes that a call came."""
+        self._last_call = time.monotonic()
+
+    async def status(self, _: Parameters, __: Receive) -> Response:
+        """`/status`: HTTP 500 once offline, for balancers."""
+        is_up = self._online and not self._gateway.stopping.is_set()
+        return answer(200, None) if is_up else answer(500, None, status=500)
+
+    async def check(self, _: Parameters, __: Receive) -> Response:
+        """`/check`: the process answers."""
+        return answer(200, None)
+
+    async def online(self, _: Parameters, __: Receive) -> Response:
+        """`/online`: in service again."""
+        self._online = True
+        return answer(200, None)
+
+    async def offline(self, _: Parameters, __: Receive) -> Response:
+        """`/offline`: out of service; HTTP 500 until no call has come for 20 s."""
+        self._online = False
+        is_quiet = time.monotonic() - self._last_call >= _QUIET_S
+        return answer(200, None) if is_quiet else answer(500, None, status=500)
+
+
 def topic_info(status: TopicStatus) -> dict[str, Any]:
     """The sizes of a topic, as the interface shows them, and some that only Lisa has."""
     shown: dict[str, Any] = {
         "topic": status.topic,
         "waitingQueueSize": status.waiting + status.retry,
-        "waitingQueueInfo": bucket_sizes(status.due_in, status.retry_in),
+        "waitingQueueInfo": _bucket_sizes(status.due_in, status.retry_in),
         "readyQueueSize": status.ready,
         "ackQueueSize": status.delivered,
         "retrySize": status.retry,
@@ -98,6 +130,7 @@ def topic_info(status: TopicStatus) -> dict[str, Any]:
     return shown | ({"damage": status.damage} if status.damage else {})
 
 
-def bucket_sizes(*counts: Sequence[int]) -> dict[str, int]:
+def _bucket_sizes(*counts: Sequence[int]) -> dict[str, int]:
     """Messages by the time until they are due."""
-    return {name: sum(sizes) for name, sizes in zip(_BUCKETS, zip(*counts, strict=True), strict=True)}
+    sizes = map(sum, zip(*counts, strict=True))
+    return {f"sizeOf{low}To{high.capitalize()}": size for (low, high), size in zip(BUCKETS, sizes, strict=True)}

@@ -6,13 +6,16 @@ from typing import Final
 from starlette.requests import Request
 
 from lisa_common.errors import InvalidInput
+from lisa_common.validation import MAX_DELAY_S
 from lisa_gateway.access import OPEN, Caller, caller_of
 from lisa_gateway.aside import aside
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood
 from lisa_gateway.camellia.multipart import MAX_FIELDS, is_multipart, read_multipart
 from lisa_gateway.forms import URLENCODED, read_fields
 
-__all__ = ["MAX_FORM_BYTES", "Parameters", "read_parameters"]
+__all__ = ["MAX_FORM_BYTES", "MAX_MS", "Parameters", "check_ms", "read_parameters"]
+
+MAX_MS: Final = MAX_DELAY_S * 1000
 
 MAX_FORM_BYTES: Final = 4 * 1024 * 1024
 """Largest form, if `max_body_bytes` allows it: a message of 1 MiB, every byte percent-encoded, and its parameters."""
@@ -74,6 +77,12 @@ class Parameters:
         if text in _TRUE | _FALSE:
             return text in _TRUE
         raise Misunderstood(f"{name}: must be true or false; got {_shown(text)}")
+
+
+def check_ms(name: str, value: int) -> None:
+    """Raises Failed for a time that is too long."""
+    if value > MAX_MS:
+        raise Failed(Code.PARAM_WRONG, f"{name} must be at most {MAX_MS}, ten years; got {value}")
 
 
 async def read_parameters(request: Request) -> Parameters:

@@ -8,13 +8,14 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from lisa_common.errors import InvalidInput
-from lisa_common.validation import MAX_DELAY_S, MAX_RETRIES, check_new_id
+from lisa_common.model.policy import DEFAULT_POLICY
+from lisa_common.model.record import Record
+from lisa_common.validation import MAX_RETRIES, check_new_id
 from lisa_gateway.aside import aside
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer
-from lisa_gateway.camellia.known import find_known
-from lisa_gateway.camellia.messages import END_STATES, Message, Status, from_note, message
+from lisa_gateway.camellia.messages import END_STATES, Message, Status, find_known, from_note, message
 from lisa_gateway.camellia.monitor import Event, Monitor
-from lisa_gateway.camellia.parameters import Parameters
+from lisa_gateway.camellia.parameters import MAX_MS, Parameters, check_ms
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.json_text import decode
 from lisa_producer import SendResult, State
@@ -24,7 +25,6 @@ __all__ = ["MAX_BATCH", "SendCalls"]
 MAX_BATCH = 1_000
 """Most messages of one sendMsgBatch."""
 
-_MAX_MS = MAX_DELAY_S * 1000
 _TRIES = 5
 """Further tries to send an id whose message ends meanwhile."""
 
@@ -98,12 +98,11 @@ class SendCalls:
     def _read(self, parameters: Parameters) -> _New:
         text = parameters.required_text("msg")
         delay_ms = max(0, parameters.required_number("delayMillis"))
-        ttl_ms = min(parameters.positive("ttlMillis", self._ttl_ms), _MAX_MS)
+        ttl_ms = min(parameters.positive("ttlMillis", self._ttl_ms), MAX_MS)
         retries = parameters.number("maxRetry", -1, 32)
         assert retries is not None  # noqa: S101 - it has a default
         retries = self._settings.max_retries if retries < 0 else min(retries, MAX_RETRIES)
-        if delay_ms > _MAX_MS:
-            raise Failed(Code.PARAM_WRONG, f"delayMillis must be at most {_MAX_MS}, ten years; got {delay_ms}")
+        check_ms("delayMillis", delay_ms)
         try:
             body = text.encode()
         except UnicodeEncodeError:
@@ -140,17 +139,9 @@ class SendCalls:
         """Counts a message that was stored. Result: what clients see of it."""
         due_ms = due_ms or 0
         self._monitor.count(topic, Event.SEND)
-        return message(
-            topic,
-            new.id,
-            body=new.body,
-            produced_ms=due_ms - new.delay_ms,
-            due_ms=due_ms,
-            ttl_ms=new.ttl_ms,
-            max_retries=new.max_retries,
-            retry=0,
-            status=Status.WAITING if new.delay_ms else Status.READY,
-        )
+        record = Record(due_ms - new.delay_ms, due_ms, new.body, new.ttl_ms, new.max_retries, 0, {})
+        status = Status.WAITING if new.delay_ms else Status.READY
+        return message(topic, new.id, record, DEFAULT_POLICY, retry=0, status=status)
 
     async def _first(self, topic: str, id: str) -> Message | None:
         """The message that has an id; None once the id is free again, for one that had ended."""
