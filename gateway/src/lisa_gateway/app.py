@@ -1,7 +1,6 @@
 """The gateway as an ASGI application, to serve or to mount."""
 
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,7 +14,7 @@ from lisa_gateway.access import AccessMiddleware, Forbidden
 from lisa_gateway.access_log import log_request
 from lisa_gateway.camellia import interface
 from lisa_gateway.dashboard import PAGES, dashboard_routes
-from lisa_gateway.gateway import Gateway
+from lisa_gateway.gateway import Gateway, lifespan
 from lisa_gateway.limits import BodyLimits
 from lisa_gateway.metrics import CountRequests
 from lisa_gateway.problems import Problem, refuse, response_of
@@ -66,14 +65,3 @@ class _BelowRoot:
 
 async def _forbid(_: Request, error: Exception) -> Response:
     return response_of(Problem(403, "forbidden", str(error)))
-
-
-@asynccontextmanager
-async def lifespan(application: Starlette) -> AsyncIterator[None]:
-    """Watches the server while its block runs, and closes the gateway of an application at the end."""
-    gateway: Gateway = application.state.gateway
-    gateway.begin()
-    try:
-        yield
-    finally:
-        await gateway.close()

@@ -4,7 +4,10 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
 
 from lisa_common.backoff import RECONNECT
 from lisa_common.errors import LisaError
@@ -23,7 +26,7 @@ from lisa_gateway.topics import KnownTopics
 from lisa_manager import AsyncAdmin, TopicEvents
 from lisa_producer import AsyncProducer, ProducerSettings
 
-__all__ = ["Gateway", "GroupDesk"]
+__all__ = ["Gateway", "GroupDesk", "lifespan"]
 
 logger = logging.getLogger(__name__)
 
@@ -217,3 +220,14 @@ class Gateway:
         await self.settler.close()
         await self.producer.close()
         await self.admin.close()
+
+
+@asynccontextmanager
+async def lifespan(application: Starlette) -> AsyncIterator[None]:
+    """Watches the server while its block runs, and closes the gateway of an application at the end."""
+    gateway: Gateway = application.state.gateway
+    gateway.begin()
+    try:
+        yield
+    finally:
+        await gateway.close()

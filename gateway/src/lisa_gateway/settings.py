@@ -1,7 +1,7 @@
 """Settings of a gateway."""
 
 import re
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
@@ -9,7 +9,6 @@ from lisa_common.settings import MetricsAddress
 from lisa_common.validation import MAX_RETRIES, check_name
 from lisa_gateway.access.settings import AccessSettings
 from lisa_gateway.address import parse_listen
-from lisa_gateway.dashboard.settings import DashboardSettings
 from lisa_gateway.limits.settings import LimitSettings
 
 __all__ = ["MAX_WAIT_S", "GatewaySettings"]
@@ -21,7 +20,7 @@ MAX_WAIT_S: Final = 50.0
 """Longest wait for messages, in seconds: nginx and other proxies give up on an answer after 60 s."""
 
 
-class GatewaySettings(AccessSettings, LimitSettings, DashboardSettings):
+class GatewaySettings(AccessSettings, LimitSettings):
     """Settings of a gateway, and those of all programs."""
 
     table: ClassVar[str] = "gateway"
@@ -71,6 +70,15 @@ class GatewaySettings(AccessSettings, LimitSettings, DashboardSettings):
     access_log: Annotated[
         bool, Field(description="log each request: method, path, status, time, caller and address")
     ] = False
+    dashboard: Annotated[bool, Field(description="serve pages for people at /dashboard")] = False
+    dashboard_bodies: Annotated[
+        Literal["all", "operators", "nobody"],
+        Field(description="who may see bodies and headers of messages in the dashboard"),
+    ] = "all"
+    dashboard_wait_s: Annotated[
+        float,
+        Field(ge=0.1, le=60, description="how long a page waits for the server; then it shows what is known"),
+    ] = 2.0
     receipt_key: Annotated[
         SecretStr,
         Field(

@@ -1,15 +1,26 @@
 """What is made of a sample once, for all who look: rendered parts of pages, as server-sent events, and lists."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from lisa_gateway.dashboard.site import encode
 
-__all__ = ["Fragments"]
+__all__ = ["Fragments", "Part"]
 
 T = TypeVar("T")
 
 _CACHED = 1_000
+
+
+class Part(NamedTuple):
+    """A part of a page that is sent anew as it changes."""
+
+    key: str
+    """Views with the same key show the same; it holds all that the part depends on."""
+    topics: Callable[[], list[str]]
+    """The topics that it shows now."""
+    make: Callable[[], Awaitable[str]]
+    """Renders it."""
 
 
 class Fragments:

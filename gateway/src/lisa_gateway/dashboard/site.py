@@ -15,7 +15,20 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from lisa_common import __version__
 from lisa_common.cli import shown_duration
 
-__all__ = ["Asset", "Site", "encode", "link"]
+__all__ = ["HEADERS", "Asset", "Site", "encode", "link"]
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    # Browsers then send an Origin with the forms of our own pages.
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+"""What protects the pages in a browser: headers of each answer."""
 
 _PAGES = (("", "Topics"), ("schedules", "Schedules"), ("server", "Server"), ("activity", "Activity"))
 """The pages that the head of each page links to, with their names."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-from lisa_gateway.dashboard.pages import actions, activity, bulk, message, messages, schedules, server, topic, topics
-from lisa_gateway.dashboard.parts import Part
+from lisa_gateway.dashboard.fragments import Part
+from lisa_gateway.dashboard.pages import activity, bulk, message, messages, schedules, server, topic, topics
 from lisa_gateway.dashboard.view import Handler, View
 
 __all__ = ["ACTIONS", "PAGES", "PARTS"]
@@ -25,7 +25,7 @@ PAGES: Mapping[str, Handler] = {
 """By their paths below the dashboard."""
 
 ACTIONS: Mapping[str, Handler] = {
-    **actions.ACTIONS,
+    **message.ACTIONS,
     **bulk.ACTIONS,
     **schedules.ACTIONS,
     "policy": topic.set_policy,

@@ -6,7 +6,7 @@ from functools import partial
 from starlette.responses import Response
 
 from lisa_common.errors import InvalidInput
-from lisa_gateway.dashboard.parts import Part
+from lisa_gateway.dashboard.fragments import Part
 from lisa_gateway.dashboard.selection import without_contents
 from lisa_gateway.dashboard.view import View
 
@@ -30,7 +30,7 @@ async def show(view: View) -> Response:
         actions=[
             each if view.sees_bodies(each.topic) else replace(each, detail=without_contents(each.detail))
             for each in actions
-            if not each.topic or view.user.sees(each.topic)
+            if not each.topic or view.sees(each.topic)
         ],
         next=actions[-1].entry if len(actions) == _ON_PAGE else "",
         part=await _part(view),
@@ -39,7 +39,7 @@ async def show(view: View) -> Response:
 
 def part(view: View) -> Part:
     """The operations."""
-    return Part(f"activity {view.user.rights}", list, partial(_part, view))
+    return Part(f"activity {view.rights}", list, partial(_part, view))
 
 
 async def _part(view: View) -> str:
@@ -51,6 +51,6 @@ async def _part(view: View) -> str:
             each, selection=without_contents(each.selection), error=each.error and "see the log of the gateway"
         )
         for each in operations
-        if view.user.sees(each.topic)
+        if view.sees(each.topic)
     ]
-    return view.fragment("_activity.html", operations=[(each, view.user.operates(each.topic)) for each in rows])
+    return view.fragment("_activity.html", operations=[(each, view.operates(each.topic)) for each in rows])

@@ -9,7 +9,9 @@ from lisa_common.validation import check_id
 from lisa_gateway.dashboard.bulk import VERBS
 from lisa_gateway.dashboard.search import count
 from lisa_gateway.dashboard.selection import Selection
-from lisa_gateway.dashboard.view import Handler, View, read_fields, see_other
+from lisa_gateway.dashboard.view import MOST_FIELDS, Handler, View, see_other
+from lisa_gateway.forms import read_fields
+from lisa_manager import Operation
 
 __all__ = ["ACTIONS", "confirm"]
 
@@ -60,7 +62,8 @@ def _confirm_one(view: View, topic: str, what: str) -> Response:
 def _selection(view: View, topic: str, what: str) -> Selection:
     if what not in VERBS:
         raise InvalidInput("what", what, f"one of {', '.join(VERBS)}")
-    fields = read_fields(view.form["selection"]) if "selection" in view.form else view.query
+    given = view.form.get("selection")
+    fields = view.query if given is None else read_fields(given.encode("utf-8", "surrogateescape"), MOST_FIELDS)
     if "to" in view.form:
         fields = fields | {"to": view.form["to"]}
     selection = Selection.of(topic, fields, sees_bodies=view.sees_bodies(topic))
@@ -90,19 +93,36 @@ async def _start(view: View) -> Response:
     if what == "reschedule" and selection.target is None:
         raise InvalidInput("to", "", "a time in ISO 8601 with its zone, as in 2026-01-31T12:00:00+01:00")
     [sizes] = await view.soon(view.admin.sizes(topic))
-    await view.soon(view.desk.runner.start(view.user.name, what, selection, getattr(sizes, selection.state)))
+    await view.soon(view.desk.runner.start(view.caller.name, what, selection, getattr(sizes, selection.state)))
     return see_other("activity", said=f"started: {what} in {topic}")
+
+
+async def _operation(view: View) -> Operation:
+    """The operation that a form names. Raises InvalidInput, also where the user may not stop it."""
+    id = view.text("operation")
+    operations = await view.soon(view.admin.operations())
+    known = next((each for each in operations if each.id == id and view.operates(each.topic)), None)
+    if known is None:
+        raise InvalidInput("operation", id, "the id of an operation that is known")
+    return known
+
+
+async def _stop(view: View) -> Response:
+    """Asks for the end of an operation."""
+    known = await _operation(view)
+    stopped = await view.soon(view.admin.stop_operation(known.id))
+    if stopped:
+        await view.note(f"stop {known.what}", known.topic, detail=known.selection)
+    return see_other("activity", said="it stops after its present step" if stopped else "it has ended already")
 
 
 async def _resume(view: View) -> Response:
     """Starts an operation anew that did not come to its end: what is done is no longer selected."""
-    id = view.text("operation")
-    operations = await view.soon(view.admin.operations())
-    known = next((each for each in operations if each.id == id and view.user.operates(each.topic)), None)
-    if known is None or known.status == "running":
-        raise InvalidInput("operation", id, "the id of an operation that has ended")
+    known = await _operation(view)
+    if known.status == "running":
+        raise InvalidInput("operation", known.id, "the id of an operation that has ended")
     view.form = {"topic": known.topic, "what": known.what, "selection": known.selection}
     return await _start(view)
 
 
-ACTIONS: Mapping[str, Handler] = {"bulk": _start, "resume": _resume}
+ACTIONS: Mapping[str, Handler] = {"bulk": _start, "resume": _resume, "stop": _stop}

@@ -40,7 +40,7 @@ async def show(view: View) -> Response:
         found=found,
         reasons=REASONS,
         verbs=[verb for verb, states in VERBS.items() if selection.state in states and verb != "reschedule"],
-        operates=view.user.operates(topic),
+        operates=view.operates(topic),
         sees_bodies=sees_bodies,
     )
 
@@ -53,7 +53,7 @@ async def find(view: View) -> Response:
         return see_other("message", topic=named, id=id)
     sampler = view.desk.sampler
     await sampler.first(wait_s=view.desk.wait_s)
-    names = [name for name in sampler.topics if view.user.sees(name)]
+    names = [name for name in sampler.topics if view.sees(name)]
     places, looked = await _look(view, names[:_MOST_TOPICS], id)
     if len(places) == 1:
         return see_other("message", topic=places[0], id=id)
