@@ -1,6 +1,8 @@
 """Answers of the interface: HTTP 200 for each request that was understood, with the outcome as `code` in the body."""
 
+from collections.abc import Mapping
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Any
 
 from starlette.responses import Response
@@ -33,8 +35,9 @@ class Failed(Exception):
 class Misunderstood(Exception):
     """A request that was not understood: answered with an HTTP status."""
 
-    def __init__(self, reason: str, status: int = 400) -> None:
+    def __init__(self, reason: str, status: int = 400, headers: Mapping[str, str] = MappingProxyType({})) -> None:
         self.status = status
+        self.headers = headers
         self.reason = reason
         super().__init__(reason)
 

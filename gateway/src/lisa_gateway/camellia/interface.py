@@ -3,16 +3,15 @@
 import logging
 from collections.abc import Awaitable, Callable
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
-from starlette.types import Receive
+from starlette.types import Receive, Scope, Send
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.logs import event
-from lisa_gateway.access import ROUTES, Forbidden, Scope
+from lisa_gateway.access import ROUTES, Forbidden
+from lisa_gateway.access import Scope as About
 from lisa_gateway.camellia import exposition
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer, refusal
 from lisa_gateway.camellia.calls import MessageCalls
@@ -34,8 +33,8 @@ _NAMES = {"id": "msgId", "body": "msg", "delay": "delayMillis", "lease": "ackTim
 """Our names of fields, as clients know them."""
 
 _ROOT = "/camellia"
-_GET, _POST = ["GET"], ["POST"]
-_ANY = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"]
+_GET, _POST = ["GET", "HEAD"], ["POST"]
+_ANY = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"]
 
 
 def routes(gateway: Gateway) -> list[Route | Mount]:
@@ -65,47 +64,45 @@ def routes(gateway: Gateway) -> list[Route | Mount]:
         "/health/offline": (_ANY, status.offline),
     }
 
-    def route(path: str, methods: list[str], call: _Call) -> Route:
-        async def endpoint(request: Request) -> Response:
-            gateway.listen(monitor.count_managers)
-            if path.startswith("/delayQueue/"):
-                status.note_call()
-            return await _respond(request, path, call)
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        gateway.listen(monitor.count_managers)
+        request = Request(scope, receive)
+        path = scope["path"].removeprefix(scope["root_path"])
+        if path.startswith("/delayQueue/"):
+            status.note_call()
+        try:
+            response = await _respond(request, path, calls)
+        except Exception as error:  # noqa: BLE001 - logged there, if it is not the client's or the server's
+            response = _answer_to(error, path)
+        await response(scope, receive, send)
 
-        return Route(path, endpoint, methods=methods)
-
-    calling = [route(path, *call) for path, call in calls.items()]
-    interface = Starlette(routes=calling, exception_handlers={HTTPException: _refuse})
-    interface.router.redirect_slashes = False
-    return [exposition.route(gateway, monitor), Mount(_ROOT, app=interface)]
+    return [exposition.route(gateway, monitor), Mount(_ROOT, app=serve)]
 
 
-async def _respond(request: Request, path: str, call: _Call) -> Response:
+async def _respond(request: Request, path: str, calls: dict[str, tuple[list[str], _Call]]) -> Response:
+    if path not in calls:
+        raise Misunderstood("path: there is no such call", 404)
+    methods, call = calls[path]
     route = f"{_ROOT}{path}"
     name_route(request.scope, route)
+    if request.method not in methods:
+        allowed = ", ".join(methods)
+        raise Misunderstood(f"method: must be {allowed}; got {request.method}", 405, {"allow": allowed})
+    parameters = await read_parameters(request)
+    rule = ROUTES[route]
+    topic = parameters.required_text("topic") if rule.scope is About.TOPIC else None
     try:
-        parameters = await read_parameters(request)
-        rule = ROUTES[route]
-        rule.check(parameters.caller, parameters.required_text("topic") if rule.scope is Scope.TOPIC else None)
-        return await call(parameters, request.receive)
+        rule.check(parameters.caller, topic)
     except Forbidden as error:
-        return answer(Code.PARAM_WRONG, str(error), status=403)
-    except Exception as error:  # noqa: BLE001 - logged there, if it is not the client's or the server's
-        return _answer_to(error, path)
-
-
-async def _refuse(request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException) or not error.headers:
-        return answer(Code.PARAM_WRONG, "path: there is no such call", status=404)
-    allowed = error.headers["Allow"]
-    response = answer(Code.PARAM_WRONG, f"method: must be {allowed}; got {request.method}", status=405)
-    response.headers["allow"] = allowed
-    return response
+        raise Misunderstood(str(error), 403) from None
+    return await call(parameters, request.receive)
 
 
 def _answer_to(error: Exception, path: str) -> Response:
     if isinstance(error, Misunderstood):
-        return answer(Code.PARAM_WRONG, error.reason, status=error.status)
+        response = answer(Code.PARAM_WRONG, error.reason, status=error.status)
+        response.headers.update(error.headers)
+        return response
     if isinstance(error, Refusal):
         return answer(Code.PARAM_WRONG, error.problem.detail, status=error.problem.status)
     if isinstance(error, Failed):
