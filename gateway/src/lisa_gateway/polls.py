@@ -103,7 +103,7 @@ class Polls:
         self._pulling += 1
         try:
             deliveries = await self._lender.read(batch, topics=topic)
-            await self._release(deliveries[batch:])
+            await self.release(deliveries[batch:])
             return await self._lend([(delivery, lease_s) for delivery in deliveries[:batch]], by_id=by_id)
         finally:
             self._pulling -= 1
@@ -135,8 +135,18 @@ class Polls:
             self._remove(poller)
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
-        """Gives back deliveries that could not be sent: they are ready again at once, and no attempt is spent."""
-        await self._release(deliveries)
+        """Gives back deliveries that are not sent: they are ready again at once, and no attempt is spent."""
+        if not deliveries:
+            return
+        try:
+            await self._lender.release(*deliveries)
+        except LisaError as error:
+            logger.warning(
+                "cannot release %d messages, they come again later: %s",
+                len(deliveries),
+                error,
+                extra=event("release_failed", count=len(deliveries), error=str(error)),
+            )
 
     def stop(self) -> None:
         """Ends all polls with an empty answer, and begins no more reads."""
@@ -231,7 +241,7 @@ class Polls:
         else:
             for name in names:
                 try:
-                    await self._release(await self._lender.read(1, topics=name))
+                    await self.release(await self._lender.read(1, topics=name))
                 except LisaError as raised:
                     broken[name] = raised
         for poller in failed:
@@ -267,16 +277,16 @@ class Polls:
             for by_id in {poller.by_id for poller, _ in served}:
                 asking = [each for each in served if each[0].by_id is by_id]
                 loans = [(delivery, poller.lease_s) for poller, batch in asking for delivery in batch]
-                kept.update(map(_place, await self._lend(loans, by_id=by_id)))
+                kept.update(delivery.place for delivery in await self._lend(loans, by_id=by_id))
             for poller, batch in served:
-                lent = [delivery for delivery in batch if _place(delivery) in kept]
+                lent = [delivery for delivery in batch if delivery.place in kept]
                 if poller.is_served:
                     rest += lent
                 elif lent:
                     poller.future.set_result(lent)
                 else:
                     self._enter(poller, first=True)
-        await self._release(rest)
+        await self.release(rest)
 
     async def _top_up(self, served: _Served, limit: int) -> None:
         """Reads on for those who get less than they asked for although there may be more."""
@@ -294,30 +304,13 @@ class Polls:
                     )
                     return
                 batch.extend(more[:missing])
-                await self._release(more[missing:])
+                await self.release(more[missing:])
 
     async def _lend(self, loans: Sequence[tuple[Delivery, float]], *, by_id: bool) -> list[Delivery]:
         if not loans:
             return []
         kept = await self._lender.lend(*loans, by_id=by_id)
         return [delivery for (delivery, _), is_kept in zip(loans, kept, strict=True) if is_kept]
-
-    async def _release(self, deliveries: Sequence[Delivery]) -> None:
-        if not deliveries:
-            return
-        try:
-            await self._lender.release(*deliveries)
-        except LisaError as error:
-            logger.warning(
-                "cannot release %d messages, they come again later: %s",
-                len(deliveries),
-                error,
-                extra=event("release_failed", count=len(deliveries), error=str(error)),
-            )
-
-
-def _place(delivery: Delivery) -> tuple[str, str, str]:
-    return delivery.place
 
 
 def _fail(pollers: Sequence[Poller], error: LisaError) -> None:

@@ -154,28 +154,19 @@ def problem_of(error: LisaError) -> Problem:
     return problem_of(cause) if isinstance(cause, LisaError) else Problem(502, "server-refuses", str(error))
 
 
-def encode(problem: Problem) -> bytes:
-    """The JSON object, as bytes."""
-    return json_text.encode(problem.document)
-
-
 def response_of(problem: Problem, **headers: str) -> Response:
     """The response for a problem."""
-    return Response(encode(problem), problem.status, media_type=MEDIA_TYPE, headers=problem.headers | headers)
+    return Response(
+        json_text.encode(problem.document), problem.status, media_type=MEDIA_TYPE, headers=problem.headers | headers
+    )
 
 
 async def send_problem(send: Any, problem: Problem, *headers: tuple[bytes, bytes]) -> None:
     """Answers an ASGI request with a problem, below any framework."""
-    body = encode(problem)
-    own = ((name.encode(), value.encode()) for name, value in problem.headers.items())
-    fields = [
-        (b"content-type", MEDIA_TYPE.encode()),
-        (b"content-length", str(len(body)).encode()),
-        *own,
-        *headers,
-    ]
+    response = response_of(problem)
+    fields = [*response.raw_headers, *headers]
     await send({"type": "http.response.start", "status": problem.status, "headers": fields})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": response.body})
 
 
 async def refuse(request: Request, error: Exception) -> Response:

@@ -11,7 +11,7 @@ from pydantic_settings import NoDecode
 from lisa_common.errors import InvalidInput, InvalidSettings
 from lisa_common.settings import Settings
 from lisa_gateway.access.grants import Grant
-from lisa_gateway.json_lists import json_list
+from lisa_gateway.json_text import json_list
 
 __all__ = ["AccessSettings"]
 

@@ -1,17 +1,11 @@
 """`GET /metrics`: what all programs of Lisa export, and camellia's gauges.
 
-Camellia's are of the last complete window, of sizes, and of the process.
+Camellia's are of the last complete window, and of sizes.
 """
 
 import asyncio
-import gc
-import os
-import platform
-import resource
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import metadata
 
 from prometheus_client import generate_latest
 from starlette.requests import Request
@@ -34,7 +28,6 @@ _PATH = "/metrics"
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS = tuple(f"size_{low}_{high}" for low, high in BUCKETS)
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-_STARTED = time.time()
 
 _Row = tuple[Mapping[str, str], float]
 
@@ -52,7 +45,7 @@ def route(gateway: Gateway, monitor: Monitor) -> Route:
             statuses = []
 
         def text() -> bytes:
-            lines = [*_process(), *_windows(window), *_own(gateway, monitor), *_sizes(statuses)]
+            lines = [*_windows(window), *_own(gateway, monitor), *_sizes(statuses)]
             own = "".join(f"{line}\n" for line in lines)
             return generate_latest(prometheus.default()) + own.encode("utf-8", "backslashreplace")
 
@@ -74,18 +67,6 @@ def _sizes(statuses: Iterable[TopicStatus]) -> Iterator[str]:
         "topic_info",
         (({"topic": topic, "type": kind}, size) for topic, of in rows.items() for kind, size in of.items()),
     )
-
-
-def _process() -> Iterator[str]:
-    version = metadata.version("lisa-gateway")
-    yield from _gauge("info", [({"version": version, "python": platform.python_version()}, 1)])
-    yield from _gauge("start_time", [({}, _STARTED * 1000)])
-    yield from _gauge("uptime", [({}, (time.time() - _STARTED) * 1000)])
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    yield from _gauge("memory_info", [({"type": "maxResident"}, used.ru_maxrss * 1024)])
-    yield from _gauge("cpu", [({"type": "num"}, os.cpu_count() or 1), ({"type": "s"}, used.ru_utime + used.ru_stime)])
-    collected = sum(generation["collections"] for generation in gc.get_stats())
-    yield from _gauge("gc", [({"type": "count"}, collected)])
 
 
 def _windows(window: Window) -> Iterator[str]:

@@ -7,7 +7,7 @@ from pydantic_settings import NoDecode
 
 from lisa_common.settings import MetricsAddress, Settings
 from lisa_common.validation import check_name
-from lisa_gateway.json_lists import json_list
+from lisa_gateway.json_text import json_list
 from lisa_gateway.push.signing import Signer
 from lisa_gateway.push.target import Target
 

@@ -10,6 +10,8 @@ from typing import (
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from lisa_manager import GroupDebt, GroupStatus
+
 Ms = Annotated[int, Field(description="ms since 1970, by the server's clock")]
 
 
@@ -178,15 +180,6 @@ class Topics(TypedDict):
     topics: list[TopicItem]
 
 
-class GroupSizes(TypedDict):
-    """The sizes of a group."""
-
-    group: str
-    ready: int
-    delivered: int
-    consumers: int
-
-
 class Sizes(TypedDict):
     """How many messages a topic holds. With several groups, all but `stored` and `waiting` count each group's copy."""
 
@@ -197,7 +190,7 @@ class Sizes(TypedDict):
     delivered: int
     retry: int
     garbage: int
-    groups: list[GroupSizes]
+    groups: list[GroupStatus]
     damage: str
 
 
@@ -223,24 +216,10 @@ class DroppedTopic(TypedDict):
     messages: int
 
 
-class GroupItem(TypedDict):
-    """A group and what it owes."""
-
-    group: str
-    exists: bool
-    ready: int
-    delivered: int
-    retry: int
-    garbage: int
-    owed: int
-    consumers: int
-    reading: int
-
-
 class Groups(TypedDict):
     """The groups of a topic."""
 
-    groups: list[GroupItem]
+    groups: list[GroupDebt]
 
 
 class GroupName(TypedDict):
