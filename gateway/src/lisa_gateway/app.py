@@ -5,19 +5,18 @@ from collections.abc import Awaitable
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from lisa_common.errors import LisaError
 from lisa_gateway import health, v1
-from lisa_gateway.access import AccessMiddleware, Forbidden
+from lisa_gateway.access import AccessMiddleware
 from lisa_gateway.access_log import log_request
 from lisa_gateway.camellia import interface
 from lisa_gateway.dashboard import PAGES, dashboard_routes
 from lisa_gateway.gateway import Gateway, lifespan
 from lisa_gateway.limits import BodyLimits
 from lisa_gateway.metrics import CountRequests
-from lisa_gateway.problems import Problem, refuse, response_of
+from lisa_gateway.problems import refuse
 from lisa_gateway.settings import GatewaySettings
 
 __all__ = ["app", "lifespan"]
@@ -40,7 +39,7 @@ def app(settings: GatewaySettings | None = None) -> Starlette:
             Middleware(AccessMiddleware, settings, pages=PAGES if pages else None),
             Middleware(BodyLimits, settings),
         ],
-        exception_handlers={HTTPException: refuse, Forbidden: _forbid},
+        exception_handlers={HTTPException: refuse, LisaError: refuse},
         lifespan=lifespan,
     )
     application.state.gateway = gateway
@@ -61,7 +60,3 @@ class _BelowRoot:
             if scope["path"].startswith(f"{root}/"):
                 scope["root_path"] = root
         return self._app(scope, receive, send)
-
-
-async def _forbid(_: Request, error: Exception) -> Response:
-    return response_of(Problem(403, "forbidden", str(error)))

@@ -6,11 +6,11 @@ from typing import Any
 from starlette.responses import Response
 
 from lisa_gateway.access.browsers import check_browser
-from lisa_gateway.access.callers import STRANGER, Access, Caller, Forbidden, Unauthorized
+from lisa_gateway.access.callers import STRANGER, Access, Caller
 from lisa_gateway.access.routes import ROUTES, Rule, Scope
 from lisa_gateway.access.settings import AccessSettings
 from lisa_gateway.camellia.answers import refusal
-from lisa_gateway.problems import OverQuota, Problem, problem_of, response_of, send_problem
+from lisa_gateway.problems import Forbidden, OverQuota, Unauthorized, problem_of, response_of, send_problem
 
 __all__ = ["AccessMiddleware", "caller_of"]
 
@@ -58,9 +58,9 @@ class AccessMiddleware:
                 # RFC 6750, section 3; RFC 7617, section 2.
                 kind = b"Basic" if is_page else b"Bearer"
                 challenge = (b"www-authenticate", kind + b' realm="lisa"')
-                return send_problem(send, Problem(401, "unauthorized", str(error)), challenge)
+                return send_problem(send, problem_of(error), challenge)
             except Forbidden as error:
-                return send_problem(send, Problem(403, "forbidden", str(error)))
+                return send_problem(send, problem_of(error))
             if scope[_KEY].grant is not None:
                 quota, length = scope[_KEY].quota, _length(scope["headers"])
                 try:

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.logs import event
-from lisa_gateway.access import ROUTES, Forbidden
+from lisa_gateway.access import ROUTES
 from lisa_gateway.access import Scope as About
 from lisa_gateway.camellia import exposition
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer, refusal
@@ -21,7 +21,7 @@ from lisa_gateway.camellia.parameters import Parameters, read_parameters
 from lisa_gateway.camellia.sending import SendCalls
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.metrics import name_route
-from lisa_gateway.problems import Busy, OverQuota, Refusal
+from lisa_gateway.problems import Busy, Forbidden, OverQuota, Refusal
 
 __all__ = ["routes"]
 

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from lisa_common.errors import ByteCount, InvalidInput, LisaError
 from lisa_common.logs import event
-from lisa_gateway.access import ROUTES, Forbidden, Scope, caller_of
+from lisa_gateway.access import ROUTES, Scope, caller_of
 from lisa_gateway.aside import aside
 from lisa_gateway.dashboard import live
 from lisa_gateway.dashboard.bodies import MOST_EDITED
@@ -21,7 +21,7 @@ from lisa_gateway.dashboard.fragments import Fragments
 from lisa_gateway.dashboard.pages import ACTIONS, PAGES, PARTS
 from lisa_gateway.dashboard.sampler import Sampler
 from lisa_gateway.dashboard.site import HEADERS, Site
-from lisa_gateway.dashboard.view import MOST_FIELDS, Desk, Handler, Silent, View
+from lisa_gateway.dashboard.view import MOST_FIELDS, Desk, Handler, View
 from lisa_gateway.forms import URLENCODED, read_fields
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.problems import Problem, problem_of
@@ -83,10 +83,6 @@ def _endpoint(desk: Desk, name: str, handler: Handler) -> Callable[..., object]:
 
 
 def _problem(request: Request, error: Exception) -> Problem:
-    if isinstance(error, Forbidden):
-        return Problem(403, "forbidden", str(error))
-    if isinstance(error, Silent):
-        return Problem(504, "server-away", str(error))
     if isinstance(error, LisaError):
         return problem_of(error)
     path = request.url.path

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lisa_common.errors import InvalidInput, LisaError, Refused
+from lisa_common.errors import InvalidInput, OutcomeUnknown, Refused
 from lisa_common.logs import event
 from lisa_common.validation import check_name
 from lisa_gateway.access import ALL_TOPICS, Caller, Role, Rule
@@ -22,7 +22,7 @@ from lisa_gateway.forms import read_fields
 from lisa_gateway.gateway import Gateway
 from lisa_manager import Activity, AsyncAdmin
 
-__all__ = ["MOST_FIELDS", "Desk", "Handler", "Silent", "View", "see_other"]
+__all__ = ["MOST_FIELDS", "Desk", "Handler", "View", "see_other"]
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +30,6 @@ T = TypeVar("T")
 
 MOST_FIELDS = 200
 """Fields of one form, or of a query."""
-
-
-class Silent(LisaError):
-    """The server did not answer in time for a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +114,12 @@ class View:
         return who == "all" or (who == "operators" and self.operates(topic))
 
     async def soon(self, work: Awaitable[T]) -> T:
-        """The result of a call, within the time that a page waits. Raises Silent."""
+        """The result of a call, within the time that a page waits. Raises OutcomeUnknown."""
         try:
             async with asyncio.timeout(self.desk.wait_s):
                 return await work
         except TimeoutError:
-            raise Silent(f"the server has not answered within {self.desk.wait_s:g} s") from None
+            raise OutcomeUnknown(f"the server has not answered within {self.desk.wait_s:g} s") from None
 
     async def note(self, what: str, topic: str = "", count: int = 1, detail: str = "") -> None:
         """Adds what the user did to Activity. Where the server refuses that, what was done is still said."""

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 
+from lisa_common.errors import LisaError
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.json_text import encode
 from lisa_gateway.metrics import name_route
@@ -51,7 +52,9 @@ def mount(gateway: Gateway) -> Mount:
         # The first time, it takes longer than other requests should wait.
         return Response(await asyncio.to_thread(_encoded, root_path), media_type="application/json")
 
-    api = Starlette(routes=[Route("/openapi.json", show), *routes], exception_handlers={HTTPException: refuse})
+    api = Starlette(
+        routes=[Route("/openapi.json", show), *routes], exception_handlers={HTTPException: refuse, LisaError: refuse}
+    )
     api.router.redirect_slashes = False
     return Mount(_ROOT, app=api)
 

@@ -6,11 +6,10 @@ from contextlib import nullcontext
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import duration_ms
 from lisa_consumer import Held
-from lisa_gateway.access import Forbidden
 from lisa_gateway.aside import aside
 from lisa_gateway.handover import Handover
 from lisa_gateway.polls import Poller
-from lisa_gateway.problems import Busy
+from lisa_gateway.problems import Busy, Forbidden
 from lisa_gateway.v1 import answers
 from lisa_gateway.v1.content import OVERHEAD, encode_list, encode_message
 from lisa_gateway.v1.models import Extends, Nacks, Read, Receipts, Rejects, duration_of

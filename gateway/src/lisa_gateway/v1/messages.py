@@ -9,16 +9,8 @@ from lisa_gateway.forms import URLENCODED
 from lisa_gateway.json_text import encode
 from lisa_gateway.limits import STREAMS
 from lisa_gateway.problems import Problem, Refusal
-from lisa_gateway.v1 import answers
+from lisa_gateway.v1 import answers, models
 from lisa_gateway.v1.content import OVERHEAD, encode_list, encode_message, message_of, options_of
-from lisa_gateway.v1.models import (
-    MessageInput,
-    MessageQuery,
-    MessagesQuery,
-    Reschedule,
-    duration_of,
-    moment_of,
-)
 from lisa_gateway.v1.operation import (
     Answer,
     Call,
@@ -47,8 +39,8 @@ def _media_type(call: Call) -> str:
 @operation(
     f"POST {_MESSAGES}",
     {201: answers.Sent, 200: answers.Sent | answers.StreamResult},
-    query=MessageQuery,
-    body=MessageInput,
+    query=models.MessageQuery,
+    body=models.MessageInput,
     takes_bytes=True,
     conflicts=True,
 )
@@ -70,7 +62,7 @@ async def send_message(call: Call) -> Answer:
 
 
 async def _json_message(data: bytes) -> Message:
-    return await aside(len(data), lambda: message_of(validated(MessageInput, parsed(data))))
+    return await aside(len(data), lambda: message_of(validated(models.MessageInput, parsed(data))))
 
 
 def _check_no_options(call: Call) -> None:
@@ -80,7 +72,11 @@ def _check_no_options(call: Call) -> None:
 
 
 @operation(
-    f"PUT {_MESSAGE}", {201: answers.Sent, 200: answers.Sent}, query=MessageQuery, takes_bytes=True, conflicts=True
+    f"PUT {_MESSAGE}",
+    {201: answers.Sent, 200: answers.Sent},
+    query=models.MessageQuery,
+    takes_bytes=True,
+    conflicts=True,
 )
 async def put_message(call: Call) -> Answer:
     """Sends the body of the request, whatever its content type, under an id."""
@@ -180,10 +176,10 @@ def _conflict(state: str, expected: str) -> Refusal:
     return Refusal(Problem(409, "conflict", detail, {"field": "state", "value": state, "expected": expected}))
 
 
-@operation(f"PATCH {_MESSAGE}", {200: answers.Rescheduled}, body=Reschedule, conflicts=True)
+@operation(f"PATCH {_MESSAGE}", {200: answers.Rescheduled}, body=models.Reschedule, conflicts=True)
 async def reschedule_message(call: Call) -> Answer:
     """Gives a message that waits, or is to be retried, another due time."""
-    delay, at = duration_of("delay", call.body.delay), moment_of("at", call.body.at)
+    delay, at = models.duration_of("delay", call.body.delay), models.moment_of("at", call.body.at)
     outcome = await call.gateway.producer.reschedule(call.topic, call.path["id"], delay=delay, at=at)
     if outcome is RescheduleOutcome.UNKNOWN:
         raise _unknown(call)
@@ -192,7 +188,7 @@ async def reschedule_message(call: Call) -> Answer:
     return Answer({"id": call.path["id"], "outcome": outcome})
 
 
-@operation(f"GET {_MESSAGES}", {200: answers.Listed}, query=MessagesQuery)
+@operation(f"GET {_MESSAGES}", {200: answers.Listed}, query=models.MessagesQuery)
 async def list_messages(call: Call) -> Answer:
     """Lists the messages of one state, page by page."""
     query = call.query

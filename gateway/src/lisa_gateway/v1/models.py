@@ -12,30 +12,6 @@ from lisa_common.validation import MAX_DELAY_S, MAX_ID_BYTES, MAX_RETRIES
 from lisa_gateway.settings import MAX_WAIT_S
 from lisa_manager import REASONS
 
-__all__ = [
-    "MAX_BATCH",
-    "Bodies",
-    "DurationText",
-    "Extends",
-    "GarbageQuery",
-    "GarbageWork",
-    "Input",
-    "MessageBatch",
-    "MessageInput",
-    "MessageQuery",
-    "MessagesQuery",
-    "Nacks",
-    "Options",
-    "Read",
-    "Receipts",
-    "Rejects",
-    "Reschedule",
-    "Shards",
-    "UnknownMember",
-    "duration_of",
-    "moment_of",
-]
-
 MAX_BATCH = 1_000
 """Most messages or receipts in one request."""
 

@@ -11,15 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lisa_common.cli import DURATION_FORM
-from lisa_common.errors import ByteCount, InvalidInput, LisaError
+from lisa_common.errors import ByteCount, InvalidInput
 from lisa_common.validation import check_id, check_name, expected_by
-from lisa_gateway.access import ROUTES, Caller, Forbidden, Rule, caller_of
+from lisa_gateway.access import ROUTES, Caller, Rule, caller_of
 from lisa_gateway.aside import aside
 from lisa_gateway.forms import URLENCODED
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.handover import Handover
 from lisa_gateway.json_text import decode, encode
-from lisa_gateway.problems import Problem, Refusal, problem_of, response_of
+from lisa_gateway.problems import Problem, Refusal
 from lisa_gateway.responses import HandedOver
 from lisa_gateway.v1.models import UnknownMember
 from lisa_gateway.v1.receipts import Receipts
@@ -133,13 +133,8 @@ def operation(route: str, answers: Mapping[int, Any], **more: Any) -> Callable[[
 
 
 async def respond(operation: Operation, gateway: Gateway, receipts: Receipts, request: Request) -> Response:
-    """The response to a request for an operation, a problem included."""
-    try:
-        answer = await operation.answer(await _read(operation, gateway, receipts, request))
-    except Forbidden as error:
-        return response_of(Problem(403, "forbidden", str(error)))
-    except LisaError as error:
-        return response_of(problem_of(error))
+    """The response to a request for an operation. Raises LisaError."""
+    answer = await operation.answer(await _read(operation, gateway, receipts, request))
     handover = answer.handover
     async with handover or nullcontext():
         content = answer.document if isinstance(answer.document, bytes) else encode(answer.document)

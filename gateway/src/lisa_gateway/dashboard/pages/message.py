@@ -10,10 +10,11 @@ from starlette.responses import Response
 from lisa_common.cli import read_duration, read_moment
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.validation import check_id
-from lisa_gateway.access import ALL_TOPICS, Forbidden
+from lisa_gateway.access import ALL_TOPICS
 from lisa_gateway.dashboard.bodies import MOST_EDITED, show_body
 from lisa_gateway.dashboard.site import HEADERS
 from lisa_gateway.dashboard.view import Handler, View, see_other
+from lisa_gateway.problems import Forbidden
 from lisa_manager import (
     BulkResult,
     CancelOutcome,

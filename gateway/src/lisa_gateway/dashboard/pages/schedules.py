@@ -7,9 +7,10 @@ from starlette.responses import Response
 
 from lisa_common.errors import InvalidInput, UnknownSchedule
 from lisa_common.validation import check_name
-from lisa_gateway.access import ALL_TOPICS, Forbidden
+from lisa_gateway.access import ALL_TOPICS
 from lisa_gateway.dashboard.bodies import show_body
 from lisa_gateway.dashboard.view import Handler, View, see_other
+from lisa_gateway.problems import Forbidden
 from lisa_manager import ScheduleState
 
 __all__ = ["ACTIONS", "show", "show_one"]
