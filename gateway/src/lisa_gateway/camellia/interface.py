@@ -12,11 +12,10 @@ from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.logs import event
 from lisa_gateway.access import ROUTES
 from lisa_gateway.access import Scope as About
-from lisa_gateway.camellia import exposition
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer, refusal
 from lisa_gateway.camellia.calls import MessageCalls
 from lisa_gateway.camellia.monitor import Monitor
-from lisa_gateway.camellia.observation import ObservationCalls, ServiceStatus
+from lisa_gateway.camellia.observation import ObservationCalls, ServiceStatus, metrics_route
 from lisa_gateway.camellia.parameters import Parameters, read_parameters
 from lisa_gateway.camellia.sending import SendCalls
 from lisa_gateway.gateway import Gateway
@@ -76,7 +75,7 @@ def routes(gateway: Gateway) -> list[Route | Mount]:
             response = _answer_to(error, path)
         await response(scope, receive, send)
 
-    return [exposition.route(gateway, monitor), Mount(_ROOT, app=serve)]
+    return [metrics_route(gateway, monitor), Mount(_ROOT, app=serve)]
 
 
 async def _respond(request: Request, path: str, calls: dict[str, tuple[list[str], _Call]]) -> Response:

@@ -1,29 +1,44 @@
-"""Calls that observe: recent events, the numbers of messages, and whether this node is in service."""
+"""What operators see: recent events, the numbers of messages, whether this node is in service, and metrics."""
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from prometheus_client import generate_latest
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Receive
 
-from lisa_common.errors import UnknownTopic
+from lisa_common.errors import LisaError, UnknownTopic
+from lisa_common.observing import prometheus
+from lisa_common.observing.catalog import MAX_TOPICS, OTHER
 from lisa_common.validation import check_name
+from lisa_gateway.access import ROUTES, caller_of
 from lisa_gateway.camellia.answers import answer
-from lisa_gateway.camellia.monitor import Monitor
+from lisa_gateway.camellia.monitor import Gap, Monitor, Window
 from lisa_gateway.camellia.parameters import Parameters
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.json_text import encode
+from lisa_gateway.metrics import name_route
 from lisa_manager import TopicStatus
 
-__all__ = ["BUCKETS", "ObservationCalls", "ServiceStatus", "topic_info"]
+__all__ = ["ObservationCalls", "ServiceStatus", "metrics_route"]
 
 _QUIET_S = 20.0
 """An offline node may be stopped after this long without a call."""
 
-BUCKETS = tuple(pairwise(("0", "1min", "10min", "30min", "1hour", "6hour", "1day", "7day", "30day", "infinite")))
+_BUCKETS = tuple(pairwise(("0", "1min", "10min", "30min", "1hour", "6hour", "1day", "7day", "30day", "infinite")))
 """Times until messages are due: from, to."""
+
+_PATH = "/metrics"
+_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+_Row = tuple[Mapping[str, str], float]
 
 
 class ObservationCalls:
@@ -46,7 +61,7 @@ class ObservationCalls:
     async def monitor_string(self, _: Parameters, __: Receive) -> Response:
         """`getMonitorString`: the same, and the sizes of all topics, as one line of text."""
         requests, pulled, ready = self._windows()
-        infos = [topic_info(status) for status in await self._gateway.admin.status()]
+        infos = [_topic_info(status) for status in await self._gateway.admin.status()]
         sizes = ("topic", "waitingQueueSize", "readyQueueSize", "ackQueueSize")
         content = {
             "requestStats": requests,
@@ -64,11 +79,11 @@ class ObservationCalls:
             [status] = await self._gateway.admin.status(topic)
         except UnknownTopic:
             status = TopicStatus(topic=topic)
-        return answer(msg=None, data=topic_info(status))
+        return answer(msg=None, data=_topic_info(status))
 
     async def topic_infos(self, _: Parameters, __: Receive) -> Response:
         """`getTopicInfoList`: the sizes of all topics."""
-        return answer(msg=None, data=[topic_info(status) for status in await self._gateway.admin.status()])
+        return answer(msg=None, data=[_topic_info(status) for status in await self._gateway.admin.status()])
 
     def _windows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
         window = self._monitor.complete()
@@ -115,7 +130,7 @@ class ServiceStatus:
         return answer(200, None) if is_quiet else answer(500, None, status=500)
 
 
-def topic_info(status: TopicStatus) -> dict[str, Any]:
+def _topic_info(status: TopicStatus) -> dict[str, Any]:
     """The sizes of a topic, as the interface shows them, and some that only Lisa has."""
     shown: dict[str, Any] = {
         "topic": status.topic,
@@ -133,4 +148,71 @@ def topic_info(status: TopicStatus) -> dict[str, Any]:
 def _bucket_sizes(*counts: Sequence[int]) -> dict[str, int]:
     """Messages by the time until they are due."""
     sizes = map(sum, zip(*counts, strict=True))
-    return {f"sizeOf{low}To{high.capitalize()}": size for (low, high), size in zip(BUCKETS, sizes, strict=True)}
+    return {f"sizeOf{low}To{high.capitalize()}": size for (low, high), size in zip(_BUCKETS, sizes, strict=True)}
+
+
+def metrics_route(gateway: Gateway, monitor: Monitor) -> Route:
+    """`GET /metrics`: what all programs of Lisa export, and camellia's gauges of the last window and of sizes.
+
+    While Redis is away, those of sizes are missing.
+    """
+
+    async def metrics(request: Request) -> Response:
+        name_route(request.scope, _PATH)
+        ROUTES[_PATH].check(caller_of(request.scope))
+        window = monitor.complete()
+        try:
+            statuses = await gateway.admin.status()
+        except LisaError:
+            statuses = []
+
+        def text() -> bytes:
+            lines = [*_windows(window), *_own(gateway, monitor), *_sizes(statuses)]
+            own = "".join(f"{line}\n" for line in lines)
+            return generate_latest(prometheus.default()) + own.encode("utf-8", "backslashreplace")
+
+        # In a thread: a thousand topics take longer than other requests should wait.
+        return Response(await asyncio.to_thread(text), media_type=_TYPE)
+
+    return Route(_PATH, metrics)
+
+
+def _sizes(statuses: Iterable[TopicStatus]) -> Iterator[str]:
+    """The sizes of `MAX_TOPICS` topics, and of all others together."""
+    names = [f"size_{low}_{high}" for low, high in _BUCKETS]
+    rows: dict[str, Counter[str]] = {}
+    for status in statuses:
+        info = _topic_info(status)
+        of = rows.setdefault(info["topic"] if len(rows) < MAX_TOPICS else OTHER, Counter())
+        sizes = {name: info[name] for name in ("readyQueueSize", "ackQueueSize", "waitingQueueSize")}
+        of.update(sizes | dict(zip(names, info["waitingQueueInfo"].values(), strict=True)))
+    yield from _gauge(
+        "topic_info",
+        (({"topic": topic, "type": kind}, size) for topic, of in rows.items() for kind, size in of.items()),
+    )
+
+
+def _windows(window: Window) -> Iterator[str]:
+    counts = [({"topic": topic, "type": str(name)}, n) for topic, of in window.events.items() for name, n in of.items()]
+    yield from _gauge("request", counts)
+    for name, gaps in (("pull_msg_time_gap", window.pulled), ("ready_queue_time_gap", window.ready)):
+        yield from _gauge(name, [row for topic, gap in gaps.items() for row in _gap_rows(topic, gap)])
+
+
+def _gap_rows(topic: str, gap: Gap) -> Iterator[_Row]:
+    for kind, value in gap.fields(topic).items():
+        if kind != "topic":
+            yield {"topic": topic, "type": kind}, value
+
+
+def _own(gateway: Gateway, monitor: Monitor) -> Iterator[str]:
+    yield from _gauge("long_polls", [({}, gateway.count_polls())])
+    yield from _gauge("stale_acks", [({}, monitor.stale)])
+    yield from _gauge("swallowed_sends", [({}, monitor.swallowed)])
+
+
+def _gauge(name: str, rows: Iterable[_Row]) -> Iterator[str]:
+    yield f"# TYPE {name} gauge"
+    for labels, value in rows:
+        shown = ",".join(f'{label}="{text.translate(_ESCAPES)}"' for label, text in labels.items())
+        yield f"{name}{{{shown}}} {value:.15g}" if shown else f"{name} {value:.15g}"

@@ -32,11 +32,6 @@ def openapi(root_path: str = "") -> dict[str, Any]:
     return document(OPERATIONS) | {"servers": [{"url": root_path or "/"}]}
 
 
-@cache
-def _encoded(root_path: str) -> bytes:
-    return encode(openapi(root_path))
-
-
 def mount(gateway: Gateway) -> Mount:
     """All of /v1, with its document at /v1/openapi.json."""
     settings = gateway.settings
@@ -50,7 +45,7 @@ def mount(gateway: Gateway) -> Mount:
         name_route(request.scope, f"{_ROOT}/openapi.json")
         root_path = request.scope["root_path"].removesuffix(_ROOT) or settings.root_path
         # The first time, it takes longer than other requests should wait.
-        return Response(await asyncio.to_thread(_encoded, root_path), media_type="application/json")
+        return Response(await asyncio.to_thread(lambda: encode(openapi(root_path))), media_type="application/json")
 
     api = Starlette(
         routes=[Route("/openapi.json", show), *routes], exception_handlers={HTTPException: refuse, LisaError: refuse}

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 from urllib.parse import unquote_to_bytes
 
@@ -73,7 +73,6 @@ class Answer:
     document: Any
     """What is to be JSON, or its bytes."""
     status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
     handover: Handover | None = None
     """What gives its messages back if the client is gone."""
 
@@ -139,7 +138,7 @@ async def respond(operation: Operation, gateway: Gateway, receipts: Receipts, re
     async with handover or nullcontext():
         content = answer.document if isinstance(answer.document, bytes) else encode(answer.document)
     if handover is None:
-        return Response(content, answer.status, answer.headers, "application/json")
+        return Response(content, answer.status, media_type="application/json")
     return HandedOver(handover, content)
 
 

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.validation import check_id
 from lisa_gateway.dashboard.bulk import VERBS
-from lisa_gateway.dashboard.search import count
+from lisa_gateway.dashboard.pages.messages import count
 from lisa_gateway.dashboard.selection import Selection
 from lisa_gateway.dashboard.view import MOST_FIELDS, Handler, View, see_other
 from lisa_gateway.forms import read_fields

@@ -11,7 +11,7 @@ from lisa_common.cli import read_duration, read_moment
 from lisa_common.errors import InvalidInput, LisaError
 from lisa_common.validation import check_id
 from lisa_gateway.access import ALL_TOPICS
-from lisa_gateway.dashboard.bodies import MOST_EDITED, show_body
+from lisa_gateway.dashboard.bodies import MOST_EDITED, as_text, show_body
 from lisa_gateway.dashboard.site import HEADERS
 from lisa_gateway.dashboard.view import Handler, View, see_other
 from lisa_gateway.problems import Forbidden
@@ -66,19 +66,11 @@ def _actions(found: Found) -> list[str]:
         actions += ["due-now", "reschedule"]
     if State.GARBAGE in states:
         actions += ["replay", "purge"]
-        if found.record and len(found.record.body) <= MOST_EDITED and _is_text(found.record.body):
+        if found.record and len(found.record.body) <= MOST_EDITED and as_text(found.record.body) is not None:
             actions.append("replay-edited")
     if states & {State.WAITING, State.READY, State.RETRY, State.DELIVERED}:
         actions.append("cancel")
     return actions
-
-
-def _is_text(body: bytes) -> bool:
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 async def show(view: View) -> Response:
