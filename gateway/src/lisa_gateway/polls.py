@@ -10,6 +10,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from lisa_common.errors import OF_THE_SERVER, LisaError
 from lisa_common.logs import event
@@ -21,7 +22,7 @@ __all__ = ["MAX_BATCH", "Poller", "Polls"]
 logger = logging.getLogger(__name__)
 
 MAX_BATCH = 1_000
-"""Most messages of one poll."""
+"""Most messages, or receipts, of one request."""
 
 _BLOCKS = (1.0, 0.25, 0.06, 0.015)
 """How long the reads wait, in seconds: the first for topics that are polled all the time, the others for new topics."""
@@ -53,17 +54,15 @@ class Poller:
         return self.future.done()
 
 
+@dataclass(slots=True)
 class _Topic:
     """The pollers of a topic, first come, first served."""
 
-    __slots__ = ("demand", "is_covered", "pollers")
-
-    def __init__(self) -> None:
-        self.pollers: OrderedDict[Poller, None] = OrderedDict()
-        self.demand = 0
-        """Messages that they would take."""
-        self.is_covered = False
-        """Whether a read waits for it."""
+    pollers: OrderedDict[Poller, None] = field(default_factory=OrderedDict)
+    demand: int = 0
+    """Messages that they would take."""
+    is_covered: bool = False
+    """Whether a read waits for it."""
 
 
 _Served = list[tuple[Poller, list[Delivery]]]

@@ -18,12 +18,10 @@ from lisa_gateway.camellia.monitor import Event, Monitor
 from lisa_gateway.camellia.parameters import MAX_MS, Parameters, check_ms
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.json_text import decode
+from lisa_gateway.polls import MAX_BATCH
 from lisa_producer import SendResult, State
 
-__all__ = ["MAX_BATCH", "SendCalls"]
-
-MAX_BATCH = 1_000
-"""Most messages of one sendMsgBatch."""
+__all__ = ["SendCalls"]
 
 _TRIES = 5
 """Further tries to send an id whose message ends meanwhile."""

@@ -1,7 +1,7 @@
 """The pages as an ASGI application."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 from starlette.applications import Starlette
@@ -17,8 +17,8 @@ from lisa_gateway.aside import aside
 from lisa_gateway.dashboard import live
 from lisa_gateway.dashboard.bodies import MOST_EDITED
 from lisa_gateway.dashboard.bulk import BulkRunner
-from lisa_gateway.dashboard.fragments import Fragments
-from lisa_gateway.dashboard.pages import ACTIONS, PAGES, PARTS
+from lisa_gateway.dashboard.fragments import Fragments, Part
+from lisa_gateway.dashboard.pages import activity, bulk, message, messages, schedules, server, topic, topics
 from lisa_gateway.dashboard.sampler import Sampler
 from lisa_gateway.dashboard.site import HEADERS, Site
 from lisa_gateway.dashboard.view import MOST_FIELDS, Desk, Handler, View
@@ -35,6 +35,34 @@ _FOR_EVER = "public, max-age=31536000, immutable"
 _MOST_OF_FORM = 4 * MOST_EDITED
 """Bytes of a form: an edited body, of which each byte is percent-encoded, and its other fields."""
 
+_PAGES: Mapping[str, Handler] = {
+    "": topics.show,
+    "topic": topic.show,
+    "data": topic.data,
+    "messages": messages.show,
+    "message": message.show,
+    "body": message.download,
+    "find": messages.find,
+    "confirm": bulk.confirm,
+    "schedules": schedules.show,
+    "schedule": schedules.show_one,
+    "server": server.show,
+    "activity": activity.show,
+}
+"""By their paths below the dashboard."""
+
+_ACTIONS: Mapping[str, Handler] = {
+    **message.ACTIONS,
+    **bulk.ACTIONS,
+    **schedules.ACTIONS,
+    "policy": topic.set_policy,
+    "pause": topic.pause,
+}
+"""Forms, by their names."""
+
+_PARTS: Mapping[str, Callable[[View], Part]] = {"topics": topics.part, "topic": topic.part, "activity": activity.part}
+"""Live parts, by page."""
+
 
 def application(gateway: Gateway) -> Starlette:
     """All pages of a gateway."""
@@ -50,13 +78,13 @@ def application(gateway: Gateway) -> Starlette:
             return Response(asset.packed, 200, headers | {"content-encoding": "gzip"}, asset.media_type)
         return Response(asset.content, 200, headers, asset.media_type)
 
-    pages = [Route(f"/{name}", _endpoint(desk, name, page), methods=["GET"]) for name, page in PAGES.items()]
+    pages = [Route(f"/{name}", _endpoint(desk, name, page), methods=["GET"]) for name, page in _PAGES.items()]
     actions = [
-        Route(f"/do-{name}", _endpoint(desk, f"do-{name}", act), methods=["POST"]) for name, act in ACTIONS.items()
+        Route(f"/do-{name}", _endpoint(desk, f"do-{name}", act), methods=["POST"]) for name, act in _ACTIONS.items()
     ]
     routes = [
         Route("/static/{name}", static),
-        Route("/live", _endpoint(desk, "live", live.streaming(PARTS))),
+        Route("/live", _endpoint(desk, "live", live.streaming(_PARTS))),
         *pages,
         *actions,
     ]

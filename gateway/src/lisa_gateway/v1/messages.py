@@ -14,7 +14,6 @@ from lisa_gateway.v1.content import OVERHEAD, encode_list, encode_message, messa
 from lisa_gateway.v1.operation import (
     Answer,
     Call,
-    check_json,
     check_plain,
     operation,
     parsed,
@@ -52,17 +51,14 @@ async def send_message(call: Call) -> Answer:
         return await send_stream(call)
     if kind == _JSON:
         _check_no_options(call)
-        check_json(call.request)
-        message = await _json_message(await call.request.body())
+        check_plain(call.request)
+        data = await call.request.body()
+        message = await aside(len(data), lambda: message_of(validated(models.MessageInput, parsed(data))))
     elif kind in _FORMS:
         raise Refusal(unsupported(kind, "the type of the body; use PUT to send a form as it is"))
     else:
         message = await _raw_message(call, None)
     return await _send_one(call, message)
-
-
-async def _json_message(data: bytes) -> Message:
-    return await aside(len(data), lambda: message_of(validated(models.MessageInput, parsed(data))))
 
 
 def _check_no_options(call: Call) -> None:

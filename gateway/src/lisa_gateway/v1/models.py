@@ -9,11 +9,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fai
 from lisa_common.cli import read_duration, read_moment, read_ms
 from lisa_common.errors import InvalidInput
 from lisa_common.validation import MAX_DELAY_S, MAX_ID_BYTES, MAX_RETRIES
+from lisa_gateway.polls import MAX_BATCH
 from lisa_gateway.settings import MAX_WAIT_S
 from lisa_manager import REASONS
-
-MAX_BATCH = 1_000
-"""Most messages or receipts in one request."""
 
 _MOST_HEADERS = 1_000
 """Most headers of a message; they have 16 KiB."""

@@ -1,6 +1,7 @@
 """Actions on all messages that a filter selects: first a page that names the number and asks; then they run."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from starlette.responses import Response
 
@@ -24,39 +25,16 @@ _SINGLE = {
 async def confirm(view: View) -> Response:
     """Asks whether to go on, with the number of messages."""
     topic, what = view.topic, view.text("what")
-    if view.text("id_only"):
-        return _confirm_one(view, topic, what)
-    selection = _selection(view, topic, what)
-    number, at_least = await _count(view, selection)
-    return view.page(
-        "confirm.html",
-        title=f"{what} messages",
-        topic=topic,
-        what=what,
-        selection=selection,
-        number=number,
-        at_least=at_least,
-        question="",
-        id="",
-        group="",
-    )
-
-
-def _confirm_one(view: View, topic: str, what: str) -> Response:
-    if what not in _SINGLE:
+    asked: dict[str, Any] = {"selection": None, "number": 1, "at_least": False, "question": "", "id": "", "group": ""}
+    if not view.text("id_only"):
+        asked["selection"] = selection = _selection(view, topic, what)
+        asked["number"], asked["at_least"] = await _count(view, selection)
+    elif what in _SINGLE:
+        asked |= {"question": _SINGLE[what], "id": check_id(view.text("id")), "group": view.text("group")}
+    else:
         raise InvalidInput("what", what, f"one of {', '.join(_SINGLE)}")
-    return view.page(
-        "confirm.html",
-        title=f"{what} a message",
-        topic=topic,
-        what=what,
-        selection=None,
-        number=1,
-        at_least=False,
-        question=_SINGLE[what],
-        id=check_id(view.text("id")),
-        group=view.text("group"),
-    )
+    title = f"{what} a message" if asked["question"] else f"{what} messages"
+    return view.page("confirm.html", title=title, topic=topic, what=what, **asked)
 
 
 def _selection(view: View, topic: str, what: str) -> Selection:

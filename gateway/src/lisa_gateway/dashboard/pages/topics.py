@@ -46,7 +46,7 @@ class _Listed:
 def _list(view: View) -> _Listed:
     """The list that a request asks for. To sort 10,000 topics takes longer than all else, so it is done once."""
     sampler = view.desk.sampler
-    return view.desk.fragments.once(sampler.number, f"{_key(view)} {len(sampler.topics)}", lambda: _sort(view))
+    return view.desk.fragments.once(sampler.number, f"list of {_key(view)} {len(sampler.topics)}", lambda: _sort(view))
 
 
 def _key(view: View) -> str:
