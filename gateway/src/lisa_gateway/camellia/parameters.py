@@ -1,8 +1,14 @@
 """Parameters of a request: of the query, then of a form in the body."""
 
+import asyncio
+import logging
 import re
+from collections.abc import AsyncGenerator
 from typing import Final
 
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import Headers
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from lisa_common.errors import InvalidInput
@@ -10,7 +16,6 @@ from lisa_common.validation import MAX_DELAY_S
 from lisa_gateway.access import OPEN, Caller, caller_of
 from lisa_gateway.aside import aside
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood
-from lisa_gateway.camellia.multipart import MAX_FIELDS, is_multipart, read_multipart
 from lisa_gateway.forms import URLENCODED, read_fields
 
 __all__ = ["MAX_FORM_BYTES", "MAX_MS", "Parameters", "check_ms", "read_parameters"]
@@ -19,6 +24,15 @@ MAX_MS: Final = MAX_DELAY_S * 1000
 
 MAX_FORM_BYTES: Final = 4 * 1024 * 1024
 """Largest form, if `max_body_bytes` allows it: a message of 1 MiB, every byte percent-encoded, and its parameters."""
+
+_MAX_FIELDS = 64
+"""Most parameters of one form, of any kind."""
+
+_PART = 65_536
+"""Bytes that are parsed before other requests have their turn."""
+
+# It warns of each malformed form; the answer tells its sender.
+logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}")
 _BITS = {64: 2**63, 32: 2**31}
@@ -93,10 +107,10 @@ async def read_parameters(request: Request) -> Parameters:
         raise Misunderstood(f"body: must be at most {MAX_FORM_BYTES} bytes", 413)
     kind = request.headers.get("content-type", "") if request.method == "POST" else ""
     form = body if _is_urlencoded(kind) else b""
-    more = await read_multipart(kind, body) if is_multipart(kind) else {}
+    more = await _read_multipart(kind, body) if _type_of(kind) == "multipart/form-data" else {}
     try:
-        more |= await aside(len(form), lambda: read_fields(form, MAX_FIELDS))
-        fields = more | read_fields(request.scope["query_string"], MAX_FIELDS)
+        more |= await aside(len(form), lambda: read_fields(form, _MAX_FIELDS))
+        fields = more | read_fields(request.scope["query_string"], _MAX_FIELDS)
     except InvalidInput as error:
         raise Misunderstood(str(error)) from None
     for name, value in fields.items():
@@ -112,14 +126,48 @@ def _check_utf_8(name: str, text: str) -> None:
         raise Misunderstood(f"{name}: must be UTF-8") from None
 
 
+def _type_of(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
 def _is_urlencoded(content_type: str) -> bool:
-    kind, _, more = content_type.partition(";")
-    if kind.strip().lower() != URLENCODED:
+    if _type_of(content_type) != URLENCODED:
         return False
-    charset = more.partition("charset=")[2].strip().strip('"').lower()
+    charset = content_type.partition("charset=")[2].strip().strip('"').lower()
     if charset not in {"", "utf-8", "utf8"}:
         raise Misunderstood(f"Content-Type: charset must be utf-8; got {_shown(charset)}", 415)
     return True
+
+
+async def _read_multipart(content_type: str, body: bytes) -> dict[str, str]:
+    """Returns the fields of a form as browsers send it, the first of each name; what is no UTF-8 becomes surrogates.
+
+    Raises Misunderstood for a malformed form, and for a file in it.
+    """
+    # The last charset counts. Starlette would guess the encoding; by this one, each character stands for its byte.
+    kind = f"{content_type}; charset=latin-1"
+
+    async def parts() -> AsyncGenerator[bytes, None]:
+        for start in range(0, len(body), _PART):
+            yield body[start : start + _PART]
+            await asyncio.sleep(0)
+
+    headers, limits = Headers({"content-type": kind}), {"max_fields": _MAX_FIELDS, "max_part_size": len(body)}
+    parser = MultiPartParser(headers, parts(), max_files=0, **limits)
+    try:
+        fields = (await parser.parse()).multi_items()
+    except MultiPartException as error:
+        reason = f"body: must be multipart/form-data of at most {_MAX_FIELDS} texts, without files ({error.message})"
+        raise Misunderstood(reason) from None
+    # The parser drops a part that is cut off, and all that follows the end.
+    *before, end = (b"\r\n" + body).split(b"\r\n--" + parse_options_header(kind)[1][b"boundary"], _MAX_FIELDS + 2)
+    if len(before) != len(fields) + 1 or not end.startswith(b"--"):
+        raise Misunderstood("body: must be multipart/form-data up to its last boundary; got a part of it")
+    return {_text(name): _text(str(value)) for name, value in reversed(fields)}
+
+
+def _text(text: str) -> str:
+    return text.encode("latin-1").decode("utf-8", "surrogateescape")
 
 
 def _shown(text: str) -> str:

@@ -18,7 +18,7 @@ from lisa_gateway.dashboard import live
 from lisa_gateway.dashboard.bodies import MOST_EDITED
 from lisa_gateway.dashboard.bulk import BulkRunner
 from lisa_gateway.dashboard.fragments import Fragments, Part
-from lisa_gateway.dashboard.pages import activity, bulk, message, messages, schedules, server, topic, topics
+from lisa_gateway.dashboard.pages import activity, message, messages, schedules, server, topic, topics
 from lisa_gateway.dashboard.sampler import Sampler
 from lisa_gateway.dashboard.site import HEADERS, Site
 from lisa_gateway.dashboard.view import MOST_FIELDS, Desk, Handler, View
@@ -43,7 +43,7 @@ _PAGES: Mapping[str, Handler] = {
     "message": message.show,
     "body": message.download,
     "find": messages.find,
-    "confirm": bulk.confirm,
+    "confirm": activity.confirm,
     "schedules": schedules.show,
     "schedule": schedules.show_one,
     "server": server.show,
@@ -53,7 +53,7 @@ _PAGES: Mapping[str, Handler] = {
 
 _ACTIONS: Mapping[str, Handler] = {
     **message.ACTIONS,
-    **bulk.ACTIONS,
+    **activity.ACTIONS,
     **schedules.ACTIONS,
     "policy": topic.set_policy,
     "pause": topic.pause,

@@ -222,27 +222,27 @@ class Extends(Receipts):
     )
 
 
-class GarbageQuery(Input):
+class _GarbageFilter(Input):
+    group: Annotated[str | None, Field(description="only copies of this group; empty: of none")] = None
+    reason: Annotated[Reason | None, Field(description="only those that died for this reason")] = None
+    older_than: Annotated[_Duration | None, Field(description="only those that died so long ago")] = None
+
+
+class GarbageQuery(_GarbageFilter):
     """Which dead letters."""
 
     model_config = ConfigDict(strict=False)
 
-    group: Annotated[str | None, Field(description="only copies of this group; empty: of none")] = None
-    reason: Annotated[Reason | None, Field(description="only those that died for this reason")] = None
-    older_than: Annotated[_Duration | None, Field(description="only those that died so long ago")] = None
     limit: Annotated[int, Field(ge=1, le=1_000)] = 50
 
 
-class GarbageWork(Input):
+class GarbageWork(_GarbageFilter):
     """Dead letters by the ids of their messages, or all; the filters select among them."""
 
     ids: Annotated[Annotated[list[_Id], Field(min_length=1, max_length=MAX_BATCH)] | None, _few(MAX_BATCH, "ids")] = (
         None
     )
     all: Annotated[bool, Field(description="all dead letters; excludes `ids`")] = False
-    group: Annotated[str | None, Field(description="only copies of this group; empty: of none")] = None
-    reason: Annotated[Reason | None, Field(description="only those that died for this reason")] = None
-    older_than: Annotated[_Duration | None, Field(description="only those that died so long ago")] = None
 
 
 class Shards(Input):
