@@ -159,14 +159,14 @@ def _use_below(url: str, producer: Producer, topic: str) -> None:
 
 
 def test_the_example_of_the_docs(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It refuses whom the application does not know."""
+    """The pages are below the path of the gateway."""
     page = (Path(__file__).parents[3] / "docs/dashboard.md").read_text("utf-8")
     monkeypatch.setenv("LISA_REDIS_URL", redis_url)
     monkeypatch.setenv("LISA_PREFIX", "example")
     names: dict[str, Any] = {}
     exec(page.partition("```python\n")[2].partition("```")[0], names)  # noqa: S102 - that is the test
     with served(names["app"]) as url:
-        assert httpx.get(f"{url}/queue/").status_code == 403
+        assert httpx.get(f"{url}/queue/dashboard/").status_code == 200
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from lisa_gateway.camellia.parameters import Parameters, read_parameters
 from lisa_gateway.camellia.sending import SendCalls
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.metrics import name_route
-from lisa_gateway.problems import Busy, Forbidden, OverQuota, Refusal
+from lisa_gateway.problems import Busy, Forbidden, OverQuota, Refusal, problem_of
 
 __all__ = ["routes"]
 
@@ -90,10 +90,7 @@ async def _respond(request: Request, path: str, calls: dict[str, tuple[list[str]
     parameters = await read_parameters(request)
     rule = ROUTES[route]
     topic = parameters.required_text("topic") if rule.scope is About.TOPIC else None
-    try:
-        rule.check(parameters.caller, topic)
-    except Forbidden as error:
-        raise Misunderstood(str(error), 403) from None
+    rule.check(parameters.caller, topic)
     return await call(parameters, request.receive)
 
 
@@ -102,8 +99,9 @@ def _answer_to(error: Exception, path: str) -> Response:
         response = answer(Code.PARAM_WRONG, error.reason, status=error.status)
         response.headers.update(error.headers)
         return response
-    if isinstance(error, Refusal):
-        return answer(Code.PARAM_WRONG, error.problem.detail, status=error.problem.status)
+    if isinstance(error, (Forbidden, Refusal)):
+        problem = problem_of(error)
+        return answer(Code.PARAM_WRONG, problem.detail, status=problem.status)
     if isinstance(error, Failed):
         return answer(error.code, error.reason)
     if isinstance(error, InvalidInput):

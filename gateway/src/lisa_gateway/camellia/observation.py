@@ -19,7 +19,7 @@ from lisa_common.observing.catalog import MAX_TOPICS, OTHER
 from lisa_common.validation import check_name
 from lisa_gateway.access import ROUTES, caller_of
 from lisa_gateway.camellia.answers import answer
-from lisa_gateway.camellia.monitor import Gap, Monitor, Window
+from lisa_gateway.camellia.monitor import Monitor, Window
 from lisa_gateway.camellia.parameters import Parameters
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.json_text import encode
@@ -196,13 +196,8 @@ def _windows(window: Window) -> Iterator[str]:
     counts = [({"topic": topic, "type": str(name)}, n) for topic, of in window.events.items() for name, n in of.items()]
     yield from _gauge("request", counts)
     for name, gaps in (("pull_msg_time_gap", window.pulled), ("ready_queue_time_gap", window.ready)):
-        yield from _gauge(name, [row for topic, gap in gaps.items() for row in _gap_rows(topic, gap)])
-
-
-def _gap_rows(topic: str, gap: Gap) -> Iterator[_Row]:
-    for kind, value in gap.fields(topic).items():
-        if kind != "topic":
-            yield {"topic": topic, "type": kind}, value
+        fields = [(topic, kind, value) for topic, gap in gaps.items() for kind, value in gap.fields(topic).items()]
+        yield from _gauge(name, (({"topic": of, "type": kind}, value) for of, kind, value in fields if kind != "topic"))
 
 
 def _own(gateway: Gateway, monitor: Monitor) -> Iterator[str]:

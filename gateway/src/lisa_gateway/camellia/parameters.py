@@ -18,7 +18,7 @@ from lisa_gateway.aside import aside
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood
 from lisa_gateway.forms import URLENCODED, read_fields
 
-__all__ = ["MAX_FORM_BYTES", "MAX_MS", "Parameters", "check_ms", "read_parameters"]
+__all__ = ["MAX_FORM_BYTES", "MAX_MS", "Parameters", "check_ms", "read_parameters", "shown"]
 
 MAX_MS: Final = MAX_DELAY_S * 1000
 
@@ -76,7 +76,7 @@ class Parameters:
             number = int(text)
             if -_BITS[bits] <= number < _BITS[bits]:
                 return number
-        raise Misunderstood(f"{name}: must be a whole number of {bits} bits; got {_shown(text)}")
+        raise Misunderstood(f"{name}: must be a whole number of {bits} bits; got {shown(text)}")
 
     def positive(self, name: str, default: int, bits: int = 64) -> int:
         """A whole number; the default also for 0 and less. Raises Misunderstood."""
@@ -90,7 +90,7 @@ class Parameters:
             return default
         if text in _TRUE | _FALSE:
             return text in _TRUE
-        raise Misunderstood(f"{name}: must be true or false; got {_shown(text)}")
+        raise Misunderstood(f"{name}: must be true or false; got {shown(text)}")
 
 
 def check_ms(name: str, value: int) -> None:
@@ -135,7 +135,7 @@ def _is_urlencoded(content_type: str) -> bool:
         return False
     charset = content_type.partition("charset=")[2].strip().strip('"').lower()
     if charset not in {"", "utf-8", "utf8"}:
-        raise Misunderstood(f"Content-Type: charset must be utf-8; got {_shown(charset)}", 415)
+        raise Misunderstood(f"Content-Type: charset must be utf-8; got {shown(charset)}", 415)
     return True
 
 
@@ -170,5 +170,6 @@ def _text(text: str) -> str:
     return text.encode("latin-1").decode("utf-8", "surrogateescape")
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """The beginning of a caller's text, for errors."""
     return repr(text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…")

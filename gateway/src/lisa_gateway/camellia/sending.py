@@ -15,7 +15,7 @@ from lisa_gateway.aside import aside
 from lisa_gateway.camellia.answers import Code, Failed, Misunderstood, answer
 from lisa_gateway.camellia.messages import END_STATES, Message, Status, find_known, from_note, message
 from lisa_gateway.camellia.monitor import Event, Monitor
-from lisa_gateway.camellia.parameters import MAX_MS, Parameters, check_ms
+from lisa_gateway.camellia.parameters import MAX_MS, Parameters, check_ms, shown
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.json_text import decode
 from lisa_gateway.polls import MAX_BATCH
@@ -26,7 +26,6 @@ __all__ = ["SendCalls"]
 _TRIES = 5
 """Further tries to send an id whose message ends meanwhile."""
 
-_MOST_SHOWN = 40
 _FIELDS = ("msg", "delayMillis", "msgId", "ttlMillis", "maxRetry")
 
 
@@ -81,7 +80,7 @@ class SendCalls:
         for name, value in item.items():
             if name not in _FIELDS:
                 expected = f"msgs.{place} must have fields of {', '.join(_FIELDS)}"
-                raise Failed(Code.PARAM_WRONG, f"{expected}; got {name[:_MOST_SHOWN]!r}")
+                raise Failed(Code.PARAM_WRONG, f"{expected}; got {shown(name)}")
             if type(value) not in (str, int):
                 raise Failed(Code.PARAM_WRONG, f"msgs.{place} must be an object of texts and whole numbers")
         try:

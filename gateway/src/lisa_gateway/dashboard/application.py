@@ -104,27 +104,20 @@ def _endpoint(desk: Desk, name: str, handler: Handler) -> Callable[..., object]:
                 view.form = await _read_form(request)
             view.check(view.topic if rule.scope is Scope.TOPIC else None)
             return await handler(view)
-        except Exception as error:  # noqa: BLE001 - logged there, if it is not the client's or the server's
-            return _refuse(view, _problem(request, error))
+        except LisaError as error:
+            problem = problem_of(error)
+        except Exception:
+            path = request.url.path
+            logger.exception("a page failed: %s", path, extra=event("page_failed", path=path))
+            problem = Problem(500, "server-away", "internal error; the log of the gateway says more")
+        return view.page("error.html", status=problem.status, detail=problem.detail, title="Not done")
 
     return endpoint
-
-
-def _problem(request: Request, error: Exception) -> Problem:
-    if isinstance(error, LisaError):
-        return problem_of(error)
-    path = request.url.path
-    logger.error("a page failed: %s", path, exc_info=error, extra=event("page_failed", path=path))
-    return Problem(500, "server-away", "internal error; the log of the gateway says more")
 
 
 async def _refuse_path(_: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
     return Response(HTTPStatus(status).phrase, status, HEADERS, "text/plain")
-
-
-def _refuse(view: View, problem: Problem) -> Response:
-    return view.page("error.html", status=problem.status, detail=problem.detail, title="Not done")
 
 
 async def _read_form(request: Request) -> dict[str, str]:

@@ -11,15 +11,7 @@ from lisa_gateway.limits import STREAMS
 from lisa_gateway.problems import Problem, Refusal
 from lisa_gateway.v1 import answers, models
 from lisa_gateway.v1.content import OVERHEAD, encode_list, encode_message, message_of, options_of
-from lisa_gateway.v1.operation import (
-    Answer,
-    Call,
-    check_plain,
-    operation,
-    parsed,
-    unsupported,
-    validated,
-)
+from lisa_gateway.v1.operation import Answer, Call, check_plain, operation, parsed, unsupported, validated
 from lisa_gateway.v1.stream import send_stream
 from lisa_manager import ListedMessage, State
 from lisa_producer import CancelOutcome, Found, Message, RescheduleOutcome, SendResult

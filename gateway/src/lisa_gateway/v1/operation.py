@@ -29,7 +29,6 @@ __all__ = [
     "Answer",
     "Call",
     "Operation",
-    "check_json",
     "check_plain",
     "operation",
     "parsed",
@@ -204,11 +203,11 @@ async def _body_of(operation: Operation, request: Request) -> BaseModel:
     data = await request.body()
     if not data and not operation.body_required:
         return validated(model, {})
-    check_json(request)
+    _check_json(request)
     return await aside(len(data), lambda: validated(model, parsed(data)))
 
 
-def check_json(request: Request) -> None:
+def _check_json(request: Request) -> None:
     """Raises Refusal unless the request says that its body is JSON, without compression."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":

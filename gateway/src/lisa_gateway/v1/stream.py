@@ -1,7 +1,7 @@
 """Operations that send many messages: a batch, with an outcome for each message, and a stream of any length."""
 
-from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,40 +25,27 @@ _MOST_PROBLEMS = 100
 async def send_batch(call: Call) -> Answer:
     """Sends up to 1,000 messages, and reports the outcome of each."""
     given: MessageBatch = call.body
-    size = len(await call.request.body())
-    results, messages, places = await aside(size, lambda: _sort_out(given.messages))
-    report, stopped = await _send_all(call, messages)
-    for result in report.results:
-        results[places[result.position]] = _item(result)
-    unsent = {"id": None, "outcome": "failed", "due_ms": None, "problem": _problem(stopped)} if stopped else None
-    items = [item or unsent for item in results]
-    outcomes = [item["outcome"] if item else "failed" for item in items]
-    document = {
-        "sent": outcomes.count("sent"),
-        "duplicates": outcomes.count("duplicate"),
-        "failed": outcomes.count("failed"),
-        "results": items,
-    }
+    results: dict[int, dict[str, Any]] = {}
+    messages: dict[int, Message] = {}
+
+    def sort_out() -> None:
+        for place, message in enumerate(given.messages):
+            try:
+                messages[place] = message_of(message)
+            except InvalidInput as error:
+                results[place] = _failed(message.id, error)
+
+    await aside(len(await call.request.body()), sort_out)
+    report, stopped = await _send_all(call, list(messages.values()))
+    places = list(messages)
+    results |= {places[result.position]: _item(result) for result in report.results}
+    unsent = _failed(None, stopped) if stopped else {}
+    items = [results.get(place, unsent) for place in range(len(given.messages))]
+    outcomes = Counter(str(item["outcome"]) for item in items)
+    counts = {"sent": outcomes["sent"], "duplicates": outcomes["duplicate"], "failed": outcomes["failed"]}
     if stopped is not None:
-        raise _stopped(stopped, document)
-    return Answer(document)
-
-
-_Item = dict[str, Any]
-
-
-def _sort_out(given: Sequence[MessageInput]) -> tuple[list[_Item | None], list[Message], list[int]]:
-    """The outcome of each message that is refused, else None; the others, and their places."""
-    results: list[_Item | None] = [None] * len(given)
-    messages: list[Message] = []
-    places: list[int] = []
-    for place, message in enumerate(given):
-        try:
-            messages.append(message_of(message))
-            places.append(place)
-        except InvalidInput as error:
-            results[place] = _failed(message.id, error)
-    return results, messages, places
+        raise _stopped(stopped, counts | {"results": items})
+    return Answer(counts | {"results": items})
 
 
 async def _send_all(call: Call, messages: list[Message]) -> tuple[SendReport, LisaError | None]:
@@ -69,7 +56,9 @@ async def _send_all(call: Call, messages: list[Message]) -> tuple[SendReport, Li
     try:
         return await call.gateway.producer.send_many(call.topic, messages), None
     except PartialSend as error:
-        return error.report, error.__cause__ if isinstance(error.__cause__, LisaError) else None
+        if not isinstance(error.__cause__, LisaError):
+            raise
+        return error.report, error.__cause__
 
 
 def _problem(error: LisaError) -> dict[str, Any]:

@@ -15,16 +15,7 @@ from lisa_gateway.dashboard.bodies import MOST_EDITED, as_text, show_body
 from lisa_gateway.dashboard.site import HEADERS
 from lisa_gateway.dashboard.view import Handler, View, see_other
 from lisa_gateway.problems import Forbidden
-from lisa_manager import (
-    BulkResult,
-    CancelOutcome,
-    Found,
-    GarbageFilter,
-    Hop,
-    Record,
-    RescheduleOutcome,
-    State,
-)
+from lisa_manager import BulkResult, CancelOutcome, Found, GarbageFilter, Hop, Record, RescheduleOutcome, State
 
 __all__ = ["ACTIONS", "download", "show"]
 
