@@ -133,7 +133,7 @@ class SendCalls:
         raise Failed(Code.UNKNOWN, f"msgId {new.id!r} belongs to a message that is about to end; send it again")
 
     def _sent(self, topic: str, new: _New, due_ms: int | None) -> Message:
-        """Counts a message that was stored. Result: what clients see of it."""
+        """Counts a message that was stored. Returns what clients see of it."""
         due_ms = due_ms or 0
         self._monitor.count(topic, Event.SEND)
         record = Record(due_ms - new.delay_ms, due_ms, new.body, new.ttl_ms, new.max_retries, 0, {})

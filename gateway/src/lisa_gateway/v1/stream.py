@@ -49,7 +49,7 @@ async def send_batch(call: Call) -> Answer:
 
 
 async def _send_all(call: Call, messages: list[Message]) -> tuple[SendReport, LisaError | None]:
-    """Sends messages. Result: their report, and the error that ended the whole send, if one did."""
+    """Sends messages. Returns their report, and the error that ended the whole send, if one did."""
     if not messages:
         return SendReport(), None
     await call.gateway.topics.admit(call.topic, call.caller.quota)
