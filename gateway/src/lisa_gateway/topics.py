@@ -1,6 +1,5 @@
 """The topics that requests name: declared when somebody sends to them or reads them."""
 
-import asyncio
 import time
 from collections.abc import Awaitable
 from typing import TypeVar
@@ -33,11 +32,6 @@ class KnownTopics:
         self._settings = settings
         self._declared: dict[str, float] = {}
         self._policies: dict[str, tuple[float, Policy]] = {}
-        self._under_way: dict[str, asyncio.Task[None]] = {}
-
-    def is_declared(self, topic: str) -> bool:
-        """Whether `declare` would find it known: then it need not be awaited."""
-        return self._declared.get(topic, 0) > time.monotonic()
 
     def is_known(self, topic: str) -> bool:
         """Whether the topic was found declared lately, or at some time before."""
@@ -49,20 +43,12 @@ class KnownTopics:
         With another `group`, makes the topic alone: a group in which nobody pulls would keep its messages for ever.
         Raises InvalidInput for an invalid name, OverQuota, TooManyGroups and other errors of the server.
         """
-        if self.is_declared(topic):
+        if self._declared.get(topic, 0) > time.monotonic():
             return
         # An id that has ended may be sent again at once, as with camellia.
         await self.ensure(topic, quota, **({"dedup_window_ms": 0} if self._settings.resend_ended else {}))
         if group and group != self._settings.group:
             return
-        task = self._under_way.get(topic)
-        if task is None:
-            task = self._under_way[topic] = asyncio.create_task(self._make_group(topic))
-            task.add_done_callback(lambda _: self._under_way.pop(topic, None))
-        # A client that hangs up must not end it for the others.
-        await asyncio.shield(task)
-
-    async def _make_group(self, topic: str) -> None:
         await self._admin.create_group(topic, self._settings.group)
         if len(self._declared) >= _MAX_KNOWN:
             self._declared.clear()

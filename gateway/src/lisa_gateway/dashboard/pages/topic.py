@@ -8,11 +8,10 @@ from starlette.responses import Response
 
 from lisa_common.errors import InvalidInput, LisaError, UnknownTopic
 from lisa_common.model.policy import Policy
-from lisa_gateway.access import STRANGER
 from lisa_gateway.dashboard.charts import bars, series
-from lisa_gateway.dashboard.parts import Part
+from lisa_gateway.dashboard.fragments import Part
 from lisa_gateway.dashboard.policy_form import changes, form_fields
-from lisa_gateway.dashboard.security import HEADERS
+from lisa_gateway.dashboard.site import HEADERS
 from lisa_gateway.dashboard.view import View, see_other
 from lisa_manager import DEFAULT, ConsumerStatus
 
@@ -41,7 +40,7 @@ async def show(view: View) -> Response:
         consumers=consumers[:_MOST_CONSUMERS],
         more_consumers=max(0, len(consumers) - _MOST_CONSUMERS),
         unread=unread,
-        operates=view.user.operates(topic),
+        operates=view.operates(topic),
         hours=view.number("hours", 24, 1, _MOST_HOURS),
     )
 
@@ -105,7 +104,7 @@ async def set_policy(view: View) -> Response:
     topic = view.topic
     policy = await view.soon(view.admin.policy(topic))
     changed = changes(policy, view.form)
-    (view.user.caller or STRANGER).require_target(changed.get("dead_letter_topic"))
+    view.caller.require_target(changed.get("dead_letter_topic"))
     if not changed:
         return see_other("topic", topic=topic, said="nothing to change")
     await _apply(view, topic, "set policy", changed)
