@@ -97,8 +97,8 @@ class Parameters:
 async def read_parameters(scope: Scope, receive: Receive) -> Parameters:
     """Returns the parameters of a request. Raises Misunderstood for what cannot be read, Refusal for a cut body."""
     kind = _content_type(scope)
-    # Another body is read as well: no answer says success for a body that was cut off.
-    body = await _read_body(receive) if scope["method"] == "POST" else b""
+    # Also a body that means nothing here: no answer says success for a body that was cut off.
+    body = await _read_body(receive)
     form = body if _has_form(scope) else b""
     more = await read_multipart(kind, body) if is_multipart(kind) else ()
     fields = await aside(len(form), lambda: _fields(scope["query_string"], form))
