@@ -20,7 +20,7 @@ from lisa_gateway.camellia.sending import SendCalls
 from lisa_gateway.camellia.status import ServiceStatus
 from lisa_gateway.gateway import Gateway
 from lisa_gateway.metrics import name_route
-from lisa_gateway.problems import Busy, OverQuota, Refusal
+from lisa_gateway.problems import Busy, OverQuota, Refusal, problem_of
 
 __all__ = ["Direct", "Interface", "interface"]
 
@@ -145,6 +145,8 @@ def _answer_to(error: Exception, path: str) -> Reply:
         named = InvalidInput(_NAMES.get(error.field, error.field), error.value, error.expected)
         return answer(Code.PARAM_WRONG, str(named))
     if isinstance(error, LisaError):
-        return refusal(error) if isinstance(error, (Busy, OverQuota)) else answer(Code.UNKNOWN, str(error))
+        return (
+            refusal(error) if isinstance(error, (Busy, OverQuota)) else answer(Code.UNKNOWN, problem_of(error).detail)
+        )
     logger.error("a call of %s failed", path, extra=event("call_failed", path=path), exc_info=error)
     return answer(Code.UNKNOWN, "internal error; the log of the gateway says more")
