@@ -170,7 +170,9 @@ def problem_of(error: LisaError) -> Problem:
             more = {member: getattr(error, member) for member in members}
             if isinstance(error, InvalidInput):
                 more = {"field": error.field, "value": _shown(error.value), "expected": error.expected}
-            return Problem(status, name, str(error), more)
+            # Errors of a connection say where the server is: the log does, and callers need not know.
+            detail = PROBLEMS[name] if isinstance(error, (Unreachable, OutcomeUnknown)) else str(error)
+            return Problem(status, name, detail, more)
     # A batch that stopped half-way; a script that failed at a key of another type; errors that later releases add.
     cause = error.__cause__
     return problem_of(cause) if isinstance(cause, LisaError) else Problem(502, "server-refuses", str(error))

@@ -108,6 +108,8 @@ def _answer_to(error: Exception, path: str) -> Response:
         named = InvalidInput(_NAMES.get(error.field, error.field), error.value, error.expected)
         return answer(Code.PARAM_WRONG, str(named))
     if isinstance(error, LisaError):
-        return refusal(error) if isinstance(error, (Busy, OverQuota)) else answer(Code.UNKNOWN, str(error))
+        return (
+            refusal(error) if isinstance(error, (Busy, OverQuota)) else answer(Code.UNKNOWN, problem_of(error).detail)
+        )
     logger.error("a call of %s failed", path, extra=event("call_failed", path=path), exc_info=error)
     return answer(Code.UNKNOWN, "internal error; the log of the gateway says more")

@@ -101,8 +101,8 @@ def check_ms(name: str, value: int) -> None:
 
 async def read_parameters(request: Request) -> Parameters:
     """Returns the parameters of a request. Raises Misunderstood for what cannot be read, Refusal for a cut body."""
-    # Another body is read as well: no answer says success for a body that was cut off.
-    body = await request.body() if request.method == "POST" else b""
+    # Also a body that means nothing here: no answer says success for a body that was cut off.
+    body = await request.body()
     if len(body) > MAX_FORM_BYTES:
         raise Misunderstood(f"body: must be at most {MAX_FORM_BYTES} bytes", 413)
     kind = request.headers.get("content-type", "") if request.method == "POST" else ""

@@ -150,8 +150,13 @@ async def _read(operation: Operation, gateway: Gateway, receipts: Receipts, requ
         name = next(iter(request.query_params), "")
         raise InvalidInput("query parameter", name, "absent, as this operation takes none")
     body = None
-    if operation.body is not None and not operation.takes_bytes:
+    if operation.takes_bytes:
+        _check_has_end(request)
+    elif operation.body is not None:
         body = await _body_of(operation, request)
+    else:
+        # Means nothing here. But no success is answered to a body that was cut off.
+        await request.body()
     return Call(request, gateway, receipts, caller, operation.rule, path, query, body)
 
 
@@ -196,6 +201,15 @@ def _query_of(model: type[M], request: Request) -> M:
             raise InvalidInput(name, values, "given once")
         fields[name] = values if is_list else values[0]
     return validated(model, fields)
+
+
+def _check_has_end(request: Request) -> None:
+    """Raises Refusal for a body without a length, such as of HTTP/1.0: it would count as empty, whatever was sent."""
+    given = {"content-length", "transfer-encoding"}.intersection(request.headers)
+    if not given and request.scope["http_version"] < "2":
+        more = {"field": "content-length", "value": None, "expected": "given, with 0 for an empty message"}
+        detail = "content-length must be given, with 0 for an empty message; got None"
+        raise Refusal(Problem(400, "invalid-input", detail, more, closes=True))
 
 
 async def _body_of(operation: Operation, request: Request) -> BaseModel:

@@ -13,6 +13,7 @@ from lisa_gateway.dashboard.fragments import Part
 from lisa_gateway.dashboard.policy_form import changes, form_fields
 from lisa_gateway.dashboard.site import HEADERS
 from lisa_gateway.dashboard.view import View, see_other
+from lisa_gateway.problems import problem_of
 from lisa_manager import DEFAULT, ConsumerStatus
 
 __all__ = ["data", "part", "pause", "set_policy", "show"]
@@ -65,7 +66,7 @@ async def _consumers(view: View, topic: str) -> tuple[list[ConsumerStatus], str]
     except UnknownTopic:
         raise
     except LisaError as error:
-        return [], str(error)
+        return [], problem_of(error).detail
 
 
 def part(view: View) -> Part:
