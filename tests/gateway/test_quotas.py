@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from lisa_gateway import GatewaySettings, app, lifespan
 from lisa_gateway.access import hash_of, new_token
 from lisa_gateway.access.quotas import Quota, Quotas
 from lisa_gateway.problems import OverQuota
@@ -161,17 +162,30 @@ def test_groups_and_new_topics(callers: dict[str, httpx.Client]) -> None:
     assert [_send(naming, f"new-{number}").status_code for number in (1, 2, 3, 4)] == [201] * 4
 
 
+async def test_a_new_topic_counts_once(redis_url: str, prefix: str) -> None:
+    """However many polls of it come before the first of them has made it."""
+    grants = [{"name": "a", "tokens": [hash_of(TOKENS["busy"])], "roles": ["consume"], "new_topics": 1}]
+    made = app(GatewaySettings.load(redis_url=redis_url, prefix=prefix, grants=grants))
+    headers = {"authorization": f"Bearer {TOKENS['busy']}"}
+    transport = httpx.ASGITransport(made)
+    async with lifespan(made), httpx.AsyncClient(transport=transport, base_url="http://x", headers=headers) as client:
+        form = {"topic": "polled-by-many", "longPollingTimeoutMillis": 10}
+        answers = await asyncio.gather(*(client.post(f"{CALLS}longPollingMsg", data=form) for _ in range(60)))
+    assert {answer.status_code for answer in answers} == {200}
+
+
 def test_quotas_fill_again() -> None:
     """At their rates, up to what they allow in a second or an hour."""
     now_s = 0.0
     quota = Quota(Quotas(requests_s=2, bytes_s=2_048, new_topics=2), lambda: now_s)
+    for topic in ("a", "b", "a"):
+        quota.admit_topic(topic)
     for _ in range(2):
         quota.admit_request(0)
-        quota.admit_topic()
     with pytest.raises(OverQuota, match="requests_s = 2; try again after 1 s"):
         quota.admit_request(0)
     with pytest.raises(OverQuota, match="new_topics = 2; try again after 1800 s"):
-        quota.admit_topic()
+        quota.admit_topic("c")
     now_s = 0.5
     quota.admit_request(10_240)
     now_s = 1_000
@@ -180,14 +194,14 @@ def test_quotas_fill_again() -> None:
     with pytest.raises(OverQuota):
         quota.admit_request(0)
     now_s = 1_800
-    quota.admit_topic()
+    quota.admit_topic("c")
     with pytest.raises(OverQuota):
-        quota.admit_topic()
+        quota.admit_topic("d")
 
 
 def test_without_a_grant_there_are_no_quotas() -> None:
     """On a loopback address."""
     quota = Quota()
-    for _ in range(20_000):
+    for number in range(20_000):
         quota.admit_request(10**9)
-        quota.admit_topic()
+        quota.admit_topic(f"topic-{number}")

@@ -51,6 +51,8 @@ class Quota:
         self._topics = _Bucket(quotas.new_topics / _HOUR_S, quotas.new_topics, clock)
         self._polls = 0
         self._groups: set[str] = set()
+        self._made: set[str] = set()
+        """New topics of lately: many requests may come before the first of them has made its topic."""
 
     def admit_request(self, length: int) -> None:
         """Counts a request with a body of so many bytes, 0 where that is not known. Raises OverQuota.
@@ -104,10 +106,15 @@ class Quota:
             raise OverQuota("groups", self._most.groups, _GROUP_S)
         self._groups.add(group)
 
-    def admit_topic(self) -> None:
-        """Counts a topic that is about to be made. Raises OverQuota."""
+    def admit_topic(self, topic: str) -> None:
+        """Counts a topic that is about to be made, once. Raises OverQuota."""
+        if topic in self._made:
+            return
         if not self._topics.take():
             raise OverQuota("new_topics", self._most.new_topics, self._topics.wait_s(1))
+        if len(self._made) >= self._most.new_topics:
+            self._made.clear()
+        self._made.add(topic)
 
 
 class _Bucket:
