@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
@@ -107,6 +107,23 @@ def test_a_stream_is_slowed_down(callers: dict[str, httpx.Client]) -> None:
     took_s, answer = wait_until(lambda: (made := post())[1].status_code != 429 and made)
     assert answer.json()["sent"] == 8
     assert took_s > (8 * 900 - 2_000) / 2_000
+
+
+async def test_what_a_quota_slows_down_is_not_too_slow(redis_url: str, prefix: str) -> None:
+    """The limit of slow senders is for senders."""
+    grants = [{"name": "a", "tokens": [hash_of(TOKENS["busy"])], "roles": ["send"], "bytes_s": 2_000}]
+    limits = {"slow_s": 0.1, "min_bytes_s": 1_000_000}
+    made = app(GatewaySettings.load(redis_url=redis_url, prefix=prefix, grants=grants, **limits))
+
+    async def lines() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            yield json.dumps({"body": "x" * 1_000}).encode() + b"\n"
+
+    headers = {"authorization": f"Bearer {TOKENS['busy']}", "content-type": "application/x-ndjson"}
+    transport = httpx.ASGITransport(made)
+    async with lifespan(made), httpx.AsyncClient(transport=transport, base_url="http://x", headers=headers) as client:
+        answer = await client.post("/v1/topics/t/messages", content=lines())
+    assert (answer.status_code, answer.json().get("sent")) == (200, 3)
 
 
 async def test_a_refused_body_is_not_read(base_url: str, callers: dict[str, httpx.Client]) -> None:

@@ -73,9 +73,10 @@ class _Application(Starlette):
         """The layers through which each request passes, the outermost first."""
         settings = self._gateway.settings
         direct = Direct(super().build_middleware_stack(), self._camellia)
-        limited = BodyLimits(direct, settings)
-        guarded = AccessMiddleware(limited, settings, pages=self._pages)
-        counted = CountRequests(guarded, log_request if settings.access_log else None)
+        guarded = AccessMiddleware(direct, settings, pages=self._pages)
+        # Outside of quotas: a body that a quota slows down does not arrive too slowly.
+        limited = BodyLimits(guarded, settings)
+        counted = CountRequests(limited, log_request if settings.access_log else None)
         return _BelowRoot(counted, settings.root_path)
 
 
