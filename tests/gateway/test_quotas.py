@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -17,12 +18,13 @@ from support.gateways import Gateways
 from support.waiting import wait_until
 from support.wire import raw_exchange
 
-TOKENS = {name: new_token() for name in ("busy", "large", "polling", "naming", "other")}
+TOKENS = {name: new_token() for name in ("busy", "large", "polling", "naming", "stalling", "other")}
 QUOTAS: dict[str, dict[str, float]] = {
     "busy": {"requests_s": 5},
     "large": {"bytes_s": 2_000},
     "polling": {"polls": 2},
     "naming": {"groups": 3, "new_topics": 4},
+    "stalling": {"bytes_at_once": 6_000},
     "other": {},
 }
 GRANTS = [
@@ -189,6 +191,36 @@ async def test_a_new_topic_counts_once(redis_url: str, prefix: str) -> None:
         form = {"topic": "polled-by-many", "longPollingTimeoutMillis": 10}
         answers = await asyncio.gather(*(client.post(f"{CALLS}longPollingMsg", data=form) for _ in range(60)))
     assert {answer.status_code for answer in answers} == {200}
+
+
+def test_bytes_at_once() -> None:
+    """What is in memory of one body is no room for others, until its request ends."""
+    quota = Quota(Quotas(bytes_at_once=2_000))
+    with quota.holding() as one, quota.holding() as two:
+        one(5_000)
+        two(0)
+        with pytest.raises(OverQuota, match="bytes_at_once = 2000; try again after 1 s"):
+            two(1)
+        one(1_900)
+        two(5_000)
+    with quota.holding() as hold:
+        hold(5_000)
+
+
+def test_stalled_bodies_are_few(base_url: str, callers: dict[str, httpx.Client]) -> None:
+    """A sender whose bodies do not end keeps as many of them in memory as its grant allows; lines of streams do end."""
+    host, port = base_url.removeprefix("http://").split(":")
+    head = f"POST /v1/topics/t/messages HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {TOKENS['stalling']}\r\n"
+    lines = json.dumps({"body": "x" * 900}).encode() + b"\n"
+    kind = f"content-type: application/x-ndjson\r\ncontent-length: {10 * len(lines)}\r\n\r\n"
+    with socket.create_connection((host, int(port))) as stalled, socket.create_connection((host, int(port))) as stream:
+        stream.sendall(f"{head}{kind}".encode() + lines * 9)
+        assert _send(callers["stalling"]).status_code == 201
+        stalled.sendall(f"{head}content-length: 9000\r\n\r\n".encode() + b"x" * 8_000)
+        refused = wait_until(lambda: (made := _send(callers["stalling"])).status_code == 429 and made)
+        _check(refused, "bytes_at_once")
+        assert _send(callers["other"]).status_code == 201
+    wait_until(lambda: _send(callers["stalling"]).status_code == 201)
 
 
 def test_quotas_fill_again() -> None:

@@ -6,7 +6,6 @@ from lisa_common.errors import InvalidInput
 from lisa_common.validation import check_new_id
 from lisa_gateway.aside import aside
 from lisa_gateway.json_text import encode
-from lisa_gateway.limits import STREAMS
 from lisa_gateway.problems import Problem, Refusal
 from lisa_gateway.v1 import answers
 from lisa_gateway.v1.content import OVERHEAD, encode_list, encode_message, message_of, options_of
@@ -29,7 +28,7 @@ from lisa_gateway.v1.operation import (
     unsupported,
     validated,
 )
-from lisa_gateway.v1.stream import send_stream
+from lisa_gateway.v1.stream import STREAMS, send_stream
 from lisa_manager import ListedMessage, State
 from lisa_producer import CancelOutcome, Found, Message, RescheduleOutcome, SendResult
 
@@ -46,7 +45,7 @@ def _media_type(call: Call) -> str:
 async def _send(call: Call) -> Answer:
     """Sends what the request holds, by its content type."""
     kind = _media_type(call)
-    if kind.encode() in STREAMS:
+    if kind in STREAMS:
         _check_no_options(call)
         return await send_stream(call)
     if kind == _JSON:
