@@ -36,8 +36,9 @@ def app(settings: GatewaySettings | None = None) -> Starlette:
         middleware=[
             Middleware(_BelowRoot, settings.root_path),
             Middleware(CountRequests, log_request if settings.access_log else None),
-            Middleware(AccessMiddleware, settings, pages=PAGES if pages else None),
+            # Outside of quotas: a body that a quota slows down does not arrive too slowly.
             Middleware(BodyLimits, settings),
+            Middleware(AccessMiddleware, settings, pages=PAGES if pages else None),
         ],
         exception_handlers={HTTPException: refuse, LisaError: refuse},
         lifespan=lifespan,

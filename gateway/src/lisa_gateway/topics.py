@@ -59,7 +59,7 @@ class KnownTopics:
         try:
             await self._policy(topic)
         except UnknownTopic:
-            quota.admit_topic()
+            quota.admit_topic(topic)
 
     async def ensure(self, topic: str, quota: Quota, **fields: int) -> Policy:
         """The policy of a topic. Declares a new one with these fields, and counts it.
@@ -69,7 +69,7 @@ class KnownTopics:
         try:
             return await self._policy(check_name("topic", topic))
         except UnknownTopic:
-            quota.admit_topic()
+            quota.admit_topic(topic)
             await self._admin.create_topic(topic, **fields)
             return await self._policy(topic)
 

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from lisa_gateway.access.browsers import check_browser
 from lisa_gateway.access.callers import STRANGER, Access, Caller
+from lisa_gateway.access.quotas import Quota
 from lisa_gateway.access.routes import ROUTES, Rule, Scope
 from lisa_gateway.access.settings import AccessSettings
 from lisa_gateway.camellia.answers import refusal
@@ -62,13 +63,18 @@ class AccessMiddleware:
             except Forbidden as error:
                 return send_problem(send, problem_of(error))
             if scope[_KEY].grant is not None:
-                quota, length = scope[_KEY].quota, _length(scope["headers"])
-                try:
-                    quota.admit_request(length)
-                except OverQuota as error:
-                    return _refuse_over_quota(path, error)(scope, receive, send)
-                receive, send = quota.counting(length, receive, send)
+                return self._count(scope[_KEY].quota, path, scope, receive, send)
         return self._app(scope, receive, send)
+
+    async def _count(self, quota: Quota, path: str, scope: Any, receive: _Receive, send: _Send) -> None:
+        length = _length(scope["headers"])
+        try:
+            quota.admit_request(length)
+        except OverQuota as error:
+            await _refuse_over_quota(path, error)(scope, receive, send)
+            return
+        with quota.holding() as hold:
+            await self._app(scope, *quota.counting(scope, length, receive, send, hold))
 
 
 def _length(headers: Iterable[tuple[bytes, bytes]]) -> int:

@@ -7,12 +7,11 @@ from lisa_common.validation import check_new_id
 from lisa_gateway.aside import aside
 from lisa_gateway.forms import URLENCODED
 from lisa_gateway.json_text import encode
-from lisa_gateway.limits import STREAMS
 from lisa_gateway.problems import Problem, Refusal
 from lisa_gateway.v1 import answers, models
 from lisa_gateway.v1.content import OVERHEAD, encode_list, encode_message, message_of, options_of
 from lisa_gateway.v1.operation import Answer, Call, check_plain, operation, parsed, unsupported, validated
-from lisa_gateway.v1.stream import send_stream
+from lisa_gateway.v1.stream import STREAMS, send_stream
 from lisa_manager import ListedMessage, State
 from lisa_producer import CancelOutcome, Found, Message, RescheduleOutcome, SendResult
 
@@ -38,7 +37,7 @@ def _media_type(call: Call) -> str:
 async def send_message(call: Call) -> Answer:
     """Sends one message, or a stream of them."""
     kind = _media_type(call)
-    if kind.encode() in STREAMS:
+    if kind in STREAMS:
         _check_no_options(call)
         return await send_stream(call)
     if kind == _JSON:

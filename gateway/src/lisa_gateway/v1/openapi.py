@@ -11,9 +11,9 @@ from typing_extensions import TypedDict
 
 from lisa_common.validation import MAX_ID_BYTES, MAX_NAME_LENGTH
 from lisa_gateway.access import Rule, Scope
-from lisa_gateway.limits import STREAMS
 from lisa_gateway.problems import MEDIA_TYPE, PROBLEMS
 from lisa_gateway.v1.operation import Operation
+from lisa_gateway.v1.stream import STREAMS
 
 __all__ = ["document"]
 
@@ -148,7 +148,7 @@ def _body(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     if operation.takes_bytes:
         if operation.body is not None:
             lines = "Lines, each a message as in application/json"
-            content[STREAMS[0].decode()] = {"schema": {"type": "string", "description": lines}}
+            content[STREAMS[0]] = {"schema": {"type": "string", "description": lines}}
         content["application/octet-stream"] = content["*/*"] = {"schema": _BYTES}
         content["text/plain"] = {"schema": {"type": "string"}}
     return {"required": operation.body_required and not operation.takes_bytes, "content": content}

@@ -1,13 +1,14 @@
 """Operations that send many messages: a batch, with an outcome for each message, and a stream of any length."""
 
 from collections import Counter, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from lisa_common.errors import ByteCount, Described, InvalidInput, LisaError
 from lisa_gateway.aside import Turn, aside
+from lisa_gateway.limits import take_stream
 from lisa_gateway.problems import Refusal, problem_of
 from lisa_gateway.v1 import answers
 from lisa_gateway.v1.content import message_of
@@ -15,7 +16,10 @@ from lisa_gateway.v1.models import MessageBatch, MessageInput
 from lisa_gateway.v1.operation import Answer, Call, check_plain, operation, parsed, validated
 from lisa_producer import Message, PartialSend, SendOutcome, SendReport, SendResult
 
-__all__ = ["send_stream"]
+__all__ = ["STREAMS", "send_stream"]
+
+STREAMS = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+"""Content types of streams."""
 
 _MOST_PROBLEMS = 100
 """The number of lines of a stream whose problems are reported, and of invalid lines at which it ends."""
@@ -84,6 +88,7 @@ def _stopped(error: LisaError, document: dict[str, Any]) -> Refusal:
 async def send_stream(call: Call) -> Answer:
     """Sends the lines of a request as they arrive. An invalid line does not stop the others."""
     check_plain(call.request)
+    take_stream(call.request.scope)
     await call.gateway.topics.admit(call.topic, call.caller.quota)
     stream = _Stream(call)
     try:
@@ -112,20 +117,21 @@ class _Stream:
 
     async def messages(self) -> AsyncIterator[Message]:
         """The messages of the valid lines."""
-        async for number, line in self._split():
-            try:
-                message = await aside(len(line), partial(_message, line))
-            except InvalidInput as error:
-                self._report.failed += 1
-                self._tell(number, error)
-                if self._report.failed < _MOST_PROBLEMS:
-                    continue
-                raise InvalidInput("stream", Described("the hundredth invalid one"), "of valid lines") from None
-            self._lines.append(number)
-            yield message
+        with self._call.caller.quota.holding() as hold:
+            async for number, line in self._split(hold):
+                try:
+                    message = await aside(len(line), partial(_message, line))
+                except InvalidInput as error:
+                    self._report.failed += 1
+                    self._tell(number, error)
+                    if self._report.failed < _MOST_PROBLEMS:
+                        continue
+                    raise InvalidInput("stream", Described("the hundredth invalid one"), "of valid lines") from None
+                self._lines.append(number)
+                yield message
 
-    async def _split(self) -> AsyncIterator[tuple[int, bytes]]:
-        """The lines that are not empty, with their numbers."""
+    async def _split(self, hold: Callable[[int], None]) -> AsyncIterator[tuple[int, bytes]]:
+        """The lines that are not empty, with their numbers; `hold` is told what is kept of them."""
         most = self._call.gateway.settings.max_body_bytes
         rest = bytearray()
         number = 1
@@ -141,6 +147,7 @@ class _Stream:
                         yield number, line
                     number += 1
                 rest = bytearray(lines[-1])
+            hold(len(rest))
             if len(rest) > most:
                 raise InvalidInput("line", ByteCount(len(rest)), f"at most {most} bytes")
         if rest.strip():
